@@ -1,0 +1,62 @@
+# Two commands on a fresh machine with Python >= 3.10 and make: `make demo` and `make test`.
+# Each fills a .venv here by pip and constraints.txt; nothing else on the machine is touched.
+# A wheel for publishing: `.venv/bin/pip wheel . --no-deps -w dist` (tests/test_packaging.py checks it).
+
+PYTHON ?= python3
+ARGS ?=
+SECONDS ?= 60
+DATABASE ?= postgresql
+SEED ?= 1
+BIN := .venv/bin
+INPUTS := pyproject.toml constraints.txt
+
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help demo test chaos lint types imports docs clean
+
+help:  ## Say what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo 'Options: PYTHON=python3.12 make test; make demo ARGS="--deadline 30s"; make test ARGS="-k sampler"; make chaos SECONDS=600 DATABASE=sqlite SEED=7'
+
+demo: .venv/demo.stamp  ## Tune a small network by a deadline of 60 s, pausing and resizing trials
+	@$(BIN)/optuna-deadline demo $(ARGS)
+
+test: .venv/test.stamp  ## Run all tests, on SQLite and on a PostgreSQL server of their own
+	@$(BIN)/python -m pytest $(ARGS)
+
+chaos: .venv/test.stamp  ## Kill, freeze and cut off real workers for SECONDS, then check what they did
+	@$(BIN)/python -m benchmarks.chaos --seconds $(SECONDS) --database $(DATABASE) --seed $(SEED)
+
+lint: .venv/test.stamp  ## Check style and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: .venv/test.stamp  ## Check types strictly
+	@$(BIN)/mypy
+
+imports: .venv/test.stamp  ## Check who may import whom
+	@$(BIN)/lint-imports
+
+docs: .venv/docs.stamp  ## Build the documentation into site/
+	@$(BIN)/mkdocs build --strict
+
+clean:  ## Delete the environment and all caches
+	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "optuna-deadline needs Python 3.10 or newer, and $(PYTHON) is not: name one with PYTHON=python3.12 make."; exit 1; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
+	  echo "$(PYTHON) cannot make a virtual environment: on Debian and Ubuntu, apt install python3-venv."; exit 1; }
+
+.venv/demo.stamp: $(INPUTS) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	@touch $@
+
+.venv/test.stamp: $(INPUTS) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ .venv/demo.stamp  # [dev] holds all of [demo]
+
+.venv/docs.stamp: $(INPUTS) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@

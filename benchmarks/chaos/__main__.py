@@ -1,0 +1,39 @@
+"""``python -m benchmarks.chaos --seconds 60 --database postgresql --seed 1``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.chaos.run import run, say
+
+
+def main() -> int:
+    """Run and print one line of JSON; 1 where the table broke its promise."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long faults strike")
+    parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults")
+    parser.add_argument("--json", type=Path, help="write the line to this file too")
+    parser.add_argument("--keep", action="store_true", help="keep logs of a good run too")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="optuna-deadline-chaos-"))
+    verdict = run(given.seconds, given.database, given.seed, folder)
+    line = json.dumps(asdict(verdict))
+    print(line)
+    if given.json:
+        given.json.write_text(line + "\n")
+    if verdict.good and not given.keep:
+        shutil.rmtree(folder)
+    else:
+        say(f"Logs, checkpoints and what the ranks wrote are in {folder}.")
+    return 0 if verdict.good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

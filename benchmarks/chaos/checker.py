@@ -1,0 +1,162 @@
+"""What must hold of a run, checked from the ranks' own logs and the table's events. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.chaos.usage import Use
+
+Trial = tuple[str, int]  #: study and number
+Segment = tuple[str, int, int]  #: study, number, fence
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the table's event log."""
+
+    id: int
+    kind: str
+    pool: str
+    study: str
+    number: int | None = None
+    slot: int | None = None
+    fence: int | None = None
+    term: int | None = None
+    worker: str | None = None
+    step: int | None = None  #: of a checkpoint
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a trial stands after the study has settled."""
+
+    state: str | None  #: Optuna's; None where it has vanished
+    told: bool  #: whether the table says that Optuna knows
+    steps: Sequence[int]  #: reported, by the table
+
+
+def overlaps(uses: Iterable[Use]) -> list[str]:
+    """Slots used by two segments at once, and trials trained by two."""
+    found = []
+    for what, key in (("slot", _slot), ("trial", _trial)):
+        groups: dict[object, list[Use]] = defaultdict(list)
+        for use in uses:
+            groups[key(use)].append(use)
+        for name, group in groups.items():
+            group.sort(key=lambda use: use.first)
+            longest = group[0]
+            for use in group[1:]:
+                if use.first <= longest.last and use.segment != longest.segment:
+                    seconds = min(longest.last, use.last) - use.first
+                    found.append(
+                        f"{what} {name}: {use.segment} (process {use.pid}) began at "
+                        f"{use.first:.3f} while {longest.segment} (process {longest.pid}) "
+                        f"went on for {seconds:.3f} s"
+                    )
+                if use.last > longest.last:
+                    longest = use
+    return found
+
+
+def illegal_events(entries: Iterable[Entry]) -> list[str]:
+    """Breaks of the table's own rules.
+
+    Each slot's log alternates acquire and release or reap with fences that count up by one, and
+    who releases is who acquired; a trial's segments count up by one; no line of an older term
+    follows one of a newer.
+    """
+    found = []
+    terms: dict[str, int] = {}
+    slots: dict[int, list[Entry]] = defaultdict(list)
+    segments: dict[Trial, list[int]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: entry.id):
+        if entry.term is not None:
+            if entry.term < terms.get(entry.pool, 0):
+                found.append(f"{entry} after term {terms[entry.pool]} began")
+            terms[entry.pool] = max(entry.term, terms.get(entry.pool, 0))
+        if entry.kind in ("acquire", "release", "reap") and entry.slot is not None:
+            slots[entry.slot].append(entry)
+        if entry.kind in ("start", "resume"):
+            assert entry.number is not None and entry.fence is not None
+            segments[entry.study, entry.number].append(entry.fence)
+    for log in slots.values():
+        found += _illegal_changes(log)
+    for trial, fences in segments.items():
+        if sorted(fences) != list(range(1, len(fences) + 1)):
+            found.append(f"the segments of {trial} are {fences}")
+    return found
+
+
+def _illegal_changes(log: list[Entry]) -> list[str]:
+    found = []
+    holder: str | None = None
+    log.sort(key=lambda entry: (entry.fence or 0, entry.id))
+    for fence, entry in enumerate(log, start=1):
+        taken = entry.kind == "acquire"
+        if entry.fence != fence:
+            found.append(f"{entry}: its fence should be {fence}")
+        if taken == (holder is not None) or (not taken and entry.worker != holder):
+            found.append(f"{entry}: the holder was {holder}")
+        holder = entry.worker if taken else None
+    return found
+
+
+def without_grant(uses: Iterable[Use], entries: Iterable[Entry]) -> list[str]:
+    """Uses of a slot by a segment that the table never granted."""
+    granted = {
+        (entry.study, entry.number, entry.fence)
+        for entry in entries
+        if entry.kind in ("start", "resume")
+    }
+    return [f"{use.segment} was never granted" for use in uses if use.segment not in granted]
+
+
+def lost_trials(endings: Mapping[Trial, Ending], seen: Collection[Trial]) -> list[str]:
+    """Trials that vanished or have no end, and reported steps that are missing.
+
+    Args:
+        endings: Every trial that the table or Optuna knows.
+        seen: Every trial that a rank trained.
+    """
+    found = [f"{trial} was trained and is unknown" for trial in seen if trial not in endings]
+    for trial, ending in endings.items():
+        if ending.state not in ("COMPLETE", "PRUNED"):
+            found.append(f"{trial} ended as {ending.state}")
+        if not ending.told:
+            found.append(f"{trial} has an end that Optuna was not told")
+        if list(ending.steps) != list(range(len(ending.steps))):
+            found.append(f"{trial} has reported the steps {list(ending.steps)}")
+    return found
+
+
+def lost_steps(
+    uses: Iterable[Use], reported: Mapping[Segment, Sequence[int]]
+) -> dict[Segment, int]:
+    """For each resumed segment the steps that it redid though the table had their report.
+
+    A report is written before the checkpoint that follows it, so a report that the table holds is
+    at most a checkpoint's interval ahead of the newest checkpoint that it holds. What ranks
+    trained while the database was away and nobody wrote down is not counted.
+    """
+    found = {}
+    for use in uses:
+        study, number, fence = use.segment
+        before = [
+            step
+            for (s, n, f), steps in reported.items()
+            if (s, n) == (study, number) and f < fence
+            for step in steps
+        ]
+        if before:
+            found[use.segment] = max(0, max(before) - use.resumed_at + 1)
+    return found
+
+
+def _slot(use: Use) -> object:
+    return use.device
+
+
+def _trial(use: Use) -> object:
+    return (use.study, use.number)

@@ -1,0 +1,112 @@
+"""The databases of the chaos run, and what can be done to them.
+
+The clock is stepped without touching the package: on PostgreSQL a schema that is searched before
+``pg_catalog`` has a ``clock_timestamp()`` of its own; on SQLite every process reads the step from
+a file (:func:`benchmarks.chaos.worker.step_sqlite`).
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Protocol
+
+import sqlalchemy as sa
+
+from optuna_deadline.testing.postgres import EmbeddedPostgres
+from optuna_deadline.testing.proxy import Proxy
+
+_DATABASE = "chaos"
+_STEPPED_CLOCK = f"""
+CREATE SCHEMA chaos;
+CREATE TABLE chaos.step (seconds double precision NOT NULL);
+INSERT INTO chaos.step VALUES (0);
+CREATE FUNCTION chaos.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+    'SELECT pg_catalog.clock_timestamp() + seconds * interval ''1 second'' FROM chaos.step';
+ALTER DATABASE {_DATABASE} SET search_path = chaos, pg_catalog;
+"""
+
+
+class Database(Protocol):
+    """What the run needs of either database."""
+
+    url: str  #: for the run itself, past all proxies
+    proxies: list[Proxy]
+
+    def url_for(self, member: int) -> str:
+        """The URL for one worker."""
+
+    def step_clock(self, seconds: float) -> None:
+        """Let the database's clock go wrong by so much."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Sqlite:
+    """A file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder / 'chaos.db'}"
+        self.proxies: list[Proxy] = []
+        self._clock = folder / "clock"
+        self.step_clock(0.0)
+
+    def url_for(self, member: int) -> str:
+        """The same for all."""
+        return self.url
+
+    def step_clock(self, seconds: float) -> None:
+        """Replace the file that says how far."""
+        new = self._clock.with_suffix(".new")
+        new.write_text(str(seconds))
+        new.replace(self._clock)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class Postgres:
+    """A server of our own, and a proxy in front of it for each worker."""
+
+    def __init__(self, members: int) -> None:
+        self._stack = ExitStack()
+        # Commits must outlive the server, not the machine.
+        server = EmbeddedPostgres(durable=True, settings=("fsync=off",))
+        self.server = self._stack.enter_context(server)
+        self.url = self.server.create_database(_DATABASE)
+        with self._connect() as connection:
+            connection.exec_driver_sql(_STEPPED_CLOCK)
+        port = sa.make_url(self.url).port
+        assert port is not None
+        self.proxies = [self._stack.enter_context(Proxy(port)) for _ in range(members)]
+
+    def url_for(self, member: int) -> str:
+        """Through the worker's own proxy."""
+        url = sa.make_url(self.url).set(port=self.proxies[member].port)
+        return url.render_as_string(hide_password=False)
+
+    def step_clock(self, seconds: float) -> None:
+        """For every session at its next statement."""
+        with self._connect() as connection:
+            connection.execute(sa.text("UPDATE chaos.step SET seconds = :s"), {"s": seconds})
+
+    def terminate(self, share: float) -> int:
+        """``pg_terminate_backend`` for a share of the sessions; returns for how many."""
+        kill = sa.text(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < :share"
+        )
+        with self._connect() as connection:
+            return int(connection.execute(kill, {"share": share}).scalar_one())
+
+    def close(self) -> None:
+        """Stop the server and the proxies."""
+        with suppress(OSError):
+            self._stack.close()
+
+    def _connect(self) -> sa.Connection:
+        engine = sa.create_engine(
+            self.url, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT"
+        )
+        return engine.connect()

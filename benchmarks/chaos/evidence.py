@@ -1,0 +1,86 @@
+"""Reads from both databases' tables what the checker needs."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+import optuna
+import sqlalchemy as sa
+
+from benchmarks.chaos.checker import Ending, Entry, Segment, Trial
+from optuna_deadline.allocation import schema
+from optuna_deadline.allocation.clock import database_now
+
+
+def read_entries(engine: sa.Engine) -> list[Entry]:
+    """The whole event log."""
+    names = _names(engine)
+    with engine.connect() as connection:
+        rows = connection.execute(sa.select(schema.event).order_by(schema.event.c.id)).all()
+    return [
+        Entry(
+            row.id, row.kind, row.pool, names.get(row.study_id, ""), row.number, row.slot,
+            row.fence, row.term, row.worker, json.loads(row.detail or "{}").get("step"),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def read_reports(engine: sa.Engine) -> dict[Segment, list[int]]:
+    """The steps that the table holds, by the segment that reported them."""
+    names = _names(engine)
+    found: dict[Segment, list[int]] = defaultdict(list)
+    columns = schema.report.c
+    query = sa.select(columns.study_id, columns.number, columns.fence, columns.step)
+    with engine.connect() as connection:
+        for row in connection.execute(query.order_by(columns.step)):
+            found[names[row.study_id], row.number, row.fence].append(row.step)
+    return found
+
+
+def read_endings(engine: sa.Engine, url: str, studies: list[str]) -> dict[Trial, Ending]:
+    """How each trial stands, by Optuna and by the table."""
+    steps: dict[Trial, list[int]] = defaultdict(list)
+    for (study, number, _), found in read_reports(engine).items():
+        steps[study, number] += found
+    names = _names(engine)
+    with engine.connect() as connection:
+        rows = connection.execute(sa.select(schema.trial)).all()
+    told = {(names[row.study_id], row.number): row.told for row in rows}
+    states: dict[Trial, str] = {}
+    for study in studies:
+        for trial in optuna.load_study(study_name=study, storage=url).trials:
+            states[study, trial.number] = trial.state.name
+    return {
+        # A trial that a planner asked for and did not put on the table is pruned, and that is all.
+        key: Ending(states.get(key), told.get(key, key in states), sorted(steps[key]))
+        for key in {*told, *states}
+    }
+
+
+def unsettled(engine: sa.Engine) -> list[str]:
+    """The studies that are not closed."""
+    query = sa.select(schema.study.c.name).where(schema.study.c.settled.is_(None))
+    with engine.connect() as connection:
+        return list(connection.execute(query).scalars())
+
+
+def offered_devices(engine: sa.Engine) -> dict[str, int]:
+    """The slots, and the process numbers of the workers that offer them."""
+    columns = (schema.slot.c.device, schema.worker.c.pid)
+    query = sa.select(*columns).join(schema.worker, schema.worker.c.id == schema.slot.c.provider)
+    with engine.connect() as connection:
+        return {row.device: row.pid for row in connection.execute(query)}
+
+
+def bring_forward(engine: sa.Engine, seconds: float) -> None:
+    """Let all studies end so many seconds from now."""
+    with engine.begin() as connection:
+        connection.execute(sa.update(schema.study).values(deadline=database_now() + seconds))
+
+
+def _names(engine: sa.Engine) -> dict[int, str]:
+    with engine.connect() as connection:
+        rows = connection.execute(sa.select(schema.study.c.study_id, schema.study.c.name))
+        return {row.study_id: row.name for row in rows}

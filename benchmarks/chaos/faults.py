@@ -1,0 +1,167 @@
+"""What goes wrong, drawn by a seed: each fault once in a while, several at once at times."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+from benchmarks.chaos.databases import Database, Postgres
+from benchmarks.chaos.fleet import Fleet, Member
+from benchmarks.chaos.worker import GRACE, TTL
+from optuna_deadline.allocation.schema import leader, worker
+from optuna_deadline.testing.proxy import Proxy
+
+T = TypeVar("T")
+_SHORT = (0.2, 1.5)
+_LONG = (TTL + GRACE + 0.5, TTL + GRACE + 3.0)  # until the slots have gone to somebody else
+_STEPS = (-20.0, -5.0, -0.5, 0.0, 0.5, 5.0, 20.0)
+
+
+class Faults:
+    """Draws and carries out faults, and undoes those that end.
+
+    Args:
+        fleet: The workers.
+        database: Their database.
+        rng: Decides everything but the speed of the machine.
+    """
+
+    def __init__(self, fleet: Fleet, database: Database, rng: random.Random) -> None:
+        self.count: Counter[str] = Counter()
+        self._fleet = fleet
+        self._database = database
+        self._rng = rng
+        self._undo: list[tuple[float, Callable[[], object]]] = []
+        self._engine = sa.create_engine(database.url, poolclass=sa.pool.NullPool)
+        self._kinds: dict[str, tuple[int, Callable[[], object]]] = {
+            "kill agent": (3, lambda: self._kill("agent")),
+            "freeze agent": (3, lambda: self._freeze("agent", _SHORT)),
+            "freeze agent for long": (4, lambda: self._freeze("agent", _LONG)),
+            "ask agent to leave": (1, lambda: self._signal("agent", signal.SIGTERM)),
+            "kill rank": (3, lambda: self._kill("rank")),
+            "freeze rank": (2, lambda: self._freeze("rank", _LONG)),
+            "kill watchdog": (3, lambda: self._kill("watchdog")),
+            "freeze watchdog": (3, lambda: self._freeze("watchdog", _LONG)),
+            "kill zygote": (2, lambda: self._kill("zygote")),
+            "freeze zygote": (2, lambda: self._freeze("zygote", _LONG)),
+            "freeze a whole worker": (2, self._freeze_family),
+            "kill planner": (2, lambda: self._with_planner(os.kill)),
+            "freeze planner for long": (2, lambda: self._with_planner(None)),
+            "step clock": (2, self._step_clock),
+        }
+        if isinstance(database, Postgres):
+            server = database
+            self._kinds |= {
+                "terminate sessions": (4, lambda: server.terminate(0.3)),
+                "restart server": (1, lambda: self._restart(server)),
+                "stall one": (3, lambda: self._stall(1)),
+                "stall all": (1, lambda: self._stall(len(server.proxies))),
+                "reset one": (2, lambda: self._rng.choice(server.proxies).reset()),
+                "reset all": (1, lambda: each(Proxy.reset, server.proxies)),
+                "refuse one": (2, self._refuse),
+                "delay one": (2, self._delay),
+            }
+
+    def strike(self) -> str:
+        """One fault; returns its name."""
+        names = list(self._kinds)
+        name = self._rng.choices(names, [self._kinds[n][0] for n in names])[0]
+        # The victim may have died a moment ago, the server may be down.
+        with suppress(ProcessLookupError, IndexError, StopIteration, sa.exc.SQLAlchemyError):
+            self._kinds[name][1]()
+            self.count[name] += 1
+        return name
+
+    def mend(self, everything: bool = False) -> None:
+        """Undo what has lasted long enough."""
+        now = time.monotonic()
+        due = [item for item in self._undo if everything or item[0] <= now]
+        self._undo = [item for item in self._undo if item not in due]
+        for _, undo in sorted(due, key=lambda item: item[0]):
+            undo()
+        if everything:
+            self._database.step_clock(0.0)
+
+    def _later(self, between: tuple[float, float], undo: Callable[[], object]) -> None:
+        self._undo.append((time.monotonic() + self._rng.uniform(*between), undo))
+
+    def _victim(self, kind: str) -> tuple[Member, int]:
+        """A member at random, a replaced one too, and one of its processes."""
+        everyone = [*self._fleet.members, *self._fleet.ghosts]
+        member = self._rng.choice(everyone)
+        return member, self._rng.choice(member.family(kind))
+
+    def _signal(self, kind: str, number: int) -> None:
+        os.kill(self._victim(kind)[1], number)
+
+    def _kill(self, kind: str) -> None:
+        self._signal(kind, signal.SIGKILL)
+
+    def _freeze(self, kind: str, between: tuple[float, float]) -> None:
+        member, pid = self._victim(kind)
+        if kind == "agent":
+            self._fleet.freeze(member)
+        else:
+            os.kill(pid, signal.SIGSTOP)
+        self._later(between, lambda: self._fleet.thaw(pid))
+
+    def _freeze_family(self) -> None:
+        """Agent, watchdog, zygote and ranks: as Ctrl-Z or a paused container does."""
+        member = self._rng.choice(self._fleet.members)
+        pids = [p for k in ("watchdog", "agent", "zygote", "rank") for p in member.family(k)]
+        self._rng.shuffle(pids)
+        self._fleet.freeze(member)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        self._rng.shuffle(pids)
+        self._later(_LONG, lambda: each(self._fleet.thaw, pids))
+
+    def _with_planner(self, kill: Callable[[int, int], None] | None) -> None:
+        query = sa.select(worker.c.pid).join(leader, leader.c.holder == worker.c.id)
+        with self._engine.connect() as connection:
+            pid = self._rng.choice([row.pid for row in connection.execute(query)])
+        everyone = [*self._fleet.members, *self._fleet.ghosts]
+        member = next(member for member in everyone if member.pid == pid)
+        if kill is not None:
+            kill(pid, signal.SIGKILL)
+        else:
+            self._fleet.freeze(member)
+            self._later(_LONG, lambda: self._fleet.thaw(pid))
+
+    def _step_clock(self) -> None:
+        self._database.step_clock(self._rng.choice(_STEPS))
+
+    def _restart(self, server: Postgres) -> None:
+        if server.server.pid is not None:
+            server.server.stop("immediate")
+            self._later((0.1, 5.0), server.server.start)
+
+    def _stall(self, number: int) -> None:
+        for proxy in self._rng.sample(self._database.proxies, number):
+            proxy.stall()
+            self._later((0.5, _LONG[1]), proxy.flow)
+
+    def _refuse(self) -> None:
+        proxy = self._rng.choice(self._database.proxies)
+        proxy.refuse()
+        self._later((0.5, _LONG[1]), proxy.flow)
+
+    def _delay(self) -> None:
+        proxy = self._rng.choice(self._database.proxies)
+        proxy.delay(self._rng.uniform(0.01, 0.2))
+        self._later((1.0, 5.0), proxy.flow)
+
+
+def each(do: Callable[[T], object], things: Iterable[T]) -> None:
+    """Do it to all."""
+    for thing in things:
+        do(thing)

@@ -1,0 +1,132 @@
+"""The workers of the chaos run: started, replaced where they die or hang, ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from benchmarks.chaos.worker import GRACE, TTL, Place, work
+from optuna_deadline.testing.processes import alive, children
+
+_RESTART = 2.0  # seconds between two starts of one worker
+
+
+@dataclass
+class Member:
+    """One place in the fleet, and the process that fills it now."""
+
+    index: int
+    place: Place
+    process: BaseProcess
+    frozen_at: float | None = None
+    starts: int = 1
+    started_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def pid(self) -> int:
+        """The worker's process number."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def family(self, kind: str) -> list[int]:
+        """Its processes of one kind: agent, watchdog, zygote or rank."""
+        if kind == "agent":
+            return [self.pid] if self.process.is_alive() else []
+        zygotes = [pid for pid in children(self.pid) if "zygote" in _command(pid)]
+        if kind == "zygote":
+            return zygotes
+        if kind == "rank":
+            return [rank for pid in zygotes for rank in children(pid)]
+        return [pid for pid in children(self.pid) if "watchdog" in _command(pid)]
+
+
+@dataclass
+class Fleet:
+    """All workers; a frozen one is replaced once its lease is over, and may thaw any time."""
+
+    places: Sequence[Place]
+    folder: Path
+    members: list[Member] = field(default_factory=list)
+    ghosts: list[Member] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # Everything is imported once: a worker then starts in some hundredths of a second.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["benchmarks.chaos.worker"])
+        for index, place in enumerate(self.places):
+            self.members.append(Member(index, place, self._start(index, place)))
+
+    def keep(self) -> None:
+        """Replace the dead, and those frozen so long that an operator would have done so."""
+        for member in self.members:
+            frozen = member.frozen_at
+            if not member.process.is_alive():
+                # One that cannot reach the database ends at once: no storm of restarts.
+                if time.monotonic() - member.started_at > _RESTART:
+                    self._replace(member)
+            elif frozen is not None and time.monotonic() - frozen > TTL + 0.5 * GRACE:
+                self.ghosts.append(Member(member.index, member.place, member.process, frozen))
+                self._replace(member)
+
+    def freeze(self, member: Member) -> None:
+        """SIGSTOP to a worker."""
+        member.frozen_at = time.monotonic()
+        os.kill(member.pid, signal.SIGSTOP)
+
+    def thaw(self, pid: int) -> None:
+        """SIGCONT to any process that was stopped, if it still lives."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        for member in (*self.members, *self.ghosts):
+            if member.pid == pid:
+                member.frozen_at = None
+
+    def dismiss_ghosts(self) -> None:
+        """Ask workers whose place is taken to leave, and make them."""
+        for ghost in self.ghosts:
+            if ghost.process.is_alive():
+                self.thaw(ghost.pid)
+                ghost.process.terminate()
+
+    def join(self, seconds: float) -> list[int | None]:
+        """Wait for all to return by themselves; their exit codes, None for who still runs."""
+        end = time.monotonic() + seconds
+        for member in self.members:
+            member.process.join(max(0.0, end - time.monotonic()))
+        return [member.process.exitcode for member in self.members]
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        for member in (*self.members, *self.ghosts):
+            pids = [pid for kind in ("rank", "zygote", "watchdog") for pid in member.family(kind)]
+            for pid in (member.pid, *pids):
+                if alive(pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            member.process.join(5)
+
+    def _replace(self, member: Member) -> None:
+        member.process = self._start(member.index, member.place)
+        member.starts += 1
+        member.started_at = time.monotonic()
+        member.frozen_at = None
+
+    def _start(self, index: int, place: Place) -> BaseProcess:
+        log = self.folder / f"worker-{index}.log"
+        process = self._context.Process(target=work, args=(place, log))
+        process.start()
+        return process
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""

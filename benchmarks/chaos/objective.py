@@ -1,0 +1,48 @@
+"""The objective of the chaos run: a loop that logs its use of the slot every few milliseconds."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna_deadline
+from benchmarks.chaos.usage import UsageLog
+
+LAST = 60  #: the last step
+EVERY = 2  #: steps between two checkpoints
+_TICK = 0.01
+_TICKS = 20  #: in a step on one slot
+
+
+def train(trial: Any) -> float:
+    """Report each step, save every second one, leave when told; two slots are twice as fast."""
+    segment = optuna_deadline.segment(trial)
+    first = json.loads(segment.resume.read_text())["step"] + 1 if segment.resume else 0
+    folder, study = Path(os.environ["CHAOS_USAGE"]), os.environ["CHAOS_STUDY"]
+    log = UsageLog(folder, study, trial.number, segment.fence, segment.rank, first)
+    x = trial.suggest_float("x", 0.0, 1.0)
+    segment.horizon(LAST)
+    value = 0.0
+    for step in range(first, LAST + 1):
+        for _ in range(_TICKS // segment.world_size):
+            time.sleep(_TICK)
+            log.using(step - 1)
+        log.using(step)
+        value = x * (1 - math.exp(-(step + 1) / 20))
+        trial.report(value, step)
+        directive = segment.directive()
+        if directive.leave or step % EVERY == EVERY - 1 or step == LAST:
+            segment.save(_writer(trial.number, step), step=step, value=value)
+        if directive.leave:
+            segment.leave(directive)
+        log.using(step)
+    return value
+
+
+def _writer(number: int, step: int) -> Any:
+    text = json.dumps({"number": number, "step": step})
+    return lambda path: path.write_text(text)

@@ -1,0 +1,196 @@
+"""The run: faults for a while, then quiet, then the deadline; and the verdict."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import optuna
+
+from benchmarks.chaos import checker, evidence
+from benchmarks.chaos.databases import Database, Postgres, Sqlite
+from benchmarks.chaos.faults import Faults
+from benchmarks.chaos.fleet import Fleet
+from benchmarks.chaos.objective import EVERY
+from benchmarks.chaos.usage import in_use_after, read_uses
+from benchmarks.chaos.worker import GRACE, TTL, Place, step_sqlite
+from optuna_deadline.allocation.engine import connect
+from optuna_deadline.elastic import agree
+
+#: Study, and CPU slots of each of its workers: one explores, one soon deals slots to gangs.
+FLEET = {"explore": (1, 1, 1, 2), "deal": (1, 1, 2, 2)}
+PARAMETERS = {
+    "explore": {"min_resource": 8, "max_resource": 60},
+    "deal": {"min_resource": 8, "max_resource": 400},
+}
+#: A dead holder's lease and grace; then the planner's poll, the worker's, and a fork.
+RECOVERY = TTL + GRACE + 2.0
+QUIET = RECOVERY + 6.0
+_AFTER_QUIET = 6.0  # seconds to the deadline
+_SLACK = 90.0  # the deadline is brought forward; until then no clock step may reach it
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the run prints."""
+
+    seconds: float
+    faults: int
+    tenures: int  #: how often a slot was taken
+    overlaps: int
+    illegal_events: int
+    lost_trials: int
+    lost_steps_max: int
+    recovered_s_max: float
+    database: str
+    seed: int
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was used twice or lost; how fast it recovered is a figure beside it."""
+        wrong = self.overlaps + self.illegal_events + self.lost_trials
+        return wrong == 0 and self.lost_steps_max <= EVERY
+
+
+def run(seconds: float, database: str, seed: int, folder: Path) -> Verdict:
+    """Run it all; what is found is said on standard error as it is found.
+
+    Args:
+        seconds: How long faults strike.
+        database: ``"postgresql"`` or ``"sqlite"``.
+        seed: Of the faults.
+        folder: For logs, checkpoints and what ranks write; it stays.
+    """
+    (folder / "usage").mkdir(parents=True)
+    members = sum(map(len, FLEET.values()))
+    opened: Database = Postgres(members) if database == "postgresql" else Sqlite(folder)
+    if database == "sqlite":
+        step_sqlite(folder / "clock")
+    fleet = None
+    try:
+        _create_studies(opened.url, seconds + QUIET + _SLACK)
+        names = [name for name, sizes in FLEET.items() for _ in sizes]
+        cpus = [size for sizes in FLEET.values() for size in sizes]
+        places = [
+            Place(name, opened.url_for(index), size, folder)
+            for index, (name, size) in enumerate(zip(names, cpus, strict=True))
+        ]
+        fleet = Fleet(places, folder)
+        count = _strike(fleet, opened, random.Random(seed), seconds)
+        recovered = _recover(fleet, opened, folder)
+        _finish(fleet, opened)
+    finally:
+        if fleet is not None:
+            fleet.close()
+        verdict = None
+        if sys.exc_info()[0] is None:
+            verdict = _judge(opened, folder, seconds, count, recovered, database, seed)
+        opened.close()
+    assert verdict is not None
+    return verdict
+
+
+def _create_studies(url: str, seconds: float) -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    for name, parameters in PARAMETERS.items():
+        study = optuna.create_study(study_name=name, storage=url, direction="maximize")
+        agree(study, f"{seconds}s", None, parameters)
+
+
+def _strike(fleet: Fleet, database: Database, rng: random.Random, seconds: float) -> Counter[str]:
+    faults = Faults(fleet, database, rng)
+    time.sleep(3.0)  # let them start
+    began = said = time.monotonic()
+    while (now := time.monotonic()) < began + seconds:
+        faults.mend()
+        fleet.keep()
+        name = faults.strike()
+        if now - said > 5:
+            said = now
+            starts = sum(member.starts for member in fleet.members)
+            say(f"{now - began:.0f} s: {faults.count.total()} faults, the last: {name}; "
+                f"{starts} workers so far, {len(fleet.ghosts)} replaced ones linger")  # fmt: skip
+        time.sleep(rng.expovariate(3.0))
+    faults.mend(everything=True)
+    for name, number in faults.count.most_common():
+        say(f"{number:4d}  {name}")
+    return faults.count
+
+
+def _recover(fleet: Fleet, database: Database, folder: Path) -> float:
+    """Quiet: seconds until every slot is in use again, since its worker started at the latest."""
+    began = time.monotonic()
+    fleet.dismiss_ghosts()
+    while time.monotonic() < began + QUIET:
+        fleet.keep()
+        time.sleep(0.2)
+    engine = connect(database.url)
+    started = {member.pid: max(began, member.started_at) for member in fleet.members}
+    offered = evidence.offered_devices(engine).items()
+    since = {device: started[pid] for device, pid in offered if pid in started}
+    used = in_use_after(folder / "usage", since)
+    for device in sorted(since.keys() - used.keys()):
+        say(f"{device} is offered and was not used again")
+    waits = {device: used.get(device, began + QUIET) - since[device] for device in since}
+    say("in use again after " + ", ".join(f"{d} {s:.1f} s" for d, s in sorted(waits.items())))
+    if len(since) < sum(map(sum, FLEET.values())):
+        say(f"only {len(since)} slots are offered")
+        return QUIET
+    return max(waits.values())
+
+
+def _finish(fleet: Fleet, database: Database) -> None:
+    """The deadline comes; every worker returns by itself."""
+    engine = connect(database.url)
+    evidence.bring_forward(engine, _AFTER_QUIET)
+    codes = fleet.join(_AFTER_QUIET + 15.0)
+    say(f"the workers returned {codes}")
+    for name in evidence.unsettled(engine):
+        say(f"the study {name} is not settled")
+
+
+def _judge(
+    database: Database,
+    folder: Path,
+    seconds: float,
+    count: Counter[str],
+    recovered: float,
+    kind: str,
+    seed: int,
+) -> Verdict:
+    engine = connect(database.url)
+    uses = read_uses(folder / "usage")
+    entries = evidence.read_entries(engine)
+    (folder / "events").write_text("".join(f"{entry}\n" for entry in entries))
+    endings = evidence.read_endings(engine, database.url, list(FLEET))
+    overlaps = checker.overlaps(uses)
+    illegal = checker.illegal_events(entries) + checker.without_grant(uses, entries)
+    lost = checker.lost_trials(endings, {(use.study, use.number) for use in uses})
+    redone = checker.lost_steps(uses, evidence.read_reports(engine))
+    for words, found in (("overlap", overlaps), ("illegal", illegal), ("lost", lost)):
+        for line in found[:20]:
+            say(f"{words}: {line}")
+    for segment, steps in redone.items():
+        if steps > EVERY:
+            say(f"redone: {steps} steps by {segment}")
+    return Verdict(
+        seconds=seconds,
+        faults=count.total(),
+        tenures=sum(entry.kind == "acquire" for entry in entries),
+        overlaps=len(overlaps),
+        illegal_events=len(illegal),
+        lost_trials=len(lost),
+        lost_steps_max=max(redone.values(), default=0),
+        recovered_s_max=round(recovered, 2),
+        database=kind,
+        seed=seed,
+    )
+
+
+def say(words: str) -> None:
+    """A line for whoever watches."""
+    print(words, file=sys.stderr, flush=True)

@@ -1,0 +1,76 @@
+"""One worker of the chaos run: the ordinary elastic worker, with a short lease."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+import sqlalchemy as sa
+
+from optuna_deadline.cli.app import in_one_sentence, set_up_logging
+from optuna_deadline.elastic import ElasticWorker, agree
+
+TTL = 3.0
+GRACE = 1.5
+OBJECTIVE = Path(__file__).with_name("objective.py")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker works."""
+
+    study: str
+    url: str
+    cpus: int
+    folder: Path  #: of the whole run
+
+    @property
+    def usage(self) -> Path:
+        """Where the ranks write what they use."""
+        return self.folder / "usage"
+
+    @property
+    def clock(self) -> Path:
+        """SQLite's clock is the process's: this file says how far it is stepped."""
+        return self.folder / "clock"
+
+
+def work(place: Place, log: Path) -> None:
+    """The process: train until the study is settled or a signal comes."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.environ["OPTUNA_DEADLINE_HOST"] = "chaos"  # one host for all: who comes takes what is free
+    os.environ["CHAOS_USAGE"], os.environ["CHAOS_STUDY"] = str(place.usage), place.study
+    os.environ["COLUMNS"] = "200"  # for the log
+    if place.url.startswith("sqlite"):
+        step_sqlite(place.clock)
+    print(f"== {os.getpid()} {time.monotonic():.3f}", flush=True)
+    set_up_logging()
+    with in_one_sentence():
+        study = optuna.load_study(
+            study_name=place.study, storage=place.url, sampler=optuna.samplers.RandomSampler()
+        )
+        worker = ElasticWorker(
+            study, f"{OBJECTIVE}:train", agree(study, None, None, {}),
+            cpus=place.cpus, checkpoints=place.folder / "checkpoints", ttl=TTL, grace=GRACE,
+        )  # fmt: skip
+        settled = worker.run().settled
+    sys.exit(0 if settled else 130)
+
+
+def step_sqlite(clock: Path) -> None:
+    """Let this process's SQLite read its time of day as stepped by what the file says."""
+
+    def julianday(_: str) -> float:
+        return (time.time() + float(clock.read_text())) / 86400 + 2440587.5
+
+    @sa.event.listens_for(sa.Engine, "connect")
+    def _step(connection: Any, _record: Any) -> None:
+        if hasattr(connection, "create_function"):
+            connection.create_function("julianday", 1, julianday)

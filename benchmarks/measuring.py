@@ -1,0 +1,103 @@
+"""What the benchmarks share: statements counted, times summed up, progress, results on disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+
+class StatementCounter:
+    """Counts the SQL statements of every engine in the process, Optuna's and ours alike.
+
+    Cursor executions count; BEGIN, COMMIT and the pool's pings do not, whoever sends them.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def listening(self) -> Iterator[StatementCounter]:
+        """Count for the length of a ``with`` block."""
+        sa.event.listen(sa.Engine, "before_cursor_execute", self._executed)
+        try:
+            yield self
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", self._executed)
+
+    def _executed(self, *_: object) -> None:
+        self.count += 1
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The middle of some times, and how far they spread."""
+
+    median: float
+    p10: float
+    p90: float
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Spread:
+        """The median and the first and last deciles, by linear interpolation."""
+        if len(times) < 2:
+            return cls(times[0], times[0], times[0])
+        deciles = statistics.quantiles(times, n=10, method="inclusive")
+        return cls(statistics.median(times), deciles[0], deciles[-1])
+
+
+class Progress:
+    """One line on stderr that is overwritten; nothing at all where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._shown = sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        """Replace the line."""
+        if self._shown:
+            seconds = time.monotonic() - self._began
+            print(f"\r\x1b[K{seconds:5.0f} s  {text}", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def machine(*libraries: str) -> dict[str, Any]:
+    """What the figures depend on, to be kept beside them; ``libraries`` says what else does."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "load_at_end": load,
+        **{name: version(name) for name in ("optuna", "sqlalchemy", *libraries)},
+    }
+
+
+def output_file(text: str) -> Path:
+    """The type of an argparse option: refused now rather than when all is measured."""
+    path = Path(text)
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}; make it first")
+    return path
+
+
+def write_json(path: Path | None, result: dict[str, Any]) -> None:
+    """Write a result where it is wanted."""
+    if path is not None:
+        path.write_text(json.dumps(result, indent=2) + "\n")

@@ -1,0 +1,90 @@
+"""Simulated reports per second of CPU time, in several pools, under any policy."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from benchmarks.measuring import Progress, machine, output_file, write_json
+from optuna_deadline.policies import make_policy
+from optuna_deadline.simulation import Cluster, generate, simulate
+
+TARGET = 50_000.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A pool, and how often its trials report."""
+
+    slots: int
+    step_seconds: float
+    deadline: float  #: in whole trainings on one slot
+    startup: float = 5.0
+    stop: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.slots} slots, a step in {self.step_seconds:g} s"
+
+
+SETTINGS = (
+    Setting(8, 10.0, 4.0),
+    Setting(64, 1.0, 8.0),
+    Setting(64, 0.05, 40.0, startup=0.5, stop=0.1),
+)
+
+
+def measure(policy: str, setting: Setting, seed: int) -> tuple[int, float, float]:
+    """Reports, wall seconds and CPU seconds of one study."""
+    workload = generate("power-law", seed, step_seconds=setting.step_seconds)
+    cluster = Cluster(slots=setting.slots, startup=setting.startup, stop=setting.stop)
+    chosen = make_policy(policy, {"max_resource": workload.steps})
+    wall, cpu = time.perf_counter(), time.process_time()
+    outcome = simulate(
+        chosen, workload, cluster, deadline=setting.deadline * workload.full_seconds
+    )
+    return outcome.reports, time.perf_counter() - wall, time.process_time() - cpu
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser("python -m benchmarks.simulator", description=__doc__)
+    parser.add_argument("--policy", default="hypersched", help="who decides")
+    parser.add_argument("--jobs", type=int, default=2, help="processes, a study each")
+    parser.add_argument("--quick", action="store_true", help="the smallest pool alone")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="where to write all figures"
+    )
+    given = parser.parse_args(arguments)
+    settings = SETTINGS[:1] if given.quick else SETTINGS
+    progress, rows = Progress(), []
+    try:
+        with ProcessPoolExecutor(given.jobs) as executor:
+            for setting in settings:
+                progress.say(str(setting))
+                studies = [
+                    executor.submit(measure, given.policy, setting, seed)
+                    for seed in range(given.jobs)
+                ]
+                found = [study.result() for study in studies]
+                reports = sum(reports for reports, _, _ in found)
+                rows.append(
+                    {
+                        "setting": str(setting),
+                        "reports": reports,
+                        "per_second": reports / max(wall for _, wall, _ in found),
+                        "per_cpu_second": reports / sum(cpu for _, _, cpu in found),
+                    }
+                )
+    finally:
+        progress.end()
+    print(f"{'reports/s, ' + given.policy:34}{f'{given.jobs} processes':>14}{'a CPU second':>14}")
+    for row in rows:
+        print(f"{row['setting']:34}{row['per_second']:14,.0f}{row['per_cpu_second']:14,.0f}")
+    print(f"target: {TARGET:,.0f} with 2 processes on 2 idle cores")
+    write_json(given.json, {"rows": rows, "target": TARGET, "machine": machine()})
+
+
+if __name__ == "__main__":
+    main()

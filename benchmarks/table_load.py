@@ -1,0 +1,264 @@
+"""The allocation table under a cluster's load: 256 workers, 1,024 slots, one PostgreSQL.
+
+Each worker is a thread with connections of its own that renews and polls as an agent does, through
+the same methods; nobody trains. Meanwhile trials are moved from worker to worker, one at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from typing import Any
+
+import psutil
+import sqlalchemy as sa
+
+from benchmarks.measuring import StatementCounter
+from optuna_deadline.allocation import engine as engines
+from optuna_deadline.allocation import schema
+from optuna_deadline.allocation.listener import Listener
+from optuna_deadline.allocation.records import Assignment, Grant
+from optuna_deadline.allocation.store import TTL
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.testing.postgres import EmbeddedPostgres
+
+POLL, RENEW = 1.0, TTL / 6  # seconds
+GANG, SLOTS = 2, 4  # slots of a trial, and of a worker
+_COMPILED: dict[Any, Any] = {}  # 128 workers in a process need not compile for themselves
+POOL, STUDY = "pool", 1
+TARGETS = {"renew_p99": 50, "hand_over_p50_with_listen": 50}
+Found = tuple[str, Any]  # ("renew", seconds), ("grant", (number, when)), ("statements", count)
+
+
+class Worker(threading.Thread):
+    """An agent's dealings with the table."""
+
+    def __init__(self, me: str, url: str, listen: bool, found: list[Found], done: Event) -> None:
+        super().__init__(daemon=True)
+        self._me, self._found, self._done = me, found, done
+        engine = engines._create(sa.make_url(url)).execution_options(compiled_cache=_COMPILED)
+        self._table = AllocationTable(engine, POOL, STUDY)
+        self._woken = threading.Event()
+        self._listener = Listener(engine, POOL, me, self._woken.set) if listen else None
+        self._held: dict[int, Grant] = {}
+        self._slots = [s.id for s in self._table.slots() if s.provider == me]
+
+    def run(self) -> None:
+        """Renew and poll until all is done."""
+        if self._listener is not None:
+            self._listener.start()
+        renew = time.monotonic() + random.uniform(0, RENEW)
+        poll = time.monotonic() + random.uniform(0, POLL)
+        while not self._done.is_set():
+            self._woken.wait(max(0.0, min(renew, poll) - time.monotonic()))
+            now = time.monotonic()
+            if now >= renew:
+                renew = now + RENEW
+                self._table.renew(self._me, [s for g in self._held.values() for s in g.slots])
+                self._found.append(("renew", time.monotonic() - now))
+            if now >= poll or self._woken.is_set():
+                self._woken.clear()
+                poll = now + POLL
+                while self._follow():
+                    pass
+        if self._listener is not None:
+            self._listener.end()
+
+    def _follow(self) -> bool:
+        """Do what the plan wants; whether something was released, and is to be looked at again."""
+        released = False
+        for line in self._table.orders(self._me).desired:
+            grant = self._held.get(line.number)
+            if grant is not None and line.worker != self._me:
+                self._table.release(self._me, grant, "paused", ended="resize")
+                del self._held[line.number]
+                released = True
+            elif grant is None and line.owner is None and line.worker == self._me:
+                busy = {slot for held in self._held.values() for slot, _ in held.slots}
+                free = [slot for slot in self._slots if slot not in busy][:GANG]
+                new = self._table.acquire(self._me, line.number, free)
+                if new is not None:
+                    self._held[line.number] = new
+                    self._found.append(("grant", (line.number, time.monotonic())))
+        return released
+
+
+def _process(
+    names: list[str], url: str, listen: bool, results: Queue[list[Found]], done: Event
+) -> None:
+    found: list[Found] = []
+    with StatementCounter().listening() as counter:
+        workers = [Worker(name, url, listen, found, done) for name in names]
+        for worker in workers:
+            worker.start()
+        before, sent = counter.count, 0
+        while not done.wait(0.02):
+            if len(found) > sent:
+                results.put(found[sent:])
+                sent = len(found)
+        for worker in workers:
+            worker.join(5)
+        results.put([*found[sent:], ("statements", counter.count - before)])
+
+
+def prepare(url: str, workers: int) -> list[str]:
+    """A study with one trial for each worker; returns the workers' names."""
+    engine = engines.connect(url)
+    with engine.begin() as connection:
+        connection.execute(
+            sa.insert(schema.study).values(
+                study_id=STUDY, name="load", direction="minimize", started=0.0, deadline=9e9,
+                policy="hypersched", parameters="{}",
+            )
+        )  # fmt: skip
+    table = AllocationTable(engine, POOL, STUDY)
+    names = [f"worker-{index}" for index in range(workers)]
+    for index, name in enumerate(names):
+        devices = [f"gpu:{slot}" for slot in range(SLOTS)]
+        table.register(name, f"host-{index}", 1, devices, 0)
+    term = table.elect("planner")
+    assert term is not None
+    for number in range(workers):
+        table.open_trial("planner", term, number, number)
+    lines = [Assignment(n, "run", name, GANG, "start") for n, name in enumerate(names)]
+    table.write_plan("planner", term, lines)
+    return names
+
+
+def measure(
+    server: EmbeddedPostgres, database: str, workers: int, seconds: float, listen: bool
+) -> dict[str, Any]:
+    """One situation's figures."""
+    url = server.create_database(database)
+    names = prepare(url, workers)
+    table = AllocationTable(engines.connect(url), POOL, STUDY)
+    context = multiprocessing.get_context("spawn")
+    results: Queue[list[Found]] = context.Queue()
+    done = context.Event()
+    halves = [names[0::2], names[1::2]]
+    processes = [
+        context.Process(target=_process, args=(half, url, listen, results, done))
+        for half in halves
+    ]
+    for process in processes:
+        process.start()
+    renewals: list[float] = []
+    moves: list[float] = []
+    statements = 0
+    pending: dict[int, float] = {}
+
+    def take(patience: float) -> None:
+        nonlocal statements
+        with suppress(Exception):
+            for kind, what in results.get(timeout=patience):
+                if kind == "renew":
+                    renewals.append(what)
+                elif kind == "statements":
+                    statements += what
+                elif what[0] in pending:
+                    moves.append(what[1] - pending.pop(what[0]))
+
+    _until_all_run(table, take)
+    renewals.clear()
+    before, began = _cpu(server), time.monotonic()
+    next_move, chance = began, random.Random(1)
+    places = dict(enumerate(names))
+    while time.monotonic() - began < seconds:
+        if time.monotonic() >= next_move:
+            next_move += 0.5
+            term = table.elect("planner")
+            assert term is not None
+            number, target = _draw(chance, places)
+            places[number] = target
+            pending[number] = time.monotonic()
+            table.write_plan("planner", term, [Assignment(number, "run", target, GANG, "moves")])
+        take(max(0.0, min(0.05, next_move - time.monotonic())))
+    wall, cpu = time.monotonic() - began, _cpu(server) - before
+    done.set()
+    end = time.monotonic() + 20
+    while any(process.is_alive() for process in processes) and time.monotonic() < end:
+        take(0.1)
+    for process in processes:
+        process.kill()
+    engines.disconnect(table._tx.engine)
+    server.drop_database(database)
+    return {
+        "listen": listen,
+        "workers": workers,
+        "slots": workers * SLOTS,
+        "seconds": round(wall, 1),
+        "statements_per_s": round(statements / wall),
+        "renew_ms": _percentiles(renewals),
+        "hand_over_ms": _percentiles(moves),
+        "hand_overs": len(moves),
+        "server_cpu": round(cpu / wall, 3),
+        "load_average": round(psutil.getloadavg()[0], 1),
+    }
+
+
+def _until_all_run(table: AllocationTable, take: Any) -> None:
+    end = time.monotonic() + 60
+    while any(line.owner is None for line in table.trials()):
+        if time.monotonic() > end:
+            raise TimeoutError("The workers did not get their trials.")
+        take(0.2)
+
+
+def _draw(chance: random.Random, places: dict[int, str]) -> tuple[int, str]:
+    """A trial, and a worker with room for it."""
+    full = [place for place in places.values() if list(places.values()).count(place) > 1]
+    number = chance.choice(list(places))
+    room = sorted(set(f"worker-{i}" for i in range(len(places))) - {*full, places[number]})
+    return number, chance.choice(room)
+
+
+def _cpu(server: EmbeddedPostgres) -> float:
+    """Seconds of CPU of the server's processes; connections last as long as the measurement."""
+    total = 0.0
+    assert server.pid is not None
+    postmaster = psutil.Process(server.pid)
+    for process in (postmaster, *postmaster.children(recursive=True)):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def _percentiles(times: Sequence[float]) -> dict[str, float]:
+    if len(times) < 2:
+        return {}
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
+    return {"p50": round(1000 * cuts[49], 1), "p99": round(1000 * cuts[98], 1)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure with LISTEN and with polling only, print a table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--workers", type=int, default=256)
+    parser.add_argument("--quick", action="store_true", help="10 s each")
+    parser.add_argument("--json", help="file for the figures")
+    given = parser.parse_args(arguments)
+    seconds = 10.0 if given.quick else given.seconds
+    rows = []
+    with EmbeddedPostgres(durable=True, settings=("max_connections=700",)) as server:
+        for listen in (True, False):
+            row = measure(server, f"load_{int(listen)}", given.workers, seconds, listen)
+            rows.append(row)
+            print(json.dumps(row))
+    if given.json:
+        with open(given.json, "w") as file:
+            json.dump({"rows": rows, "targets_ms": TARGETS}, file)
+
+
+if __name__ == "__main__":
+    main()

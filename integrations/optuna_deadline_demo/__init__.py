@@ -1,0 +1,1 @@
+"""The demo: a small convolutional network on scikit-learn's digits, tuned by a deadline."""

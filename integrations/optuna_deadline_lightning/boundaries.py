@@ -1,0 +1,81 @@
+"""Where training is, and where it may be left so that Lightning resumes exactly.
+
+Saved in the middle of an epoch or after a validation, Lightning goes on exactly. Saved between the
+last batch before a validation and that validation, it goes on without it, and at the end of an
+epoch its counters are off by one from there on. Those few places are left alone: the validation
+follows at once, and after it is a good place.
+"""
+
+from __future__ import annotations
+
+import math
+
+import lightning.pytorch as pl
+
+
+def position(trainer: pl.Trainer) -> tuple[int, int]:
+    """The epoch and the batch that come next; valid in a batch's or a validation's end."""
+    done = trainer.fit_loop.batch_idx + 1
+    if done >= trainer.num_training_batches or trainer.is_last_batch:
+        return trainer.current_epoch + 1, 0
+    return trainer.current_epoch, done
+
+
+def progress(trainer: pl.Trainer) -> float:
+    """How far training is, in epochs with fractions."""
+    batches = trainer.num_training_batches
+    part = (trainer.fit_loop.batch_idx + 1) / batches if batches not in (0, math.inf) else 0.0
+    return trainer.current_epoch + min(part, 1.0)
+
+
+def resumes_exactly(trainer: pl.Trainer) -> bool:
+    """Whether a checkpoint made in this ``on_train_batch_end`` resumes exactly."""
+    done = trainer.fit_loop.batch_idx + 1
+    if done >= trainer.num_training_batches or trainer.is_last_batch or out_of_steps(trainer):
+        return False
+    return not _validation_follows(trainer, done)
+
+
+def _validation_follows(trainer: pl.Trainer, done: int) -> bool:
+    every = trainer.check_val_every_n_epoch
+    if not trainer.enable_validation or (every and (trainer.current_epoch + 1) % every):
+        return False
+    if trainer.should_stop:
+        return True
+    interval = trainer.val_check_batch
+    if interval is None or math.isinf(interval):  # by time, or at the end only
+        return False
+    count = trainer.fit_loop.total_batch_idx + 1 if every is None else done
+    return count % int(interval) == 0
+
+
+def out_of_steps(trainer: pl.Trainer) -> bool:
+    """Whether ``max_steps`` is reached."""
+    return 0 <= trainer.max_steps <= trainer.global_step
+
+
+def ends_by_itself(trainer: pl.Trainer) -> bool:
+    """Whether ``fit`` is about to return, so that leaving would only delay the result."""
+    last_epoch = trainer.max_epochs not in (None, -1) and (
+        position(trainer)[0] >= (trainer.max_epochs or 0)
+    )
+    return trainer.should_stop or last_epoch or out_of_steps(trainer)
+
+
+def resumed_in_full(trainer: pl.Trainer) -> None:
+    """Let the end of a resumed epoch be like any other; call in ``on_train_epoch_end``.
+
+    Lightning does not step a ReduceLROnPlateau at the end of an epoch that was resumed, because
+    its checkpoints hold no metrics. Ours do.
+    """
+    trainer.fit_loop._restarting = False
+
+
+def last_step(trainer: pl.Trainer) -> int | None:
+    """The epoch after which ``fit`` would stop by itself; None if it would not."""
+    limits = [trainer.max_epochs] if trainer.max_epochs not in (None, -1) else []
+    batches = trainer.num_training_batches
+    if trainer.max_steps > 0 and 0 < batches < math.inf:
+        steps = math.ceil(batches / trainer.accumulate_grad_batches)
+        limits.append(math.ceil(trainer.max_steps / steps))
+    return min(limit for limit in limits if limit is not None) - 1 if limits else None

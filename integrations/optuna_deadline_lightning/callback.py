@@ -1,0 +1,242 @@
+"""The callback that makes a Lightning objective obey its deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import optuna
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch.utils.data import DataLoader, Dataset
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.segments import SegmentEnd, segment
+from optuna_deadline_lightning import boundaries
+from optuna_deadline_lightning.elastic import ElasticFit
+from optuna_deadline_lightning.loaders import deal_training_loader, elastic_loader
+from optuna_deadline_lightning.metrics import direction_of, monitored
+from optuna_deadline_lightning.options import elastic_options, hush, only_useful, plain_options
+from optuna_deadline_lightning.sampler import ElasticBatchSampler
+from optuna_deadline_lightning.seeding import reseed
+
+_STATE = "optuna_deadline"
+
+
+class DeadlineCallback(Callback):
+    """Reports to Optuna after each validation, and obeys.
+
+    Under ``study.optimize`` it prunes as Optuna's own callback does, and ends the fit when there
+    is no time for another report. Under an elastic worker the trial also pauses, resumes and
+    changes its number of slots while it trains, at any step, without losing one: the batch size
+    of the training loader is that of the whole step, and each batch is dealt to the slots.
+
+    Reports are numbered by epoch. Every slot evaluates the whole validation set, so that a value
+    does not depend on how many there are.
+
+    Args:
+        trial: The trial that the objective was called with.
+        monitor: The metric to report, as logged in validation.
+        mode: Which way is better, ``"min"`` or ``"max"``; needed only where the study does not
+            say it.
+        seed: Draws the order of samples and each step's random numbers, under a worker.
+        save_every: Seconds between safety checkpoints, under a worker. Each best value and each
+            pause is saved anyway.
+
+    Example:
+        ```python
+        deadline = DeadlineCallback(trial, monitor="val_acc")
+        trainer = L.Trainer(max_epochs=50, callbacks=[deadline], **deadline.trainer_options())
+        trainer.fit(model, train_loader, val_loader, ckpt_path=deadline.ckpt_path)
+        return trainer.callback_metrics["val_acc"].item()
+        ```
+    """
+
+    def __init__(
+        self,
+        trial: Any,
+        monitor: str,
+        *,
+        mode: Literal["min", "max"] | None = None,
+        seed: int = 0,
+        save_every: float = 60.0,
+    ) -> None:
+        self.trial = trial
+        self.monitor = monitor
+        self.seed = seed
+        self.segment = segment(trial)
+        self._elastic: ElasticFit | None = None
+        if self.segment.elastic:
+            direction = direction_of(trial, self.segment, mode)
+            self._elastic = ElasticFit(
+                self.segment, direction=direction, seed=seed, save_every=save_every
+            )
+
+    # ---- what the objective asks for
+
+    @property
+    def ckpt_path(self) -> str | None:
+        """What ``fit`` goes on from; None at the trial's beginning."""
+        resume = self.segment.resume
+        return None if resume is None else str(resume)
+
+    def trainer_options(
+        self, *, strategy: Any = "ddp", plugins: Sequence[Any] = ()
+    ) -> dict[str, Any]:
+        """The options of the trainer that belong to the slots.
+
+        Args:
+            strategy: The strategy where there is more than one slot, such as
+                ``"ddp_find_unused_parameters_true"``.
+            plugins: Plugins of your own.
+
+        Returns:
+            ``accelerator``, ``devices``, ``strategy`` and what goes with them; leave those out of
+            the trainer's other arguments.
+        """
+        if self._elastic is None:
+            return plain_options(plugins)
+        hush()
+        ranks = self.segment.world_size
+        return elastic_options(ranks, self.segment.folder, strategy, plugins)
+
+    def loader(
+        self, dataset: Dataset[Any], *, batch_size: int, shuffle: bool = False, **options: Any
+    ) -> DataLoader[Any]:
+        """A training loader with the same batches under Optuna and under any number of slots.
+
+        Ordinary loaders over map-style datasets are dealt automatically under a worker; this one
+        says it, and draws the same batches under plain Optuna too.
+
+        Args:
+            dataset: A map-style dataset.
+            batch_size: The number of samples in a step, over all slots.
+            shuffle: Whether each epoch has an order of its own.
+            **options: More options of ``torch.utils.data.DataLoader``.
+        """
+        ordinary = DataLoader(dataset, batch_size=batch_size, shuffle=shuffle, **options)
+        deal = self._elastic.deal if self._elastic is not None else self._whole
+        return elastic_loader(ordinary, deal)
+
+    def _whole(self, batches: Any) -> ElasticBatchSampler:
+        return ElasticBatchSampler(batches, seed=self.seed)
+
+    # ---- Lightning's hooks, in the order of a fit
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Take the training loader over, and the last place among the callbacks."""
+        if stage != "fit":
+            return
+        if not trainer.enable_validation:
+            raise DeadlineError(
+                "DeadlineCallback reports after each validation, and this fit has none:"
+                " give it a validation_step and a validation loader."
+            )
+        if trainer.world_size != self.segment.world_size:
+            raise DeadlineError(
+                f"The trainer has {trainer.world_size} devices where the trial has"
+                f" {self.segment.world_size}: pass **deadline.trainer_options() to the Trainer."
+                " Several devices per trial need an elastic worker."
+            )
+        if self._elastic is not None:
+            # Last, so that the other callbacks' state in a checkpoint is of the same moment. Not
+            # by deriving from Checkpoint: that forbids the user's `enable_checkpointing=False`.
+            callbacks = only_useful(trainer, last=self)
+            trainer.callbacks = callbacks  # type: ignore[attr-defined]
+            deal_training_loader(trainer, self._elastic.deal, self._elastic.adopt)
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Connect the ranks."""
+        if self._elastic is not None:
+            self._elastic.connect(trainer)
+
+    def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take SIGTERM over from Lightning."""
+        if self._elastic is not None:
+            self._elastic.term.install()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take SIGTERM over from Lightning, and say how far this can go."""
+        if self._elastic is not None:
+            self._elastic.term.install()
+            self._elastic.start(trainer)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Give the step its own random numbers, whatever ran before it."""
+        if self._elastic is not None:
+            reseed(self.seed, trainer.current_epoch, batch_idx, self.segment.rank)
+
+    def on_before_backward(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
+    ) -> None:
+        """Weigh slices of unequal length, so that the mean over ranks is the batch's mean."""
+        if self._elastic is not None:
+            weight = self._elastic.weight(trainer.fit_loop.batch_idx)
+            if weight != 1.0:
+                scale = partial(torch.mul, weight)
+                loss.register_hook(scale)  # type: ignore[no-untyped-call]
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Look for a directive at each optimizer step, and obey."""
+        if self._elastic is not None:
+            self._elastic.after_batch(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Report, keep the best, and obey."""
+        if trainer.sanity_checking or trainer.state.fn != "fit":
+            return
+        value = monitored(trainer.callback_metrics, self.monitor)
+        self.trial.report(value, step=trainer.current_epoch)
+        if self._elastic is not None:
+            self._elastic.after_validation(trainer, value)
+        else:
+            self._end_or_prune(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Let schedulers that watch a metric step in a resumed epoch too."""
+        if self._elastic is not None:
+            boundaries.resumed_in_full(trainer)
+
+    def _end_or_prune(self, trainer: pl.Trainer) -> None:
+        from optuna_deadline.out_of_time import out_of_time
+
+        if out_of_time(self.trial):
+            trainer.should_stop = True  # not a pruning: the objective returns what it has
+        elif self.trial.should_prune():
+            raise optuna.TrialPruned(f"Trial was pruned at epoch {trainer.current_epoch}.")
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Close loggers in peace when a segment ends: Lightning would mark the run as failed."""
+        if isinstance(exception, SegmentEnd):
+            for logger in trainer.loggers:
+                logger.finalize("finished")
+            trainer.loggers = []
+
+    # ---- what a checkpoint holds of this callback
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Add the position in the data and the values so far."""
+        if self._elastic is not None:
+            checkpoint[_STATE] = self._elastic.state(trainer)
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Go on where the checkpoint was made, before any worker of the loader prefetches."""
+        if self._elastic is not None and _STATE in checkpoint:
+            self._elastic.load(checkpoint[_STATE])

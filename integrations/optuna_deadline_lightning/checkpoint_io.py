@@ -1,0 +1,52 @@
+"""Lightning's checkpoints written so that a file is whole or not there.
+
+Lightning writes to ``$TMPDIR`` and moves: a copy where that is another file system, and nothing is
+synced. A power cut or a kill may then leave half a file under its final name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.fabric.utilities.types import _PATH
+
+from optuna_deadline.checkpoints import write_atomically
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes local checkpoints to a temporary file beside them, syncs and renames.
+
+    Args:
+        trusted: A folder that only this trial writes to; checkpoints from it may hold any
+            hyper-parameters (``weights_only`` is off unless asked for).
+    """
+
+    def __init__(self, trusted: Path | None = None) -> None:
+        self.trusted = trusted
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: _PATH, storage_options: Any | None = None
+    ) -> None:
+        """Save a checkpoint; paths with a scheme (``s3://``) are left to Lightning."""
+        if storage_options is not None or "://" in os.fspath(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, lambda temporary: torch.save(checkpoint, temporary))
+
+    def load_checkpoint(
+        self,
+        path: _PATH,
+        map_location: Callable[..., Any] | None = lambda storage, loc: storage,
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Load a checkpoint as Lightning does."""
+        if weights_only is None and self.trusted is not None:
+            weights_only = False if Path(path).parent == self.trusted else None
+        return super().load_checkpoint(path, map_location, weights_only)

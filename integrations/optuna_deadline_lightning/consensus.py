@@ -1,0 +1,76 @@
+"""All ranks decide the same at the same step, with one small all-reduce.
+
+Directives reach ranks at different times and SIGTERM may reach only one of them; a rank that left
+alone would hang the others. So rank 0 brings its newest directive, every rank its SIGTERM flag,
+and the maximum is what all of them do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from optuna_deadline.directives import Directive, Kind
+
+_ORDER = (Kind.KEEP, Kind.RESIZE, Kind.PAUSE, Kind.STOP)
+_CODE = {kind: code for code, kind in enumerate(_ORDER)}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What every rank does at this step."""
+
+    directive: Directive
+    save: bool = False
+
+
+class Consensus:
+    """One rank's voice in the decision.
+
+    Args:
+        rank: Of this process; rank 0's directive and wish to save are the ones that count.
+        world_size: How many ranks decide; one decides without any communication.
+    """
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._group: Any = None
+
+    def connect(self) -> None:
+        """Choose the process group; every rank calls it once, after the strategy is set up."""
+        if self.world_size > 1:
+            # Tensors on the CPU through gloo: asking NCCL would synchronise the GPU each step.
+            gloo = dist.get_backend() == "gloo"
+            self._group = dist.group.WORLD if gloo else dist.new_group(backend="gloo")
+
+    def agree(self, newest: Directive, *, terminated: bool, save: bool) -> Verdict:
+        """Agree on what to do now; every rank calls it at the same steps.
+
+        Args:
+            newest: The newest directive that this rank knows.
+            terminated: Whether this rank was asked by a signal to go.
+            save: Whether this rank wants a checkpoint.
+        """
+        if self.world_size > 1:
+            leads = self.rank == 0
+            voice = torch.tensor(
+                [
+                    _CODE[newest.kind] if leads else 0,
+                    newest.seq if leads else 0,
+                    int(terminated),
+                    int(save and leads),
+                ],
+                dtype=torch.int64,
+            )
+            dist.all_reduce(voice, op=dist.ReduceOp.MAX, group=self._group)
+            code, seq, anyone, wanted = (int(number) for number in voice.tolist())
+            terminated, save = bool(anyone), bool(wanted)
+            if not leads and (newest.seq, newest.kind) != (seq, _ORDER[code]):
+                newest = Directive(_ORDER[code], "as rank 0 was told", seq)
+        if terminated and newest.kind is not Kind.STOP:
+            newest = Directive(Kind.PAUSE, "the process was asked to terminate", newest.seq)
+        return Verdict(newest, save)

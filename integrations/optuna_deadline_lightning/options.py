@@ -1,0 +1,70 @@
+"""What the trainer has to be told so that it fits the slots, and what ranks go without."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.utilities.warnings import PossibleUserWarning
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ModelSummary, ProgressBar
+
+from optuna_deadline_lightning.checkpoint_io import AtomicCheckpointIO
+
+
+def plain_options(plugins: Sequence[Any]) -> dict[str, Any]:
+    """One device per trial: several under plain Optuna would run the study once per device."""
+    return {
+        "accelerator": "auto",
+        "devices": 1,
+        "strategy": "auto",
+        "use_distributed_sampler": False,
+        "plugins": [*plugins],
+    }
+
+
+def elastic_options(
+    world_size: int, folder: Path, strategy: Any, plugins: Sequence[Any]
+) -> dict[str, Any]:
+    """The options of a rank, from the environment that the worker set."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    gpus = bool(os.environ.get("CUDA_VISIBLE_DEVICES", "").strip())
+    return {
+        "accelerator": "cuda" if gpus else "cpu",
+        "devices": local,
+        "num_nodes": max(1, world_size // local),
+        "strategy": strategy if world_size > 1 else "auto",
+        "use_distributed_sampler": False,
+        # Named, so that a worker inside a SLURM or MPI job is not taken for a job of theirs.
+        "plugins": [LightningEnvironment(), AtomicCheckpointIO(folder), *plugins],
+    }
+
+
+def hush() -> None:
+    """Say once per trial, not once per segment and rank, what Lightning says at each start."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=PossibleUserWarning)
+
+
+def only_useful(trainer: pl.Trainer, last: Callback) -> list[Callback]:
+    """The trainer's callbacks without those that a rank has no use for, ``last`` at the end.
+
+    The worker shows progress and keeps checkpoints; Lightning's default ModelCheckpoint would
+    write one more file per epoch that nobody reads.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return [*(one for one in callbacks if one is not last and not _idle(one)), last]
+
+
+def _idle(callback: Callback) -> bool:
+    if isinstance(callback, ModelCheckpoint):
+        # The state key names when and by what it saves.
+        default = callback.state_key == ModelCheckpoint().state_key
+        return default and callback.dirpath is None and callback.filename is None
+    return isinstance(callback, (ProgressBar, ModelSummary))

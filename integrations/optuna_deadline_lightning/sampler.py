@@ -1,0 +1,104 @@
+"""The same global batches for every number of ranks.
+
+A batch sampler is run once per epoch under a seed made from (seed, epoch), so its batches are the
+same in every process and every segment; rank ``r`` of ``k`` takes ``[r::k]`` of each. The number
+of batches never depends on ``k``: counters, learning rates and schedules stay valid when ``k``
+changes, and (epoch, batch) is all the state there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch.utils.data import Sampler
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline_lightning.seeding import seeded
+
+
+class ElasticBatchSampler(Sampler[list[int]]):
+    """Deals each batch of another batch sampler to the ranks.
+
+    Args:
+        batches: The batch sampler of the whole training, as for one device: with its global batch
+            size, its shuffling, its ``drop_last``.
+        seed: Draws the order, together with the epoch.
+        rank: Of this process.
+        world_size: Between how many ranks each batch is dealt. Slices of unequal length are
+            made good by :meth:`weight`.
+    """
+
+    def __init__(self, batches: Any, *, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+        size = getattr(batches, "batch_size", None)
+        if isinstance(size, int) and size < world_size:
+            raise DeadlineError(
+                f"A batch of {size} cannot be dealt to {world_size} slots:"
+                f" allow this study at most {size} slots per trial, or choose a larger batch_size."
+            )
+        self.batches = batches
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+        self.start = 0
+        self._drawn: tuple[int, Sequence[Sequence[int]]] | None = None
+
+    @property
+    def sampler(self) -> ElasticBatchSampler:
+        """Itself: Lightning looks for ``set_epoch`` at ``batch_sampler.sampler`` only."""
+        return self
+
+    @property
+    def batch_size(self) -> Any:
+        """The global batch size."""
+        return getattr(self.batches, "batch_size", None)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last partial batch is dropped."""
+        return bool(getattr(self.batches, "drop_last", False))
+
+    def seek(self, epoch: int, batch: int) -> None:
+        """Go on at a batch of an epoch; call before the first iteration."""
+        self.epoch, self.start = epoch, batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch; the one that was sought goes on where it was."""
+        if epoch != self.epoch:
+            self.seek(epoch, 0)
+
+    def epoch_batches(self, epoch: int) -> Sequence[Sequence[int]]:
+        """The global batches of an epoch, the same on every rank."""
+        if self._drawn is None or self._drawn[0] != epoch:
+            self._drawn = epoch, self._draw(epoch)
+        return self._drawn[1]
+
+    def _draw(self, epoch: int) -> Sequence[Sequence[int]]:
+        inner = getattr(self.batches, "sampler", None)
+        with seeded(self.seed, epoch) as seed:
+            for source in (self.batches, inner):
+                if (set_epoch := getattr(source, "set_epoch", None)) is not None:
+                    set_epoch(epoch)
+                generator = getattr(source, "generator", None)
+                if generator is not None:  # the user's own: it would go on from the last epoch
+                    generator.manual_seed(seed)
+            return [list(batch) for batch in self.batches]
+
+    def weight(self, batch: int) -> float:
+        """What this rank's mean loss must be scaled by so that the ranks' mean is the batch's."""
+        if self.world_size == 1:
+            return 1.0
+        whole = len(self.epoch_batches(self.epoch)[batch])
+        mine = len(range(self.rank, whole, self.world_size))
+        return mine * self.world_size / whole
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = self.epoch_batches(self.epoch)
+        for batch in batches[self.start :]:
+            # A rank without a sample still has to take part: it gets one with weight 0.
+            yield list(batch[self.rank :: self.world_size]) or list(batch[:1])
+        self.start = 0
+
+    def __len__(self) -> int:
+        return len(self.batches)

@@ -1,0 +1,304 @@
+"""Acquire, renew, release, reap: the four ways in which a slot changes or keeps its holder.
+
+Each is guarded by holder and fence, never by a clock; only the reaper compares clocks, and errs on
+the late side. Rows are locked trial first, then slots by their key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.clock import TOLERANCE
+from optuna_deadline.allocation.notices import notify
+from optuna_deadline.allocation.records import Grant, Renewal
+from optuna_deadline.allocation.schema import (
+    leader,
+    pool,
+    segment,
+    slot,
+    study,
+    trial,
+    worker,
+)
+from optuna_deadline.allocation.transaction import Transaction
+
+
+def acquire(
+    tx: Transaction, me: str, number: int, slot_ids: Sequence[int], ttl: float
+) -> Grant | None:
+    """Take a gang's slots for a trial that the plan wants here: all of them or none.
+
+    Returns:
+        The grant, or None where the plan has changed, somebody holds a slot or the trial, or the
+        study's deadline has passed.
+    """
+    wanted = tx.execute(
+        sa.select(trial)
+        .where(trial.c.study_id == tx.study_id, trial.c.number == number)
+        .with_for_update()
+    ).first()
+    if wanted is None or wanted.owner is not None or wanted.state not in ("ready", "paused"):
+        return None
+    if (wanted.desired_mode, wanted.desired_worker) != ("run", me):
+        return None
+    if not slot_ids or wanted.desired_slots != len(slot_ids):
+        return None
+    closing = sa.select(study.c.deadline, study.c.settled).where(study.c.study_id == tx.study_id)
+    deadline, settled = tx.execute(closing).one()
+    if settled is not None or tx.now >= deadline:
+        return None
+    rows = tx.rows(
+        sa.select(slot)
+        .where(slot.c.id.in_(sorted(slot_ids)), slot.c.provider == me, slot.c.holder.is_(None))
+        .order_by(slot.c.id)
+        .with_for_update()
+    )
+    if len(rows) != len(slot_ids):
+        return None
+    fence = wanted.fence + 1
+    tx.execute(
+        sa.update(slot)
+        .where(slot.c.id.in_([row.id for row in rows]))
+        .values(
+            holder=me,
+            study_id=tx.study_id,
+            number=number,
+            fence=slot.c.fence + 1,
+            lease=tx.now + ttl,
+        )
+    )
+    tx.execute(
+        sa.update(trial)
+        .where(trial.c.study_id == tx.study_id, trial.c.number == number)
+        .values(owner=me, state="running", fence=fence)
+    )
+    tx.execute(
+        sa.insert(segment).values(
+            study_id=tx.study_id,
+            number=number,
+            fence=fence,
+            worker=me,
+            slots=len(rows),
+            granted=tx.now,
+        )
+    )
+    for row in rows:
+        tx.event("acquire", number=number, slot=row.id, fence=row.fence + 1, worker=me)
+    kind = "start" if wanted.state == "ready" else "resume"
+    tx.event(kind, number=number, fence=fence, worker=me, slots=len(rows), reason=wanted.reason)
+    return Grant(
+        number=number,
+        trial_id=wanted.trial_id,
+        fence=fence,
+        slots=tuple((row.id, row.fence + 1) for row in rows),
+        devices=tuple(row.device for row in rows),
+    )
+
+
+def renew(tx: Transaction, me: str, held: Collection[tuple[int, int]], ttl: float) -> Renewal:
+    """Renew the worker's own lease and those of its slots, by holder and fence alone."""
+    offers = sa.select(sa.func.count()).where(slot.c.provider == me).scalar_subquery()
+    found = tx.execute(
+        sa.update(worker)
+        .where(worker.c.id == me)
+        .values(lease=tx.now + ttl, state="live")
+        .returning(offers.label("offers"))
+    ).first()
+    kept: frozenset[tuple[int, int]] = frozenset()
+    if held:
+        rows = tx.execute(
+            sa.update(slot)
+            .where(slot.c.holder == me, sa.tuple_(slot.c.id, slot.c.fence).in_(list(held)))
+            .values(lease=tx.now + ttl)
+            .returning(slot.c.id, slot.c.fence)
+        )
+        kept = frozenset((row.id, row.fence) for row in rows)
+    return Renewal(now=tx.now, kept=kept, offers=found.offers if found else None)
+
+
+def release(
+    tx: Transaction,
+    me: str,
+    grant: Grant,
+    outcome: str,
+    *,
+    ended: str,
+    value: float | None = None,
+    stop: float | None = None,
+    failures: int = 0,
+) -> bool:
+    """Give the slots back after the last rank has exited, and say how the segment ended.
+
+    Args:
+        tx: The transaction.
+        me: The worker.
+        grant: What :func:`acquire` returned.
+        outcome: The trial's next state: paused, retired, failed or complete.
+        ended: Why the segment ended: pause, resize, deadline, shutdown, died, error, ...
+        value: What is to be told to Optuna, for a complete trial.
+        stop: Seconds from the directive to the last rank's exit.
+        failures: How many times the trial has died so far.
+
+    Returns:
+        False where the lease was lost: then nothing is changed.
+    """
+    owned = tx.execute(
+        sa.update(trial)
+        .where(
+            trial.c.study_id == tx.study_id,
+            trial.c.number == grant.number,
+            trial.c.owner == me,
+            trial.c.fence == grant.fence,
+        )
+        .values(owner=None, state=outcome, value=value, failures=failures)
+    ).rowcount
+    if not owned:
+        return False
+    freed = tx.execute(
+        sa.update(slot)
+        .where(slot.c.holder == me, sa.tuple_(slot.c.id, slot.c.fence).in_(list(grant.slots)))
+        .values(holder=None, lease=None, number=None, study_id=None, fence=slot.c.fence + 1)
+        .returning(slot.c.id, slot.c.fence)
+    ).all()
+    for row in freed:
+        tx.event("release", number=grant.number, slot=row.id, fence=row.fence, worker=me)
+    end_segment(tx, tx.study_id, grant.number, grant.fence, ended, stop)
+    tx.event(outcome, number=grant.number, fence=grant.fence, worker=me, reason=ended)
+    notify(tx, _who_waits(tx, grant.number))
+    return True
+
+
+def _who_waits(tx: Transaction, number: int) -> list[str | None]:
+    """The planner, and the worker that is to have the trial next."""
+    planner = sa.select(leader.c.holder).where(leader.c.pool == tx.pool)
+    heir = sa.select(trial.c.desired_worker).where(
+        trial.c.study_id == tx.study_id, trial.c.number == number
+    )
+    return list(tx.execute(sa.union_all(planner, heir)).scalars())
+
+
+def disown(tx: Transaction, me: str, number: int, fence: int) -> bool:
+    """Give back a segment whose grant never reached its worker; see the store's promise."""
+    owned = tx.execute(
+        sa.select(trial)
+        .where(
+            trial.c.study_id == tx.study_id,
+            trial.c.number == number,
+            trial.c.owner == me,
+            trial.c.fence == fence,
+        )
+        .with_for_update()
+    ).first()
+    if owned is None:
+        return False
+    held = tx.rows(
+        sa.select(slot.c.id, slot.c.fence, slot.c.device)
+        .where(slot.c.holder == me, slot.c.study_id == tx.study_id, slot.c.number == number)
+        .order_by(slot.c.id)
+    )
+    grant = Grant(
+        number=number,
+        trial_id=owned.trial_id,
+        fence=fence,
+        slots=tuple((row.id, row.fence) for row in held),
+        devices=tuple(row.device for row in held),
+    )
+    return release(
+        tx, me, grant, "paused", ended="disowned", value=owned.value, failures=owned.failures
+    )
+
+
+def reap(tx: Transaction) -> int:
+    """Free what dead workers held: the only transition that compares clocks.
+
+    Seconds are the pool's, whatever this process was started with. A lease that ends later than
+    any that could be taken now is from before the clock was set back. ``SKIP LOCKED``: a client
+    frozen inside its transaction must not block the reaper.
+
+    Returns:
+        The number of slots freed.
+    """
+    terms = tx.execute(sa.select(pool.c.ttl, pool.c.grace).where(pool.c.name == tx.pool)).first()
+    if terms is None:
+        return 0
+    ttl, grace = terms
+    expired = tx.rows(
+        sa.select(slot)
+        .where(slot.c.pool == tx.pool, slot.c.holder.is_not(None))
+        .where(sa.or_(slot.c.lease + grace < tx.now, slot.c.lease > tx.now + ttl + TOLERANCE))
+        .order_by(slot.c.id)
+        .with_for_update(skip_locked=True)
+    )
+    for row in expired:
+        tx.execute(
+            sa.update(slot)
+            .where(slot.c.id == row.id, slot.c.fence == row.fence)
+            .values(holder=None, lease=None, number=None, study_id=None, fence=slot.c.fence + 1)
+        )
+        tx.event(
+            "reap",
+            number=row.number,
+            slot=row.id,
+            fence=row.fence + 1,
+            worker=row.holder,
+            study_id=row.study_id,
+        )
+    held = sa.select(slot.c.id).where(
+        slot.c.holder == trial.c.owner,
+        slot.c.study_id == trial.c.study_id,
+        slot.c.number == trial.c.number,
+    )
+    # Of every study of the pool: nobody may be left who would reap for another one.
+    studies = sa.select(worker.c.study_id).where(worker.c.pool == tx.pool)
+    orphans = tx.rows(
+        sa.select(trial.c.number, trial.c.fence, trial.c.owner, trial.c.study_id)
+        .where(
+            trial.c.study_id.in_(studies),
+            trial.c.state == "running",
+            trial.c.owner.is_not(None),
+            ~held.exists(),
+        )
+        .with_for_update(skip_locked=True)
+    )
+    for row in orphans:
+        tx.execute(
+            sa.update(trial)
+            .where(
+                trial.c.study_id == row.study_id,
+                trial.c.number == row.number,
+                trial.c.fence == row.fence,
+            )
+            .values(owner=None, state="paused")
+        )
+        end_segment(tx, row.study_id, row.number, row.fence, "lost", None)
+        tx.event(
+            "lost", number=row.number, fence=row.fence, worker=row.owner, study_id=row.study_id
+        )
+    # A worker that renews just now locks its row first and its slots next, which we may hold.
+    silent = (
+        sa.select(worker.c.id)
+        .where(worker.c.pool == tx.pool, worker.c.state == "live", worker.c.lease + grace < tx.now)
+        .with_for_update(skip_locked=True)
+    )
+    names = [row.id for row in tx.rows(silent)]
+    if names:
+        tx.execute(sa.update(worker).where(worker.c.id.in_(names)).values(state="lost"))
+    return len(expired)
+
+
+def end_segment(
+    tx: Transaction, study_id: int, number: int, fence: int, outcome: str, stop: float | None
+) -> None:
+    """Close the segment's row."""
+    tx.execute(
+        sa.update(segment)
+        .where(
+            segment.c.study_id == study_id,
+            segment.c.number == number,
+            segment.c.fence == fence,
+            segment.c.ended.is_(None),
+        )
+        .values(ended=tx.now, outcome=outcome, stop=stop)
+    )

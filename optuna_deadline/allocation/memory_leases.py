@@ -1,0 +1,154 @@
+"""Acquire, renew, release, disown and reap in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from optuna_deadline.allocation.memory_plans import MemoryPlans
+from optuna_deadline.allocation.records import Grant, Renewal, SegmentRow, Slot
+
+
+class MemoryLeases(MemoryPlans):
+    """The ways in which a slot changes or keeps its holder."""
+
+    def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
+        """Take a gang's slots, all or none."""
+        with self._lock:
+            now, study = self.now(), self._study
+            line = None if study is None else study.trials.get(number)
+            if study is None or line is None:
+                return None
+            if line.owner is not None or line.state not in ("ready", "paused"):
+                return None
+            if (line.mode, line.worker) != ("run", me) or line.slots != len(slot_ids):
+                return None
+            if not slot_ids or study.settled is not None or now >= study.deadline:
+                return None
+            slots = self.state.slots
+            rows = [slots[slot_id] for slot_id in sorted(set(slot_ids)) if slot_id in slots]
+            rows = [row for row in rows if row.provider == me and row.holder is None]
+            if len(rows) != len(slot_ids):
+                return None
+            return self._grant(me, number, rows, now)
+
+    def _grant(self, me: str, number: int, rows: list[Slot], now: float) -> Grant:
+        """Hand the slots over; who may have them was decided before."""
+        study = self._study
+        assert study is not None
+        before = study.trials[number]
+        line = self._put(before, owner=me, state="running", fence=before.fence + 1)
+        for row in rows:
+            held = replace(
+                row, holder=me, number=number, fence=row.fence + 1, lease=now + self.ttl
+            )
+            self.state.slots[row.id] = held
+            self.state.held_for[row.id] = self.study_id
+            self._event("acquire", number=number, slot=row.id, fence=held.fence, worker=me)
+        size = len(rows)
+        study.running[number, line.fence] = SegmentRow(number, line.fence, size, now, *[None] * 7)
+        kind = "start" if before.state == "ready" else "resume"
+        self._event(
+            kind, number=number, fence=line.fence, worker=me, slots=size, reason=line.reason
+        )
+        return Grant(
+            number=number,
+            trial_id=line.trial_id,
+            fence=line.fence,
+            slots=tuple((row.id, row.fence + 1) for row in rows),
+            devices=tuple(row.device for row in rows),
+        )
+
+    def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
+        """Renew what is still ours."""
+        with self._lock:
+            now = self.now()
+            if me in self.state.workers:
+                live = replace(self.state.workers[me], state="live", lease=now + self.ttl)
+                self.state.workers[me] = live
+            kept = frozenset(pair for pair in held if self._holds(me, pair))
+            for slot_id, _ in kept:
+                row = self.state.slots[slot_id]
+                self.state.slots[slot_id] = replace(row, lease=now + self.ttl)
+            offers = sum(row.provider == me for row in self.state.slots.values())
+            known = me in self.state.workers
+            return Renewal(now=now, kept=kept, offers=offers if known else None)
+
+    def release(
+        self,
+        me: str,
+        grant: Grant,
+        outcome: str,
+        *,
+        ended: str,
+        value: float | None = None,
+        stop: float | None = None,
+        failures: int = 0,
+    ) -> bool:
+        """Give the slots back."""
+        with self._lock:
+            if not self._owns(me, grant.number, grant.fence):
+                return False
+            study = self._study
+            assert study is not None
+            line = study.trials[grant.number]
+            self._put(line, owner=None, state=outcome, value=value, failures=failures)
+            for pair in grant.slots:
+                if self._holds(me, pair):
+                    row = self._free(pair[0])
+                    self._event(
+                        "release", number=grant.number, slot=row.id, fence=row.fence, worker=me
+                    )
+            self._end_segment(study, grant.number, grant.fence, ended, stop)
+            self._event(outcome, number=grant.number, fence=grant.fence, worker=me, reason=ended)
+            return True
+
+    def disown(self, me: str, number: int, fence: int) -> bool:
+        """Give back a grant whose answer was lost."""
+        with self._lock:
+            if not self._owns(me, number, fence):
+                return False
+            study = self._study
+            assert study is not None
+            line = study.trials[number]
+            held = [
+                row
+                for row in self.state.slots.values()
+                if (row.holder, row.number) == (me, number)
+                and self.state.held_for[row.id] == self.study_id
+            ]
+            slots = tuple((row.id, row.fence) for row in held)
+            devices = tuple(row.device for row in held)
+            grant = Grant(number, line.trial_id, fence, slots, devices)
+            return self.release(
+                me, grant, "paused", ended="disowned", value=line.value, failures=line.failures
+            )
+
+    def reap(self) -> int:
+        """Free what dead workers held."""
+        with self._lock:
+            now, pool = self.now(), self._pool
+            if pool is None:
+                return 0
+            expired = [
+                row
+                for row in self.slots()
+                if row.lease is not None and row.lease + pool.grace < now
+            ]
+            for row in expired:
+                study_id = self.state.held_for[row.id]
+                freed = self._free(row.id)
+                self._event(
+                    "reap",
+                    number=row.number,
+                    slot=row.id,
+                    fence=freed.fence,
+                    worker=row.holder,
+                    study_id=study_id,
+                )
+            self._free_orphans()
+            for worker in list(self.state.workers.values()):
+                silent = worker.state == "live" and worker.lease + pool.grace < now
+                if silent and worker.pool == self.pool:
+                    self.state.workers[worker.id] = replace(worker, state="lost")
+            return len(expired)

@@ -1,0 +1,206 @@
+"""The planner's transitions in memory, and the guards that every transition uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from optuna_deadline.allocation.memory_readings import MemoryReadings
+from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy
+from optuna_deadline.allocation.records import Assignment, Desired, Event, Grant, Slot
+from optuna_deadline.errors import LeaseLost
+
+
+class MemoryPlans(MemoryReadings):
+    """Elections, plans, ends of trials."""
+
+    def elect(self, me: str) -> int | None:
+        """Become or stay the planner; returns the term."""
+        with self._lock:
+            now, pool = self.now(), self._pool
+            if pool is None or (pool.leader not in (None, me) and pool.expires >= now):
+                return None
+            stays = pool.leader == me and pool.expires >= now
+            pool.leader, pool.expires = me, now + self.ttl
+            if not stays:
+                pool.term += 1
+                self._event("elect", worker=me, term=pool.term)
+            return pool.term
+
+    def _rule(self, me: str, term: int) -> MemoryPool:
+        pool = self._pool
+        if pool is None or (pool.leader, pool.term) != (me, term):
+            raise LeaseLost(f"Term {term} of pool {self.pool!r} is over.")
+        return pool
+
+    def open_trial(self, me: str, term: int, number: int, trial_id: int) -> None:
+        """Put a new Optuna trial on the table."""
+        with self._lock:
+            self._rule(me, term)
+            study = self._study
+            if study is None or number in study.trials:
+                return
+            study.put(
+                Desired(
+                    number=number,
+                    trial_id=trial_id,
+                    state="ready",
+                    fence=0,
+                    owner=None,
+                    mode="pause",
+                    worker=None,
+                    slots=0,
+                    reason="new",
+                    since=self.now(),
+                    horizon=None,
+                    value=None,
+                    told=False,
+                    failures=0,
+                )
+            )
+            self._event("open", number=number, term=term)
+
+    def write_plan(self, me: str, term: int, changes: Sequence[Assignment]) -> int:
+        """Write what has changed in the plan; returns the epoch."""
+        with self._lock:
+            pool, now = self._rule(me, term), self.now()
+            study = self._study
+            for line in changes:
+                known = None if study is None else study.trials.get(line.number)
+                if known is not None and known.alive:
+                    self._put(
+                        known,
+                        mode=line.mode,
+                        worker=line.worker,
+                        slots=line.slots,
+                        reason=line.reason,
+                        since=now,
+                    )
+                self._event(
+                    "plan",
+                    number=line.number,
+                    term=term,
+                    worker=line.worker,
+                    mode=line.mode,
+                    slots=line.slots,
+                    reason=line.reason,
+                )
+            pool.epoch += 1
+            return pool.epoch
+
+    def conclude(
+        self,
+        me: str,
+        term: int,
+        number: int,
+        state: str,
+        reason: str,
+        value: float | None = None,
+    ) -> bool:
+        """End a trial that nobody trains."""
+        with self._lock:
+            self._rule(me, term)
+            study = self._study
+            line = None if study is None else study.trials.get(number)
+            if line is None or line.owner is not None or not line.alive:
+                return False
+            self._put(line, state=state, value=value, mode="stop", slots=0, reason=reason)
+            self._event(state, number=number, term=term, worker=me, reason=reason)
+            return True
+
+    def mark_told(self, number: int) -> None:
+        """Optuna knows the trial's end."""
+        with self._lock:
+            study = self._study
+            if study is not None and number in study.trials:
+                self._put(study.trials[number], told=True)
+
+    def set_gate(self, me: str, term: int, is_open: bool) -> None:
+        """Open or close the gate."""
+        with self._lock:
+            self._rule(me, term)
+            study = self._study
+            if study is not None and (study.gate_closed is None) != is_open:
+                study.gate_closed = None if is_open else self.now()
+                self._event("gate", term=term, worker=me, open=is_open)
+
+    def settle(self, me: str, term: int) -> None:
+        """Close the study."""
+        with self._lock:
+            self._rule(me, term)
+            study = self._study
+            if study is not None and study.settled is None:
+                study.settled = self.now()
+                self._event("settle", term=term, worker=me)
+
+    # What the transitions stand on.
+
+    def _owns(self, me: str, number: int, fence: int) -> bool:
+        study = self._study
+        line = None if study is None else study.trials.get(number)
+        return line is not None and line.owner == me and line.fence == fence
+
+    def _holds(self, me: str, pair: tuple[int, int]) -> bool:
+        row = self.state.slots.get(pair[0])
+        return row is not None and row.holder == me and row.fence == pair[1]
+
+    def _guard(self, me: str, grant: Grant) -> MemoryStudy:
+        study = self._study
+        if study is None or not self._owns(me, grant.number, grant.fence):
+            raise LeaseLost(f"Trial {grant.number} no longer belongs to segment {grant.fence}.")
+        return study
+
+    def _free(self, slot_id: int) -> Slot:
+        row = self.state.slots[slot_id]
+        freed = replace(row, holder=None, lease=None, number=None, fence=row.fence + 1)
+        self.state.slots[slot_id] = freed
+        self.state.held_for.pop(slot_id, None)
+        return freed
+
+    def _free_orphans(self) -> None:
+        """Pause the trials of the pool's studies whose owner holds no slot for them any more."""
+        workers = self.state.workers.values()
+        of_pool = {self.state.worked_on[row.id] for row in workers if row.pool == self.pool}
+        held = {
+            (self.state.held_for[row.id], row.number, row.holder)
+            for row in self.state.slots.values()
+            if row.holder is not None
+        }
+        for study_id in of_pool & set(self.state.studies):
+            study = self.state.studies[study_id]
+            lines = [study.trials[number] for number in study.alive]
+            for line in sorted(lines, key=lambda line: line.number):
+                owner = line.owner
+                if owner is not None and (study_id, line.number, owner) not in held:
+                    study.put(replace(line, owner=None, state="paused"))
+                    self._end_segment(study, line.number, line.fence, "lost", None)
+                    self._event(
+                        "lost",
+                        number=line.number,
+                        fence=line.fence,
+                        worker=owner,
+                        study_id=study_id,
+                    )
+
+    def _end_segment(
+        self, study: MemoryStudy, number: int, fence: int, outcome: str, stop: float | None
+    ) -> None:
+        row = study.running.pop((number, fence), None)
+        if row is not None:
+            study.ended.append(replace(row, ended=self.now(), outcome=outcome, stop=stop))
+
+    def _event(
+        self,
+        kind: str,
+        *,
+        number: int | None = None,
+        slot: int | None = None,
+        fence: int | None = None,
+        term: int | None = None,
+        worker: str | None = None,
+        study_id: int | None = None,
+        **detail: object,
+    ) -> None:
+        events = self.state.events
+        row = Event(len(events) + 1, self.now(), kind, number, slot, fence, term, worker, detail)
+        events.append((self.pool, self.study_id if study_id is None else study_id, row))

@@ -1,0 +1,152 @@
+"""The reading half of the table in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+
+from optuna_deadline.allocation.memory_state import MemoryPool, MemoryState, MemoryStudy
+from optuna_deadline.allocation.records import (
+    Desired,
+    Event,
+    Orders,
+    ReportRow,
+    SegmentRow,
+    Slot,
+    Worker,
+)
+from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.errors import StudyGone
+
+_EVENTS = 10_000
+
+
+class MemoryReadings:
+    """What planner, workers and views read of one pool and study.
+
+    Args:
+        state: The rows.
+        pool: The pool's name.
+        study_id: The study.
+        ttl: Seconds that a lease lives.
+        grace: Seconds after a lease's end before anybody may reap it.
+        now: The time in seconds.
+    """
+
+    def __init__(
+        self,
+        state: MemoryState,
+        pool: str,
+        study_id: int,
+        ttl: float,
+        grace: float,
+        now: Callable[[], float],
+    ) -> None:
+        self.state = state
+        self.pool = pool
+        self.study_id = study_id
+        self.ttl = ttl
+        self.grace = grace
+        self.now = now
+        self._lock = state.lock
+
+    @property
+    def _study(self) -> MemoryStudy | None:
+        return self.state.studies.get(self.study_id)
+
+    @property
+    def _pool(self) -> MemoryPool | None:
+        return self.state.pools.get(self.pool)
+
+    def workers(self) -> list[Worker]:
+        """The live workers."""
+        with self._lock:
+            now = self.now()
+            return [row for row in self._live(now) if row.pool == self.pool]
+
+    def _live(self, now: float) -> list[Worker]:
+        rows = self.state.workers.values()
+        return [row for row in rows if row.state == "live" and row.lease > now]
+
+    def slots(self) -> list[Slot]:
+        """All slots of the pool."""
+        with self._lock:
+            return [row for row in self.state.slots.values() if row.pool == self.pool]
+
+    def orders(self, me: str) -> Orders:
+        """What the plan wants of one worker."""
+        with self._lock:
+            study, pool = self._study, self._pool
+            if study is None:
+                raise StudyGone("The study was deleted while the worker ran.")
+            lines = (study.trials[number] for number in sorted(study.alive))
+            wanted = tuple(line for line in lines if me in (line.owner, line.worker))
+            epoch = 0 if pool is None else pool.epoch
+            return Orders(self.now(), study.deadline, study.settled is not None, epoch, wanted)
+
+    def trials(self) -> list[Desired]:
+        """Every trial on the table."""
+        with self._lock:
+            study = self._study
+            return [] if study is None else [study.trials[n] for n in sorted(study.trials)]
+
+    def segments(self, since: float = 0.0) -> list[SegmentRow]:
+        """Segments that run, or ended at or after ``since``."""
+        with self._lock:
+            study = self._study
+            if study is None:
+                return []
+            found = list(study.running.values())
+            for row in reversed(study.ended):
+                if row.ended is not None and row.ended < since:
+                    break
+                found.append(row)
+        return sorted(found, key=lambda row: (row.granted, row.number, row.fence))
+
+    def reports(self, after: int = 0, number: int | None = None) -> list[ReportRow]:
+        """Reports with a row id above ``after``, of one trial or of all."""
+        with self._lock:
+            study = self._study
+            rows = [] if study is None else study.reports[max(0, after) :]
+        return rows if number is None else [row for row in rows if row.number == number]
+
+    def checkpoints(self, number: int | None = None) -> list[Checkpoint]:
+        """Committed checkpoints, newest first."""
+        with self._lock:
+            study = self._study
+            if study is None:
+                return []
+            if number is not None:
+                return [row for _, row in reversed(study.checkpoints.get(number, []))]
+            rows = [pair for pairs in study.checkpoints.values() for pair in pairs]
+        return [row for _, row in sorted(rows, key=itemgetter(0), reverse=True)]
+
+    def trained_before(self, number: int, fence: int) -> float:
+        """Seconds of training in the trial's earlier segments."""
+        with self._lock:
+            study = self._study
+            rows = [] if study is None else [*study.ended, *study.running.values()]
+        return float(
+            sum(row.trained or 0.0 for row in rows if row.number == number and row.fence < fence)
+        )
+
+    def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
+        """The audit from a row id on, of some kinds or of all."""
+        mine = (self.pool, self.study_id)
+        with self._lock:
+            found = []
+            for pool, study_id, event in self.state.events[max(0, after) :]:
+                if (pool, study_id) == mine and (kinds is None or event.kind in kinds):
+                    found.append(event)
+                    if len(found) == _EVENTS:
+                        break
+            return found
+
+    def _put(self, line: Desired, **changes: object) -> Desired:
+        """Write a trial's row with some columns changed."""
+        study = self._study
+        assert study is not None
+        line = dataclasses.replace(line, **changes)  # type: ignore[arg-type]
+        study.put(line)
+        return line

@@ -1,0 +1,68 @@
+"""What a database would keep, in plain dictionaries of frozen records."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from optuna_deadline.allocation.records import Desired, Event, ReportRow, SegmentRow, Slot, Worker
+from optuna_deadline.checkpoints import Checkpoint
+
+
+@dataclass
+class MemoryPool:
+    """A pool: its leases' law, the plan's epoch, and who rules."""
+
+    ttl: float
+    grace: float
+    epoch: int = 0
+    leader: str | None = None
+    term: int = 0
+    expires: float = 0.0
+
+
+@dataclass
+class MemoryStudy:
+    """A study's rows, each kind by the key by which it is looked up."""
+
+    started: float
+    deadline: float
+    gate_closed: float | None = None
+    settled: float | None = None
+    trials: dict[int, Desired] = field(default_factory=dict)
+    alive: set[int] = field(default_factory=set)  #: so that orders need not read ended trials
+    running: dict[tuple[int, int], SegmentRow] = field(default_factory=dict)
+    ended: list[SegmentRow] = field(default_factory=list)  #: in the order of their ends
+    reports: list[ReportRow] = field(default_factory=list)  #: row id = index + 1
+    steps: set[tuple[int, int]] = field(default_factory=set)  #: (number, step) of each report
+    checkpoints: dict[int, list[tuple[int, Checkpoint]]] = field(default_factory=dict)
+
+    def put(self, line: Desired) -> None:
+        """Write a trial's row."""
+        self.trials[line.number] = line
+        if line.alive:
+            self.alive.add(line.number)
+        else:
+            self.alive.discard(line.number)
+
+
+@dataclass
+class MemoryState:
+    """One database's worth of rows, shared by the tables of its pools and studies."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    pools: dict[str, MemoryPool] = field(default_factory=dict)
+    studies: dict[int, MemoryStudy] = field(default_factory=dict)
+    workers: dict[str, Worker] = field(default_factory=dict)
+    worked_on: dict[str, int] = field(default_factory=dict)  #: worker -> study
+    slots: dict[int, Slot] = field(default_factory=dict)
+    held_for: dict[int, int] = field(default_factory=dict)  #: held slot -> study
+    events: list[tuple[str, int, Event]] = field(default_factory=list)  #: (pool, study, event)
+    checkpoint_ids: int = 0
+
+    def delete_study(self, study_id: int) -> None:
+        """Forget a study, as deleting it in Optuna's database does."""
+        with self.lock:
+            self.studies.pop(study_id, None)
+            for me in [me for me, study in self.worked_on.items() if study == study_id]:
+                del self.workers[me], self.worked_on[me]

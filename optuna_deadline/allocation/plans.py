@@ -1,0 +1,179 @@
+"""The planner's transitions: elected by a lease with a term, every write guarded by that term."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.clock import TOLERANCE
+from optuna_deadline.allocation.notices import notify
+from optuna_deadline.allocation.records import ALIVE, Assignment
+from optuna_deadline.allocation.schema import leader, pool, study, trial
+from optuna_deadline.allocation.transaction import Transaction
+from optuna_deadline.errors import LeaseLost
+
+
+def elect(tx: Transaction, me: str, ttl: float) -> int | None:
+    """Become or stay the pool's planner; returns the term, or None while another one rules."""
+    row = tx.execute(sa.select(leader).where(leader.c.pool == tx.pool).with_for_update()).first()
+    # One that expires too late was written before the clock was set back.
+    rules = row is not None and tx.now <= row.expires <= tx.now + ttl + TOLERANCE
+    if row is None or (row.holder not in (None, me) and rules):
+        return None
+    # The same holder after its lease ran out is a new term too: others may have ruled meanwhile.
+    stays = row.holder == me and rules
+    term = row.term if stays else row.term + 1
+    tx.execute(
+        sa.update(leader)
+        .where(leader.c.pool == tx.pool)
+        .values(holder=me, term=term, expires=tx.now + ttl)
+    )
+    if not stays:
+        tx.event("elect", worker=me, term=term)
+    return int(term)
+
+
+def guard(tx: Transaction, me: str, term: int) -> None:
+    """Lock the leader's row for this term.
+
+    Raises:
+        LeaseLost: Another term has begun.
+    """
+    rules = tx.execute(
+        sa.select(leader.c.term)
+        .where(leader.c.pool == tx.pool, leader.c.holder == me, leader.c.term == term)
+        .with_for_update(read=True)
+    ).first()
+    if rules is None:
+        raise LeaseLost(f"Term {term} of pool {tx.pool!r} is over.")
+
+
+def open_trial(tx: Transaction, me: str, term: int, number: int, trial_id: int) -> None:
+    """Put a new Optuna trial on the table; one that is there stays as it is."""
+    guard(tx, me, term)
+    known = sa.select(trial.c.number).where(
+        trial.c.study_id == tx.study_id, trial.c.number == number
+    )
+    if tx.execute(known).first() is not None:
+        return
+    tx.execute(
+        sa.insert(trial).values(
+            study_id=tx.study_id,
+            number=number,
+            trial_id=trial_id,
+            state="ready",
+            fence=0,
+            desired_mode="pause",
+            desired_slots=0,
+            reason="new",
+            desired_since=tx.now,
+            told=False,
+            failures=0,
+        )
+    )
+    tx.event("open", number=number, term=term)
+
+
+def write(tx: Transaction, me: str, term: int, changes: Iterable[Assignment]) -> int:
+    """Write what has changed in the plan; returns the new epoch."""
+    guard(tx, me, term)
+    concerned: list[str | None] = []
+    for line in sorted(changes, key=lambda line: line.number):  # rows are locked in one order
+        owners = tx.execute(
+            sa.update(trial)
+            .where(
+                trial.c.study_id == tx.study_id,
+                trial.c.number == line.number,
+                trial.c.state.in_(ALIVE),
+            )
+            .values(
+                desired_mode=line.mode,
+                desired_worker=line.worker,
+                desired_slots=line.slots,
+                reason=line.reason,
+                desired_since=tx.now,
+            )
+            .returning(trial.c.owner)
+        )
+        concerned += [line.worker, *owners.scalars()]
+        tx.event(
+            "plan",
+            number=line.number,
+            term=term,
+            worker=line.worker,
+            mode=line.mode,
+            slots=line.slots,
+            reason=line.reason,
+        )
+    epoch = tx.execute(
+        sa.update(pool)
+        .where(pool.c.name == tx.pool)
+        .values(epoch=pool.c.epoch + 1)
+        .returning(pool.c.epoch)
+    ).scalar_one()
+    notify(tx, concerned)
+    return int(epoch)
+
+
+def conclude(
+    tx: Transaction,
+    me: str,
+    term: int,
+    number: int,
+    state: str,
+    reason: str,
+    value: float | None = None,
+) -> bool:
+    """End a trial that nobody trains: retired, failed or complete; False where somebody does."""
+    guard(tx, me, term)
+    ended = tx.execute(
+        sa.update(trial)
+        .where(
+            trial.c.study_id == tx.study_id,
+            trial.c.number == number,
+            trial.c.owner.is_(None),
+            trial.c.state.in_(ALIVE),
+        )
+        .values(state=state, value=value, desired_mode="stop", desired_slots=0, reason=reason)
+    ).rowcount
+    if ended:
+        tx.event(state, number=number, term=term, worker=me, reason=reason)
+    return bool(ended)
+
+
+def mark_told(tx: Transaction, number: int) -> None:
+    """Optuna knows the trial's end."""
+    tx.execute(
+        sa.update(trial)
+        .where(trial.c.study_id == tx.study_id, trial.c.number == number)
+        .values(told=True)
+    )
+
+
+def set_gate(tx: Transaction, me: str, term: int, is_open: bool) -> None:
+    """Open or close the gate for every process of the study."""
+    guard(tx, me, term)
+    changed = tx.execute(
+        sa.update(study)
+        .where(
+            study.c.study_id == tx.study_id,
+            study.c.gate_closed.is_not(None) if is_open else study.c.gate_closed.is_(None),
+        )
+        .values(gate_closed=None if is_open else tx.now)
+    ).rowcount
+    if changed:
+        tx.event("gate", term=term, worker=me, open=is_open)
+
+
+def settle(tx: Transaction, me: str, term: int) -> None:
+    """Close the study: every trial has its end."""
+    guard(tx, me, term)
+    changed = tx.execute(
+        sa.update(study)
+        .where(study.c.study_id == tx.study_id, study.c.settled.is_(None))
+        .values(settled=tx.now)
+    ).rowcount
+    if changed:
+        tx.event("settle", term=term, worker=me)
+    notify(tx)

@@ -1,0 +1,201 @@
+"""What the planner, the workers and the views read; none of it takes a lock."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.clock import database_now
+from optuna_deadline.allocation.records import (
+    ALIVE,
+    Desired,
+    Event,
+    Orders,
+    ReportRow,
+    SegmentRow,
+)
+from optuna_deadline.allocation.schema import (
+    checkpoint,
+    event,
+    pool,
+    report,
+    segment,
+    study,
+    trial,
+)
+from optuna_deadline.allocation.transaction import Transaction
+from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.errors import StudyGone
+
+_DESIRED = (
+    trial.c.number,
+    trial.c.trial_id,
+    trial.c.state,
+    trial.c.fence,
+    trial.c.owner,
+    trial.c.desired_mode,
+    trial.c.desired_worker,
+    trial.c.desired_slots,
+    trial.c.reason,
+    trial.c.desired_since,
+    trial.c.horizon,
+    trial.c.value,
+    trial.c.told,
+    trial.c.failures,
+)
+_SEGMENT = (
+    segment.c.number,
+    segment.c.fence,
+    segment.c.slots,
+    segment.c.granted,
+    segment.c.ended,
+    segment.c.outcome,
+    segment.c.startup,
+    segment.c.stop,
+    segment.c.position_from,
+    segment.c.position_to,
+    segment.c.trained,
+)
+
+
+def orders(
+    connection: sa.Connection, pool_name: str, study_id: int, me: str, now: float | None = None
+) -> Orders:
+    """What the plan wants of one worker: one statement, since every worker asks each second.
+
+    Args:
+        connection: A connection in AUTOCOMMIT.
+        pool_name: The pool.
+        study_id: The study.
+        me: The worker.
+        now: The time, where a test drives it.
+
+    Raises:
+        StudyGone: The study was deleted.
+    """
+    mine = sa.and_(
+        trial.c.study_id == study.c.study_id,
+        trial.c.state.in_(ALIVE),
+        sa.or_(trial.c.owner == me, trial.c.desired_worker == me),
+    )
+    joined = study.outerjoin(pool, pool.c.name == pool_name).outerjoin(trial, mine)
+    rows = connection.execute(
+        sa.select(database_now(), study.c.deadline, study.c.settled, pool.c.epoch, *_DESIRED)
+        .select_from(joined)
+        .where(study.c.study_id == study_id)
+    ).all()
+    if not rows:
+        raise StudyGone("The study was deleted while the worker ran; nothing is left to train.")
+    read, deadline, settled, epoch = rows[0][:4]
+    wanted = tuple(Desired(*row[4:]) for row in rows if row.number is not None)
+    return Orders(
+        read if now is None else now, deadline, settled is not None, int(epoch or 0), wanted
+    )
+
+
+def trials(tx: Transaction) -> list[Desired]:
+    """Every trial on the table."""
+    query = sa.select(*_DESIRED).where(trial.c.study_id == tx.study_id).order_by(trial.c.number)
+    return [Desired(*row) for row in tx.rows(query)]
+
+
+def segments(tx: Transaction, since: float = 0.0) -> list[SegmentRow]:
+    """Segments that run, or ended at or after ``since``."""
+    return [
+        SegmentRow(*row)
+        for row in tx.rows(
+            sa.select(*_SEGMENT)
+            .where(
+                segment.c.study_id == tx.study_id,
+                sa.or_(segment.c.ended.is_(None), segment.c.ended >= since),
+            )
+            .order_by(segment.c.granted, segment.c.number, segment.c.fence)
+        )
+    ]
+
+
+def reports(tx: Transaction, after: int = 0, number: int | None = None) -> list[ReportRow]:
+    """Reports with a row id above ``after``, of one trial or of all; NULL comes back as NaN."""
+    query = (
+        sa.select(
+            report.c.id,
+            report.c.number,
+            report.c.step,
+            report.c.value,
+            report.c.slots,
+            report.c.trained,
+            report.c.at,
+        )
+        .where(report.c.study_id == tx.study_id, report.c.id > after)
+        .order_by(report.c.id)
+    )
+    if number is not None:
+        query = query.where(report.c.number == number)
+    rows = tx.rows(query)
+    return [
+        ReportRow(
+            row.id,
+            row.number,
+            row.step,
+            math.nan if row.value is None else row.value,
+            row.slots,
+            row.trained,
+            row.at,
+        )
+        for row in rows
+    ]
+
+
+def checkpoints(tx: Transaction, number: int | None = None) -> list[Checkpoint]:
+    """Committed checkpoints of one trial or of all, newest first."""
+    query = sa.select(checkpoint).where(checkpoint.c.study_id == tx.study_id)
+    if number is not None:
+        query = query.where(checkpoint.c.number == number)
+    return [
+        Checkpoint(
+            row.number, row.fence, row.step, row.value, Path(row.path), row.size, row.checksum
+        )
+        for row in tx.rows(query.order_by(checkpoint.c.id.desc()))
+    ]
+
+
+def trained_before(tx: Transaction, number: int, fence: int) -> float:
+    """Seconds of training in the trial's earlier segments."""
+    total = tx.execute(
+        sa.select(sa.func.sum(segment.c.trained)).where(
+            segment.c.study_id == tx.study_id,
+            segment.c.number == number,
+            segment.c.fence < fence,
+        )
+    ).scalar()
+    return float(total or 0.0)
+
+
+def events(
+    tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = 10_000
+) -> list[Event]:
+    """The audit from a row id on, of some kinds or of all."""
+    query = sa.select(event).where(
+        event.c.study_id == tx.study_id, event.c.pool == tx.pool, event.c.id > after
+    )
+    if kinds is not None:
+        query = query.where(event.c.kind.in_(kinds))
+    rows = tx.rows(query.order_by(event.c.id).limit(limit))
+    return [
+        Event(
+            row.id,
+            row.at,
+            row.kind,
+            row.number,
+            row.slot,
+            row.fence,
+            row.term,
+            row.worker,
+            json.loads(row.detail or "{}"),
+        )
+        for row in rows
+    ]

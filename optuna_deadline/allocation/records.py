@@ -1,0 +1,154 @@
+"""Rows of the table as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: States in which a trial can still be trained.
+ALIVE = ("ready", "running", "paused")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """An agent's incarnation: a new one for each process."""
+
+    id: str
+    pool: str
+    host: str
+    pid: int
+    state: str
+    lease: float
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A GPU or a share of the CPU, and who holds it."""
+
+    id: int
+    host: str
+    device: str
+    pool: str
+    provider: str
+    fence: int
+    holder: str | None
+    number: int | None
+    lease: float | None
+
+
+@dataclass(frozen=True)
+class Desired:
+    """What the plan wants of one trial, beside what is."""
+
+    number: int
+    trial_id: int
+    state: str
+    fence: int
+    owner: str | None
+    mode: str
+    worker: str | None
+    slots: int
+    reason: str
+    since: float
+    horizon: int | None
+    value: float | None
+    told: bool
+    failures: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether the trial can still be trained."""
+        return self.state in ALIVE
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A segment that may start: its trial, its slots with their fences, its own fence."""
+
+    number: int
+    trial_id: int
+    fence: int
+    slots: tuple[tuple[int, int], ...]  #: (slot id, fence)
+    devices: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many slots the gang has."""
+        return len(self.slots)
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """The answer to a renewal: which slots are still ours."""
+
+    now: float
+    kept: frozenset[tuple[int, int]]
+    #: Slots that the worker still brings: a silent one's may go to a newcomer. None where the
+    #: worker's row went with its study.
+    offers: int | None
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a worker reads at each poll."""
+
+    now: float
+    deadline: float
+    settled: bool
+    epoch: int
+    desired: tuple[Desired, ...]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One line of a placed plan: what a trial shall do, where, and why."""
+
+    number: int
+    mode: str  #: run, pause, stop
+    worker: str | None
+    slots: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class SegmentRow:
+    """One stretch of training, with what it cost and how fast it went."""
+
+    number: int
+    fence: int
+    slots: int
+    granted: float
+    ended: float | None
+    outcome: str | None
+    startup: float | None
+    stop: float | None
+    position_from: float | None
+    position_to: float | None
+    trained: float | None
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """One report of one trial."""
+
+    id: int
+    number: int
+    step: int
+    value: float
+    slots: int
+    trained: float
+    at: float
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the audit: every transition writes one in its own transaction."""
+
+    id: int
+    at: float
+    kind: str
+    number: int | None
+    slot: int | None
+    fence: int | None
+    term: int | None
+    worker: str | None
+    detail: dict[str, object]

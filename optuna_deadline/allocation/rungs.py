@@ -1,0 +1,81 @@
+"""SQL on the rungs: what each trial reported first at or past each milestone."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.clock import database_now
+from optuna_deadline.allocation.schema import rung, study
+from optuna_deadline.allocation.studies import insert_if_absent
+
+
+def record(
+    connection: sa.Connection, study_id: int, number: int, values: dict[int, float]
+) -> None:
+    """Record a trial's value at rungs; a value recorded before stays. One statement."""
+    rows = [
+        {
+            "study_id": study_id,
+            "rung": index,
+            "number": number,
+            "value": None if math.isnan(value) else float(value),
+        }
+        for index, value in values.items()
+    ]
+    insert_if_absent(connection, rung, rows)
+
+
+def view(
+    connection: sa.Connection, study_id: int, number: int, *, passed: int, maximize: bool
+) -> list[sa.Row[Any]]:
+    """The deadline, and where a trial stands at the rungs it has passed. One statement.
+
+    The database counts, so that a row per rung crosses the wire whatever the number of trials.
+
+    Args:
+        connection: A connection in AUTOCOMMIT.
+        study_id: The study.
+        number: The trial.
+        passed: How many rungs it has passed; with 0 the row says nothing of rungs.
+        maximize: Whether larger values are better.
+
+    Returns:
+        Rows of (deadline, gate_closed, now, rung, better, total): total is the number of values at
+        the rung, better that of those strictly better than the trial's own; NaN is worse than
+        anything else. Nothing where the study is gone.
+    """
+    values = {"study_id": study_id, "number": number, "rungs": list(range(passed))}
+    return list(connection.execute(_view(maximize), values))
+
+
+@functools.cache
+def _view(maximize: bool) -> sa.Select[Any]:
+    own, peer = rung.alias("own"), rung.alias("peer")
+    here = (peer.c.study_id == own.c.study_id, peer.c.rung == own.c.rung)
+    beats = peer.c.value > own.c.value if maximize else peer.c.value < own.c.value
+    # NULL stands for NaN, and a comparison with it is never true.
+    beats_nan = sa.and_(own.c.value.is_(None), peer.c.value.is_not(None))
+    total = sa.select(sa.func.count()).where(*here)
+    better = sa.select(sa.func.count()).where(*here, sa.or_(beats, beats_nan))
+    of_trial = sa.and_(
+        own.c.study_id == study.c.study_id,
+        own.c.number == sa.bindparam("number", type_=sa.Integer),
+        # Spelled out rather than `<`, so that each is a look-up by the primary key.
+        own.c.rung.in_(sa.bindparam("rungs", type_=sa.Integer, expanding=True)),
+    )
+    return (
+        sa.select(
+            study.c.deadline,
+            study.c.gate_closed,
+            database_now().label("now"),
+            own.c.rung,
+            better.scalar_subquery().label("better"),
+            total.scalar_subquery().label("total"),
+        )
+        .select_from(study.outerjoin(own, of_trial))
+        .where(study.c.study_id == sa.bindparam("study_id", type_=sa.Integer))
+    )

@@ -1,0 +1,211 @@
+"""The tables, beside Optuna's in the study's own database.
+
+One row per physical slot makes "at most one holder" a primary-key fact: nothing is counted.
+Desired (``trial.desired_*``, written by the planner), granted (``slot.holder``, changed only by
+fenced transitions) and believed (a worker's own trust) are kept apart. Times are seconds since the
+epoch by the database's clock; a NaN is stored as NULL, since SQLite knows no NaN.
+
+No row refers to Optuna's own tables from inside our transactions but ``study``: a foreign key
+taken while training runs would make Optuna's ``ask()`` wait for us.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+PREFIX = "optuna_deadline_"
+metadata = sa.MetaData()
+
+
+def _table(name: str, *columns: sa.schema.SchemaItem) -> sa.Table:
+    return sa.Table(PREFIX + name, metadata, *columns)
+
+
+def _study_id(**kwargs: bool) -> sa.Column[int]:
+    reference = sa.ForeignKey(f"{PREFIX}study.study_id", ondelete="CASCADE")
+    return sa.Column("study_id", sa.Integer, reference, **kwargs)  # type: ignore[arg-type]
+
+
+def _row_id() -> sa.Column[int]:
+    # SQLite numbers rows by itself only where the key is spelled INTEGER.
+    kind = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+    return sa.Column("id", kind, primary_key=True, autoincrement=True)
+
+
+version = _table(
+    "version",
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+)
+
+study = _table(
+    "study",
+    # Optuna's id where our tables stand beside Optuna's; our own number where `table=` is given.
+    sa.Column("study_id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.String(512), unique=True, nullable=False),
+    sa.Column("direction", sa.String(16), nullable=False),
+    sa.Column("started", sa.Double, nullable=False),
+    sa.Column("deadline", sa.Double, nullable=False),
+    sa.Column("duration", sa.Double),  # seconds, where the user gave a duration
+    sa.Column("policy", sa.String(64), nullable=False),
+    sa.Column("parameters", sa.Text, nullable=False),  # JSON
+    sa.Column("gate_closed", sa.Double),  # when no new trial may start any more
+    sa.Column("settled", sa.Double),  # when winner and losers were told
+)
+
+rung = _table(
+    "rung",
+    _study_id(primary_key=True),
+    sa.Column("rung", sa.Integer, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("value", sa.Double),
+)
+
+pool = _table(
+    "pool",
+    sa.Column("name", sa.String(255), primary_key=True),
+    sa.Column("epoch", sa.BigInteger, nullable=False),  # +1 with each plan written
+    sa.Column("ttl", sa.Double, nullable=False),
+    sa.Column("grace", sa.Double, nullable=False),
+)
+
+leader = _table(
+    "leader",
+    sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), primary_key=True),
+    sa.Column("holder", sa.String(36)),
+    sa.Column("term", sa.BigInteger, nullable=False),  # never reset: the row is kept
+    sa.Column("expires", sa.Double, nullable=False),
+)
+
+worker = _table(
+    "worker",
+    sa.Column("id", sa.String(36), primary_key=True),  # an incarnation: new per process
+    sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), nullable=False),
+    _study_id(nullable=False),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),  # live, left, lost
+    sa.Column("registered", sa.Double, nullable=False),
+    sa.Column("lease", sa.Double, nullable=False),
+)
+
+slot = _table(
+    "slot",
+    _row_id(),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("device", sa.String(64), nullable=False),  # "gpu:0", "cpu:1"
+    sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), nullable=False),
+    sa.Column("provider", sa.String(36), nullable=False),  # the worker that offers it
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("holder", sa.String(36)),
+    sa.Column("study_id", sa.Integer),
+    sa.Column("number", sa.Integer),
+    sa.Column("lease", sa.Double),
+    sa.UniqueConstraint("host", "device"),
+    sa.CheckConstraint("(holder IS NULL) = (lease IS NULL)", name="held_means_leased"),
+)
+
+trial = _table(
+    "trial",
+    _study_id(primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("trial_id", sa.Integer, nullable=False),  # Optuna's
+    # ready -> running <-> paused -> retired | failed | complete
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("fence", sa.BigInteger, nullable=False),  # +1 with each segment
+    sa.Column("owner", sa.String(36)),
+    sa.Column("desired_mode", sa.String(8), nullable=False),  # run, pause, stop
+    sa.Column("desired_worker", sa.String(36)),
+    sa.Column("desired_slots", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("desired_since", sa.Double, nullable=False),
+    sa.Column("horizon", sa.Integer),  # the last step the objective itself would train to
+    sa.Column("value", sa.Double),  # what is to be told to Optuna
+    sa.Column("told", sa.Boolean, nullable=False),
+    sa.Column("failures", sa.Integer, nullable=False),
+)
+
+segment = _table(
+    "segment",
+    _study_id(primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("fence", sa.BigInteger, primary_key=True),
+    sa.Column("worker", sa.String(36), nullable=False),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("granted", sa.Double, nullable=False),
+    sa.Column("ended", sa.Double),
+    sa.Column("outcome", sa.String(16)),
+    sa.Column("startup", sa.Double),  # seconds from the grant to the first step
+    sa.Column("stop", sa.Double),  # seconds from the directive to the last rank's exit
+    # How far the segment trained, in steps (fractions count), and the seconds that took.
+    sa.Column("position_from", sa.Double),
+    sa.Column("position_to", sa.Double),
+    sa.Column("trained", sa.Double),
+)
+
+report = _table(
+    "report",
+    _row_id(),
+    _study_id(nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("step", sa.Integer, nullable=False),
+    sa.Column("value", sa.Double),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("trained", sa.Double, nullable=False),  # seconds of training over all segments
+    sa.Column("at", sa.Double, nullable=False),
+    sa.UniqueConstraint("study_id", "number", "step"),
+)
+
+checkpoint = _table(
+    "checkpoint",
+    _row_id(),
+    _study_id(nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("step", sa.Integer, nullable=False),
+    sa.Column("value", sa.Double),  # what this very state reported, if it did
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("checksum", sa.String(128), nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+)
+
+event = _table(
+    "event",
+    _row_id(),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("pool", sa.String(255)),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("study_id", sa.Integer),
+    sa.Column("number", sa.Integer),
+    sa.Column("slot", sa.Integer),
+    sa.Column("fence", sa.BigInteger),
+    sa.Column("term", sa.BigInteger),
+    sa.Column("worker", sa.String(36)),
+    sa.Column("detail", sa.Text),  # JSON
+)
+
+sa.Index(f"ix_{PREFIX}rung_value", rung.c.study_id, rung.c.rung, rung.c.value)
+sa.Index(f"ix_{PREFIX}slot_holder", slot.c.holder)
+sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool, slot.c.provider)
+sa.Index(f"ix_{PREFIX}trial_state", trial.c.study_id, trial.c.state)
+sa.Index(f"ix_{PREFIX}report_study", report.c.study_id, report.c.id)
+sa.Index(f"ix_{PREFIX}checkpoint_trial", checkpoint.c.study_id, checkpoint.c.number)
+sa.Index(f"ix_{PREFIX}event_pool", event.c.pool, event.c.id)
+
+#: Indexes that version 3 of the schema brought.
+SINCE_3 = (
+    sa.Index(f"ix_{PREFIX}event_study", event.c.study_id, event.c.id),
+    sa.Index(f"ix_{PREFIX}segment_ended", segment.c.study_id, segment.c.ended),
+    sa.Index(f"ix_{PREFIX}worker_state", worker.c.pool, worker.c.state),
+    *(
+        sa.Index(
+            f"ix_{PREFIX}trial_{column.name}",
+            column,
+            postgresql_where=column.is_not(None),
+            sqlite_where=column.is_not(None),
+        )
+        for column in (trial.c.owner, trial.c.desired_worker)
+    ),
+)

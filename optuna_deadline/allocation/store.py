@@ -1,0 +1,250 @@
+"""What planner, agent and views ask of the allocation table, and what it promises them.
+
+Every method is one transition: it happens whole or not at all, and its audit line with it. A call
+whose answer was lost may be made again; what each method does then is part of its promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from optuna_deadline.allocation.records import (
+    Assignment,
+    Desired,
+    Event,
+    Grant,
+    Orders,
+    Renewal,
+    ReportRow,
+    SegmentRow,
+    Slot,
+    Worker,
+)
+from optuna_deadline.checkpoints import Checkpoint
+
+TTL = 30.0  #: seconds that a lease lives without renewal
+GRACE = 15.0  #: seconds after its end before anybody may reap it
+KEPT_CHECKPOINTS = 2  #: newest checkpoints of a trial that stay, beside the best
+
+
+class AllocationStore(Protocol):
+    """One pool's table for one study.
+
+    :class:`~optuna_deadline.testing.allocation.AllocationStoreTestCase` checks every promise.
+    """
+
+    @property
+    def pool(self) -> str:
+        """The pool's name; studies that name the same pool share its slots."""
+
+    @property
+    def study_id(self) -> int:
+        """The study's id in the table."""
+
+    @property
+    def ttl(self) -> float:
+        """Seconds that a lease lives without renewal; the pool's own once registered."""
+
+    @property
+    def grace(self) -> float:
+        """Seconds after a lease's end before anybody may reap it."""
+
+    def now(self) -> float:
+        """The store's time: the only one that leases and deadlines are compared with."""
+
+    def register(
+        self, me: str, host: str, pid: int, devices: Sequence[str], cpus: int
+    ) -> list[Slot]:
+        """Join the pool with devices by name and a number of CPU shares.
+
+        A slot has one live provider. The slots of a provider whose lease ran out pass to the next
+        worker of its host, their holder unchanged. Called again by the same worker, after a lost
+        answer or a long silence, it keeps the slots that nobody took meanwhile.
+
+        Raises:
+            DeadlineError: A device is offered by another live worker, or the store serves one
+                host only and another one uses it.
+        """
+
+    def leave(self, me: str) -> None:
+        """Leave the pool: the leadership passes at once, slots still held run out by lease."""
+
+    def workers(self) -> list[Worker]:
+        """The pool's workers whose lease has not run out."""
+
+    def slots(self) -> list[Slot]:
+        """The pool's slots, whoever offers and holds them."""
+
+    def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
+        """Take a gang's slots, all or none, for a trial that the plan wants on this worker.
+
+        Fences of the trial and of each slot rise by one. No slot and no trial ever has two
+        holders, whoever asks and however often: called again after a lost answer it returns None,
+        and :meth:`disown` gives back what the lost grant took.
+
+        Returns:
+            The grant, or None where the plan wants something else, somebody holds a slot or the
+            trial, or the study is settled or past its deadline.
+        """
+
+    def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
+        """Move the worker's lease and those of its slots to now + ttl.
+
+        A slot is renewed if this worker holds it under this fence, be the lease over or not.
+        """
+
+    def release(
+        self,
+        me: str,
+        grant: Grant,
+        outcome: str,
+        *,
+        ended: str,
+        value: float | None = None,
+        stop: float | None = None,
+        failures: int = 0,
+    ) -> bool:
+        """Give the slots back after the last rank has exited, and say how the segment ended.
+
+        Returns:
+            False where this worker no longer owns the trial under this fence: then nothing is
+            changed, and so a second call returns False.
+        """
+
+    def disown(self, me: str, number: int, fence: int) -> bool:
+        """Give back a segment that this worker was granted and never heard of.
+
+        The caller must run no rank under that fence. The trial is paused; its failures stay.
+
+        Returns:
+            False where the worker does not own the trial under this fence; nothing is changed.
+        """
+
+    def reap(self) -> int:
+        """Free every slot of the pool whose lease ended more than the pool's grace ago.
+
+        A trial whose owner holds none of its slots any more is paused, in every study of the
+        pool. This is the only transition that compares clocks.
+
+        Returns:
+            The number of slots freed.
+        """
+
+    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
+        """Record a report; a step keeps its first value.
+
+        Raises:
+            LeaseLost: The worker does not own the trial under the grant's fence.
+        """
+
+    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Path]:
+        """Commit a checkpoint; the same file committed again changes nothing.
+
+        The newest ones stay, and that with the best value in either direction.
+
+        Returns:
+            The files that no row names any more.
+
+        Raises:
+            LeaseLost: The worker does not own the trial under the grant's fence.
+        """
+
+    def set_progress(
+        self,
+        me: str,
+        grant: Grant,
+        *,
+        startup: float | None,
+        position_from: float | None,
+        position_to: float | None,
+        trained: float | None,
+        horizon: int | None,
+    ) -> None:
+        """Say how far and how fast a segment has come; a horizon of None leaves the known one.
+
+        Raises:
+            LeaseLost: The worker does not own the trial under the grant's fence.
+        """
+
+    def elect(self, me: str) -> int | None:
+        """Become or stay the pool's planner for ttl seconds; returns the term.
+
+        Terms only rise. The same planner after a gap has a new term, since others may have ruled
+        meanwhile. None while another one rules.
+        """
+
+    def open_trial(self, me: str, term: int, number: int, trial_id: int) -> None:
+        """Put an Optuna trial on the table; one that is there already stays as it is.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+
+    def write_plan(self, me: str, term: int, changes: Sequence[Assignment]) -> int:
+        """Write what has changed in the plan; trials that have ended are left alone.
+
+        Returns:
+            The plan's epoch, higher than any before.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+
+    def conclude(
+        self,
+        me: str,
+        term: int,
+        number: int,
+        state: str,
+        reason: str,
+        value: float | None = None,
+    ) -> bool:
+        """End a trial that nobody trains; False where somebody does, or it has ended.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+
+    def mark_told(self, number: int) -> None:
+        """Optuna knows the trial's end."""
+
+    def set_gate(self, me: str, term: int, is_open: bool) -> None:
+        """Open or close the gate for every process of the study.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+
+    def settle(self, me: str, term: int) -> None:
+        """Close the study: nothing is granted from now on.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+
+    def orders(self, me: str) -> Orders:
+        """What the plan wants of one worker: the living trials that it owns or shall own.
+
+        Raises:
+            StudyGone: The study was deleted.
+        """
+
+    def trials(self) -> list[Desired]:
+        """Every trial of the study, by number."""
+
+    def segments(self, since: float = 0.0) -> list[SegmentRow]:
+        """Segments that run, or ended at or after ``since``."""
+
+    def reports(self, after: int = 0, number: int | None = None) -> list[ReportRow]:
+        """Reports of one trial or of all with a row id above ``after``, by their ids."""
+
+    def checkpoints(self, number: int | None = None) -> list[Checkpoint]:
+        """Committed checkpoints of one trial or of all, newest first."""
+
+    def trained_before(self, number: int, fence: int) -> float:
+        """Seconds of training in the trial's segments before ``fence``."""
+
+    def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
+        """The study's audit in this pool from a row id on, 10,000 lines at most."""

@@ -1,0 +1,111 @@
+"""SQL on the row of a study: its deadline and its terms.
+
+Each function takes a connection in AUTOCOMMIT or in a transaction of the caller's. A study is
+looked up by its id where the table stands beside Optuna's, by its name where ``table=`` named a
+database for the table alone: such a database numbers the studies itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.storages import InMemoryStorage, RDBStorage
+from optuna.storages._cached_storage import _CachedStorage
+from optuna.study import Study
+from sqlalchemy.dialects import postgresql, sqlite
+
+from optuna_deadline.allocation.clock import database_now
+from optuna_deadline.allocation.engine import table_url
+from optuna_deadline.allocation.schema import study
+from optuna_deadline.errors import DeadlineError
+
+
+def insert_if_absent(connection: sa.Connection, table: sa.Table, rows: list[Any]) -> None:
+    """Insert rows and leave those alone that somebody else inserted first, in one statement."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    connection.execute(dialect.insert(table).values(rows).on_conflict_do_nothing())
+
+
+def own_id(connection: sa.Connection, study_: Study) -> int | None:
+    """Optuna's id of the study where the table stands beside Optuna's, else None.
+
+    Raises:
+        DeadlineError: Optuna keeps other studies in this database, but not this one.
+    """
+    storage = study_._storage
+    backend = storage._backend if isinstance(storage, _CachedStorage) else storage
+    if isinstance(backend, (RDBStorage, InMemoryStorage)):
+        own: sa.URL = table_url(study_)
+        if own == connection.engine.url:
+            return study_._study_id
+    if not sa.inspect(connection).has_table("studies"):
+        return None
+    # The same database through another driver, or that behind a gRPC proxy.
+    studies = sa.table("studies", sa.column("study_id", sa.Integer), sa.column("study_name"))
+    found = connection.execute(
+        sa.select(studies.c.study_id).where(studies.c.study_name == study_.study_name)
+    ).scalar()
+    if found is None:
+        raise DeadlineError(
+            f"Optuna keeps studies in the database {connection.engine.url}, but not "
+            f"{study_.study_name!r}; name a database without Optuna's tables with table=URL."
+        )
+    return int(found)
+
+
+def select(
+    connection: sa.Connection, study_id: int | None, name: str
+) -> tuple[sa.Row[Any] | None, float]:
+    """The study's row if there is one, and the time, both the database's."""
+    by_name = study_id is None
+    row = connection.execute(_SELECT_BY[by_name], {"key": name if by_name else study_id}).one()
+    return (None if row.study_id is None else row), float(row.now)
+
+
+def _select(where: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    now = sa.select(database_now().label("now")).subquery()
+    return sa.select(study, now.c.now).select_from(now.outerjoin(study, where))
+
+
+_SELECT_BY = {
+    False: _select(study.c.study_id == sa.bindparam("key", type_=sa.Integer)),
+    True: _select(study.c.name == sa.bindparam("key", type_=sa.String)),
+}
+
+
+def insert(connection: sa.Connection, study_id: int | None, values: dict[str, Any]) -> None:
+    """Fix the terms of a study, unless somebody has; the caller reads which terms hold."""
+    if study_id is not None:
+        # Optuna's study of this name has this id: a row with another one outlived its study.
+        connection.execute(
+            sa.delete(study).where(study.c.name == values["name"], study.c.study_id != study_id)
+        )
+        values = {**values, "study_id": study_id}
+    insert_if_absent(connection, study, [values])
+
+
+def postpone(
+    connection: sa.Connection, study_id: int, deadline: float, duration: float | None
+) -> bool:
+    """Move the deadline, later only, and open the gate again; False if it was later already."""
+    result = connection.execute(
+        sa.update(study)
+        .where(study.c.study_id == study_id, study.c.deadline < deadline)
+        .values(deadline=deadline, duration=duration, gate_closed=None, settled=None)
+    )
+    return result.rowcount > 0
+
+
+def close_gate(connection: sa.Connection, study_id: int, deadline: float) -> bool:
+    """Let no new trial start; does nothing if the deadline has moved or the gate is closed."""
+    result = connection.execute(
+        sa.update(study)
+        .where(
+            study.c.study_id == study_id,
+            study.c.deadline == deadline,
+            study.c.gate_closed.is_(None),
+        )
+        .values(gate_closed=database_now())
+    )
+    return result.rowcount > 0

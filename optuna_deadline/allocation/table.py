@@ -1,0 +1,250 @@
+"""The allocation table as its users see it: one method a transition, one transaction a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation import leases, membership, plans, reads, writes
+from optuna_deadline.allocation.records import (
+    Assignment,
+    Desired,
+    Event,
+    Grant,
+    Orders,
+    Renewal,
+    ReportRow,
+    SegmentRow,
+    Slot,
+    Worker,
+)
+from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
+from optuna_deadline.allocation.transaction import Transactions
+from optuna_deadline.checkpoints import Checkpoint
+
+
+class AllocationTable:
+    """One pool's table for one study, in SQL.
+
+    Args:
+        engine: From :func:`optuna_deadline.allocation.engine.connect`.
+        pool: The pool's name; studies that name the same pool share its slots.
+        study_id: The study's id in the table.
+        ttl: Seconds that a lease lives without renewal; the pool's first worker fixes it.
+        grace: Seconds after a lease's end before anybody may reap it.
+        now: The time in seconds since the epoch, where a test drives it; the database's otherwise.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        pool: str,
+        study_id: int,
+        *,
+        ttl: float = TTL,
+        grace: float = GRACE,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self._tx = Transactions(engine, pool, study_id, now)
+        self.pool = pool
+        self.study_id = study_id
+        self.ttl = ttl
+        self.grace = grace
+
+    def now(self) -> float:
+        """The database's time."""
+        with self._tx.reading() as tx:
+            return tx.now
+
+    # Membership.
+
+    def register(
+        self, me: str, host: str, pid: int, devices: Sequence[str], cpus: int
+    ) -> list[Slot]:
+        """Join the pool with devices and CPU shares; see :func:`membership.register`."""
+        with self._tx("register") as tx:
+            membership.one_at_a_time(tx)
+            self.ttl, self.grace = membership.ensure_pool(tx, self.ttl, self.grace)
+            return membership.register(tx, me, host, pid, devices, cpus, self.ttl)
+
+    def leave(self, me: str) -> None:
+        """Leave the pool; the leadership is handed on at once."""
+        with self._tx() as tx:
+            membership.leave(tx, me)
+
+    def workers(self) -> list[Worker]:
+        """The live workers."""
+        with self._tx.reading() as tx:
+            return membership.live_workers(tx)
+
+    def slots(self) -> list[Slot]:
+        """All slots of the pool."""
+        with self._tx.reading() as tx:
+            return membership.slots(tx)
+
+    # Leases.
+
+    def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
+        """Take a gang's slots, all or none; see :func:`leases.acquire`."""
+        with self._tx("acquire") as tx:
+            return leases.acquire(tx, me, number, slot_ids, self.ttl)
+
+    def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
+        """Renew what is still ours; see :func:`leases.renew`."""
+        with self._tx() as tx:
+            return leases.renew(tx, me, held, self.ttl)
+
+    def release(
+        self,
+        me: str,
+        grant: Grant,
+        outcome: str,
+        *,
+        ended: str,
+        value: float | None = None,
+        stop: float | None = None,
+        failures: int = 0,
+    ) -> bool:
+        """Give the slots back; see :func:`leases.release`."""
+        with self._tx("release") as tx:
+            return leases.release(
+                tx, me, grant, outcome, ended=ended, value=value, stop=stop, failures=failures
+            )
+
+    def disown(self, me: str, number: int, fence: int) -> bool:
+        """Give back a grant whose answer was lost; see :func:`leases.disown`."""
+        with self._tx() as tx:
+            return leases.disown(tx, me, number, fence)
+
+    def reap(self) -> int:
+        """Free what dead workers held; returns the number of slots.
+
+        None while the database's clock may have been stepped: see :class:`EvenClock`.
+        """
+        with self._tx("reap") as tx:
+            if not self._tx.may_compare(self.ttl + self.grace, self.grace / 2):
+                return 0
+            return leases.reap(tx)
+
+    # Fenced writes of a running segment.
+
+    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
+        """Record a report."""
+        with self._tx("add_report") as tx:
+            writes.add_report(tx, me, grant, step, value, trained)
+
+    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Path]:
+        """Commit a checkpoint; returns the files that may go."""
+        with self._tx("add_checkpoint") as tx:
+            return writes.add_checkpoint(tx, me, grant, new, KEPT_CHECKPOINTS)
+
+    def set_progress(
+        self,
+        me: str,
+        grant: Grant,
+        *,
+        startup: float | None,
+        position_from: float | None,
+        position_to: float | None,
+        trained: float | None,
+        horizon: int | None,
+    ) -> None:
+        """Say how far and how fast a segment has come."""
+        with self._tx() as tx:
+            writes.set_progress(
+                tx,
+                me,
+                grant,
+                startup=startup,
+                position_from=position_from,
+                position_to=position_to,
+                trained=trained,
+                horizon=horizon,
+            )
+
+    # The plan.
+
+    def elect(self, me: str) -> int | None:
+        """Become or stay the planner; returns the term."""
+        with self._tx() as tx:
+            return plans.elect(tx, me, self.ttl)
+
+    def open_trial(self, me: str, term: int, number: int, trial_id: int) -> None:
+        """Put a new Optuna trial on the table."""
+        with self._tx("open_trial") as tx:
+            plans.open_trial(tx, me, term, number, trial_id)
+
+    def write_plan(self, me: str, term: int, changes: Sequence[Assignment]) -> int:
+        """Write what has changed in the plan; returns the epoch."""
+        with self._tx("write_plan") as tx:
+            return plans.write(tx, me, term, changes)
+
+    def conclude(
+        self,
+        me: str,
+        term: int,
+        number: int,
+        state: str,
+        reason: str,
+        value: float | None = None,
+    ) -> bool:
+        """End a trial that nobody trains."""
+        with self._tx("conclude") as tx:
+            return plans.conclude(tx, me, term, number, state, reason, value)
+
+    def mark_told(self, number: int) -> None:
+        """Optuna knows the trial's end."""
+        with self._tx("mark_told") as tx:
+            plans.mark_told(tx, number)
+
+    def set_gate(self, me: str, term: int, is_open: bool) -> None:
+        """Open or close the gate."""
+        with self._tx() as tx:
+            plans.set_gate(tx, me, term, is_open)
+
+    def settle(self, me: str, term: int) -> None:
+        """Close the study."""
+        with self._tx("settle") as tx:
+            plans.settle(tx, me, term)
+
+    # Readings.
+
+    def orders(self, me: str) -> Orders:
+        """What the plan wants of one worker."""
+        with self._tx.glancing() as (connection, now):
+            return reads.orders(connection, self.pool, self.study_id, me, now)
+
+    def trials(self) -> list[Desired]:
+        """Every trial on the table."""
+        with self._tx.reading() as tx:
+            return reads.trials(tx)
+
+    def segments(self, since: float = 0.0) -> list[SegmentRow]:
+        """Segments that run, or ended at or after ``since``."""
+        with self._tx.reading() as tx:
+            return reads.segments(tx, since)
+
+    def reports(self, after: int = 0, number: int | None = None) -> list[ReportRow]:
+        """Reports with a row id above ``after``, of one trial or of all."""
+        with self._tx.reading() as tx:
+            return reads.reports(tx, after, number)
+
+    def checkpoints(self, number: int | None = None) -> list[Checkpoint]:
+        """Committed checkpoints, newest first."""
+        with self._tx.reading() as tx:
+            return reads.checkpoints(tx, number)
+
+    def trained_before(self, number: int, fence: int) -> float:
+        """Seconds of training in the trial's earlier segments."""
+        with self._tx.reading() as tx:
+            return reads.trained_before(tx, number, fence)
+
+    def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
+        """The audit from a row id on, of some kinds or of all."""
+        with self._tx.reading() as tx:
+            return reads.events(tx, after, kinds)
+
+
+_promises: type[AllocationStore] = AllocationTable  # checked by mypy

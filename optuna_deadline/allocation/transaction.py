@@ -1,0 +1,125 @@
+"""A short transaction with the database's time, and the event log that each one feeds."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation import schema
+from optuna_deadline.allocation.bounds import begin_bounded
+from optuna_deadline.allocation.clock import EvenClock, database_now
+from optuna_deadline.crashpoints import crashpoint
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """One transaction: its connection, the database's time when it began, and its pool."""
+
+    connection: sa.Connection
+    now: float
+    pool: str
+    study_id: int
+
+    def execute(self, statement: sa.Executable) -> Any:
+        """Run one statement."""
+        return self.connection.execute(statement)
+
+    def rows(self, statement: sa.Select[Any]) -> list[Any]:
+        """Run a query."""
+        return list(self.connection.execute(statement).all())
+
+    def event(
+        self,
+        kind: str,
+        *,
+        number: int | None = None,
+        slot: int | None = None,
+        fence: int | None = None,
+        term: int | None = None,
+        worker: str | None = None,
+        study_id: int | None = None,
+        **detail: object,
+    ) -> None:
+        """Write the audit line of this transition, for another study where one is named."""
+        self.execute(
+            sa.insert(schema.event).values(
+                at=self.now,
+                pool=self.pool,
+                study_id=self.study_id if study_id is None else study_id,
+                kind=kind,
+                number=number,
+                slot=slot,
+                fence=fence,
+                term=term,
+                worker=worker,
+                detail=json.dumps(detail),
+            )
+        )
+
+
+class Transactions:
+    """Opens transactions on one pool and study; tests pass ``now`` in to drive time."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        pool: str,
+        study_id: int,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.pool = pool
+        self.study_id = study_id
+        self.clock = EvenClock()
+        self._now = now
+
+    @contextmanager
+    def __call__(self, name: str = "") -> Iterator[Transaction]:
+        """Begin, yield, commit; roll back on any error.
+
+        Args:
+            name: Of the transition; ``NAME.commit`` and ``NAME.committed`` are its crash points.
+        """
+        with self.engine.begin() as connection:
+            sent = time.monotonic()
+            now = begin_bounded(connection)
+            if self._now is None:
+                self.clock.note(now, sent, time.monotonic())
+            else:
+                now = self._now()
+            yield Transaction(connection, now, self.pool, self.study_id)
+            crashpoint(f"{name}.commit")
+        crashpoint(f"{name}.committed")
+
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """A reader that takes no lock, not even SQLite's."""
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            yield Transaction(connection, self._read_time(connection), self.pool, self.study_id)
+
+    @contextmanager
+    def glancing(self) -> Iterator[tuple[sa.Connection, float | None]]:
+        """A connection for one statement that reads the time itself, and the test's time if any.
+
+        For what every worker asks each second: each round trip counts.
+        """
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            yield connection, None if self._now is None else self._now()
+
+    def _read_time(self, connection: sa.Connection) -> float:
+        if self._now is not None:
+            return self._now()
+        sent = time.monotonic()
+        now = float(connection.execute(sa.select(database_now())).scalar_one())
+        self.clock.note(now, sent, time.monotonic())
+        return now
+
+    def may_compare(self, seconds: float, doubt: float) -> bool:
+        """Whether the time can be compared with what was written so many seconds ago."""
+        return self._now is not None or self.clock.vouches(seconds, doubt)

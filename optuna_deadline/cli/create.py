@@ -1,0 +1,56 @@
+"""``optuna-deadline create``: a study with its deadline and policy, fixed for everybody."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import optuna
+import typer
+
+from optuna_deadline.cli.app import Storage, command
+from optuna_deadline.cli.studies import open_storage
+from optuna_deadline.elastic import agree
+from optuna_deadline.policies import DEFAULT
+from optuna_deadline.samplers import DeadlineSampler
+
+
+class Direction(str, Enum):
+    """Optuna's two directions."""
+
+    minimize = "minimize"
+    maximize = "maximize"
+
+
+@command
+def create(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    storage: Storage,
+    deadline: Annotated[str, typer.Option(help="2h30m, or 2030-01-31T18:00+01:00.")],
+    direction: Annotated[
+        Direction, typer.Option(help="Which way is better.")
+    ] = Direction.minimize,
+    policy: Annotated[str, typer.Option(help="Who decides.")] = DEFAULT,
+    min_resource: Annotated[int, typer.Option(help="First rung, in report steps.")] = 1,
+    max_resource: Annotated[
+        int | None, typer.Option(help="Step at which a trial is done; the objective's by default.")
+    ] = None,
+    reduction_factor: Annotated[int, typer.Option(help="A rung keeps one in this many.")] = 4,
+    extend: Annotated[bool, typer.Option(help="Move an existing study's deadline.")] = False,
+) -> None:
+    """Create a study and fix its deadline; creating it again the same way changes nothing."""
+    created = optuna.create_study(
+        study_name=study,
+        storage=open_storage(storage),
+        direction=direction.value,
+        sampler=DeadlineSampler(),
+        load_if_exists=True,
+    )
+    parameters = {
+        "min_resource": min_resource,
+        "max_resource": max_resource,
+        "reduction_factor": reduction_factor,
+    }
+    terms = agree(created, deadline, policy, parameters, extend=extend)
+    print(f"{study}: {direction.value}, deadline {terms}, policy {terms.policy}.")
+    print(f"Next: optuna-deadline worker FILE.py:OBJECTIVE --study {study} --storage URL --cpus 2")

@@ -1,0 +1,149 @@
+"""``optuna-deadline demo``: the whole of it on one machine, in a minute."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import optuna
+import typer
+from optuna.trial import TrialState
+from rich.console import Console
+from sqlalchemy.engine import make_url
+
+from optuna_deadline.cli.app import INTERRUPTED, command, console
+from optuna_deadline.cli.screen import shown
+from optuna_deadline.cli.studies import open_storage
+from optuna_deadline.cli.watching import Watcher
+from optuna_deadline.cli.worker import describe
+from optuna_deadline.elastic import ElasticWorker, Result, agree
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies import DEFAULT
+from optuna_deadline.samplers import DeadlineSampler
+from optuna_deadline.terms import Terms
+
+_OBJECTIVE = "optuna_deadline_demo.digits:objective"
+
+
+@command
+def demo(
+    deadline: Annotated[str, typer.Option(help="How long to tune.")] = "60s",
+    cpus: Annotated[int, typer.Option(help="CPU slots of each worker.")] = 2,
+    workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 1,
+    storage: Annotated[
+        str | None, typer.Option(help="URL of a database; a SQLite file in --folder by default.")
+    ] = None,
+    policy: Annotated[str, typer.Option(help="Who decides.")] = DEFAULT,
+    folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("demo-output"),
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the outcome to this file.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the sampler.")] = 0,
+) -> None:
+    """Tune a small network on real digits, pausing, resuming and resizing its trials."""
+    _check_installed()
+    name = f"digits-{datetime.now():%Y%m%d-%H%M%S}"
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    url = storage or f"sqlite:///{folder / name / 'study.db'}"
+    study = optuna.create_study(
+        study_name=name,
+        storage=open_storage(url),
+        direction="maximize",
+        sampler=DeadlineSampler(optuna.samplers.TPESampler(seed=seed)),
+    )
+    parameters = {"min_resource": 1, "max_resource": None, "reduction_factor": 4}
+    terms = agree(study, deadline, policy, parameters)
+    elastic = ElasticWorker(study, _OBJECTIVE, terms, cpus=cpus, checkpoints=folder)
+    others = [_start_worker(name, url, cpus, folder) for _ in range(workers - 1)]
+    screen = console if console.is_terminal else Console()
+    watcher = Watcher(elastic.table, terms)
+    try:
+        with shown(watcher, screen):
+            result = elastic.run()
+            codes = [other.wait() for other in others]
+    finally:
+        for other in others:
+            other.terminate()
+    outcome = _outcome(elastic, study, terms, result, watcher)
+    _say(outcome, result, terms, url)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(outcome, indent=2) + "\n")
+    if not result.settled:
+        raise typer.Exit(INTERRUPTED)
+    if any(codes):
+        raise typer.Exit(1)
+
+
+def _check_installed() -> None:
+    """The demo trains for real: say what to install rather than fail in a rank."""
+    from importlib.util import find_spec
+
+    missing = [name for name in ("torch", "lightning", "sklearn") if find_spec(name) is None]
+    if missing:
+        raise DeadlineError(
+            f"The demo needs {', '.join(missing)}: pip install 'optuna-deadline[demo]'."
+        )
+
+
+def _start_worker(name: str, url: str, cpus: int, folder: Path) -> subprocess.Popen[bytes]:
+    program = "from optuna_deadline.cli import app; app()"
+    options = [
+        "--study",
+        name,
+        "--storage",
+        url,
+        "--cpus",
+        str(cpus),
+        "--checkpoints",
+        str(folder),
+    ]
+    return subprocess.Popen(
+        [sys.executable, "-c", program, "worker", _OBJECTIVE, *options],
+        stdout=subprocess.DEVNULL,
+        stderr=(folder / name / f"worker-{time.monotonic_ns()}.log").open("wb"),
+    )
+
+
+def _outcome(
+    elastic: ElasticWorker, study: optuna.Study, terms: Terms, result: Result, watcher: Watcher
+) -> dict[str, Any]:
+    trials = study.get_trials(deepcopy=False)
+    view = watcher.view()
+    segments = elastic.table.segments()
+    ended = elastic.table.now() - terms.started
+    limit = terms.deadline - terms.started
+    return {
+        "deadline_s": round(limit, 3),
+        "ended_s": round(ended, 3),
+        "overshoot_s": round(ended - limit, 3),
+        "trials": len(trials),
+        "complete": sum(trial.state is TrialState.COMPLETE for trial in trials),
+        "pruned": sum(trial.state is TrialState.PRUNED for trial in trials),
+        "running_left": sum(not trial.state.is_finished() for trial in trials),
+        "pauses": view.pauses,
+        "resumes": view.resumes,
+        "resizes": view.resizes,
+        "overhead_s": round(sum((s.startup or 0.0) + (s.stop or 0.0) for s in segments), 3),
+        "best_value": result.value,
+        "best_trial": result.number,
+        "checkpoint": str(result.checkpoint) if result.checkpoint else None,
+        "checkpoint_ok": result.checkpoint_ok,
+    }
+
+
+def _say(outcome: dict[str, Any], result: Result, terms: Terms, url: str) -> None:
+    print(describe(result, terms))
+    when = "before" if outcome["overshoot_s"] <= 0 else "after"
+    print(
+        f"{outcome['trials']} trials: {outcome['pauses']} pauses, {outcome['resumes']} resumes, "
+        f"{outcome['resizes']} resizes; {outcome['overhead_s']:.1f} slot-seconds lost to them; "
+        f"ended {abs(outcome['overshoot_s']):.2f} s {when} the deadline."
+    )
+    shown_url = make_url(url).render_as_string(hide_password=True)
+    print(f"Look at it: optuna-dashboard {shown_url}")

@@ -1,0 +1,127 @@
+"""From the table to a view: what a person sees of a study while it runs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from datetime import datetime, timezone
+
+from optuna_deadline.allocation.records import Desired, Event, SegmentRow
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.cli.view import Decision, TrialRow, View
+from optuna_deadline.terms import Terms
+
+_DECISIONS = 40
+_LATE_SECONDS = 10.0  #: a row may be committed so long after the time that it carries
+#: The rest, checkpoints above all, is far more and is not shown.
+_KINDS = ("plan", "gate", "failed", "lost", "settle")
+_SHOWN = {"retired": "pruned"}
+
+
+class Watcher:
+    """Reads one study's table again and again; it writes nothing.
+
+    Args:
+        table: The allocation table.
+        terms: The study's terms.
+    """
+
+    def __init__(self, table: AllocationStore, terms: Terms) -> None:
+        self._table = table
+        self._terms = terms
+        self._sign = 1.0 if terms.maximize else -1.0
+        self._last_event = 0
+        self._decisions: list[Decision] = []
+        self._curves: dict[int, dict[int, float]] = {}
+        self._last_report = 0
+        self._segments: dict[tuple[int, int], SegmentRow] = {}
+        self._last_segments = 0.0
+        self._gate_open = True
+
+    def view(self) -> View:
+        """The study now."""
+        now = self._table.now()
+        for event in self._table.events(self._last_event, _KINDS):
+            self._take(event)
+        for row in self._table.reports(max(0, self._last_report - 200)):
+            self._last_report = max(self._last_report, row.id)
+            self._curves.setdefault(row.number, {}).setdefault(row.step, row.value)
+        trials = self._table.trials()
+        slots = self._table.slots()
+        alive = {worker.id for worker in self._table.workers()}
+        best = self._best()
+        for segment in self._table.segments(self._last_segments - _LATE_SECONDS):
+            self._segments[segment.number, segment.fence] = segment
+        self._last_segments = now
+        segments = list(self._segments.values())
+        ended = Counter(segment.outcome for segment in segments)
+        starts = len(segments) - len({segment.number for segment in segments})
+        return View(
+            study=self._terms.name,
+            time_left=self._terms.deadline - now,
+            deadline=datetime.fromtimestamp(self._terms.deadline, timezone.utc).astimezone(),
+            duration=self._terms.deadline - self._terms.started,
+            maximize=self._terms.maximize,
+            gate_open=self._gate_open,
+            best_value=best[0] if best else None,
+            best_trial=best[1] if best else None,
+            best_step=best[2] if best else None,
+            slots_used=sum(slot.holder is not None for slot in slots),
+            slots_total=sum(slot.provider in alive for slot in slots),
+            rows=tuple(self._row(line) for line in trials),
+            decisions=tuple(self._decisions),
+            pauses=ended["pause"],
+            resumes=max(0, starts - ended["resize"]),
+            resizes=ended["resize"],
+        )
+
+    def _best(self) -> tuple[float, int, int] | None:
+        reports = [
+            (self._sign * value, -number, -step)
+            for number, curve in self._curves.items()
+            for step, value in curve.items()
+            if not math.isnan(value)
+        ]
+        if not reports:
+            return None
+        score, number, step = max(reports)
+        return self._sign * score, -number, -step
+
+    def _row(self, line: Desired) -> TrialRow:
+        curve = self._curves.get(line.number, {})
+        steps = sorted(curve)
+        values = tuple(None if math.isnan(curve[step]) else curve[step] for step in steps)
+        known = [value for value in values if value is not None]
+        best = (max(known) if self._terms.maximize else min(known)) if known else None
+        return TrialRow(
+            number=line.number,
+            state=_SHOWN.get(line.state, line.state),
+            slots=line.slots if line.owner is not None else 0,
+            step=steps[-1] if steps else None,
+            value=values[-1] if values else None,
+            best=best,
+            curve=values,
+            reason=line.reason,
+        )
+
+    def _take(self, event: Event) -> None:
+        self._last_event = event.id
+        if event.kind == "plan":
+            words = f"trial {event.number} {event.detail['reason']}"
+        elif event.kind == "gate":
+            self._gate_open = bool(event.detail["open"])
+            words = (
+                "the gate opens: new trials may start"
+                if self._gate_open
+                else "the gate closes: a new trial could not catch up any more"
+            )
+        elif event.kind == "failed":
+            words = f"trial {event.number} failed"
+        elif event.kind == "lost":
+            words = f"trial {event.number} lost its worker"
+        elif event.kind == "settle":
+            words = "the study is settled"
+        else:
+            return
+        self._decisions.append(Decision(event.at - self._terms.started, words))
+        del self._decisions[:-_DECISIONS]

@@ -1,0 +1,55 @@
+"""``optuna-deadline worker``: brings this machine's slots and trains until the deadline."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optuna_deadline.cli.app import INTERRUPTED, Storage, command, console
+from optuna_deadline.cli.screen import shown
+from optuna_deadline.cli.studies import load_study
+from optuna_deadline.cli.watching import Watcher
+from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree
+from optuna_deadline.terms import Terms
+
+_logger = logging.getLogger("optuna_deadline")
+
+
+@command
+def worker(
+    objective: Annotated[str, typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION.")],
+    study: Annotated[str, typer.Option(help="Name of the study.")],
+    storage: Storage,
+    gpus: Annotated[str | None, typer.Option(help="GPUs to offer: all, or 0,1.")] = None,
+    cpus: Annotated[int | None, typer.Option(help="CPU slots to offer.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool of slots; the study's own name.")] = None,
+    checkpoints: Annotated[Path, typer.Option(help="Folder for checkpoints.")] = CHECKPOINTS,
+) -> None:
+    """Train trials of a study on this machine's slots; start as many as there are machines."""
+    found = load_study(study, storage)
+    terms = agree(found, None, None, {})
+    elastic = ElasticWorker(
+        found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, checkpoints=checkpoints
+    )
+    _logger.info("Working on %s, deadline %s.", study, terms)
+    with shown(Watcher(elastic.table, terms), console):
+        result = elastic.run()
+    print(describe(result, terms))
+    if not result.settled:
+        raise typer.Exit(INTERRUPTED)
+
+
+def describe(result: Result, terms: Terms) -> str:
+    """The last words of a run."""
+    if not result.settled:
+        return f"Left {terms.name} before its end; start the same command again to go on."
+    if result.number is None:
+        return f"{terms.name} ended without a single report."
+    state = "verified" if result.checkpoint_ok else "not saved"
+    return (
+        f"{terms.name}: best value {result.value:.6g}, trial {result.number}, step {result.step}; "
+        f"checkpoint {state}.\n{result.how_to_load()}"
+    )

@@ -1,0 +1,161 @@
+"""Deadlines as people write them: a duration ("2h30m") or an instant with its zone."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Union
+
+from optuna_deadline.errors import DeadlineError
+
+DeadlineLike = Union[str, timedelta, datetime, "Deadline"]
+
+_WAYS = "give a timedelta, a text such as '2h30m', or a time with its zone"
+_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_UNIT = re.compile(
+    r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)(?![a-z])",
+    re.IGNORECASE,
+)
+_INSTANT = re.compile(
+    r"(?P<day>\d{4}-\d{2}-\d{2})[T ](?P<time>\d{2}:\d{2}(?::\d{2})?)(?:[.,](?P<fraction>\d+))?"
+    r"\s*(?P<zone>Z|[+-]\d{2}(?::?\d{2})?)?",
+    re.IGNORECASE,
+)
+_LONGEST = 100 * 365.25 * 86400.0
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A deadline: exactly one of a duration and an instant.
+
+    Attributes:
+        duration: Seconds from the start, or None.
+        at: Seconds since the epoch, or None.
+    """
+
+    duration: float | None = None
+    at: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.duration is None) == (self.at is None):
+            raise DeadlineError("A deadline is either a duration or an instant; give one of them.")
+        if self.duration is not None and not 0 < self.duration <= _LONGEST:
+            raise DeadlineError(
+                f"A deadline of {self.duration:g} s cannot be met; give a positive duration below "
+                "a hundred years."
+            )
+
+    def instant(self, start: float) -> float:
+        """The deadline in seconds since the epoch, a duration counted from ``start``."""
+        if self.at is not None:
+            return self.at
+        assert self.duration is not None
+        return start + self.duration
+
+    def __str__(self) -> str:
+        if self.duration is not None:
+            return format_duration(self.duration)
+        assert self.at is not None
+        return format_instant(self.at)
+
+
+def parse_deadline(deadline: DeadlineLike) -> Deadline:
+    """Read a deadline.
+
+    Args:
+        deadline: A :class:`~datetime.timedelta`, an aware :class:`~datetime.datetime`, a duration
+            such as ``"2h30m"``, ``"90s"``, ``"1.5h"`` or ``"1d2h"``, or an ISO 8601 time with its
+            zone such as ``"2026-11-21T18:00:00Z"``.
+
+    Raises:
+        DeadlineError: It is none of these, has no zone, or is not a positive duration.
+    """
+    if isinstance(deadline, Deadline):
+        return deadline
+    if isinstance(deadline, timedelta):
+        return Deadline(duration=deadline.total_seconds())
+    if isinstance(deadline, datetime):
+        return _from_datetime(deadline, repr(deadline.isoformat(sep=" ")))
+    if isinstance(deadline, str):
+        return _from_text(deadline)
+    raise DeadlineError(f"{deadline!r} is no deadline; {_WAYS}.")
+
+
+def _from_datetime(moment: datetime, written: str) -> Deadline:
+    if moment.utcoffset() is None:
+        raise DeadlineError(
+            f"The deadline {written} has no time zone; add one, such as 'Z' for UTC or '+01:00' "
+            "(in Python: .astimezone() for local time)."
+        )
+    try:
+        return Deadline(at=moment.timestamp())
+    except (OverflowError, ValueError):
+        raise DeadlineError(f"The deadline {written} is out of range; {_WAYS}.") from None
+
+
+def _from_text(text: str) -> Deadline:
+    found = _INSTANT.fullmatch(text.strip())
+    if found:
+        # Spelled out, since fromisoformat of Python 3.10 knows neither "Z" nor "+0100".
+        fraction = (found["fraction"] or "")[:6].ljust(6, "0")
+        zone = (found["zone"] or "").upper().replace("Z", "+00:00").replace(":", "")
+        zone = f"{zone[:3]}:{zone[3:] or '00'}" if zone else ""
+        time = found["time"] if found["time"].count(":") == 2 else found["time"] + ":00"
+        try:
+            moment = datetime.fromisoformat(f"{found['day']}T{time}.{fraction}{zone}")
+        except ValueError as error:
+            raise DeadlineError(f"{text!r} is no deadline ({error}); {_WAYS}.") from None
+        return _from_datetime(moment, repr(text))
+    return Deadline(duration=_seconds(text))
+
+
+def _seconds(text: str) -> float:
+    total, position, smallest = 0.0, 0, math.inf
+    while position < len(text.rstrip()):
+        part = _UNIT.match(text, position)
+        unit = _SECONDS[part[2][0].lower()] if part else math.inf
+        if part is None or unit >= smallest:
+            position = 0
+            break
+        total, position, smallest = total + float(part[1]) * unit, part.end(), unit
+    if position == 0:
+        hint = ", and say the unit of the number" if _is_number(text) else ""
+        raise DeadlineError(f"{text!r} is no deadline; {_WAYS}{hint}.")
+    return total
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def format_duration(seconds: float) -> str:
+    """A duration for people: ``"2 h 30 min"``, ``"1 min 30 s"``, ``"0.4 s"``."""
+    if seconds < 0:
+        return f"-{format_duration(-seconds)}"
+    if seconds < 10:
+        return f"{seconds:.3g} s"
+    rest = round(seconds)
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts)
+
+
+def format_instant(at: float) -> str:
+    """An instant for people, in local time with its zone.
+
+    Args:
+        at: Seconds since the epoch.
+    """
+    try:
+        return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{at:.0f} s after 1970"

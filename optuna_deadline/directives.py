@@ -1,0 +1,46 @@
+"""What a worker is told to do with a running trial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from optuna_deadline.allocation.records import Desired
+
+
+class Kind(str, Enum):
+    """The four things a running segment can be told."""
+
+    KEEP = "keep"  #: go on training
+    RESIZE = "resize"  #: checkpoint and leave; the trial goes on with another number of slots
+    PAUSE = "pause"  #: checkpoint and leave; the trial may be resumed later
+    STOP = "stop"  #: leave; the trial is not resumed
+
+
+@dataclass(frozen=True)
+class Directive:
+    """One order to a running segment, with the reason in words a user understands."""
+
+    kind: Kind = Kind.KEEP
+    reason: str = ""
+    seq: int = 0
+    deadline: bool = False  #: the time is up, which is no judgement on the trial
+
+    @property
+    def leave(self) -> bool:
+        """Whether the ranks have to leave their slots."""
+        return self.kind is not Kind.KEEP
+
+
+KEEP = Directive()
+
+
+def directive_for(line: Desired, me: str, size: int) -> Directive:
+    """What the plan's line tells a worker's segment that trains on ``size`` slots."""
+    if line.mode == "pause":
+        return Directive(Kind.PAUSE, line.reason)
+    if line.mode == "stop":
+        return Directive(Kind.STOP, line.reason)
+    if line.worker != me or line.slots != size:
+        return Directive(Kind.RESIZE, line.reason)
+    return KEEP

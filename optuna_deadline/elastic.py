@@ -1,0 +1,272 @@
+"""Elastic use: a worker with its planner, in this process, until the study is settled."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optuna.study import Study
+
+from optuna_deadline import terms as study_terms
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.listener import Listener
+from optuna_deadline.allocation.store import GRACE, TTL
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.checkpoints import intact
+from optuna_deadline.deadlines import DeadlineLike
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.planning.planner import Planner, PlannerThread
+from optuna_deadline.planning.trials import OptunaTrials
+from optuna_deadline.policies import DEFAULT, make_policy
+from optuna_deadline.pruners import DeadlinePruner
+from optuna_deadline.terms import Terms
+from optuna_deadline.workers.agent import Agent
+from optuna_deadline.workers.devices import make_offer
+from optuna_deadline.workers.errors import DATABASE_AWAY
+from optuna_deadline.workers.objective import Objective, source_of, stop_if_loading
+
+_logger = logging.getLogger("optuna_deadline")
+
+#: Where checkpoints go unless told otherwise.
+CHECKPOINTS = Path("optuna_deadline_checkpoints")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is in hand when a worker returns."""
+
+    number: int | None  #: the best trial
+    value: float | None
+    step: int | None
+    checkpoint: Path | None
+    checkpoint_ok: bool  #: whether the file is the one that was written, byte for byte
+    deadline: float  #: seconds since the epoch, by the database's clock
+    ended: float  #: likewise
+    settled: bool  #: False where the worker was asked to leave before the end
+
+    @property
+    def overshoot(self) -> float:
+        """Seconds past the deadline; negative where the study ended before it."""
+        return self.ended - self.deadline
+
+    def how_to_load(self) -> str:
+        """One line of Python that loads the best model's checkpoint."""
+        if self.checkpoint is None:
+            return "# no checkpoint was saved: see optuna_deadline.segment(trial).save"
+        return f'checkpoint = torch.load("{self.checkpoint}", weights_only=True)'
+
+
+def run(
+    study: Study,
+    objective: Objective | str,
+    *,
+    cpus: int | None = None,
+    gpus: str | int | None = None,
+    deadline: DeadlineLike | None = None,
+    policy: str | None = None,
+    min_resource: int = 1,
+    max_resource: int | None = None,
+    reduction_factor: int = 4,
+    extend: bool = False,
+    pool: str | None = None,
+    checkpoints: str | Path | None = None,
+    table: str | None = None,
+) -> Result:
+    """Tune until the deadline with trials that pause, resume and change their slots.
+
+    Every process that calls this for the same study, on whatever host reaches the database, brings
+    its slots and does its share.
+
+    Args:
+        study: An Optuna study on SQLite, PostgreSQL or in memory.
+        objective: The objective, or its place as "train.py:objective".
+        cpus: CPU slots to offer; each trains with one thread.
+        gpus: GPUs to offer: "all", or numbers as in "0,1".
+        deadline: A timedelta, an aware datetime, "2h30m" or ISO 8601; None takes the study's own
+            terms, or those of its :class:`~optuna_deadline.DeadlinePruner`.
+        policy: The policy's name, "hypersched" by default.
+        min_resource: The first rung, in report steps.
+        max_resource: The step at which a trial is done; None takes what the objectives say.
+        reduction_factor: Every rung keeps one in this many.
+        extend: Move the study's deadline to this one.
+        pool: Name of the pool of slots; the study's name by default.
+        checkpoints: Folder for checkpoints, "optuna_deadline_checkpoints" by default.
+        table: A database for the table, where the study's storage is not SQL.
+
+    Returns:
+        The best model in hand and where its checkpoint is.
+
+    Raises:
+        DeadlineError: Something asked for cannot be had; the message says what to do.
+        StudyGone: The study was deleted meanwhile.
+    """
+    stop_if_loading()
+    parameters = {
+        "min_resource": min_resource,
+        "max_resource": max_resource,
+        "reduction_factor": reduction_factor,
+    }
+    agreed = agree(study, deadline, policy, parameters, extend=extend, table=table)
+    worker = ElasticWorker(
+        study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool,
+        checkpoints=checkpoints, table=table,
+    )  # fmt: skip
+    return worker.run()
+
+
+def agree(
+    study: Study,
+    deadline: DeadlineLike | None,
+    policy: str | None,
+    parameters: dict[str, Any],
+    *,
+    extend: bool = False,
+    table: str | None = None,
+) -> Terms:
+    """The study's terms: those asked for, its pruner's, or those that hold already."""
+    engine = open_table(study, table)
+    if deadline is not None:
+        study_terms.check_policy(policy)
+        make_policy(policy or DEFAULT, parameters)  # refuses what it cannot work with
+        return study_terms.fix(
+            engine, study, deadline, policy=policy, parameters=parameters, extend=extend
+        )
+    if isinstance(study.pruner, DeadlinePruner):
+        return study.pruner.terms(study)
+    found = study_terms.read(engine, study)
+    if found is None:
+        raise DeadlineError(
+            f"The study {study.study_name!r} has no deadline yet: pass deadline='2h', or create "
+            "it with DeadlinePruner(deadline='2h')."
+        )
+    return found
+
+
+class ElasticWorker:
+    """An agent and a planner for one study in this process; see :func:`run` for the arguments."""
+
+    def __init__(
+        self,
+        study: Study,
+        objective: Objective | str,
+        terms: Terms,
+        *,
+        cpus: int | None = None,
+        gpus: str | int | None = None,
+        pool: str | None = None,
+        checkpoints: str | Path | None = None,
+        table: str | None = None,
+        ttl: float = TTL,
+        grace: float = GRACE,
+        listen: bool = True,
+    ) -> None:
+        self.terms = terms
+        engine = open_table(study, table)
+        self.table = AllocationTable(
+            engine, pool or study.study_name, terms.study_id, ttl=ttl, grace=grace
+        )
+        self._engine = engine
+        self._listen = listen and Listener.works_on(engine)
+        self._study = study
+        self._source = source_of(objective)
+        self._offer = make_offer(gpus, cpus)
+        self._policy = make_policy(terms.policy, terms.parameters)
+        self._folder = Path(checkpoints or CHECKPOINTS).resolve() / study.study_name
+
+    def run(self) -> Result:
+        """Work until the study is settled, or a signal asks to leave."""
+        if self.table.orders("").settled:
+            return self.result()
+        poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))
+        agent = Agent(
+            self._study,
+            self.table,
+            self._source,
+            self._offer,
+            self._folder,
+            poll=poll,
+            replan=lambda: thread.wake(),
+        )
+        planner = Planner(
+            OptunaTrials(self._study),
+            self.table,
+            self._policy,
+            direction=self.terms.direction,
+            started=self.terms.started,
+            me=agent.id,
+        )
+        thread = PlannerThread(planner, max(0.5, poll), agent.wake, DATABASE_AWAY)
+        try:
+            agent.register()
+            thread.start()
+            with self._listening(agent, thread), _leaving_on_signals(agent):
+                agent.run(check=thread.check)
+        finally:
+            thread.end()
+            agent.close()
+        return self.result()
+
+    def result(self) -> Result:
+        """The best model in hand now."""
+        now = self.table.now()
+        orders = self.table.orders("")
+        winner = find_winner(self.table, self.terms.direction)
+        saved = winner.checkpoint if winner else None
+        return Result(
+            number=winner.number if winner else None,
+            value=winner.value if winner else None,
+            step=winner.step if winner else None,
+            checkpoint=saved.path if saved else None,
+            checkpoint_ok=saved is not None and intact(saved),
+            deadline=orders.deadline,
+            ended=now,
+            settled=orders.settled,
+        )
+
+    @contextmanager
+    def _listening(self, agent: Agent, thread: PlannerThread) -> Iterator[None]:
+        """Look at once when PostgreSQL says that something changed; polling goes on anyway."""
+        if not self._listen:
+            yield
+            return
+
+        def look() -> None:
+            agent.wake()
+            thread.wake()
+
+        listener = Listener(self._engine, self.table.pool, agent.id, look)
+        listener.start()
+        try:
+            yield
+        finally:
+            listener.end()
+
+
+@contextmanager
+def _leaving_on_signals(agent: Agent) -> Iterator[None]:
+    """Ctrl-C and SIGTERM checkpoint and release; a second Ctrl-C does not wait."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+
+    def leave(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        _logger.warning("Saving and leaving; start the same command again to go on.")
+        agent.leave("asked to leave")
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

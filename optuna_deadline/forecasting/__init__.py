@@ -1,0 +1,1 @@
+"""Forecasts from reports, as pure functions."""

@@ -1,0 +1,48 @@
+"""The entrance rule: can a trial that starts now still become useful in the time left?
+
+Our reconstruction of HyperSched's entrance rule, for processes that would idle if they refused.
+HyperSched opens a trial while the time left covers the smaller of the furthest trial's time times
+the reduction factor and the time of a whole trial. Here a newcomer must be able to come within one
+reduction factor of the furthest trial, which is where the next rung would still compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+_SAFETY = 1.1
+
+
+def steps_to_matter(
+    furthest_step: int, *, min_resource: int, max_resource: int | None, reduction_factor: int
+) -> float:
+    """Steps that a newcomer must train before it can matter.
+
+    Args:
+        furthest_step: The furthest step that any trial has reached.
+        min_resource: The first rung, in steps.
+        max_resource: The steps of a whole trial, None where that is open.
+        reduction_factor: The ratio of one rung to the one before.
+    """
+    furthest = furthest_step if max_resource is None else min(furthest_step, max_resource)
+    return max(min_resource, furthest / reduction_factor)
+
+
+def seconds_to_matter(
+    steps: float, startups: Sequence[float], seconds_per_step: Sequence[float]
+) -> float:
+    """Seconds that a newcomer needs for ``steps``, a tenth for safety included.
+
+    Args:
+        steps: See :func:`steps_to_matter`.
+        startups: Seconds that other trials took before their first step.
+        seconds_per_step: Seconds that other trials took per step; at least one value.
+    """
+    startup = median(startups) if startups else 0.0
+    return _SAFETY * (startup + steps * median(seconds_per_step))
+
+
+def may_enter(time_left: float, needed: float) -> bool:
+    """Whether a newcomer that needs ``needed`` seconds may start with ``time_left`` to go."""
+    return time_left > 0 and needed <= time_left

@@ -1,0 +1,50 @@
+"""What a change of slots costs: all seconds without training, learned from the segments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+#: Seconds assumed until something was measured (a warm fork, a restore, the first batch).
+PRIOR_STARTUP = 1.0
+PRIOR_STOP = 0.5
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Seconds lost by starting and by leaving; a resize or a resume pays both."""
+
+    startup: float = PRIOR_STARTUP
+    stop: float = PRIOR_STOP
+
+    @property
+    def total(self) -> float:
+        """Seconds lost by one resize."""
+        return self.startup + self.stop
+
+
+def closing_seconds(stop: float) -> float:
+    """How long before the deadline ranks are told to stop, so that all ends are told by then.
+
+    Args:
+        stop: Seconds that the slowest rank took to leave so far; beyond 10 it is killed instead.
+    """
+    return 1.0 + 1.5 * min(stop, 10.0)
+
+
+def learn_overhead(startups: Iterable[float], stops: Iterable[float]) -> Overhead:
+    """The 90th percentile of what was measured, as HyperSched takes of its start-ups.
+
+    HyperSched counts start-up alone; that leaving costs too is our addition.
+    """
+    return Overhead(
+        startup=_high(list(startups), PRIOR_STARTUP), stop=_high(list(stops), PRIOR_STOP)
+    )
+
+
+def _high(seconds: list[float], prior: float) -> float:
+    if not seconds:
+        return prior
+    ordered = sorted(seconds[-50:])
+    return ordered[min(len(ordered) - 1, math.ceil(0.9 * len(ordered)) - 1)]

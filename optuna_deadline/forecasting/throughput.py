@@ -1,0 +1,126 @@
+"""How fast trials train on k slots: S(k), learned from the segments seen so far."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+#: Before anything is measured a gang of k is taken to be k ** 0.9 times as fast (our choice:
+#: hopeful enough to try a second slot, and one try replaces it by a measurement).
+PRIOR_EXPONENT = 0.9
+
+#: A further slot is worth having from this gain on (HyperSched's benefit threshold).
+WORTHWHILE = 1.1
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast one segment trained: steps per second on a number of slots."""
+
+    number: int
+    slots: int
+    steps: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """S(k): how many times as fast as on one slot. ``measured`` maps k to S(k)."""
+
+    measured: Mapping[int, float] = field(default_factory=dict)
+
+    def __call__(self, slots: int) -> float:
+        """S(k), interpolated between measured points and hopeful beyond the last."""
+        if slots <= 0:
+            return 0.0
+        points = {1: 1.0, **self.measured}
+        if slots in points:
+            return points[slots]
+        below = max(k for k in points if k < slots)
+        above = min((k for k in points if k > slots), default=None)
+        if above is None:
+            return float(points[below] * (slots / below) ** PRIOR_EXPONENT)
+        share = (slots - below) / (above - below)
+        return points[below] + share * (points[above] - points[below])
+
+    def useful(self, limit: int) -> list[int]:
+        """Gang sizes up to ``limit`` that gain enough over the next smaller useful one."""
+        sizes = [1]
+        for slots in range(2, limit + 1):
+            if self(slots) >= WORTHWHILE * self(sizes[-1]):
+                sizes.append(slots)
+        return sizes
+
+
+def step_seconds(paces: Iterable[Pace], speedup: Speedup) -> dict[int, float]:
+    """Seconds that a step of each trial takes on one slot, from all its segments."""
+    steps: dict[int, float] = defaultdict(float)
+    seconds: dict[int, float] = defaultdict(float)
+    for pace in paces:
+        steps[pace.number] += pace.steps
+        seconds[pace.number] += pace.seconds * speedup(pace.slots)
+    return {number: seconds[number] / done for number, done in steps.items() if done > 0}
+
+
+def learn_speedup(paces: Iterable[Pace], *, least_seconds: float = 2.0) -> Speedup:
+    """S(k) as the median ratio over the trials that were seen on one slot and on k.
+
+    Args:
+        paces: What the segments measured.
+        least_seconds: Segments shorter than this say too little and are left out.
+    """
+    steps: dict[tuple[int, int], float] = defaultdict(float)
+    seconds: dict[tuple[int, int], float] = defaultdict(float)
+    for pace in paces:
+        if pace.seconds > 0 and pace.steps > 0:
+            steps[pace.number, pace.slots] += pace.steps
+            seconds[pace.number, pace.slots] += pace.seconds
+    rate = {key: steps[key] / seconds[key] for key in steps if seconds[key] >= least_seconds}
+    ratios: dict[int, list[float]] = defaultdict(list)
+    for (number, slots), speed in rate.items():
+        if slots > 1 and (number, 1) in rate:
+            ratios[slots].append(speed / rate[number, 1])
+    return Speedup({slots: median(found) for slots, found in ratios.items()})
+
+
+class Throughputs:
+    """What :func:`learn_speedup` and :func:`step_seconds` say, kept up segment by segment."""
+
+    def __init__(self) -> None:
+        self._paces: dict[int, dict[int, Pace]] = defaultdict(dict)
+        self._ratios: dict[int, Mapping[int, float]] = {}
+        self._fresh: set[int] = set()
+        self.speedup = Speedup()
+        self.step_seconds: dict[int, float] = {}
+
+    def take(self, segment: int, pace: Pace) -> None:
+        """Take what one segment of a trial has measured so far."""
+        self._paces[pace.number][segment] = pace
+        self._fresh.add(pace.number)
+
+    def learn(self) -> set[int]:
+        """Bring both up to date; returns the trials whose pace was learned anew."""
+        before = self._ratios.copy()
+        for number in self._fresh:
+            self._ratios.pop(number, None)
+            if ratios := learn_speedup(self._paces[number].values()).measured:
+                self._ratios[number] = ratios
+        if self._ratios != before:
+            self._learn_speedup()
+        for number in self._fresh:
+            self.step_seconds.update(step_seconds(self._paces[number].values(), self.speedup))
+        learned, self._fresh = self._fresh, set()
+        return learned
+
+    def _learn_speedup(self) -> None:
+        found: dict[int, list[float]] = defaultdict(list)
+        for ratios in self._ratios.values():
+            for slots, ratio in ratios.items():
+                found[slots].append(ratio)
+        self.speedup = Speedup({slots: median(ratios) for slots, ratios in found.items()})
+        # Only who trained on several slots is judged by S(k).
+        for number, paces in self._paces.items():
+            if any(pace.slots > 1 for pace in paces.values()):
+                self._fresh.add(number)

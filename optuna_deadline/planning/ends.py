@@ -1,0 +1,74 @@
+"""How the study ends: the best verified model is COMPLETE, the rest PRUNED, none left RUNNING."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from optuna_deadline.allocation.records import Desired
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.checkpoints import Checkpoint, intact
+from optuna_deadline.crashpoints import crashpoint
+from optuna_deadline.planning.trials import Trials
+
+_logger = logging.getLogger("optuna_deadline")
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best model in hand."""
+
+    number: int
+    value: float
+    step: int
+    checkpoint: Checkpoint | None  #: None where the objective saves none
+
+
+def find_winner(
+    table: AllocationStore,
+    direction: str,
+    whole: Callable[[Checkpoint], bool] = intact,
+) -> Winner | None:
+    """The best value whose model is on disk, byte for byte; else the best report."""
+    sign = -1.0 if direction == "maximize" else 1.0
+    saved = [
+        checkpoint
+        for checkpoint in table.checkpoints()
+        if checkpoint.value is not None and not math.isnan(checkpoint.value)
+    ]
+    while saved:
+        checkpoint = min(saved, key=lambda c: (sign * (c.value or 0.0), c.number))
+        if whole(checkpoint):
+            assert checkpoint.value is not None
+            return Winner(checkpoint.number, checkpoint.value, checkpoint.step, checkpoint)
+        _logger.warning("The best checkpoint %s is damaged; taking the next.", checkpoint.path)
+        saved.remove(checkpoint)
+    reported = [
+        (sign * row.value, row.number, row.step, row.value)
+        for row in table.reports()
+        if not math.isnan(row.value)
+    ]
+    if not reported:
+        return None
+    _, number, step, value = min(reported)
+    return Winner(number, value, step, None)
+
+
+def tell(trials: Trials, table: AllocationStore, lines: list[Desired]) -> int:
+    """Tell Optuna the end of every trial that it does not know; returns how many.
+
+    Done by the planner alone, and safe to repeat: a crash between the two databases' writes leaves
+    the trial untold, and the next planner tells it.
+    """
+    told = 0
+    for line in lines:
+        if line.told or line.alive:
+            continue
+        trials.end(line, partial(table.reports, number=line.number))
+        crashpoint("tell.after")
+        table.mark_told(line.number)
+        told += 1
+    return told

@@ -1,0 +1,62 @@
+"""From "how many slots" to "on which worker": pure, stable, all of a gang on one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optuna_deadline.allocation.records import Assignment, Desired
+from optuna_deadline.policies.plan import Order, Pause, Retire, Run
+
+
+def place(
+    orders: Mapping[int, Order],
+    capacities: Mapping[str, int],
+    current: Mapping[int, Desired],
+) -> list[Assignment]:
+    """Give every order its worker.
+
+    A trial stays where it is when it fits there; others go where most room is. Where no worker has
+    room for the whole gang it gets as many slots as fit, and pauses where none do.
+
+    Args:
+        orders: The plan, the most deserving first.
+        capacities: Slots by live worker.
+        current: The trials as the table has them.
+    """
+    free = dict(capacities)
+    lines: dict[int, Assignment] = {}
+    movers: list[tuple[int, Run]] = []
+    for number, order in orders.items():
+        if isinstance(order, Pause):
+            lines[number] = Assignment(number, "pause", None, 0, order.reason)
+        elif isinstance(order, Retire):
+            lines[number] = Assignment(number, "stop", None, 0, order.reason)
+        else:
+            line = current.get(number)
+            home = line.worker if line is not None and line.mode == "run" else None
+            if home is not None and free.get(home, 0) >= order.slots:
+                free[home] -= order.slots
+                lines[number] = Assignment(number, "run", home, order.slots, order.reason)
+            else:
+                movers.append((number, order))
+    for number, order in movers:
+        room = max(free.values(), default=0)
+        if room == 0:
+            lines[number] = Assignment(number, "pause", None, 0, "waits: no worker has room")
+            continue
+        size = min(order.slots, room)
+        # The tightest fit leaves the larger gaps for gangs.
+        worker = min((w for w in free if free[w] >= size), key=lambda w: (free[w], w))
+        free[worker] -= size
+        lines[number] = Assignment(number, "run", worker, size, order.reason)
+    return [lines[number] for number in orders]
+
+
+def changed(lines: list[Assignment], current: Mapping[int, Desired]) -> list[Assignment]:
+    """Only what differs from the table: a new reason alone is no change."""
+    return [
+        line
+        for line in lines
+        if (before := current.get(line.number)) is None
+        or (before.mode, before.worker, before.slots) != (line.mode, line.worker, line.slots)
+    ]

@@ -1,0 +1,238 @@
+"""The planning loop: read, plan, place, write. One planner per pool, elected by a lease."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.checkpoints import Checkpoint, intact
+from optuna_deadline.errors import DeadlineError, LeaseLost
+from optuna_deadline.forecasting.overheads import closing_seconds
+from optuna_deadline.planning.ends import find_winner, tell
+from optuna_deadline.planning.placement import changed, place
+from optuna_deadline.planning.reader import Reading, SnapshotReader
+from optuna_deadline.planning.trials import Trials
+from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Run
+
+_logger = logging.getLogger("optuna_deadline")
+
+#: So many failures, and not one report, mean that the objective is broken.
+HOPELESS = 5
+
+
+class Planner:
+    """Plans one study while it rules the pool.
+
+    Args:
+        trials: Opens and ends the study's trials.
+        table: The allocation table.
+        policy: Decides; sees snapshots only.
+        direction: "minimize" or "maximize".
+        started: When the study began, in the database's seconds.
+        me: The worker that this planner belongs to.
+        clock: Seconds that only ever rise, for the time between two elections.
+        whole: Whether a checkpoint can be loaded.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        table: AllocationStore,
+        policy: Policy,
+        *,
+        direction: str,
+        started: float,
+        me: str,
+        clock: Callable[[], float] = time.monotonic,
+        whole: Callable[[Checkpoint], bool] = intact,
+    ) -> None:
+        self._trials = trials
+        self._table = table
+        self._policy = policy
+        self._direction = direction
+        self._me = me
+        self._clock = clock
+        self._whole = whole
+        self._reader = SnapshotReader(table, direction, started)
+        self._idle_plans = 0
+        self._failed_before: set[int] | None = None
+        self._term: int | None = None
+        self._next_election = 0.0
+
+    def tick(self) -> bool:
+        """Plan once if this planner rules; returns whether anything was changed.
+
+        Raises:
+            StudyGone: The study was deleted.
+            DeadlineError: Trials only fail.
+        """
+        term = self._rule()
+        if term is None:
+            return False
+        orders = self._table.orders(self._me)
+        if orders.settled:
+            return False
+        reading = self._reader.read(orders.deadline)
+        self._refuse_the_hopeless(reading)
+        try:
+            told = tell(self._trials, self._table, list(reading.trials))
+            if reading.snapshot.time_left <= closing_seconds(reading.snapshot.overhead.stop):
+                return self._settle(term, reading)
+            plan = self._policy.plan(reading.snapshot)
+            if self._nothing_left(plan):
+                return self._settle(term, reading)
+            return self._write(term, reading, plan) or told > 0
+        except LeaseLost:
+            _logger.info("Another worker plans this pool now.")
+            self._next_election = 0.0
+            return False
+
+    def _refuse_the_hopeless(self, reading: Reading) -> None:
+        """An objective that only fails would be started again and again until the deadline."""
+        failed = {line.number for line in reading.trials if line.state == "failed"}
+        if self._failed_before is None:
+            self._failed_before = failed
+        new = len(failed - self._failed_before)
+        if new >= HOPELESS and not any(view.reports for view in reading.snapshot.trials):
+            raise DeadlineError(
+                f"{new} trials failed and none has reported: mend the objective (the errors are "
+                "above) and start the worker again; the study goes on."
+            )
+
+    def _rule(self) -> int | None:
+        """The term while this planner rules; asked of the table a few times in a lease.
+
+        An old term does no harm meanwhile: every write is guarded by it.
+        """
+        now = self._clock()
+        if now >= self._next_election:
+            self._term = self._table.elect(self._me)
+            self._next_election = now + self._table.ttl / 6
+            if self._term is not None:
+                self._table.reap()
+        return self._term
+
+    def _write(self, term: int, reading: Reading, plan: Plan) -> bool:
+        orders = dict(plan.orders)
+        current = {line.number: line for line in reading.trials}
+        self._keep_the_best(orders)
+        for number in self._open_trials(term, plan.start):
+            orders[number] = Run(1, f"starts: {plan.start_reason}")
+        for number, order in list(orders.items()):
+            line = current.get(number)
+            if isinstance(order, Retire) and line is not None and line.owner is None:
+                self._table.conclude(self._me, term, number, "retired", order.reason)
+                del orders[number]
+        lines = changed(place(orders, reading.capacities, current), current)
+        if lines:
+            self._table.write_plan(self._me, term, lines)
+        self._table.set_gate(self._me, term, plan.gate_open)
+        return bool(lines)
+
+    def _open_trials(self, term: int, count: int) -> list[int]:
+        numbers = []
+        for _ in range(count):
+            number, trial_id = self._trials.open()
+            self._table.open_trial(self._me, term, number, trial_id)
+            numbers.append(number)
+        return numbers
+
+    def _keep_the_best(self, orders: dict[int, Order]) -> None:
+        """The model in hand is never given up, however its trial stands on the rungs."""
+        if not any(isinstance(order, Retire) for order in orders.values()):
+            return
+        winner = find_winner(self._table, self._direction, self._whole)
+        if winner is not None and isinstance(orders.get(winner.number), Retire):
+            orders[winner.number] = Pause("holds the best model so far")
+
+    def _nothing_left(self, plan: Plan) -> bool:
+        """Whether the study is over before its deadline: seen twice, to be sure."""
+        busy = plan.slots > 0 or plan.gate_open
+        self._idle_plans = 0 if busy else self._idle_plans + 1
+        return self._idle_plans >= 2
+
+    def _settle(self, term: int, reading: Reading) -> bool:
+        """End every trial that nobody trains; close the study once none is left."""
+        living = {worker.id for worker in reading.workers}
+        waiting = [line for line in reading.trials if line.alive]
+        if any(line.owner in living for line in waiting):
+            return False  # a trial still on its slots may bring a better model
+        winner = find_winner(self._table, self._direction, self._whole)
+        for line in waiting:
+            if line.owner is not None:
+                continue  # its worker died: it is reaped soon
+            if winner is not None and line.number == winner.number:
+                best = winner.value
+                self._table.conclude(
+                    self._me, term, line.number, "complete", "the best model", best
+                )
+            else:
+                self._table.conclude(self._me, term, line.number, "retired", "others were better")
+        lines = self._table.trials()
+        tell(self._trials, self._table, lines)
+        if any(line.alive for line in lines):
+            return True
+        self._trials.adopt_strays({line.number for line in lines})
+        self._table.settle(self._me, term)
+        return True
+
+
+class PlannerThread(threading.Thread):
+    """Ticks whenever something happened, and on a timer.
+
+    Args:
+        planner: The loop's body.
+        interval: Seconds between two plans at most.
+        changed: Called after a plan was written.
+        away: Which errors mean that the database is away.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        interval: float,
+        changed: Callable[[], None],
+        away: tuple[type[BaseException], ...],
+    ) -> None:
+        super().__init__(name="optuna-deadline-planner", daemon=True)
+        self._planner = planner
+        self._interval = interval
+        self._changed = changed
+        self._away = away
+        self._woken = threading.Event()
+        self._ending = False
+        self._error: BaseException | None = None
+
+    def wake(self) -> None:
+        """Plan soon."""
+        self._woken.set()
+
+    def check(self) -> None:
+        """Raise what ended the planning, if something did."""
+        if self._error is not None:
+            raise self._error
+
+    def end(self) -> None:
+        """Stop planning and wait for the plan in hand."""
+        self._ending = True
+        self._woken.set()
+        if self.is_alive():
+            self.join(timeout=30)
+
+    def run(self) -> None:
+        """Plan until :meth:`end`."""
+        while not self._ending:
+            self._woken.clear()
+            try:
+                if self._planner.tick():
+                    self._changed()
+            except self._away:
+                time.sleep(0.2)  # the worker says so, once
+            except BaseException as error:
+                self._error = error
+                self._changed()
+                return
+            self._woken.wait(self._interval)

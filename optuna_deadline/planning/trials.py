@@ -1,0 +1,88 @@
+"""What opens and ends a study's trials: Optuna, seen through the three things the loop needs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from optuna.study import Study
+from optuna.trial import TrialState
+
+from optuna_deadline.allocation.records import Desired, ReportRow
+from optuna_deadline.crashpoints import crashpoint
+from optuna_deadline.errors import StudyGone
+
+_logger = logging.getLogger("optuna_deadline")
+_STATES = {
+    "complete": TrialState.COMPLETE,
+    "retired": TrialState.PRUNED,
+    "failed": TrialState.FAIL,
+}
+
+
+class Trials(Protocol):
+    """The study's own record of its trials, beside the allocation table."""
+
+    def open(self) -> tuple[int, int]:
+        """Open a trial; returns its number and its id."""
+
+    def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
+        """End a trial as the table has it; one that has ended stays as it is.
+
+        Args:
+            line: Its row in the table.
+            reports: Reads what the table has of its reports.
+
+        Raises:
+            StudyGone: The study was deleted.
+        """
+
+    def adopt_strays(self, known: set[int]) -> None:
+        """End trials that were opened and never put on the table."""
+
+
+class OptunaTrials:
+    """The trials of an Optuna study."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+
+    def open(self) -> tuple[int, int]:
+        """Ask the sampler's study for a trial; its parameters are sampled where it trains."""
+        trial = self._study.ask()
+        return trial.number, trial._trial_id
+
+    def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
+        """Tell Optuna how a trial ended, and what it has not heard of its reports."""
+        state = _STATES[line.state]
+        values = line.value if state is TrialState.COMPLETE else None
+        try:
+            self._report_all(line, reports)
+            crashpoint("tell.before")
+            self._study.tell(line.number, values, state=state, skip_if_finished=True)
+        except ValueError as error:
+            _logger.warning("Optuna did not take the end of trial %d: %s", line.number, error)
+        except KeyError:
+            raise StudyGone("The study was deleted while the worker ran.") from None
+
+    def _report_all(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
+        """Optuna learns what a worker wrote into the table and died before it told Optuna."""
+        storage = self._study._storage
+        trial = storage.get_trial(line.trial_id)
+        if trial.state.is_finished():
+            return
+        for row in reports():
+            if row.step not in trial.intermediate_values:
+                storage.set_trial_intermediate_value(line.trial_id, row.step, row.value)
+
+    def adopt_strays(self, known: set[int]) -> None:
+        """End trials that a dead planner asked for and never put on the table.
+
+        They have neither parameters nor reports; a plain worker's trial has, and is left alone.
+        """
+        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        for trial in running:
+            untouched = not trial.params and not trial.intermediate_values
+            if untouched and trial.number not in known:
+                self._study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)

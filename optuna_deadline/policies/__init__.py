@@ -1,0 +1,24 @@
+"""Pure decisions: a snapshot of the study in, a plan for it out."""
+
+from __future__ import annotations
+
+from optuna_deadline.policies.hypersched import HyperSched
+from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Run
+from optuna_deadline.policies.registry import DEFAULT, known_policies, make_policy
+from optuna_deadline.policies.snapshot import Report, Snapshot, TrialView
+
+__all__ = [
+    "DEFAULT",
+    "HyperSched",
+    "Order",
+    "Pause",
+    "Plan",
+    "Policy",
+    "Report",
+    "Retire",
+    "Run",
+    "Snapshot",
+    "TrialView",
+    "known_policies",
+    "make_policy",
+]

@@ -1,0 +1,130 @@
+"""Asynchronous successive halving (Li et al., MLSys 2020), by stopping and by promotion.
+
+*Promotion* is the paper's algorithm: a trial pauses at each rung and goes on once it is among the
+best ``1 / reduction_factor`` there. *Stopping* is the variant of Ray Tune and Optuna: a trial that
+comes to a rung below the cut is given up for good, so who comes early passes lightly. Both use one
+slot for each trial, and plan for no deadline.
+
+Our reconstruction: a plan sees all reports and not the moment of each, so a trial is judged from
+its report at a rung until its next one; in the paper it is judged at that report. A trial that has
+trained beyond a rung was promoted there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optuna_deadline.policies.plan import Order, Pause, Plan, Retire
+from optuna_deadline.policies.resources import Resources
+from optuna_deadline.policies.rungs import Rung, build_rungs, first_report
+from optuna_deadline.policies.single import Claim, alive, one_slot_each, running_first
+from optuna_deadline.policies.snapshot import WORST, Snapshot, TrialView
+
+
+@dataclass(frozen=True)
+class Asha(Resources):
+    """ASHA by stopping."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Give up who has just come to a rung below its cut; everybody else goes on."""
+        rungs = build_rungs(snapshot.trials, self.min_resource, self.reduction_factor)
+        orders: dict[int, Order] = {}
+        claims = []
+        for trial in running_first(alive(snapshot)):
+            rung = rung_just_reached(trial, rungs)
+            if rung is not None and not rung.passed(trial.number):
+                orders[trial.number] = Retire(f"below the cut of rung {rung.milestone}")
+            else:
+                claims.append(Claim(trial, "not below the cut of any rung"))
+        return one_slot_each(snapshot, claims, orders)
+
+
+@dataclass(frozen=True)
+class AshaPromote(Resources):
+    """ASHA by promotion.
+
+    Args:
+        most_trials: New trials at most. When they are used up and nobody is to be promoted, the
+            best paused trial goes on: nothing else is to run.
+    """
+
+    most_trials: int | None = None
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Promote where that can be done, from the top rung down; else start a new trial."""
+        standings = stand(snapshot.trials, self.min_resource, self.reduction_factor)
+        return promote(snapshot, standings, self.most_trials)
+
+
+def promote(snapshot: Snapshot, standings: Sequence[Standing], most: int | None = None) -> Plan:
+    """A plan in which the standings compete for single slots."""
+    claims = sorted((s for s in standings if s.goes_on), key=_by_claim)
+    waiting = sorted((s for s in standings if not s.goes_on), key=_by_claim)
+    newcomers = None if most is None else max(0, most - len(snapshot.trials))
+    orders: dict[int, Order] = {}
+    thawed: list[Claim] = []
+    for s in waiting:
+        if newcomers is None:
+            orders[s.trial.number] = Pause(f"not among the best of rung {s.milestone}")
+        else:
+            thawed.append(Claim(s.trial, "the best of those that wait: nothing else is to run"))
+    return one_slot_each(
+        snapshot,
+        [Claim(s.trial, s.words) for s in claims],
+        orders,
+        newcomers=newcomers,
+        leftovers=thawed,
+    )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Whether a trial may train beyond the highest rung that it has reached."""
+
+    trial: TrialView
+    milestone: int
+    recorded: float
+    goes_on: bool
+    beyond: bool  #: on its way from one rung to the next
+    words: str
+
+
+def stand(trials: Sequence[TrialView], min_resource: int, reduction_factor: int) -> list[Standing]:
+    """Where each living trial stands on the rungs."""
+    rungs = build_rungs(trials, min_resource, reduction_factor)
+    best = {rung.milestone: _best(rung, reduction_factor) for rung in rungs}
+    standings = []
+    for trial in trials:
+        if not trial.alive:
+            continue
+        rung = rung_just_reached(trial, rungs)
+        if rung is None:
+            standings.append(Standing(trial, 0, 0.0, True, True, "on its way to the next rung"))
+            continue
+        promoted = trial.number in best[rung.milestone]
+        words = f"promoted: among the best of rung {rung.milestone}"
+        recorded = rung.recorded[trial.number]
+        standings.append(Standing(trial, rung.milestone, recorded, promoted, False, words))
+    return standings
+
+
+def rung_just_reached(trial: TrialView, rungs: Sequence[Rung]) -> Rung | None:
+    """The rung at which a trial made its last report, if that was its first report there."""
+    top = next((rung for rung in reversed(rungs) if trial.number in rung.recorded), None)
+    if top is None or first_report(trial.reports, top.milestone) is not trial.reports[-1]:
+        return None
+    return top
+
+
+def _best(rung: Rung, reduction_factor: int) -> set[int]:
+    """The best ``1 / reduction_factor`` of a rung; who has diverged is never among them."""
+    count = len(rung.recorded) // reduction_factor
+    ranked = sorted(rung.recorded, key=lambda number: (-rung.recorded[number], number))
+    return {number for number in ranked[:count] if rung.recorded[number] > WORST}
+
+
+def _by_claim(standing: Standing) -> tuple[bool, int, bool, float, int]:
+    trial = standing.trial
+    rank = (-standing.milestone, not trial.running, -standing.recorded, trial.number)
+    return (not standing.beyond, *rank)

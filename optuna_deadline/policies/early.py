@@ -1,0 +1,100 @@
+"""Two simple rules: the median of the others, and the best after one epoch."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from statistics import median
+
+from optuna_deadline.policies.plan import Order, Pause, Plan, Retire
+from optuna_deadline.policies.resources import Resources
+from optuna_deadline.policies.rungs import build_rungs
+from optuna_deadline.policies.single import Claim, alive, one_slot_each, running_first
+from optuna_deadline.policies.snapshot import WORST, Snapshot, TrialView
+
+#: As many others must have come as far before a median means anything (our choice).
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Median(Resources):
+    """The median stopping rule of Google Vizier (Golovin et al., KDD 2017).
+
+    A trial at step ``s`` is given up if its best score is below the median of what the others
+    averaged until ``s``; before ``min_resource`` steps nobody is judged.
+    """
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Give up who is below the median; everybody else goes on."""
+        orders: dict[int, Order] = {}
+        claims = []
+        judged = [trial for trial in snapshot.trials if trial.state != "failed"]
+        for trial in running_first(alive(snapshot)):
+            if self._below(trial, judged):
+                orders[trial.number] = Retire(f"below the median of the others at {trial.step}")
+            else:
+                claims.append(Claim(trial, "not below the median of the others"))
+        return one_slot_each(snapshot, claims, orders)
+
+    def _below(self, trial: TrialView, others: list[TrialView]) -> bool:
+        step = trial.step
+        if not trial.reports or step < self.min_resource:
+            return False
+        means = [
+            _mean_until(other, step)
+            for other in others
+            if other.number != trial.number and other.reports and other.step >= step
+        ]
+        return len(means) >= _FEWEST and trial.best_score < median(means)
+
+
+@dataclass(frozen=True)
+class OneEpoch(Resources):
+    """Train everybody for one epoch, then the best to their ends (Egele et al., 2023).
+
+    How many trials get their epoch is the deadline's to say, which is our reconstruction: new ones
+    start as long as the best can still be trained to their ends afterwards.
+
+    Args:
+        top: How many are trained to their ends first; None for one on each slot. Where slots are
+            free the next best follow.
+    """
+
+    top: int | None = None
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """First the epoch of those that have begun, then new trials or the best."""
+        rungs = build_rungs(snapshot.trials, self.min_resource, self.reduction_factor)
+        recorded = rungs[0].recorded if rungs else {}
+        trials = alive(snapshot)
+        begun = running_first([trial for trial in trials if trial.number not in recorded])
+        ranked = sorted(
+            (trial for trial in trials if trial.number in recorded),
+            key=lambda trial: (-recorded[trial.number], trial.number),
+        )
+        claims = [Claim(trial, "its first epoch") for trial in begun]
+        if self._explores(snapshot):
+            orders: dict[int, Order] = {
+                trial.number: Pause("waits until everybody had an epoch") for trial in ranked
+            }
+            return one_slot_each(snapshot, claims, orders)
+        best = [Claim(trial, "among the best after one epoch") for trial in ranked]
+        return one_slot_each(snapshot, claims, newcomers=0, leftovers=best)
+
+    def _explores(self, snapshot: Snapshot) -> bool:
+        paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
+        last = self.last_step(snapshot.trials)
+        if not paces:
+            return snapshot.time_left > 0
+        if last is None:
+            return snapshot.now - snapshot.started < snapshot.time_left
+        waves = math.ceil((self.top or snapshot.capacity) / max(1, snapshot.capacity))
+        whole = snapshot.overhead.startup + (last - self.min_resource) * median(paces)
+        return snapshot.time_left > waves * whole
+
+
+def _mean_until(trial: TrialView, step: int) -> float:
+    until = bisect_right(trial.reports, step, key=lambda report: report.step)
+    scores = [report.score for report in trial.reports[:until]]
+    return sum(scores) / len(scores) if scores else WORST

@@ -1,0 +1,61 @@
+"""The three numbers that rungs are made of, checked once for pruners and policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies.snapshot import TrialView
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What every policy may be told about steps, so that one can be exchanged for another.
+
+    Args:
+        min_resource: The first rung, in report steps.
+        max_resource: The step at which a trial is done; None takes what the objectives say.
+        reduction_factor: Every rung keeps one in this many.
+    """
+
+    min_resource: int = 1
+    max_resource: int | None = None
+    reduction_factor: int = 4
+
+    def __post_init__(self) -> None:
+        check_resources(self.min_resource, self.max_resource, self.reduction_factor)
+
+    def last_step(self, trials: Iterable[TrialView]) -> int | None:
+        """The step at which a trial is done, None as long as nobody has said it."""
+        horizons = [trial.horizon for trial in trials if trial.horizon is not None]
+        stated = max(horizons, default=None)
+        if self.max_resource is None:
+            return stated
+        return self.max_resource if stated is None else min(self.max_resource, stated)
+
+
+def check_resources(min_resource: Any, max_resource: Any, reduction_factor: Any) -> None:
+    """Check the first rung, the last step and how many a rung keeps.
+
+    Raises:
+        DeadlineError: One of them cannot be; the message names it.
+    """
+    if not _is_count(min_resource, 1):
+        raise DeadlineError(
+            f"min_resource must be a whole number of steps from 1, but got {min_resource!r}."
+        )
+    if not _is_count(reduction_factor, 2):
+        raise DeadlineError(
+            f"reduction_factor must be a whole number from 2, but got {reduction_factor!r}."
+        )
+    if max_resource is not None and not _is_count(max_resource, min_resource):
+        raise DeadlineError(
+            "max_resource must be a whole number of steps not below min_resource, but got "
+            f"max_resource={max_resource!r} and min_resource={min_resource!r}."
+        )
+
+
+def _is_count(number: Any, least: int) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= least

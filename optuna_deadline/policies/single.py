@@ -1,0 +1,59 @@
+"""One slot for each trial, as the methods before elastic training have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from optuna_deadline.policies.plan import Order, Pause, Plan, Run
+from optuna_deadline.policies.snapshot import Snapshot, TrialView
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A trial that could use a slot, and why it should have one."""
+
+    trial: TrialView
+    words: str
+
+
+def one_slot_each(
+    snapshot: Snapshot,
+    claims: Sequence[Claim],
+    settled: Mapping[int, Order] | None = None,
+    *,
+    newcomers: int | None = None,
+    leftovers: Sequence[Claim] = (),
+) -> Plan:
+    """Serve the claims in their order, then start new trials, then serve the leftovers.
+
+    Args:
+        snapshot: The study.
+        claims: Served before any new trial.
+        settled: Orders of trials that get no slot.
+        newcomers: New trials at most; None for as many as there is room for.
+        leftovers: Served where slots are free all the same.
+    """
+    orders: dict[int, Order] = dict(settled or {})
+    gate_open = snapshot.time_left > 0 and newcomers != 0
+    served = list(claims[: snapshot.capacity])
+    free = snapshot.capacity - len(served)
+    start = 0
+    if gate_open:
+        start = free if newcomers is None else min(free, newcomers)
+    served += leftovers[: free - start]
+    for claim in served:
+        orders[claim.trial.number] = Run(1, claim.words)
+    for claim in (*claims, *leftovers):
+        orders.setdefault(claim.trial.number, Pause("waits for a free slot"))
+    return Plan(orders=orders, start=start, start_reason="a free slot", gate_open=gate_open)
+
+
+def running_first(trials: Sequence[TrialView]) -> list[TrialView]:
+    """Who trains goes on; the others follow in the order of their numbers."""
+    return sorted(trials, key=lambda trial: (not trial.running, trial.number))
+
+
+def alive(snapshot: Snapshot) -> list[TrialView]:
+    """The trials that need an order."""
+    return [trial for trial in snapshot.trials if trial.alive]

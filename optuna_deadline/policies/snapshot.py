@@ -1,0 +1,82 @@
+"""What a policy sees: the study at one instant, as immutable values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from optuna_deadline.forecasting.overheads import Overhead
+from optuna_deadline.forecasting.throughput import Speedup
+
+WORST = -math.inf
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report: how good after how much training."""
+
+    step: int
+    score: float  #: larger is better whatever the direction; NaN became ``-inf``
+    trained: float  #: seconds of training over all segments so far
+
+
+@dataclass(frozen=True)
+class TrialView:
+    """One trial, as far as a policy may know it."""
+
+    number: int
+    state: str  #: ready, running, paused, retired, failed, complete
+    slots: int = 0  #: what the last plan gave it; 0 while paused
+    reports: tuple[Report, ...] = ()
+    changed: float = 0.0  #: when the plan for it last changed
+    horizon: int | None = None  #: the step at which the objective would stop by itself
+    step_seconds: float | None = None  #: seconds a step takes on one slot
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be trained."""
+        return self.state in ("ready", "running", "paused")
+
+    @property
+    def running(self) -> bool:
+        """Whether the last plan gives it slots."""
+        return self.alive and self.slots > 0
+
+    @property
+    def step(self) -> int:
+        """The last reported step, 0 before the first report."""
+        return self.reports[-1].step if self.reports else 0
+
+    @property
+    def trained(self) -> float:
+        """Seconds of training until the last report."""
+        return self.reports[-1].trained if self.reports else 0.0
+
+    @property
+    def last_score(self) -> float:
+        """The last report; a trial without one ranks worst, never best."""
+        return self.reports[-1].score if self.reports else WORST
+
+    @property
+    def best_score(self) -> float:
+        """The best report."""
+        return max((report.score for report in self.reports), default=WORST)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The study at one instant. Times are the database's seconds."""
+
+    now: float
+    started: float
+    deadline: float
+    capacity: int  #: slots of the pool that live workers offer
+    largest_gang: int  #: slots of the largest worker: a gang does not cross workers
+    trials: tuple[TrialView, ...] = ()
+    speedup: Speedup = field(default_factory=Speedup)
+    overhead: Overhead = field(default_factory=Overhead)
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the deadline, never negative."""
+        return max(0.0, self.deadline - self.now)

@@ -1,0 +1,168 @@
+"""What one process knows of one study: its terms, the database's time, the paces of its trials."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.trial import FrozenTrial
+
+from optuna_deadline.allocation import rungs as _rung_rows
+from optuna_deadline.allocation.engine import autocommit
+from optuna_deadline.deadlines import format_duration
+from optuna_deadline.errors import StudyGone
+from optuna_deadline.forecasting.pace import Pace
+from optuna_deadline.pruners._clock import Clock
+from optuna_deadline.pruners._rungs import Rungs
+from optuna_deadline.terms import Terms
+
+_logger = logging.getLogger(__name__)
+_TRIALS_KEPT = 1024
+_ENDINGS_KEPT = 5
+_UNMEASURED_ENDING = 0.1  # seconds to tell Optuna of a trial's end, until it is measured
+
+
+@dataclass
+class _Life:
+    """One trial of this process: its pace, and how many rungs it has recorded."""
+
+    pace: Pace
+    recorded: int = 0
+
+
+class Book:
+    """The state of one study in one process; safe to share between threads."""
+
+    def __init__(self, engine: sa.Engine, terms: Terms, clock: Clock) -> None:
+        self.engine = engine
+        self.terms = terms
+        parameters = terms.parameters
+        self.rungs = Rungs(
+            min_resource=parameters.get("min_resource") or 1,
+            reduction_factor=parameters.get("reduction_factor") or 4,
+            max_resource=parameters.get("max_resource"),
+        )
+        self._clock = clock
+        self._ahead = terms.read - clock.now()
+        self._lives: OrderedDict[int, _Life] = OrderedDict()
+        self._lock = threading.Lock()
+        self._endings = deque([_UNMEASURED_ENDING], maxlen=_ENDINGS_KEPT)
+        self._warned = False
+
+    def time_left(self) -> float:
+        """Seconds to the deadline; negative after it."""
+        return self.terms.deadline - (self._clock.now() + self._ahead)
+
+    def reported(self, trial: FrozenTrial, step: int) -> Pace:
+        """Take note of a report at the time it is first seen."""
+        now = self._clock.now()
+        with self._lock:
+            life = self._lives.get(trial._trial_id)
+            if life is None:
+                age = self._clock.since(trial.datetime_start) if trial.datetime_start else 0.0
+                life = self._lives[trial._trial_id] = _Life(Pace(started=now - age))
+                if len(self._lives) > _TRIALS_KEPT:
+                    self._lives.popitem(last=False)
+            life.pace = life.pace.reported(step, now)
+            return life.pace
+
+    def paces(self, newest: int) -> list[Pace]:
+        """The paces of the newest trials of this process."""
+        with self._lock:
+            return [life.pace for life in self._lives.values()][-newest:]
+
+    def ended(self, trial: FrozenTrial) -> None:
+        """Measure how long a trial took from its last report until Optuna had its value."""
+        with self._lock:
+            if (life := self._lives.get(trial._trial_id)) is not None:
+                self._endings.append(max(0.0, self._clock.now() - life.pace.last_at))
+
+    @property
+    def ending(self) -> float:
+        """Seconds that a trial takes to end: the longest of the newest five."""
+        with self._lock:
+            return max(self._endings)
+
+    def late(self, number: int, pace: Pace) -> bool:
+        """Whether the trial could not report once more and end before the deadline."""
+        if not self._warned and not pace.recent:
+            self._warn_of_short(number, pace)
+        left = self.time_left()
+        # From the report on, not from this call: asking twice answers the same.
+        until_end = pace.last_at + pace.next_report() + self.ending - self._clock.now()
+        return left < max(0.0, until_end)
+
+    def check(self, trial: FrozenTrial, step: int) -> bool:
+        """Record the trial at the rungs it has reached, and say whether one eliminates it.
+
+        One statement for the deadline and the cutoffs of all rungs passed, one more at a rung.
+        """
+        passed = self.rungs.passed(step)
+        with autocommit(self.engine) as connection:
+            self._record(connection, trial, passed)
+            rows = self._look(connection, trial.number, passed)
+        return any(
+            self.rungs.eliminates(row.better, row.total) for row in rows if row.rung is not None
+        )
+
+    def refresh(self) -> None:
+        """Read the deadline and the gate anew: another process may have moved them."""
+        with autocommit(self.engine) as connection:
+            self._look(connection, number=-1, passed=0)
+
+    def _record(self, connection: sa.Connection, trial: FrozenTrial, passed: int) -> None:
+        with self._lock:
+            life = self._lives.get(trial._trial_id)
+            known = life.recorded if life else 0
+        if passed > known:
+            reports: Mapping[int, float] = trial.intermediate_values
+            values = self.rungs.recorded(reports, range(known, passed))
+            try:
+                _rung_rows.record(connection, self.terms.study_id, trial.number, values)
+            except sa.exc.IntegrityError:
+                raise self._gone() from None
+            with self._lock:
+                if life:
+                    life.recorded = passed
+
+    def _look(self, connection: sa.Connection, number: int, passed: int) -> list[sa.Row[Any]]:
+        rows = _rung_rows.view(
+            connection,
+            self.terms.study_id,
+            number,
+            passed=passed,
+            maximize=self.terms.maximize,
+        )
+        if not rows:
+            raise self._gone()
+        first = rows[0]
+        with self._lock:
+            self.terms = replace(
+                self.terms,
+                deadline=first.deadline,
+                gate_closed=first.gate_closed,
+                read=first.now,
+            )
+            # Forward only: a suspended machine's monotonic clock falls behind.
+            self._ahead = max(self._ahead, first.now - self._clock.now())
+        return rows
+
+    def _gone(self) -> StudyGone:
+        return StudyGone(f"The study {self.terms.name!r} was deleted; create it again.")
+
+    def _warn_of_short(self, number: int, pace: Pace) -> None:
+        whole = self.terms.deadline - self.terms.started
+        if pace.first_seconds > whole:
+            self._warned = True
+            _logger.warning(
+                "Trial %d took %s to its first report, longer than the %s from start to deadline; "
+                "report more often, or give a later deadline.",
+                number,
+                format_duration(pace.first_seconds),
+                format_duration(whole),
+            )

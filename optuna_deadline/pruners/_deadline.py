@@ -1,0 +1,182 @@
+"""The pruner that knows the clock."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import weakref
+from typing import Any
+
+from optuna.pruners import BasePruner
+from optuna.storages import BaseStorage
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from optuna_deadline import terms as _terms
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.deadlines import DeadlineLike, parse_deadline
+from optuna_deadline.policies.resources import check_resources
+from optuna_deadline.pruners._book import Book
+from optuna_deadline.pruners._clock import Clock, ProcessClock
+from optuna_deadline.terms import Terms
+
+
+class DeadlinePruner(BasePruner):
+    """Asynchronous successive halving up to a deadline that all processes share.
+
+    The first process that uses the pruner fixes the deadline and the parameters in the study;
+    every other process reads them there, and one that asks for another deadline is refused.
+
+    At ``min_resource * reduction_factor**i`` steps a trial's value is recorded; at every report a
+    trial whose recorded value lies below the best ``1/reduction_factor`` of its rung is
+    eliminated. The rule is our reconstruction of HyperSched's, save that it is final here. A trial
+    whose next report would come after the deadline ends as well:
+    :func:`optuna_deadline.out_of_time` tells that from elimination, so that the objective can
+    return its value.
+
+    Example:
+
+        ```python
+        study = optuna.create_study(pruner=DeadlinePruner("2h"), sampler=DeadlineSampler())
+        study.optimize(objective, callbacks=[DeadlineGate()])
+        ```
+
+    Args:
+        deadline: A timedelta, an aware datetime, ``"2h30m"``, or an ISO 8601 time with its zone.
+            A duration counts from the construction of the pruner that fixes it.
+        policy: The name of the policy, recorded in the study; None for the default.
+        min_resource: The first rung, in steps.
+        max_resource: The step at which a trial ends normally, None where that is open.
+        reduction_factor: One trial in so many survives a rung; at least 2.
+        extend: Move the study's deadline to this later one, for every process.
+        table: URL of a SQLite or PostgreSQL database for the table alone, needed where the study's
+            storage is not SQL.
+        clock: The clocks of the process; tests inject theirs.
+
+    Raises:
+        DeadlineError: An argument makes no sense; the message says what to give instead.
+    """
+
+    def __init__(
+        self,
+        deadline: DeadlineLike,
+        *,
+        policy: str | None = None,
+        min_resource: int = 1,
+        max_resource: int | None = None,
+        reduction_factor: int = 4,
+        extend: bool = False,
+        table: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_resources(min_resource, max_resource, reduction_factor)
+        _terms.check_policy(policy)
+        self._deadline = parse_deadline(deadline)
+        if self._deadline.at is not None and self._deadline.at <= time.time():
+            raise _terms.passed(self._deadline)
+        self._policy = policy
+        self._parameters = {
+            "min_resource": min_resource,
+            "max_resource": max_resource,
+            "reduction_factor": reduction_factor,
+        }
+        self._extend = extend
+        self._table = table
+        self._clock = clock or ProcessClock()
+        self._constructed = self._clock.now()
+        self._forget()
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        """Whether the trial should end after its newest report.
+
+        At most one statement between rungs and two at a rung, whatever the number of trials.
+
+        Args:
+            study: The study.
+            trial: The trial, as it was when it reported.
+
+        Raises:
+            DeadlineConflict: The study has another deadline.
+            DeadlineError: The deadline has passed, or the study has several objectives.
+            UnsupportedStorage: The storage is not SQL, and ``table`` is not given.
+            StudyGone: The study was deleted.
+        """
+        step = trial.last_step
+        if step is None:
+            return False
+        book = self.book(study)
+        pace = book.reported(trial, step)
+        eliminated = book.check(trial, step)
+        if book.late(trial.number, pace) or math.isnan(trial.intermediate_values[step]):
+            return True
+        return eliminated and not book.rungs.finished(step)
+
+    def out_of_time(self, study: Study, trial: FrozenTrial) -> bool:
+        """Whether the trial should end with the value it has, which is not elimination.
+
+        No statement while there is time; before True the deadline is read once more, since another
+        process may have moved it.
+
+        Returns:
+            True if its next report would come after the deadline, or if it has trained for
+            ``max_resource`` steps.
+        """
+        step = trial.last_step
+        if step is None:
+            return False
+        book = self.book(study)
+        pace = book.reported(trial, step)
+        if book.rungs.finished(step):
+            return True
+        if not book.late(trial.number, pace):
+            return False
+        book.refresh()
+        return book.late(trial.number, pace)
+
+    def terms(self, study: Study) -> Terms:
+        """The study's terms as last read here, fixed now if nobody has."""
+        return self.book(study).terms
+
+    def book(self, study: Study) -> Book:
+        """What this process knows of ``study``; the first call fixes or joins its terms."""
+        with self._lock:
+            books = self._books.setdefault(study._storage, {})
+            if study._study_id not in books:
+                engine = open_table(study, self._table)
+                terms = _terms.fix(
+                    engine,
+                    study,
+                    self._deadline,
+                    policy=self._policy,
+                    parameters=self._parameters,
+                    extend=self._extend,
+                    elapsed=self._clock.now() - self._constructed,
+                )
+                books[study._study_id] = Book(engine, terms, self._clock)
+            return books[study._study_id]
+
+    def _forget(self) -> None:
+        # By storage, since studies in memory all begin at id 0.
+        self._books: weakref.WeakKeyDictionary[BaseStorage, dict[int, Book]]
+        self._books = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_books"], state["_lock"]
+        # Another process's monotonic clock may count from elsewhere.
+        state["_constructed"] = self._clock.now() - self._constructed
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._constructed = self._clock.now() - state["_constructed"]
+        self._forget()
+
+
+def find_deadline_pruner(pruner: Any) -> DeadlinePruner | None:
+    """The :class:`DeadlinePruner` that ``pruner`` is or wraps, if any."""
+    while pruner is not None and not isinstance(pruner, DeadlinePruner):
+        pruner = getattr(pruner, "_wrapped_pruner", None)
+    return pruner

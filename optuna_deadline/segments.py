@@ -1,0 +1,117 @@
+"""A segment: one stretch of a trial's training on a fixed set of slots, as the objective sees it.
+
+The same objective runs under ``study.optimize`` and under an elastic worker. :func:`segment` gives
+it the one thing that differs: where to resume from, where to save, and whether to leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, runtime_checkable
+
+from optuna_deadline.directives import KEEP, Directive
+
+
+class SegmentEnd(BaseException):
+    """Raised in a rank to leave its slots; not an error, so ``except Exception`` lets it pass."""
+
+    def __init__(self, directive: Directive) -> None:
+        super().__init__(f"{directive.kind.value}: {directive.reason}")
+        self.directive = directive
+
+
+@runtime_checkable
+class Segment(Protocol):
+    """What one rank knows of its segment, and how it answers the worker."""
+
+    elastic: bool  #: False under plain Optuna, where nobody moves slots
+    rank: int
+    world_size: int
+    fence: int  #: number of the segment; checkpoint names carry it
+    resume: Path | None  #: the verified checkpoint to go on from
+
+    @property
+    def folder(self) -> Path:
+        """The trial's checkpoint folder; it exists."""
+
+    def newest(self) -> Directive:
+        """The newest directive that has reached this rank: local, never waits."""
+
+    def directive(self) -> Directive:
+        """The directive in force; the n-th call answers the same on every rank."""
+
+    def progress(self, position: float) -> None:
+        """Say how far training is, in steps with fractions; cheap enough for every batch."""
+
+    def horizon(self, last_step: int) -> None:
+        """Say at which step the objective would stop by itself."""
+
+    def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
+        """Make a finished, synced file in :attr:`folder` the trial's newest checkpoint.
+
+        Args:
+            path: The file; only rank 0's call counts.
+            step: The last step it contains.
+            value: The value that this very state reported, if it did.
+        """
+
+    def save(
+        self, write: Callable[[Path], Any], *, step: int, value: float | None = None
+    ) -> Path | None:
+        """Write a checkpoint so that it is whole or not there, and publish it (rank 0 only)."""
+
+    def leave(self, directive: Directive | None = None) -> NoReturn:
+        """End the segment here: raises :class:`SegmentEnd`."""
+
+
+class WholeTrial:
+    """The segment of a trial that plain Optuna runs from beginning to end."""
+
+    elastic = False
+    rank = 0
+    world_size = 1
+    fence = 0
+    resume: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """There is none."""
+        raise RuntimeError("Checkpoints are kept under an elastic worker only.")
+
+    def newest(self) -> Directive:
+        """Nobody directs a plain trial."""
+        return KEEP
+
+    def directive(self) -> Directive:
+        """Nobody directs a plain trial."""
+        return KEEP
+
+    def progress(self, position: float) -> None:
+        """Nobody listens."""
+
+    def horizon(self, last_step: int) -> None:
+        """Nobody listens."""
+
+    def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
+        """Nobody resumes a plain trial."""
+
+    def save(
+        self, write: Callable[[Path], Any], *, step: int, value: float | None = None
+    ) -> Path | None:
+        """Nobody resumes a plain trial, so nothing is written."""
+        return None
+
+    def leave(self, directive: Directive | None = None) -> NoReturn:
+        """Leave all the same."""
+        raise SegmentEnd(directive or KEEP)
+
+
+def segment(trial: Any) -> Segment:
+    """The segment in which ``trial`` runs: elastic under a worker, whole under plain Optuna.
+
+    Args:
+        trial: The trial that the objective was called with.
+    """
+    found = getattr(trial, "segment", None)
+    return found if found is not None else WholeTrial()

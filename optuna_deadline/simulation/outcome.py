@@ -1,0 +1,112 @@
+"""What came of a simulated study, read from its table."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from optuna_deadline.allocation.records import Event
+from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.simulation.world import World
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One study's figures. Times are seconds from its beginning."""
+
+    workload: str
+    capacity: int
+    deadline: float
+    ended: float  #: when the study was settled
+    best: tuple[tuple[float, float], ...]  #: (since when, best value in hand)
+    value: float | None  #: of the model in hand at the end
+    regret: float  #: of that value against the best configuration at full training
+    choice_regret: float  #: of the chosen configuration, were it trained to its end
+    trials: int
+    reports: int
+    pauses: int
+    resumes: int
+    resizes: int
+    failures: int
+    training: float  #: slot-seconds in which steps were made
+    redone: float  #: of these: made for the second time, after a failure
+    overhead: float  #: slot-seconds of starting, saving and leaving
+    stranded: float  #: slot-seconds that dead workers held until they were reaped
+    idle: float  #: slot-seconds that nobody held
+
+    @property
+    def overshoot(self) -> float:
+        """Seconds past the deadline; negative where the study ended before it."""
+        return self.ended - self.deadline
+
+    @property
+    def utilisation(self) -> float:
+        """The share of all slot-seconds in which something was trained."""
+        return self.training / (self.capacity * self.ended)
+
+    def best_at(self, instant: float) -> float | None:
+        """The best value in hand at an instant."""
+        return next((value for since, value in reversed(self.best) if since <= instant), None)
+
+
+def measure(world: World) -> Outcome:
+    """Read the figures of a study that has ended."""
+    table, workload, bill = world.table, world.workload, world.bill
+    log = events(world)
+    ended = next(event.at for event in log if event.kind == "settle")
+    kinds = Counter(event.kind for event in log)
+    outcomes = Counter(segment.outcome for segment in table.segments())
+    best: list[tuple[float, float]] = []
+    for row in table.reports():
+        if row.value > (best[-1][1] if best else -math.inf):
+            best.append((row.at, row.value))
+    winner = find_winner(table, "maximize", world.disk.holds)
+    chosen = -math.inf
+    if winner is not None:
+        chosen = workload.peak(workload.configuration(winner.number))
+    held = _held(log, ended)
+    capacity = len(table.slots())
+    return Outcome(
+        workload=workload.name,
+        capacity=capacity,
+        deadline=world.deadline,
+        ended=ended,
+        best=tuple(best),
+        value=winner.value if winner else None,
+        regret=workload.best - (winner.value if winner else -math.inf),
+        choice_regret=workload.best - chosen,
+        trials=kinds["start"],
+        reports=len(table.reports()),
+        pauses=outcomes["pause"],
+        resumes=max(0, kinds["resume"] - outcomes["resize"]),
+        resizes=outcomes["resize"],
+        failures=outcomes["died"] + outcomes["lost"],
+        training=bill.training,
+        redone=bill.redone,
+        overhead=bill.overhead,
+        stranded=held - bill.training - bill.overhead,
+        idle=capacity * ended - held,
+    )
+
+
+def events(world: World) -> list[Event]:
+    """The whole audit of a study."""
+    found: list[Event] = []
+    while page := world.table.events(found[-1].id if found else 0):
+        found.extend(page)
+    return found
+
+
+def _held(log: list[Event], ended: float) -> float:
+    """Slot-seconds that somebody held, by the audit alone."""
+    since: dict[int, float] = {}
+    total = 0.0
+    for event in log:
+        if event.slot is None:
+            continue
+        if event.kind == "acquire":
+            since[event.slot] = event.at
+        elif event.kind in ("release", "reap"):
+            total += event.at - since.pop(event.slot)
+    return total + sum(ended - instant for instant in since.values())

@@ -1,0 +1,52 @@
+"""What stands in for the world outside the table: the study's trials, a disk, a bill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from optuna_deadline.allocation.records import Desired, ReportRow
+from optuna_deadline.checkpoints import Checkpoint
+
+
+@dataclass
+class CountedTrials:
+    """Trials that are numbers: a configuration's parameters are its index in the workload."""
+
+    opened: int = 0
+    ends: dict[int, str] = field(default_factory=dict)  #: trial -> the state it was told
+
+    def open(self) -> tuple[int, int]:
+        """Open the next trial."""
+        self.opened += 1
+        return self.opened - 1, self.opened - 1
+
+    def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
+        """Note the end; the first one stands."""
+        self.ends.setdefault(line.number, line.state)
+
+    def adopt_strays(self, known: set[int]) -> None:
+        """End trials that never came to the table."""
+        for number in set(range(self.opened)) - known:
+            self.ends.setdefault(number, "retired")
+
+
+@dataclass
+class Disk:
+    """A file system that all hosts share: how far the training in each checkpoint has come."""
+
+    positions: dict[Path, float] = field(default_factory=dict)
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Whether the checkpoint can be loaded."""
+        return checkpoint.path in self.positions
+
+
+@dataclass
+class Bill:
+    """Slot-seconds as the workers spent them."""
+
+    training: float = 0.0  #: steps were made
+    redone: float = 0.0  #: of the training: steps that a failure made necessary again
+    overhead: float = 0.0  #: started up, saved, left

@@ -1,0 +1,194 @@
+"""A simulated segment: starts up, trains along its curve, reports, saves, leaves or dies."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Protocol
+
+from optuna_deadline.allocation.records import Desired, Grant
+from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.directives import KEEP, Directive, Kind
+from optuna_deadline.simulation.timeline import Timer
+from optuna_deadline.simulation.world import World
+from optuna_deadline.workers.verdicts import MOST_DEATHS
+
+
+class Listener(Protocol):
+    """The worker, as its segments see it."""
+
+    id: str
+
+    def replan(self) -> None:
+        """Something was written that the planner should see."""
+
+    def over(self, segment: Segment) -> None:
+        """The segment has released its slots."""
+
+
+class Segment:
+    """One stretch of training on some slots.
+
+    Training is continuous between reports: a segment that is told to leave stops where it is, in
+    the middle of a report step, as ranks do at the next optimizer step.
+
+    Args:
+        world: Where it happens.
+        worker: Whose segment it is.
+        grant: Its slots.
+        line: The trial's row before the grant.
+    """
+
+    def __init__(self, world: World, worker: Listener, grant: Grant, line: Desired) -> None:
+        self.number, self.grant = grant.number, grant
+        self.directive: Directive = KEEP
+        self.stop_seconds: float | None = None
+        self._world, self._worker = world, worker
+        self._failures = line.failures
+        self._saves = 0
+        workload, cluster, number = world.workload, world.cluster, grant.number
+        configuration = workload.configuration(number)
+        self._curve = workload.curves[configuration]
+        slowness = cluster.faults.slowness(world.seed, number, grant.fence)
+        pace = workload.step_seconds[configuration] * slowness
+        self._rate = cluster.speedup(grant.size) / pace
+        saved = next((c for c in world.table.checkpoints(number) if world.disk.holds(c)), None)
+        self._from = world.disk.positions[saved.path] if saved is not None else 0.0
+        best = (c.value for c in world.table.checkpoints(number) if c.value is not None)
+        self._best = max(best, default=-math.inf)
+        self._trained_before = world.table.trained_before(number, grant.fence)
+        self._granted = world.timeline.now()
+        self._ready = self._saved_at = self._granted + cluster.startup
+        self._stands_still = math.inf  # from when on nothing is trained any more
+        self._saved = self._from
+        self._step = math.floor(self._from + 1e-9) + 1
+        self._timer = world.timeline.at(self._ready, self._train)
+        self._crash: Timer | None = None
+        after = cluster.faults.crash_after(world.seed, number, grant.fence, grant.size)
+        if math.isfinite(after):
+            self._crash = world.timeline.at(self._ready + after, self._die)
+
+    # Training.
+
+    def _train(self) -> None:
+        self._tell(0.0, self._from, horizon=len(self._curve))
+        if self._step > len(self._curve):  # the last step was saved, and its end was not told
+            self._close("complete", "complete", value=self._curve[-1])
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        instant = self._ready + (self._step - self._from) / self._rate
+        self._timer = self._world.timeline.at(instant, self._report)
+
+    def _report(self) -> None:
+        step, value = self._step, self._curve[self._step - 1]
+        trained = self._trained()
+        self._world.table.add_report(
+            self._worker.id, self.grant, step, value, self._trained_before + trained
+        )
+        now = self._world.timeline.now()
+        if value > self._best or now - self._saved_at >= self._world.cluster.save_every:
+            self._save(float(step), None if math.isnan(value) else value)
+        self._best = max(self._best, value)
+        self._tell(trained, float(step))
+        self._step += 1
+        if step == len(self._curve):
+            self._close("complete", "complete", value=value)
+        else:
+            self._next()
+        self._worker.replan()
+
+    def _trained(self) -> float:
+        """Seconds of training in this segment until now."""
+        return max(0.0, min(self._world.timeline.now(), self._stands_still) - self._ready)
+
+    def _position(self) -> float:
+        return self._from + self._trained() * self._rate
+
+    def _save(self, position: float, value: float | None) -> None:
+        self._saves += 1
+        grant, disk = self.grant, self._world.disk
+        path = Path(f"{grant.number}-{grant.fence}-{self._saves}")
+        disk.positions[path] = position
+        new = Checkpoint(grant.number, grant.fence, int(position), value, path, 1, "simulated")
+        for old in self._world.table.add_checkpoint(self._worker.id, grant, new):
+            disk.positions.pop(old, None)
+        self._saved, self._saved_at = position, self._world.timeline.now()
+
+    def _tell(self, trained: float, position: float, horizon: int | None = None) -> None:
+        self._world.table.set_progress(
+            self._worker.id,
+            self.grant,
+            startup=self._ready - self._granted,
+            position_from=self._from,
+            position_to=position,
+            trained=trained,
+            horizon=horizon,
+        )
+
+    # The ways to end.
+
+    def direct(self, directive: Directive) -> None:
+        """Obey: who is still starting up leaves before the first step."""
+        if self.directive.leave or not directive.leave:
+            return
+        self._cancel()
+        self.directive = directive
+        now = self._world.timeline.now()
+        self._stands_still = max(now, self._ready)
+        left = self._stands_still + self._world.cluster.stop
+        self.stop_seconds = left - now
+        self._timer = self._world.timeline.at(left, self._leave)
+
+    def _leave(self) -> None:
+        told = self.directive
+        self._tell(self._trained(), self._position())
+        if told.kind is Kind.STOP and not told.deadline:
+            self._close("retired", told.kind.value)
+            return
+        self._save(self._position(), None)
+        self._close("paused", "deadline" if told.deadline else told.kind.value)
+
+    def kill(self) -> None:
+        """End without a word: the deadline is here."""
+        self._close("paused", "deadline")
+
+    def _die(self) -> None:
+        """A rank dies: what was trained since the last checkpoint is lost."""
+        deaths = self._failures + 1
+        state = "failed" if deaths >= MOST_DEATHS else "paused"
+        lost = max(0.0, self._position() - self._saved)
+        self._world.bill.redone += self.grant.size * lost / self._rate
+        self._close(state, "died", failures=deaths)
+
+    def vanish(self) -> None:
+        """The host is gone: nothing is released, and the lease runs out."""
+        self._cancel()
+        self._pay()
+
+    def _close(
+        self, state: str, ended: str, *, value: float | None = None, failures: int = 0
+    ) -> None:
+        self._cancel()
+        self._pay()
+        self._world.table.release(
+            self._worker.id,
+            self.grant,
+            state,
+            ended=ended,
+            value=value,
+            stop=self.stop_seconds,
+            failures=failures,
+        )
+        self._worker.over(self)
+
+    def _pay(self) -> None:
+        held, trained = self._world.timeline.now() - self._granted, self._trained()
+        self._world.bill.training += self.grant.size * trained
+        self._world.bill.overhead += self.grant.size * (held - trained)
+
+    def _cancel(self) -> None:
+        self._timer.cancel()
+        if self._crash is not None:
+            self._crash.cancel()

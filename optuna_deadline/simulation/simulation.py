@@ -1,0 +1,66 @@
+"""One study from its beginning to its end, in virtual time."""
+
+from __future__ import annotations
+
+import math
+
+from optuna_deadline.policies.plan import Policy
+from optuna_deadline.simulation.cluster import Cluster
+from optuna_deadline.simulation.outcome import Outcome, measure
+from optuna_deadline.simulation.worker import SimulatedWorker
+from optuna_deadline.simulation.workload import Workload
+from optuna_deadline.simulation.world import World
+
+
+class Simulation:
+    """A study on simulated workers; everything else is what runs in production.
+
+    Args:
+        policy: Decides.
+        workload: What is tuned.
+        cluster: Where.
+        deadline: In seconds from the beginning.
+        seed: Of the faults; everything else is fixed by the other arguments.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        workload: Workload,
+        cluster: Cluster | None = None,
+        *,
+        deadline: float,
+        seed: int = 0,
+    ) -> None:
+        if not 0 < deadline < math.inf:
+            raise ValueError(f"deadline must be a positive number of seconds, but got {deadline}.")
+        self.world = World.make(workload, cluster or Cluster(), deadline, seed)
+        self._policy = policy
+
+    def run(self) -> Outcome:
+        """Run to the end of the study.
+
+        Raises:
+            RuntimeError: The study does not end: a fault of this package.
+        """
+        world = self.world
+        for host in range(world.cluster.hosts):
+            SimulatedWorker(world, f"host{host}", 0, self._policy).start()
+        # Dead hosts are reaped after the deadline too.
+        latest = world.deadline + 100 * (world.table.ttl + world.table.grace)
+        while world.at_work:
+            if not world.timeline.advance() or world.timeline.now() > latest:
+                raise RuntimeError(f"The study of {world.workload.name} does not end.")
+        return measure(world)
+
+
+def simulate(
+    policy: Policy,
+    workload: Workload,
+    cluster: Cluster | None = None,
+    *,
+    deadline: float,
+    seed: int = 0,
+) -> Outcome:
+    """Run one study; see :class:`Simulation` for the arguments."""
+    return Simulation(policy, workload, cluster, deadline=deadline, seed=seed).run()

@@ -1,0 +1,246 @@
+"""A study's terms: the deadline and the policy, fixed once by the first use and then obeyed.
+
+The deadline is absolute and in the database's time, so that every process on every host means the
+same instant. A process that names another deadline is refused, unless it extends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.study import Study
+
+from optuna_deadline.allocation import studies
+from optuna_deadline.allocation.engine import autocommit
+from optuna_deadline.deadlines import (
+    Deadline,
+    DeadlineLike,
+    format_duration,
+    format_instant,
+    parse_deadline,
+)
+from optuna_deadline.errors import DeadlineConflict, DeadlineError, StudyGone
+from optuna_deadline.policies import DEFAULT, known_policies
+
+_logger = logging.getLogger(__name__)
+_SAME_INSTANT = 1e-3
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a study has agreed on.
+
+    Attributes:
+        study_id: The key of the study's rows in our tables.
+        name: The study's name.
+        direction: ``"minimize"`` or ``"maximize"``.
+        started: When the deadline was fixed; this and the other instants are seconds since the
+            epoch by the database's clock.
+        deadline: The instant by which the best model is wanted.
+        duration: Seconds, where the user gave a duration.
+        policy: The policy's name.
+        parameters: The policy's parameters.
+        gate_closed: When the gate was closed, None while new trials may start.
+        read: When the row was read.
+    """
+
+    study_id: int
+    name: str
+    direction: str
+    started: float
+    deadline: float
+    duration: float | None
+    policy: str
+    parameters: Mapping[str, Any] = field(hash=False)
+    gate_closed: float | None
+    read: float = field(compare=False)
+
+    @property
+    def maximize(self) -> bool:
+        """Whether larger values are better."""
+        return self.direction == "maximize"
+
+    def __str__(self) -> str:
+        until = format_instant(self.deadline)
+        if self.duration is None:
+            return until
+        return f"{format_duration(self.duration)} (until {until})"
+
+
+def fix(
+    engine: sa.Engine,
+    study: Study,
+    deadline: DeadlineLike,
+    *,
+    policy: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    extend: bool = False,
+    elapsed: float = 0.0,
+) -> Terms:
+    """Fix the terms of a study, or join those that hold already; safe to race.
+
+    Args:
+        engine: The table's engine, see :func:`optuna_deadline.allocation.engine.open_table`.
+        study: The study; it must have one objective.
+        deadline: The deadline; a duration counts from ``elapsed`` seconds ago.
+        policy: The policy's name, by default the first of
+            :func:`~optuna_deadline.policies.known_policies`. A joining process obeys the stored
+            policy and parameters, whatever it asks for.
+        parameters: The policy's parameters, as JSON can hold them.
+        extend: Move a stored deadline to a later instant, for everybody, also after it passed.
+            Asking again for the deadline that holds joins it.
+        elapsed: Seconds since the caller began to count.
+
+    Raises:
+        DeadlineConflict: Another deadline is stored and ``extend`` is not given, or it is later.
+        DeadlineError: The deadline has passed, the policy is unknown, or the study has several
+            objectives.
+    """
+    wanted = parse_deadline(deadline)
+    check_policy(policy)
+    check_single_objective(study)
+    with autocommit(engine) as connection:
+        study_id = studies.own_id(connection, study)
+        row, now = studies.select(connection, study_id, study.study_name)
+        began = now - elapsed
+        at = wanted.instant(began)
+        if at <= began:
+            raise passed(wanted, None if row is None else _terms(row, now))
+        if row is None:
+            values = {
+                "name": study.study_name,
+                "direction": study.direction.name.lower(),
+                "started": began,
+                "deadline": at,
+                "duration": wanted.duration,
+                "policy": policy or DEFAULT,
+                "parameters": json.dumps(dict(parameters or {}), sort_keys=True),
+            }
+            studies.insert(connection, study_id, values)
+            row, now = studies.select(connection, study_id, study.study_name)
+        if row is None:
+            raise StudyGone(f"The study {study.study_name!r} was deleted; create it again.")
+        stored = _terms(row, now)
+        if extend and (not _same(stored, wanted) or stored.deadline <= began):
+            stored = _extend(connection, stored, wanted, at)
+    _check_join(stored, wanted, began)
+    _warn_of_ignored(stored, policy, parameters)
+    return stored
+
+
+def read(engine: sa.Engine, study: Study) -> Terms | None:
+    """The terms of a study as they are now, None where nobody has fixed them."""
+    with autocommit(engine) as connection:
+        row, now = studies.select(connection, studies.own_id(connection, study), study.study_name)
+    return None if row is None else _terms(row, now)
+
+
+def close_gate(engine: sa.Engine, terms: Terms) -> bool:
+    """Let no new trial start in any process; False if the deadline has moved or it is closed."""
+    with autocommit(engine) as connection:
+        return studies.close_gate(connection, terms.study_id, terms.deadline)
+
+
+def check_policy(policy: str | None) -> None:
+    """Refuse a policy that nobody knows.
+
+    Raises:
+        DeadlineError: With the names that are known.
+    """
+    if policy is not None and policy not in known_policies():
+        names = ", ".join(repr(name) for name in known_policies())
+        raise DeadlineError(f"There is no policy {policy!r}; choose one of {names}.")
+
+
+def check_single_objective(study: Study) -> None:
+    """Refuse a study with several objectives.
+
+    Raises:
+        DeadlineError: "Best" has no meaning there.
+    """
+    if len(study.directions) > 1:
+        raise DeadlineError(
+            f"The study {study.study_name!r} has {len(study.directions)} objectives and a "
+            "deadline needs one to rank trials by; create the study with a single direction."
+        )
+
+
+def passed(wanted: Deadline, stored: Terms | None = None) -> DeadlineError:
+    """The error for a deadline in the past, the study's own or another."""
+    if stored is None or not _same(stored, wanted):
+        return DeadlineError(f"The deadline {wanted} has passed; give one in the future.")
+    return DeadlineError(
+        f"The deadline of the study {stored.name!r}, {stored}, has passed; create a new study, "
+        "or give a later deadline with extend=True."
+    )
+
+
+def _extend(connection: sa.Connection, stored: Terms, wanted: Deadline, at: float) -> Terms:
+    studies.postpone(connection, stored.study_id, at, wanted.duration)
+    row, now = studies.select(connection, stored.study_id, stored.name)
+    if row is None:
+        raise StudyGone(f"The study {stored.name!r} was deleted; create it again.")
+    moved = _terms(row, now)
+    if moved.deadline > at + _SAME_INSTANT and not _same(moved, wanted):
+        raise DeadlineConflict(
+            f"The study {stored.name!r} has the deadline {moved} and extend=True moves it later "
+            f"only, not to {format_instant(at)}; give a later deadline."
+        )
+    return moved
+
+
+def _check_join(stored: Terms, wanted: Deadline, began: float) -> None:
+    if not _same(stored, wanted):
+        raise DeadlineConflict(
+            f"The study {stored.name!r} has the deadline {stored} and this process asks for "
+            f"{wanted}; give the same one, or extend=True to move it for everybody."
+        )
+    # It was in the past already when the caller began; if it passed since, a trial must end.
+    if stored.deadline <= began:
+        raise passed(wanted, stored)
+
+
+def _same(stored: Terms, wanted: Deadline) -> bool:
+    if wanted.duration is not None:
+        return stored.duration is not None and abs(stored.duration - wanted.duration) < 1e-6
+    assert wanted.at is not None
+    return abs(stored.deadline - wanted.at) < _SAME_INSTANT
+
+
+def _warn_of_ignored(
+    stored: Terms, policy: str | None, parameters: Mapping[str, Any] | None
+) -> None:
+    if policy is not None and policy != stored.policy:
+        _logger.warning(
+            "The study %r goes by the policy %r, which its first process chose, not by %r.",
+            stored.name,
+            stored.policy,
+            policy,
+        )
+    if parameters is not None and dict(parameters) != dict(stored.parameters):
+        _logger.warning(
+            "The study %r goes by the parameters %s, which its first process chose, not by %s.",
+            stored.name,
+            dict(stored.parameters),
+            dict(parameters),
+        )
+
+
+def _terms(row: sa.Row[Any], now: float) -> Terms:
+    return Terms(
+        study_id=row.study_id,
+        name=row.name,
+        direction=row.direction,
+        started=row.started,
+        deadline=row.deadline,
+        duration=row.duration,
+        policy=row.policy,
+        parameters=json.loads(row.parameters),
+        gate_closed=row.gate_closed,
+        read=now,
+    )

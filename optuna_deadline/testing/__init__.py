@@ -1,0 +1,1 @@
+"""Fakes, servers and suites for testing what stands on optuna_deadline."""

@@ -1,0 +1,1 @@
+"""The parts of the conformance suite, one for each kind of transition."""

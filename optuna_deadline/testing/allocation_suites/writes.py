@@ -1,0 +1,106 @@
+"""Reports, checkpoints and progress of a running segment."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from optuna_deadline.errors import LeaseLost
+from optuna_deadline.testing.worlds import AllocationWorld, checkpoint
+
+
+class WriteSuite:
+    """What a segment writes is kept, in order, and only while it is the trial's own."""
+
+    def test_a_step_redone_keeps_its_first_value(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        for value in (0.5, 0.7):
+            world.table().add_report("a", grant, 3, value, 1.0)
+        [row] = world.table().reports()
+        assert (row.number, row.step, row.value, row.slots) == (grant.number, 3, 0.5, 1)
+        assert (row.trained, row.at) == (1.0, world.time)
+
+    def test_reports_are_read_on_from_where_one_stopped(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=2)
+        grants = [world.grant("a"), world.grant("a")]
+        for step in range(3):
+            for grant in grants:
+                world.table().add_report("a", grant, step, 0.5, 1.0)
+        rows = world.table().reports()
+        assert [(row.number, row.step) for row in rows] == [
+            (n, s) for s in range(3) for n in (0, 1)
+        ]
+        assert world.table().reports(rows[3].id) == rows[4:]
+        assert world.table().reports(rows[-1].id) == []
+
+    def test_nan_and_infinity_come_back_as_they_went(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        for step, value in enumerate((math.nan, math.inf, -math.inf)):
+            world.table().add_report("a", grant, step, value, 1.0)
+        values = [row.value for row in world.table().reports()]
+        assert math.isnan(values[0]) and values[1:] == [math.inf, -math.inf]
+
+    def test_the_newest_two_checkpoints_and_the_best_are_kept(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        values = [0.1, 0.9, None, 0.2, 0.3, None]
+        gone: list[str] = []
+        for step, value in enumerate(values):
+            paths = world.table().add_checkpoint("a", grant, checkpoint(grant, step, value))
+            gone += [path.name for path in paths]
+        kept = [row.step for row in world.table().checkpoints(grant.number)]
+        assert kept == [5, 4, 1, 0]  # two newest; best if maximised; best if minimised
+        assert sorted(gone) == ["1-2.ckpt", "1-3.ckpt"]
+
+    def test_a_checkpoint_of_nan_is_never_the_best(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        for step, value in enumerate((math.nan, 0.5, 0.1, 0.2, 0.3)):
+            world.table().add_checkpoint("a", grant, checkpoint(grant, step, value))
+        kept = [(row.step, row.value) for row in world.table().checkpoints()]
+        assert kept == [(4, 0.3), (3, 0.2), (2, 0.1), (1, 0.5)]
+
+    def test_I9_a_paused_trial_keeps_a_checkpoint_under_its_last_fence(
+        self, world: AllocationWorld
+    ) -> None:
+        slots = world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        for fence in (1, 2, 3):
+            table.add_checkpoint("a", grant, checkpoint(grant, 10 * fence, 0.5))
+            assert table.release("a", grant, "paused", ended="pause")
+            [line] = table.trials()
+            newest = table.checkpoints(grant.number)[0]
+            assert (line.state, line.fence, newest.fence) == ("paused", fence, fence)
+            with pytest.raises(LeaseLost):  # it comes too late: the segment is over
+                table.add_checkpoint("a", grant, checkpoint(grant, 99, 0.9))
+            again = table.acquire("a", grant.number, slots)
+            assert again is not None
+            grant = again
+
+    def test_training_seconds_add_up_over_segments(self, world: AllocationWorld) -> None:
+        slots = world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        for seconds in (2.0, 3.0):
+            table.set_progress(
+                "a", grant, startup=0.1, position_from=0, position_to=1, trained=seconds, horizon=9
+            )
+            table.release("a", grant, "paused", ended="pause")
+            again = table.acquire("a", grant.number, slots)
+            assert again is not None
+            grant = again
+        assert table.trained_before(grant.number, grant.fence) == 5.0
+        assert table.trained_before(grant.number, 2) == 2.0
+        table.set_progress(
+            "a", grant, startup=None, position_from=1, position_to=2, trained=None, horizon=None
+        )
+        assert table.trials()[0].horizon == 9
+        assert [row.fence for row in table.segments()] == [1, 2, 3]
+        [running] = [row for row in table.segments() if row.ended is None]
+        assert (running.position_from, running.startup) == (1, None)

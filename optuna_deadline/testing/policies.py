@@ -1,0 +1,170 @@
+"""A conformance suite for policies, in the style of Optuna's own for samplers.
+
+Subclass :class:`PolicyTestCase` in a test module and override its ``policy`` fixture. Needs pytest
+and hypothesis.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from optuna_deadline.forecasting.overheads import Overhead
+from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.policies import (
+    Pause,
+    Plan,
+    Policy,
+    Report,
+    Retire,
+    Run,
+    Snapshot,
+    TrialView,
+)
+
+_STATES = ["ready", "running", "running", "paused", "paused", "retired", "complete"]
+_SPEEDUPS: list[dict[int, float]] = [{}, {2: 1.9, 4: 3.5}, {2: 0.8}, {2: 1.2, 4: 1.1}]
+_often = settings(
+    max_examples=100,
+    deadline=None,
+    # Fixtures are values here, and several classes inherit one test.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+)
+
+
+@st.composite
+def trial_views(draw: st.DrawFn, number: int) -> TrialView:
+    """A trial in any state, diverged ones and ones without a report included."""
+    state = draw(st.sampled_from(_STATES))
+    steps = draw(st.integers(0, 20)) if state != "ready" else 0
+    scores = st.one_of(st.floats(-10, 10), st.just(-math.inf))
+    reports = tuple(
+        Report(step, draw(scores), 1.0 + step * draw(st.floats(0.5, 2))) for step in range(steps)
+    )
+    return TrialView(
+        number=number,
+        state=state,
+        slots=draw(st.sampled_from([1, 1, 2, 4])) if state == "running" else 0,
+        reports=reports,
+        changed=draw(st.floats(0, 100)),
+        horizon=draw(st.sampled_from([None, 20, 81])),
+        step_seconds=draw(st.sampled_from([None, 0.5, 3.0])) if reports else None,
+    )
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """A study as a planner may find it: slots may have been lost, gangs may not scale."""
+    worker = draw(st.integers(1, 4))
+    return Snapshot(
+        now=100.0,
+        started=0.0,
+        deadline=100.0 + draw(st.floats(0, 1000)),
+        capacity=worker * draw(st.integers(1, 3)),
+        largest_gang=worker,
+        trials=tuple(draw(trial_views(number)) for number in range(draw(st.integers(0, 12)))),
+        speedup=Speedup(draw(st.sampled_from(_SPEEDUPS))),
+        overhead=Overhead(draw(st.floats(0.1, 20)), 0.5),
+    )
+
+
+def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
+    """The snapshot in which a plan has been carried out at once, before any new report."""
+    after = []
+    for view in before.trials:
+        order = plan.orders.get(view.number)
+        slots = order.slots if isinstance(order, Run) else 0
+        state = view.state
+        if isinstance(order, Run):
+            state = "running"
+        elif isinstance(order, Pause) and view.state != "ready":
+            state = "paused"
+        elif isinstance(order, Retire):
+            state = "retired"
+        changed = before.now if slots != view.slots else view.changed
+        after.append(replace(view, state=state, slots=slots, changed=changed))
+    first = max((view.number for view in before.trials), default=-1) + 1
+    new = [TrialView(first + i, "running", 1, changed=before.now) for i in range(plan.start)]
+    return replace(before, trials=(*after, *new))
+
+
+class PolicyTestCase:
+    """What holds of every plan of every policy, tried on thousands of studies.
+
+    Example:
+        ```python
+        class TestMine(PolicyTestCase):
+            @pytest.fixture
+            def policy(self):
+                return Mine()
+        ```
+    """
+
+    @pytest.fixture
+    def policy(self) -> Policy:
+        """Override this one."""
+        raise NotImplementedError("Override the fixture `policy`.")
+
+    @given(view=snapshots())
+    @_often
+    def test_never_more_than_there_is(self, policy: Policy, view: Snapshot) -> None:
+        """The plan fits into the pool, new trials included."""
+        assert 0 <= policy.plan(view).slots <= view.capacity
+
+    @given(view=snapshots())
+    @_often
+    def test_gangs_fit_on_one_worker(self, policy: Policy, view: Snapshot) -> None:
+        """No gang is larger than the largest worker."""
+        runs = [o for o in policy.plan(view).orders.values() if isinstance(o, Run)]
+        assert all(1 <= order.slots <= view.largest_gang for order in runs)
+
+    @given(view=snapshots())
+    @_often
+    def test_every_living_trial_has_one_order(self, policy: Policy, view: Snapshot) -> None:
+        """Nobody is forgotten, and the dead are left alone."""
+        assert set(policy.plan(view).orders) == {t.number for t in view.trials if t.alive}
+
+    @given(view=snapshots())
+    @_often
+    def test_every_order_has_its_reason(self, policy: Policy, view: Snapshot) -> None:
+        """A user can read why."""
+        assert all(order.reason for order in policy.plan(view).orders.values())
+
+    @given(view=snapshots())
+    @_often
+    def test_the_same_again(self, policy: Policy, view: Snapshot) -> None:
+        """A plan is a function of the snapshot alone."""
+        assert policy.plan(view) == policy.plan(view)
+
+    @given(view=snapshots(), seed=st.integers(0, 2**32))
+    @_often
+    def test_the_order_of_trials_does_not_matter(
+        self, policy: Policy, view: Snapshot, seed: int
+    ) -> None:
+        """Trials come from a table, which has no order."""
+        shuffled = list(view.trials)
+        random.Random(seed).shuffle(shuffled)
+        assert policy.plan(replace(view, trials=tuple(shuffled))) == policy.plan(view)
+
+    @given(view=snapshots())
+    @_often
+    def test_no_flapping(self, policy: Policy, view: Snapshot) -> None:
+        """Planning again on the result changes nothing."""
+        after = carried_out(view, policy.plan(view))
+        again = policy.plan(after)
+        for trial in after.trials:
+            order = again.orders.get(trial.number)
+            assert (order.slots if isinstance(order, Run) else 0) == trial.slots, order
+        assert again.start == 0
+
+    @given(view=snapshots())
+    @_often
+    def test_nothing_starts_when_the_time_is_over(self, policy: Policy, view: Snapshot) -> None:
+        """No new trial at the deadline or after it."""
+        if any(trial.step_seconds for trial in view.trials):
+            assert policy.plan(replace(view, now=view.deadline)).start == 0

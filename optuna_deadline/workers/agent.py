@@ -1,0 +1,345 @@
+"""The worker: holds slots, runs the segments that the plan wants here, obeys its directives."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from optuna.study import Study
+from optuna.trial import Trial
+
+from optuna_deadline.allocation.records import Desired, Orders, Slot
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.crashpoints import crashpoint
+from optuna_deadline.directives import Directive, Kind, directive_for
+from optuna_deadline.errors import DeadlineError, LeaseLost
+from optuna_deadline.forecasting.overheads import closing_seconds
+from optuna_deadline.workers.clerk import Clerk
+from optuna_deadline.workers.devices import Offer, host_name
+from optuna_deadline.workers.errors import DATABASE_AWAY
+from optuna_deadline.workers.gang import Gang, Verdict
+from optuna_deadline.workers.hearing import Hearing
+from optuna_deadline.workers.launch import find_resume, launch
+from optuna_deadline.workers.objective import ObjectiveSource
+from optuna_deadline.workers.switchboard import Switchboard
+from optuna_deadline.workers.trust import Trust
+from optuna_deadline.workers.verdicts import judge
+from optuna_deadline.workers.watchdog import Watchdog
+
+_logger = logging.getLogger("optuna_deadline")
+
+#: Seconds to wait for killed ranks on the way out.
+_FAREWELL = 3.0
+_LISTEN = 0.2  # seconds between two looks at the clock
+
+
+class Agent:
+    """One worker process's loop.
+
+    Two threads share the work. The caller's hears the ranks and minds the time, and never touches
+    the database; the clerk's carries out passes that do. So a stalled database neither blocks the
+    ranks' pipes nor lets the deadline pass unseen.
+
+    Args:
+        study: The Optuna study; only this process and the planner touch it.
+        table: The allocation table.
+        source: The objective for the ranks.
+        offer: The slots that this worker brings.
+        folder: Where the study's checkpoints go.
+        poll: Seconds between two looks at the plan.
+        replan: Called when something happened that the planner should see.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        table: AllocationStore,
+        source: ObjectiveSource,
+        offer: Offer,
+        folder: Path,
+        *,
+        poll: float = 1.0,
+        replan: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.id = str(uuid.uuid4())
+        self.host = host_name()
+        self._study = study
+        self._direction = study.direction.name.lower()
+        self._table = table
+        self._offer = offer
+        self._folder = folder
+        self._poll = poll
+        self._replan = replan
+        self._gangs: dict[int, Gang] = {}
+        self._slots: list[Slot] = []
+        self._slowest_stop = 0.3
+        self._deadline = float("inf")  # on the monotonic clock
+        self._leaving: str | None = None
+        self._settled = False
+        self._evicted = False  # another worker offers its GPUs now
+        self._next_poll = 0.0
+        self._watchdog = Watchdog()
+        self._trust = Trust(table, self.id, self._watchdog)
+        self._board = Switchboard(source, None if offer.gpus else 1, self._watchdog)
+        self._clerk = Clerk(self._carry_out)
+
+    def wake(self) -> None:
+        """Look at the plan now; callable from any thread or signal handler."""
+        self._board.wake()
+
+    def leave(self, why: str) -> None:
+        """Checkpoint everything, release it, and return from :meth:`run`."""
+        self._leaving = why
+        self.wake()
+
+    def register(self) -> None:
+        """Join the pool; from now on the leases tick."""
+        sent = time.monotonic()
+        self._slots = self._table.register(
+            self.id, self.host, os.getpid(), self._offer.devices, self._offer.cpus
+        )
+        crashpoint("register.trust")
+        self._trust.start(sent)
+
+    def run(self, check: Callable[[], None] = lambda: None) -> None:
+        """Train until the study is settled or somebody asks to leave.
+
+        Args:
+            check: Called in each round; what it raises ends the worker.
+
+        Raises:
+            DeadlineError: The objective cannot be loaded.
+            StudyGone: The study was deleted.
+        """
+        self._clerk.start()
+        try:
+            while not self._finished():
+                self._board.replace_dead(list(self._gangs.values()))
+                self._listen()
+                self._mind_the_time()
+                self._clerk.check()
+                check()
+        finally:
+            idle = self._clerk.end(_FAREWELL)
+            self._kill_all()
+            if idle:  # else the database hangs: what we hold is reaped
+                with suppress(LeaseLost, *DATABASE_AWAY):
+                    self._abandon()
+                    self._table.leave(self.id)
+
+    def close(self) -> None:
+        """End every process of this worker."""
+        self._board.close()
+        self._watchdog.close()
+
+    def _kill_all(self) -> None:
+        """On the way out by an error: nobody trains on."""
+        gangs = dict(self._gangs)
+        for gang in gangs.values():
+            gang.kill()
+        end = time.monotonic() + _FAREWELL
+        while any(not gang.over for gang in gangs.values()) and time.monotonic() < end:
+            self._board.listen(gangs, 0.05)
+
+    def _abandon(self) -> None:
+        """The slots are free for others."""
+        for gang in self._gangs.values():
+            if gang.over and not gang.lost:
+                self._table.release(self.id, gang.grant, "paused", ended="abandoned")
+
+    def _finished(self) -> bool:
+        return not self._gangs and (self._settled or self._leaving is not None)
+
+    def _listen(self) -> None:
+        was_ready = self._board.zygote.ready
+        news = self._board.listen(self._gangs, _LISTEN)
+        if news or self._board.zygote.ready != was_ready:
+            self._next_poll = 0.0
+            self._clerk.wake()
+        elif any(gang.writes or gang.over for gang in list(self._gangs.values())):
+            self._clerk.wake()
+
+    def _carry_out(self) -> float:
+        """One pass: keep the leases, follow the plan, write down what the ranks said."""
+        now = time.monotonic()
+        try:
+            if self._trust.due:
+                self._renew()
+            for gang in list(self._gangs.values()):
+                self._write(gang)
+            if now >= self._next_poll:
+                self._next_poll = now + self._poll
+                orders = self._table.orders(self.id)
+                self._deadline = now + orders.deadline - orders.now
+                self._settled = orders.settled
+                self._follow(orders)
+            self._trust.back()
+        except DATABASE_AWAY as error:
+            self._trust.away(error)
+            self._next_poll = time.monotonic() + 0.5
+            time.sleep(0.1)
+        return max(0.0, min(self._next_poll - time.monotonic(), _LISTEN))
+
+    def _renew(self) -> None:
+        mine = [gang for gang in self._gangs.values() if not gang.lost]
+        renewal = self._trust.renew([pair for gang in mine for pair in gang.grant.slots])
+        if renewal.offers is not None and renewal.offers < self._offer.size:
+            self._offer_again()
+        for gang in mine:
+            if not renewal.kept.issuperset(gang.grant.slots):
+                _logger.warning("Trial %d lost its slots; its ranks are killed.", gang.number)
+                gang.lost = True
+                gang.kill()
+            else:
+                gang.trust(self._trust.until)
+
+    def _offer_again(self) -> None:
+        """Others took this worker for dead and its slots for theirs to offer."""
+        try:
+            self.register()
+        except DeadlineError as error:
+            if not self._evicted:
+                _logger.warning("This worker was silent for too long: %s", error)
+            self._evicted = True
+            self._slots = [slot for slot in self._table.slots() if slot.provider == self.id]
+        else:
+            self._evicted = False
+            _logger.warning("This worker was silent for too long, and offers its slots again.")
+
+    def _follow(self, orders: Orders) -> None:
+        wanted = {line.number: line for line in orders.desired}
+        for gang in self._gangs.values():
+            line = wanted.get(gang.number)
+            if line is None or line.owner != self.id or line.fence != gang.grant.fence:
+                if gang.verdict is None:
+                    gang.lost = True
+                    gang.kill()
+                continue
+            gang.direct(self._directive(gang, line))
+        for line in orders.desired:
+            if line.owner == self.id and line.number not in self._gangs:
+                # Granted, but the answer was lost: no rank of ours runs under this fence.
+                self._table.disown(self.id, line.number, line.fence)
+        in_time = self._deadline - time.monotonic() > closing_seconds(self._slowest_stop)
+        if self._leaving is None and in_time and self._board.zygote.ready:
+            for line in orders.desired:
+                self._start(line)
+
+    def _directive(self, gang: Gang, line: Desired) -> Directive:
+        if self._leaving is not None:
+            return Directive(Kind.PAUSE, self._leaving)
+        if gang.directive.leave:
+            return gang.directive  # on its way out already
+        asked = directive_for(line, self.id, gang.size)
+        return asked if asked.leave else gang.directive
+
+    def _start(self, line: Desired) -> None:
+        ready = line.owner is None and line.mode == "run" and line.worker == self.id
+        if not ready or line.number in self._gangs:
+            return
+        busy = {slot for gang in self._gangs.values() for slot, _ in gang.grant.slots}
+        free = [slot.id for slot in self._slots if slot.id not in busy]
+        if len(free) < line.slots:
+            return
+        # Everything that reads comes first: a failure after the grant would hold idle slots.
+        self._study.get_trials(deepcopy=False)  # Optuna's cache must know what others opened
+        trial = Trial(self._study, line.trial_id)
+        resume = find_resume(self._table, line.number)
+        trained = self._table.trained_before(line.number, line.fence + 1)
+        sent = time.monotonic()
+        grant = self._table.acquire(self.id, line.number, free[: line.slots])
+        if grant is None or time.monotonic() >= self._trust.until:
+            return  # frozen since it was sent: somebody else may have the slots by now
+        gang = Gang(grant, line.failures, trained, granted_at=sent)
+        gang.listener = Hearing(self._table, self.id, gang, trial)
+        self._gangs[line.number] = gang
+        launch(
+            self._board.zygote, gang, resume, self._folder, self._direction,
+            self._trust.until, self._table.grace,
+        )  # fmt: skip
+
+    def _write(self, gang: Gang) -> None:
+        """Write down, in order, what a gang said; its last line is the release."""
+        try:
+            while gang.writes:
+                gang.writes[0]()
+                gang.writes.popleft()
+                self._replan()
+            if gang.progress_changed and not gang.over:
+                self._write_progress(gang)
+        except LeaseLost:
+            gang.lost = True
+            gang.writes.clear()
+            gang.kill()
+        if gang.over and all(rank.closed for rank in gang.ranks) and not gang.writes:
+            self._finish(gang)
+
+    def _write_progress(self, gang: Gang) -> None:
+        progress = gang.progress
+        self._table.set_progress(
+            self.id,
+            gang.grant,
+            startup=progress.startup,
+            position_from=progress.start,
+            position_to=progress.position,
+            trained=progress.trained,
+            horizon=progress.horizon,
+        )
+        gang.progress_changed = False
+
+    def _finish(self, gang: Gang) -> None:
+        """Release a gang that has exited; called again where the database was away."""
+        if gang.verdict is None:
+            gang.verdict = self._judge(gang)
+        if not gang.lost:
+            with suppress(LeaseLost):
+                if gang.progress_changed:
+                    self._write_progress(gang)
+            self._table.release(
+                self.id,
+                gang.grant,
+                gang.verdict.state,
+                ended="shutdown" if self._leaving else gang.verdict.ended,
+                value=gang.verdict.value,
+                stop=gang.stop_seconds,
+                failures=gang.verdict.failures,
+            )
+        del self._gangs[gang.number]
+        self._next_poll = 0.0
+        self._replan()
+
+    def _judge(self, gang: Gang) -> Verdict:
+        verdict = judge(gang)
+        if gang.directed_at is not None:
+            gang.stop_seconds = time.monotonic() - gang.directed_at
+            self._slowest_stop = max(self._slowest_stop, gang.stop_seconds)
+        if verdict.words and not gang.lost:
+            _logger.warning("Trial %d: %s", gang.number, verdict.words)
+        if verdict.ended in ("complete", "deadline") and gang.silent:
+            _logger.warning(
+                "Trial %d never reported: call trial.report(value, step) in the objective, or "
+                "nothing can be decided about it.",
+                gang.number,
+            )
+        return verdict
+
+    def _mind_the_time(self) -> None:
+        """What must happen even while the database does not answer."""
+        now = time.monotonic()
+        gangs = list(self._gangs.values())
+        if now >= self._deadline - closing_seconds(self._slowest_stop):
+            for gang in gangs:
+                gang.direct(Directive(Kind.STOP, "the deadline", deadline=True))
+        elif self._trust.fading(self._slowest_stop):
+            for gang in gangs:
+                if not gang.directive.leave:
+                    gang.direct(Directive(Kind.PAUSE, "the database does not answer"))
+        for gang in gangs:
+            gang.kill_stragglers()
+            if gang.directive.deadline and now >= self._deadline - 0.4:
+                gang.kill()

@@ -1,0 +1,195 @@
+"""A running segment from the worker's side: its ranks, what they say, and how it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from optuna_deadline.allocation.records import Grant
+from optuna_deadline.directives import KEEP, Directive
+from optuna_deadline.workers.watchdog import kill_rank
+
+if TYPE_CHECKING:
+    from optuna_deadline.workers.link import RawLink
+
+#: Seconds that the other ranks get once one of them is dead.
+_SIBLINGS = 3.0
+
+
+@dataclass
+class Rank:
+    """One rank as the worker knows it."""
+
+    index: int
+    link: RawLink
+    pid: int | None = None
+    end: tuple[str, Any] | None = None  #: its last words: (kind, payload)
+    closed: bool = False
+    exit_code: int | None = None
+    orphaned: bool = False  #: nobody will tell its exit code: the zygote died
+    lock: threading.Lock = field(default_factory=threading.Lock)  #: of what is sent to it
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has exited."""
+        return self.exit_code is not None or (self.orphaned and self.closed)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a released segment means for its trial."""
+
+    state: str  #: the trial's next state
+    ended: str  #: why the segment ended: pause, resize, deadline, shutdown, died, ...
+    value: float | None = None
+    failures: int = 0
+    words: str = ""  #: for the log, where something went wrong
+
+
+class Listener(Protocol):
+    """Takes what the ranks of one gang say."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether the trial has never reported, in this segment or before."""
+
+    def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
+        """Take one message."""
+
+
+@dataclass
+class Progress:
+    """How far and how fast the segment has come."""
+
+    startup: float | None = None
+    start: float | None = None
+    position: float | None = None
+    trained: float | None = None
+    horizon: int | None = None
+
+
+@dataclass
+class Gang:
+    """A segment in flight, shared by the thread that hears its ranks and the one that writes.
+
+    ``writes`` are carried out in order, and again while the database is away: no report overtakes
+    another, and none is lost.
+    """
+
+    grant: Grant
+    failures: int
+    trained_before: float
+    granted_at: float = field(default_factory=time.monotonic)
+    ranks: list[Rank] = field(default_factory=list)
+    directive: Directive = KEEP
+    directed_at: float | None = None
+    progress: Progress = field(default_factory=Progress)
+    progress_changed: bool = False
+    writes: deque[Callable[[], None]] = field(default_factory=deque)
+    answered: dict[int, Directive] = field(default_factory=dict)
+    ended_at: float | None = None
+    stop_seconds: float | None = None  #: from the directive to the last rank's exit
+    verdict: Verdict | None = None
+    lost: bool = False
+    saved: bool = False  #: whether the table has a checkpoint of this segment
+    listener: Listener | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)  #: of its directive
+
+    @property
+    def number(self) -> int:
+        """The trial's number."""
+        return self.grant.number
+
+    @property
+    def size(self) -> int:
+        """How many slots it has."""
+        return self.grant.size
+
+    @property
+    def over(self) -> bool:
+        """Whether every rank has exited."""
+        return all(rank.gone for rank in self.ranks)
+
+    @property
+    def silent(self) -> bool:
+        """Whether the trial has never reported, in this segment or before."""
+        return self.listener is None or self.listener.silent
+
+    def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
+        """Take what a rank said."""
+        assert self.listener is not None
+        self.listener.hear(rank, message)
+
+    def direct(self, directive: Directive) -> None:
+        """Tell every rank; a later directive replaces an earlier one."""
+        with self.lock:
+            now = self.directive
+            if directive.kind is now.kind and directive.deadline == now.deadline:
+                return
+            self.directive = Directive(
+                directive.kind, directive.reason, now.seq + 1, directive.deadline
+            )
+            if self.directed_at is None and directive.leave:
+                self.directed_at = time.monotonic()
+            for rank in list(self.ranks):
+                self._send(rank, ("directive", self.directive))
+
+    def enlist(self, rank: Rank) -> None:
+        """Take in a rank and tell it what has been directed already; the caller holds the lock."""
+        self.ranks.append(rank)
+        if self.directive is not KEEP:
+            self._send(rank, ("directive", self.directive))
+
+    def agree(self, call: int) -> Directive:
+        """The directive for the n-th question, the same for whichever rank asks."""
+        return self.answered.setdefault(call, self.directive)
+
+    def answer(self, rank: Rank, question: int, good: bool, value: Any) -> None:
+        """Answer one question."""
+        self._send(rank, ("answer", question, good, value))
+
+    def trust(self, until: float) -> None:
+        """Let the ranks believe in their slots until then."""
+        for rank in self.ranks:
+            self._send(rank, ("trust", until))
+
+    def kill(self) -> None:
+        """End every rank now."""
+        for rank in self.ranks:
+            if rank.pid is None:  # forked or not, nobody has told us: it ends itself
+                self._send(rank, ("trust", 0.0))
+            elif not rank.gone:
+                kill_rank(rank.pid)
+
+    def kill_stragglers(self) -> None:
+        """Once one rank has ended, the others get a moment: a lost peer may hang them for long."""
+        if not any(rank.gone or rank.end for rank in self.ranks):
+            return
+        now = time.monotonic()
+        if self.ended_at is None:
+            self.ended_at = now
+        elif now - self.ended_at > _SIBLINGS:
+            self.kill()
+
+    def last_words(self) -> tuple[str, Any]:
+        """How the segment ended: the first rank's words, but a rank that died without any wins."""
+        dead = next((rank for rank in self.ranks if rank.end is None), None)
+        if dead is not None:
+            return "died", dead.exit_code
+        first = self.ranks[0].end
+        assert first is not None
+        errors = [rank.end for rank in self.ranks if rank.end and rank.end[0] == "error"]
+        return errors[0] if errors else first
+
+    @staticmethod
+    def _send(rank: Rank, message: tuple[Any, ...]) -> None:
+        with rank.lock:
+            if rank.closed or rank.gone:
+                return
+            with suppress(OSError):  # it has just ended; its last words are still to be read
+                rank.link.send(message)

@@ -1,0 +1,101 @@
+"""A rank's pipe to its worker: questions, statements, and directives that arrive by themselves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from optuna_deadline.directives import KEEP, Directive
+
+if TYPE_CHECKING:
+    RawLink = Connection[Any, Any]
+else:
+    RawLink = Connection  # generic for the type checker only
+
+
+#: Exit code of a rank whose worker has not renewed in time, which is not the trial's fault.
+UNTRUSTED = 75
+
+
+class Link:
+    """The rank's end. A thread reads; a closed pipe ends the rank, so no orphan goes on.
+
+    So does the end of trust: the watchdog may be dead or frozen just when the worker is, or may
+    never have heard of this rank. A rank that is frozen as well and wakes when its slots have gone
+    to somebody else must not even run until its thread does: that long after trust, the kernel's
+    own timer kills it. Objectives therefore have no SIGALRM of their own.
+
+    Args:
+        raw: The pipe.
+        trusted_until: On :func:`time.monotonic`; the worker moves it as it renews its leases.
+        grace: Nobody else gets the slots for so long after.
+    """
+
+    def __init__(self, raw: RawLink, trusted_until: float, grace: float) -> None:
+        if time.monotonic() >= trusted_until:
+            os._exit(UNTRUSTED)  # forked too late: the slots may be somebody else's
+        self._grace = grace
+        self._trust(trusted_until)
+        self.newest: Directive = KEEP
+        self._raw = raw
+        self._lock = threading.Lock()
+        self._ids = itertools.count()
+        self._answers: dict[int, queue.Queue[tuple[bool, Any]]] = {}
+        threading.Thread(target=self._read, name="optuna-deadline-link", daemon=True).start()
+
+    def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Let the worker do it, and wait for the answer or its error."""
+        number = next(self._ids)
+        answer: queue.Queue[tuple[bool, Any]] = queue.Queue(1)
+        self._answers[number] = answer
+        self._send(("ask", number, method, args, kwargs))
+        good, value = answer.get()
+        del self._answers[number]
+        if not good:
+            raise value
+        return value
+
+    def tell(self, what: str, **facts: Any) -> None:
+        """Say something; nothing comes back."""
+        self._send(("tell", what, facts))
+
+    def end(self, kind: str, payload: Any) -> None:
+        """Say how the objective ended."""
+        self._send(("end", kind, payload))
+
+    def _trust(self, until: float) -> None:
+        self._trusted_until = until
+        left = until + self._grace - time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, max(left, 0.001))
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        with self._lock:
+            try:
+                self._raw.send(message)
+            except OSError:
+                os._exit(1)
+
+    def _read(self) -> None:
+        while True:
+            left = self._trusted_until - time.monotonic()
+            try:
+                if not self._raw.poll(max(0.0, left)):
+                    if left <= 0:
+                        os._exit(UNTRUSTED)
+                    continue
+                kind, *rest = self._raw.recv()
+            except (EOFError, OSError):
+                os._exit(1)  # the worker is gone: its slots are no longer ours
+            if kind == "directive":
+                self.newest = rest[0]
+            elif kind == "trust":
+                self._trust(rest[0])
+            else:
+                number, good, value = rest
+                self._answers[number].put((good, value))

@@ -1,0 +1,131 @@
+"""The user's objective on its way into the ranks: by place in a file, or by value."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cloudpickle
+import optuna
+
+from optuna_deadline.errors import DeadlineError
+
+Objective = Callable[[Any], float]
+
+_loading = False
+
+
+class LoadingStops(BaseException):
+    """A script without a ``__main__`` guard has come to the line that would tune again."""
+
+
+def stop_if_loading() -> None:
+    """Called where a run begins: a process that only loads the objective goes no further."""
+    if _loading:
+        raise LoadingStops
+
+
+@contextmanager
+def _loading_only() -> Iterator[None]:
+    """Import a user's script for its objective alone: what begins a study stops the import."""
+    global _loading
+
+    def stop(*args: object, **kwargs: object) -> NoReturn:
+        raise LoadingStops
+
+    names = [(optuna, "create_study"), (optuna, "load_study"), (optuna.study.Study, "optimize")]
+    before = [getattr(owner, name) for owner, name in names]
+    _loading = True
+    for owner, name in names:
+        setattr(owner, name, stop)
+    try:
+        yield
+    finally:
+        _loading = False
+        for (owner, name), value in zip(names, before, strict=True):
+            setattr(owner, name, value)
+
+
+@dataclass(frozen=True)
+class ObjectiveSource:
+    """Enough for a fresh process to have the objective."""
+
+    place: str | None = None  #: "train.py:objective" or "package.module:objective"
+    pickled: bytes | None = None
+    path: list[str] = field(default_factory=list)
+    folder: str = ""
+
+    def load(self) -> Objective:
+        """Import or unpickle it.
+
+        Raises:
+            DeadlineError: The file, the module or the name in it does not exist.
+        """
+        sys.path[:] = [*self.path, *(p for p in sys.path if p not in self.path)]
+        if self.pickled is not None:
+            loaded: Objective = cloudpickle.loads(self.pickled)
+            return loaded
+        assert self.place is not None
+        return _import(self.place)
+
+
+def source_of(objective: str | Objective) -> ObjectiveSource:
+    """Describe an objective that was given as "file.py:name", "module:name" or a callable.
+
+    Raises:
+        DeadlineError: It is none of these, or its file does not exist.
+    """
+    path, folder = list(sys.path), os.getcwd()
+    if callable(objective):
+        # By value: a function in a script or a notebook cell exists nowhere else.
+        return ObjectiveSource(pickled=cloudpickle.dumps(objective), path=path, folder=folder)
+    where, separator, name = objective.rpartition(":")
+    if not separator or not where or not name:
+        raise DeadlineError(
+            f"{objective!r} names no objective: write FILE.py:FUNCTION or MODULE:FUNCTION."
+        )
+    if where.endswith(".py"):
+        file = Path(where).resolve()
+        if not file.is_file():
+            raise DeadlineError(f"There is no file {where} with an objective; check the path.")
+        return ObjectiveSource(
+            place=f"{file}:{name}", path=[str(file.parent), *path], folder=folder
+        )
+    return ObjectiveSource(place=objective, path=[folder, *path], folder=folder)
+
+
+def _import(place: str) -> Objective:
+    where, _, name = place.rpartition(":")
+    if where.endswith(".py"):
+        stem = Path(where).stem
+        spec = importlib.util.spec_from_file_location(stem, where)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[stem] = module  # so that what it defines can be pickled by name
+        with _loading_only(), suppress(LoadingStops):
+            spec.loader.exec_module(module)
+    else:
+        try:
+            module = importlib.import_module(where)
+        except ModuleNotFoundError as error:
+            if error.name is None or not where.startswith(error.name):
+                raise
+            raise DeadlineError(
+                f"There is no module {where!r} to import; check its name."
+            ) from None
+    found = module
+    for part in name.split("."):
+        found = getattr(found, part, None)  # type: ignore[assignment]
+    if not callable(found):
+        public = ", ".join(
+            key for key, value in vars(module).items() if callable(value) and key[0] != "_"
+        )
+        raise DeadlineError(f"{where} has no objective {name!r} (it has: {public or 'nothing'}).")
+    return found

@@ -1,0 +1,58 @@
+"""The database's clock is set forward or back while workers hold slots."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from sql_world import World
+
+from optuna_deadline.allocation.clock import EvenClock
+from optuna_deadline.allocation.table import AllocationTable
+
+
+def test_who_has_just_started_does_not_reap_by_a_clock_that_it_does_not_know(world: World) -> None:
+    world.time = time.time()
+    world.tables["pool"] = AllocationTable(
+        world.engine, "pool", world.study_id, ttl=0.4, grace=0.2, now=lambda: world.time
+    )
+    world.join("a", cpus=1)
+    world.grant("a")
+    world.time -= 1000  # as if the clock had been set forward since
+    table = AllocationTable(world.engine, "pool", world.study_id, ttl=0.4, grace=0.2)
+    assert table.slots()[0].holder == "a" and table.reap() == 0
+    time.sleep(0.4)
+    assert table.reap() == 0
+    time.sleep(0.3)
+    assert table.reap() == 1  # not renewed for a lease and its grace
+
+
+@pytest.mark.parametrize("step", [-3600.0, -1.0, 1.0, 3600.0])
+def test_a_step_is_seen_and_forgotten(step: float) -> None:
+    clock, now = EvenClock(), time.monotonic()
+    clock.note(1000.0, now - 100, now - 99.9)
+    clock.note(1090.0, now - 10, now - 9.9)
+    assert clock.vouches(90, 0.2) and not clock.vouches(101, 0.2)
+    clock.note(1095.0 + step, now - 5, now - 4.9)
+    assert clock.vouches(4, 0.2) and not clock.vouches(6, 0.2)
+
+
+def test_a_slow_reading_is_no_step_and_vouches_for_nothing() -> None:
+    clock, now = EvenClock(), time.monotonic()
+    clock.note(1000.0, now - 100, now - 99.9)
+    clock.note(1091.0, now - 10, now - 0.1)
+    assert not clock.vouches(50, 1.0)
+    clock.note(1100.0, now - 0.1, now)
+    assert clock.vouches(50, 1.0)
+
+
+def test_a_clock_set_back_keeps_no_dead_worker_alive(world: World) -> None:
+    world.join("a", cpus=1)
+    world.grant("a")
+    assert world.table().elect("a") is None  # "planner" rules
+    world.time -= 3600
+    assert world.table().workers() == []
+    assert world.table().elect("a") is not None
+    assert world.table().reap() == 1
+    world.join("b", cpus=1)
+    assert [slot.device for slot in world.table().slots()] == ["cpu:0"]

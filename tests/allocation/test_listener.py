@@ -1,0 +1,146 @@
+"""LISTEN makes things quick, and nothing depends on it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+from sql_world import World
+
+from optuna_deadline.allocation import engine as engines
+from optuna_deadline.allocation.listener import Listener
+from optuna_deadline.allocation.notices import concerns
+from optuna_deadline.testing.postgres import PostgresServer
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture(params=["psycopg2", "psycopg"])
+def world(request: pytest.FixtureRequest, postgres_url: str) -> World:
+    """A table on PostgreSQL, through each driver."""
+    pytest.importorskip(request.param)
+    url = postgres_url.replace("psycopg2", request.param)
+    request.getfixturevalue("storage")["url"] = url
+    made: World = request.getfixturevalue("make_world")()
+    return made
+
+
+@pytest.fixture
+def storage() -> dict[str, str]:
+    """Where the test's world is."""
+    return {}
+
+
+@pytest.fixture
+def storage_url(storage: dict[str, str]) -> str:
+    """As :func:`world` has chosen."""
+    return storage["url"]
+
+
+class Heard:
+    """Counts wakes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.changed = threading.Condition()
+
+    def __call__(self) -> None:
+        """One more."""
+        with self.changed:
+            self.count += 1
+            self.changed.notify_all()
+
+    def wait(self, count: int, seconds: float = 10) -> bool:
+        """Whether so many wakes came in time."""
+        with self.changed:
+            return self.changed.wait_for(lambda: self.count >= count, seconds)
+
+
+@pytest.fixture
+def listening(world: World) -> Iterator[Heard]:
+    """A listener on the world's pool, connected."""
+    heard = Heard()
+    listener = Listener(world.engine, "pool", "a", heard)
+    listener.start()
+    assert listener.connected.wait(10) and heard.wait(1)
+    yield heard
+    listener.end()
+    assert not listener.is_alive()
+
+
+def test_a_plan_a_release_and_the_end_are_heard(world: World, listening: Heard) -> None:
+    world.join("a")
+    grant = world.grant("a")  # one plan
+    assert listening.wait(2)
+    world.table().release("a", grant, "paused", ended="pause")
+    assert listening.wait(3)
+    world.table().settle("planner", 1)
+    assert listening.wait(4)
+
+
+def test_renewals_reports_and_other_pools_are_not_heard(world: World, listening: Heard) -> None:
+    world.join("a")
+    grant = world.grant("a")
+    assert listening.wait(2)
+    world.table().renew("a", grant.slots)
+    world.table().add_report("a", grant, 1, 0.5, 1.0)
+    world.join("b", host="there", pool="pool 2")
+    term = world.table("pool 2").elect("b")
+    assert term is not None
+    world.table("pool 2").write_plan("b", term, [])
+    world.table().write_plan("planner", 1, [])  # whatever came before it has come by now
+    assert listening.wait(3)
+    assert listening.count == 3
+
+
+def test_a_cut_connection_is_replaced_and_what_was_missed_is_looked_for(
+    world: World, listening: Heard
+) -> None:
+    cut = sa.text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+    )
+    with world.engine.begin() as connection:
+        connection.execute(cut)
+    assert listening.wait(2)  # connected again, hence a look
+    world.join("a")
+    world.plan("a")
+    assert listening.wait(3)
+
+
+def test_without_a_database_it_keeps_trying_and_ends_when_told(postgres: PostgresServer) -> None:
+    engine = sa.create_engine("postgresql+psycopg2://127.0.0.1:1/none")
+    listener = Listener(engine, "pool", "a", lambda: None)
+    listener.start()
+    time.sleep(0.5)
+    assert listener.is_alive() and not listener.connected.is_set()
+    listener.end()
+    assert not listener.is_alive()
+
+
+def test_sqlite_is_polled(sqlite_url: str) -> None:
+    assert not Listener.works_on(engines.connect(sqlite_url))
+
+
+def test_a_notice_names_its_pool_and_whom_it_concerns() -> None:
+    assert concerns("my pool 12 *", "my pool", "a")
+    assert concerns("my pool 12 a,b", "my pool", "a")
+    assert not concerns("my pool 12 b", "my pool", "a")
+    assert not concerns("my pool 12 *", "my", "a")
+
+
+def test_a_plan_for_others_is_passed_over(world: World, listening: Heard) -> None:
+    world.join("a")
+    world.join("b")
+    world.plan("b")
+    number = world.plan("a")
+    assert listening.wait(2)
+    assert listening.count == 2
+    slots = [slot.id for slot in world.table().slots() if slot.provider == "a"]
+    grant = world.table().acquire("a", number, slots[:1])
+    assert grant is not None
+    world.plan("b", number=number)  # "a" is to give it up
+    assert listening.wait(3)

@@ -1,0 +1,89 @@
+"""A database that an older version made is brought to what a new one is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import sqlalchemy as sa
+
+from optuna_deadline.allocation import schema
+from optuna_deadline.allocation.engine import connect
+from optuna_deadline.allocation.migrations import (
+    MIGRATIONS,
+    _follow_deleted_studies,
+    migrate,
+    version,
+)
+from optuna_deadline.errors import SchemaMismatch
+
+HERE = Path(__file__).parent
+
+
+def _make_version_2(url: str) -> None:
+    """The tables as version 2 left them: its statements are kept in a file."""
+    engine = sa.create_engine(url)
+    statements = (HERE / f"schema_2.{engine.dialect.name}.sql").read_text().split(";\n")
+    with engine.begin() as connection:
+        for statement in filter(str.strip, statements):
+            connection.exec_driver_sql(statement)
+        _follow_deleted_studies(connection)
+        connection.execute(sa.insert(schema.version).values(id=1, version=2))
+    engine.dispose()
+
+
+def _options(index: Any) -> str:
+    return repr({k: str(v) for k, v in index.get("dialect_options", {}).items()})
+
+
+def _describe(engine: sa.Engine) -> dict[str, Any]:
+    """All that an inspector sees of our tables."""
+    inspector = sa.inspect(engine)
+    found = {}
+    for name in sorted(n for n in inspector.get_table_names() if n.startswith(schema.PREFIX)):
+        found[name] = {
+            "columns": [
+                (c["name"], str(c["type"]), c["nullable"]) for c in inspector.get_columns(name)
+            ],
+            "key": inspector.get_pk_constraint(name)["constrained_columns"],
+            "indexes": sorted(
+                (str(i["name"]), i["column_names"], _options(i))
+                for i in inspector.get_indexes(name)
+            ),
+            "unique": sorted(u["column_names"] for u in inspector.get_unique_constraints(name)),
+            "foreign": sorted(
+                (f["constrained_columns"], f["referred_table"], str(f["options"]))
+                for f in inspector.get_foreign_keys(name)
+            ),
+            "checks": sorted(str(c["name"]) for c in inspector.get_check_constraints(name)),
+        }
+    return found
+
+
+def test_a_migrated_schema_is_a_fresh_one(storage_url: str) -> None:
+    optuna.storages.RDBStorage(storage_url)
+    _make_version_2(storage_url)
+    migrated = connect(storage_url)
+    with migrated.connect() as connection:
+        assert version(connection) == len(MIGRATIONS)
+    described = _describe(migrated)
+    with migrated.begin() as connection:  # and now from nothing, in the same place
+        for table in reversed(schema.metadata.sorted_tables):
+            table.drop(connection)
+        if migrated.dialect.name == "sqlite":  # it is on Optuna's table and stays
+            connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
+    migrate(migrated)
+    fresh = _describe(migrated)
+    assert described == fresh
+    assert all(fresh[index.table.name]["indexes"] for index in schema.SINCE_3)
+
+
+def test_a_newer_schema_is_refused_in_words(storage_url: str) -> None:
+    optuna.storages.RDBStorage(storage_url)
+    engine = connect(storage_url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(schema.version).values(version=len(MIGRATIONS) + 1))
+    with pytest.raises(SchemaMismatch, match="upgrade optuna-deadline on this machine"):
+        migrate(engine)

@@ -1,0 +1,158 @@
+"""What each role may do, and that no password gets out."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sql_world import World
+
+from optuna_deadline.allocation.engine import connect, disconnect
+from optuna_deadline.allocation.schema import PREFIX
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.cli.studies import open_storage
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.testing.postgres import PostgresServer
+from optuna_deadline.workers.errors import explain
+
+ESSAY = Path(__file__).parents[2] / "docs" / "design" / "allocation.md"
+ROLES = ("viewer", "worker", "planner")
+SECRET = "tr0ub4dor"
+As = Callable[[str], sa.Engine]
+
+
+@pytest.fixture
+def storage_url(postgres_url: str) -> str:
+    """Roles are PostgreSQL's."""
+    return postgres_url
+
+
+@pytest.fixture
+def as_role(world: World, postgres: PostgresServer) -> Iterator[As]:
+    """Engines that log in as the essay's roles, with the essay's rights."""
+    [grants] = re.findall(r"```sql\n(.*?)```", ESSAY.read_text(), re.DOTALL)
+    database = world.engine.url.database
+    names = {role: f"{role}_{database}" for role in ROLES}
+    for role, name in names.items():
+        grants = re.sub(rf"\b{role}\b(?=[; ])(?<!_{role})", name, grants)
+    with world.engine.begin() as connection:
+        for name in names.values():
+            connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql(grants)
+    engines: list[sa.Engine] = []
+
+    def make(role: str) -> sa.Engine:
+        engines.append(sa.create_engine(world.engine.url.set(username=names[role])))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.dispose()
+    with world.engine.begin() as connection:
+        for name in reversed(names.values()):
+            connection.exec_driver_sql(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def _table(world: World, engine: sa.Engine) -> AllocationTable:
+    return AllocationTable(
+        engine, "pool", world.study_id, ttl=30, grace=15, now=lambda: world.time
+    )
+
+
+def refused() -> pytest.RaisesExc[sa.exc.ProgrammingError]:
+    return pytest.raises(sa.exc.ProgrammingError, match="permission denied")
+
+
+@pytest.mark.postgres
+def test_a_viewer_reads_everything_and_writes_nothing(world: World, as_role: As) -> None:
+    world.join("a")
+    grant = world.grant("a")
+    viewer = _table(world, as_role("viewer"))
+    assert viewer.trials() and viewer.slots() and viewer.orders("a").desired
+    assert viewer.events() and viewer.workers() and viewer.segments()
+    for write in (
+        lambda: viewer.renew("a", grant.slots),
+        lambda: viewer.release("a", grant, "paused", ended="pause"),
+        lambda: viewer.add_report("a", grant, 1, 0.5, 1.0),
+        lambda: viewer.elect("v"),
+    ):
+        with refused():
+            write()
+
+
+@pytest.mark.postgres
+def test_a_worker_trains_but_moves_no_deadline_and_rewrites_nothing(
+    world: World, as_role: As
+) -> None:
+    slots = world.join("a")
+    number = world.plan("a")
+    engine = as_role("worker")
+    worker = _table(world, engine)
+    grant = worker.acquire("a", number, slots[:1])
+    assert grant is not None
+    worker.renew("a", grant.slots)
+    worker.add_report("a", grant, 1, 0.5, 1.0)
+    assert worker.release("a", grant, "paused", ended="pause")
+    worker.reap()
+    for statement in (
+        f"UPDATE {PREFIX}study SET deadline = 0",
+        f"UPDATE {PREFIX}report SET value = 1",
+        f"DELETE FROM {PREFIX}event",
+        f"DELETE FROM {PREFIX}trial",
+        f"DROP TABLE {PREFIX}event",
+    ):
+        denied = pytest.raises(sa.exc.ProgrammingError, match=r"permission denied|must be owner")
+        with denied, engine.begin() as connection:
+            connection.exec_driver_sql(statement)
+
+
+@pytest.mark.postgres
+def test_a_worker_cannot_move_anothers_slots_by_our_statements(world: World) -> None:
+    world.join("a", cpus=1)
+    grant = world.grant("a")
+    table = world.table()
+    assert table.renew("b", grant.slots).kept == frozenset()
+    assert not table.release("b", grant, "paused", ended="pause")
+    assert table.reap() == 0 and table.slots()[0].holder == "a"
+    world.time += 46
+    assert table.reap() == 1
+
+
+@pytest.mark.postgres
+def test_a_planner_settles(world: World, as_role: As) -> None:
+    world.join("a")
+    planner = _table(world, as_role("planner"))
+    term = planner.elect("p")
+    assert term is not None
+    planner.set_gate("p", term, False)
+    planner.settle("p", term)
+    assert planner.orders("a").settled
+
+
+def test_no_password_gets_out(
+    world: World, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = world.engine.url.set(password=SECRET)
+    engine = connect(url)
+    try:
+        world.engine = engine
+        world.join("a")
+        world.grant("a")
+        said = [repr(event) for event in world.table().events()]
+        said += [repr(engine), str(engine.url)]
+    finally:
+        disconnect(engine)
+    for bad in (url.set(port=1), url.set(database="nowhere")):
+        with pytest.raises(sa.exc.OperationalError) as away:
+            connect(bad)
+        said += [str(away.value), explain(away.value)]
+    for text in (f"postgres//me:{SECRET}@host/db", f"postgresql:me:{SECRET}@host"):
+        with pytest.raises(DeadlineError) as refusal:
+            open_storage(text)
+        said.append(str(refusal.value))
+    assert not [line for line in [*said, caplog.text] if SECRET in line]

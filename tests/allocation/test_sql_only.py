@@ -1,0 +1,62 @@
+"""What only a database has: hosts that share a file or do not, and rows that cascade."""
+
+from __future__ import annotations
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from stores import empty, sql_world
+
+from optuna_deadline import terms as study_terms
+from optuna_deadline.allocation.engine import connect, open_table
+from optuna_deadline.allocation.schema import worker
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.testing.worlds import AllocationWorld
+
+
+def test_sqlite_from_a_second_host_is_refused(sqlite_url: str) -> None:
+    world = sql_world(sqlite_url)
+    world.join("a", host="here")
+    with pytest.raises(DeadlineError, match="SQLite serves one host only"):
+        world.join("b", host="there")
+
+
+@pytest.mark.postgres
+def test_postgresql_serves_several_hosts(table_only_url: str) -> None:
+    empty(table_only_url)
+    world = sql_world(table_only_url)
+    world.join("a", host="here")
+    world.join("b", host="there")
+    assert {slot.host for slot in world.table().slots()} == {"here", "there"}
+
+
+@pytest.mark.postgres
+def test_reaping_does_not_wait_for_a_client_frozen_in_its_renewal(table_only_url: str) -> None:
+    """It holds its worker's row and may want the slots that the reaper has: a deadlock."""
+    empty(table_only_url)
+    world = sql_world(table_only_url)
+    world.join("a", cpus=1)
+    world.grant("a")
+    world.time += 46
+    with connect(table_only_url).begin() as frozen:
+        frozen.execute(sa.update(worker).where(worker.c.id == "a").values(lease=world.time))
+        assert world.table().reap() == 1
+
+
+def test_deleting_the_study_in_optuna_takes_its_rows_along(storage_url: str) -> None:
+    study = optuna.create_study(storage=storage_url, study_name="study")
+    engine = open_table(study)
+    terms = study_terms.fix(engine, study, "1h")
+
+    def make(**law: object) -> AllocationTable:
+        now = law["now"]
+        return AllocationTable(engine, "pool", terms.study_id, now=now)  # type: ignore[arg-type]
+
+    world = AllocationWorld(make, time=terms.started)
+    world.join("a", cpus=1)
+    grant = world.grant("a")
+    world.table().add_report("a", grant, 1, float("nan"), 1.0)
+    optuna.delete_study(study_name="study", storage=storage_url)
+    assert world.table().trials() == [] and world.table().reports() == []
+    assert "study" not in optuna.get_all_study_names(storage_url)

@@ -1,0 +1,81 @@
+"""Databases for the tests: a SQLite file, and a fresh PostgreSQL database each time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+import pytest
+
+pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
+
+from optuna_deadline.allocation import engine as engines  # noqa: E402
+from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer  # noqa: E402
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+logging.getLogger("alembic").setLevel(logging.ERROR)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The host's experimental features are its own business."""
+    config.addinivalue_line("filterwarnings", "ignore::optuna.exceptions.ExperimentalWarning")
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for the run: our own, or the one that OPTUNA_DEADLINE_TEST_URL names."""
+    if given := os.environ.get("OPTUNA_DEADLINE_TEST_URL"):
+        yield PostgresServer(given)
+        return
+    with EmbeddedPostgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: PostgresServer) -> Iterator[str]:
+    """A database with Optuna's tables: a copy costs a fifth of making them anew."""
+    name = f"od_template_{uuid.uuid4().hex[:8]}"
+    storage = optuna.storages.RDBStorage(postgres.create_database(name))
+    storage.remove_session()
+    storage.engine.dispose()  # a template must have no connections
+    yield name
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """The URL of a database of the test's own, with Optuna's tables in it."""
+    name = f"od_{uuid.uuid4().hex[:12]}"
+    yield postgres.create_database(name, postgres_template)
+    _disconnect(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> Iterator[str]:
+    """The URL of a SQLite file of the test's own."""
+    path = tmp_path / "study.db"
+    yield f"sqlite:///{path}"
+    _disconnect(str(path))
+
+
+@pytest.fixture(
+    params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)],
+)
+def storage_url(request: pytest.FixtureRequest) -> str:
+    """A database of the test's own, on each of the two systems in turn."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+def _disconnect(database: str) -> None:
+    """Close what the package's cache of engines still holds open on a test's database."""
+    for engine in list(engines._engines.values()):
+        if engine.url.database == database:
+            engines.disconnect(engine)

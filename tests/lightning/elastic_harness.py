@@ -1,0 +1,181 @@
+"""Real ranks for the tests: processes, gloo and Lightning are real, only the worker is played.
+
+One forkserver holds torch and Lightning, as the worker's zygote does; each segment forks its ranks
+from it. Rank 0's directives come from a script by global step.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+LEFT = 85
+CONTEXT = mp.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["torch", "lightning.pytorch", "optuna"])
+
+
+@dataclass
+class Plan:
+    """What a played worker does with one segment, and what is trained."""
+
+    folder: str
+    ranks: int = 1
+    fence: int = 1
+    resume: str | None = None
+    leave_at: int | None = None  # the global step from which the directive holds
+    kind: str = "resize"
+    term_rank: int | None = None  # this rank gets SIGTERM in the middle of step `leave_at`
+    direction: str = "maximize"
+    save_every: float = 1e9
+    #: of the training
+    epochs: int = 3
+    samples: int = 96
+    batch: int = 16
+    dropout: float = 0.0
+    optimizer: str = "adam"
+    schedule: str = "cosine"
+    patience: int | None = None  # of an EarlyStopping
+    workers: int = 0
+    validate: bool = True
+    nan: bool = False
+    monitor: str = "val_acc"
+    drop_last: bool = False
+    explicit: bool = False  # the loader comes from `DeadlineCallback.loader`
+    estimate: bool = False  # the module asks for `estimated_stepping_batches`
+    trainer: dict[str, Any] = field(default_factory=dict)
+
+
+class PlayedSegment:
+    """The segment protocol, answered from a script."""
+
+    elastic = True
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self.plan, self.rank, self.world_size, self.fence = plan, rank, plan.ranks, plan.fence
+        self.resume = Path(plan.resume) if plan.resume else None
+        self.direction = plan.direction
+        self.step = 0  # the harness's module tells it
+        self.published: list[dict[str, Any]] = []
+        self.positions: list[float] = []
+        self.last_step: int | None = None
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.plan.folder)
+
+    def newest(self) -> Any:
+        from optuna_deadline.directives import KEEP, Directive, Kind
+
+        scripted = self.plan.leave_at is not None and self.plan.term_rank is None
+        if scripted and self.rank == 0 and self.step >= (self.plan.leave_at or 0):
+            return Directive(Kind(self.plan.kind), "as scripted", seq=7)
+        return KEEP
+
+    def directive(self) -> Any:
+        return self.newest()
+
+    def progress(self, position: float) -> None:
+        self.positions.append(position)
+
+    def horizon(self, last_step: int) -> None:
+        self.last_step = last_step
+
+    def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
+        assert path.exists() and path.parent == self.folder
+        self.published.append({"path": str(path), "step": step, "value": value})
+
+    def save(self, write: Any, *, step: int, value: float | None = None) -> None:
+        raise AssertionError("the callback publishes")
+
+    def leave(self, directive: Any = None) -> NoReturn:
+        from optuna_deadline.segments import SegmentEnd
+
+        raise SegmentEnd(directive)
+
+
+class PlayedTrial:
+    """Takes reports, as the rank's trial does."""
+
+    number = 3
+
+    def __init__(self, segment: PlayedSegment) -> None:
+        self.segment = segment
+        self.reports: list[tuple[int, float]] = []
+
+    def report(self, value: float, step: int) -> None:
+        self.reports.append((step, value))
+
+
+def run_segment(plan: Plan, timeout: float = 60.0) -> list[dict[str, Any]]:
+    """Fork the ranks of a segment, wait for them, and return what each one saw."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    files = [Path(plan.folder) / f"rank-{plan.fence}-{rank}.json" for rank in range(plan.ranks)]
+    processes = [
+        CONTEXT.Process(target=_rank, args=(plan, rank, port, str(files[rank])))
+        for rank in range(plan.ranks)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout)
+        if process.is_alive():
+            process.kill()
+    seen = [json.loads(file.read_text()) if file.exists() else {} for file in files]
+    for rank, process in zip(seen, processes, strict=True):
+        rank["exitcode"] = process.exitcode
+    return seen
+
+
+def _rank(plan: Plan, rank: int, port: int, out: str) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(plan.ranks),
+        LOCAL_WORLD_SIZE=str(plan.ranks),
+        NODE_RANK="0",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        OMP_NUM_THREADS="1",
+    )
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Else the loader's workers come from a second forkserver, which imports torch for seconds.
+    mp.set_start_method("fork", force=True)
+    log = open(out + ".log", "w")  # noqa: SIM115
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    import torch
+
+    torch.set_num_threads(1)
+    from elastic_training import train
+
+    from optuna_deadline.segments import SegmentEnd
+
+    segment = PlayedSegment(plan, rank)
+    trial = PlayedTrial(segment)
+    seen: dict[str, Any] = {"left": None, "error": None}
+    code = 0
+    try:
+        train(plan, trial, segment, seen)
+    except SegmentEnd as end:
+        seen["left"] = [end.directive.kind.value, end.directive.reason, end.directive.seq]
+        code = LEFT
+    except BaseException as error:
+        seen["error"] = f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+        code = 1
+    seen["reports"] = trial.reports
+    seen["published"] = segment.published
+    seen["positions"] = segment.positions
+    seen["horizon"] = segment.last_step
+    Path(out).write_text(json.dumps(seen))
+    sys.exit(code)

@@ -1,0 +1,121 @@
+"""A small training whose every step leaves a trace: samples, learning rate, counters."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from elastic_harness import Plan, PlayedSegment
+from lightning.pytorch.callbacks import EarlyStopping
+from optuna_deadline_lightning import DeadlineCallback
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def data(samples: int) -> tuple[TensorDataset, TensorDataset]:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(samples + 40, 8, generator=generator, dtype=torch.float64)
+    y = (x[:, :3].sum(1) + 0.3 * torch.randn(len(x), generator=generator) > 0).long()
+    ids = torch.arange(len(x))
+    whole = TensorDataset(x, y, ids)
+    return TensorDataset(*whole[:samples]), TensorDataset(*whole[samples:])
+
+
+class Net(pl.LightningModule):
+    def __init__(self, plan: Plan, seen: dict[str, Any], segment: Any = None) -> None:
+        super().__init__()
+        torch.manual_seed(11)
+        self.body = nn.Sequential(
+            nn.Linear(8, 12), nn.Tanh(), nn.Dropout(plan.dropout), nn.Linear(12, 2)
+        ).double()
+        self.plan, self.seen, self.segment = plan, seen, segment
+        seen.update(steps=[], evaluated=[])
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        x, y, ids = batch
+        step = self.trainer.global_step
+        self.seen["steps"].append(
+            {
+                "step": step,
+                "epoch": self.current_epoch,
+                "batch": batch_idx,
+                "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
+                "ids": ids.tolist(),
+                "weight": self.trainer.callbacks[-1]._elastic.weight(batch_idx),
+            }
+        )
+        plan = self.plan
+        if plan.term_rank == self.global_rank and step + 1 == plan.leave_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return nn.functional.cross_entropy(self.body(x), y)
+
+    def on_before_zero_grad(self, optimizer: Any) -> None:
+        if self.segment is not None:
+            self.segment.step = self.trainer.global_step + 1
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        x, y, _ = batch
+        score = self.body(x)
+        accuracy = (score.argmax(1) == y).double().mean()
+        self.log("val_acc", accuracy * float("nan") if self.plan.nan else accuracy)
+        self.log("val_loss", nn.functional.cross_entropy(score, y))
+
+    def on_validation_epoch_end(self) -> None:
+        if not self.trainer.sanity_checking:
+            self.seen["evaluated"].append(self.current_epoch)
+
+    def configure_optimizers(self) -> Any:
+        if self.plan.estimate:
+            assert self.trainer.estimated_stepping_batches > 0
+        if self.plan.optimizer == "adam":
+            optimizer: Any = torch.optim.Adam(self.parameters(), lr=0.02)
+        else:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        schedules = torch.optim.lr_scheduler
+        config: dict[str, Any] = {"interval": "epoch"}
+        if self.plan.schedule == "plateau":
+            config["scheduler"] = schedules.ReduceLROnPlateau(optimizer, "max", 0.5, patience=1)
+            config["monitor"] = "val_loss"
+        elif self.plan.schedule == "epoch":
+            config["scheduler"] = schedules.ExponentialLR(optimizer, 0.7)
+        else:
+            config["scheduler"] = schedules.CosineAnnealingLR(optimizer, 40)
+            config["interval"] = "step"
+        return [optimizer], [config]
+
+
+def train(plan: Plan, trial: Any, segment: PlayedSegment, seen: dict[str, Any]) -> None:
+    torch.manual_seed(os.getpid())  # nothing may depend on what ran before
+    training, validation = data(plan.samples)
+    model = Net(plan, seen, segment)
+    deadline = DeadlineCallback(trial, plan.monitor, save_every=plan.save_every)
+    seen["resumed"] = deadline.ckpt_path
+    kwargs: dict[str, Any] = dict(
+        batch_size=plan.batch, shuffle=True, num_workers=plan.workers, drop_last=plan.drop_last
+    )
+    loader = (
+        deadline.loader(training, **kwargs) if plan.explicit else DataLoader(training, **kwargs)
+    )
+    callbacks: list[Any] = [deadline]
+    if plan.patience is not None:
+        callbacks.append(EarlyStopping("val_loss", patience=plan.patience, min_delta=0.05))
+    trainer = pl.Trainer(
+        **{
+            "max_epochs": plan.epochs,
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "callbacks": callbacks,
+            **plan.trainer,
+        },
+        **deadline.trainer_options(),
+    )
+    trainer.fit(model, loader, DataLoader(validation, 20), ckpt_path=deadline.ckpt_path)
+    seen["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    seen["global_step"] = trainer.global_step
+    if trainer.is_global_zero:
+        torch.save(model.state_dict(), Path(plan.folder) / "final.pt")

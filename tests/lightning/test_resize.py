@@ -1,0 +1,164 @@
+"""A trial that moves between slots trains as if it had never moved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from elastic_harness import LEFT, Plan, run_segment
+
+pytestmark = pytest.mark.slow
+
+
+def chain(
+    folder: Path, plan: Plan, moves: list[tuple[int, int | None]]
+) -> tuple[list[list[dict[str, Any]]], dict[str, torch.Tensor]]:
+    """Train in segments of (ranks, step to leave at); each goes on from the one before."""
+    folder.mkdir()
+    segments: list[list[dict[str, Any]]] = []
+    resume = None
+    for fence, (ranks, leave_at) in enumerate(moves, start=1):
+        now = replace(
+            plan, folder=str(folder), fence=fence, ranks=ranks, leave_at=leave_at, resume=resume
+        )
+        seen = run_segment(now)
+        assert all(rank["error"] is None for rank in seen), seen
+        segments.append(seen)
+        if seen[0]["exitcode"] == 0:
+            break
+        assert [rank["exitcode"] for rank in seen] == [LEFT] * ranks
+        resume = seen[0]["published"][-1]["path"]
+    return segments, torch.load(folder / "final.pt")
+
+
+def trace(segments: list[list[dict[str, Any]]]) -> list[tuple[Any, ...]]:
+    """What each batch trained on, whoever did it."""
+    rows = []
+    for ranks in segments:
+        for steps in zip(*(rank["steps"] for rank in ranks), strict=True):
+            first = steps[0]
+            assert all(
+                step[key] == first[key] for step in steps for key in ("step", "epoch", "batch")
+            )
+            ids = sorted(i for step in steps if step["weight"] for i in step["ids"])
+            rows.append((first["epoch"], first["batch"], first["step"], first["lr"], ids))
+    return rows
+
+
+def reports(segments: list[list[dict[str, Any]]]) -> list[list[float]]:
+    return [report for ranks in segments for report in ranks[0]["reports"]]
+
+
+def assert_same(
+    one: tuple[list[list[dict[str, Any]]], dict[str, torch.Tensor]],
+    other: tuple[list[list[dict[str, Any]]], dict[str, torch.Tensor]],
+    tolerance: float = 1e-6,
+) -> float:
+    assert trace(one[0]) == trace(other[0])
+    assert len(reports(one[0])) == len(reports(other[0]))
+    for report, same in zip(reports(one[0]), reports(other[0]), strict=True):
+        assert report == pytest.approx(same, abs=tolerance)
+    assert one[0][-1][0]["global_step"] == other[0][-1][0]["global_step"]
+    assert one[0][-1][0]["metrics"] == pytest.approx(other[0][-1][0]["metrics"], abs=tolerance)
+    gap = max(float((one[1][name] - other[1][name]).abs().max()) for name in one[1])
+    print(f"largest difference between final weights: {gap:.1e}")
+    assert gap <= tolerance
+    return gap
+
+
+MOVES = [(1, 4), (2, 9), (1, 13), (2, None)]  # 6 steps per epoch: all in the middle of one
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(Plan("", optimizer="adam"), id="adam"),
+        pytest.param(Plan("", optimizer="sgd"), id="momentum"),
+        pytest.param(Plan("", batch=17), id="uneven slices, partial last batch"),
+        pytest.param(Plan("", batch=19), id="one sample in the last batch"),
+        pytest.param(Plan("", batch=17, drop_last=True, explicit=True), id="drop_last, explicit"),
+        pytest.param(Plan("", workers=1, estimate=True), id="loader with a worker, estimate"),
+    ],
+)
+def test_resized_in_the_middle_of_epochs(tmp_path: Path, plan: Plan) -> None:
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, MOVES)
+    assert len(moved[0]) == len(MOVES)
+    assert_same(still, moved)
+    shuffled = [row[4] for row in trace(still[0])]
+    assert shuffled[:5] != shuffled[6:11], "each epoch has its own order"
+
+
+def test_as_many_slots_from_the_beginning(tmp_path: Path) -> None:
+    assert_same(
+        chain(tmp_path / "one", Plan(""), [(1, None)]),
+        chain(tmp_path / "two", Plan(""), [(2, None)]),
+    )
+
+
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        pytest.param({}, id="validation after each epoch"),
+        pytest.param({"val_check_interval": 0.5}, id="twice per epoch"),
+        pytest.param({"check_val_every_n_epoch": 2}, id="every second epoch"),
+        pytest.param(
+            {"val_check_interval": 4, "check_val_every_n_epoch": None}, id="every 4 batches"
+        ),
+        pytest.param({"max_steps": 15}, id="max_steps"),
+        pytest.param({"accumulate_grad_batches": 4}, id="accumulated gradients"),
+        pytest.param({"limit_train_batches": 5}, id="limited batches"),
+    ],
+)
+def test_left_after_every_single_step(tmp_path: Path, trainer: dict[str, Any]) -> None:
+    """Each segment is one step long where a step may be left: every boundary is crossed."""
+    plan = Plan("", epochs=4, optimizer="sgd", trainer=trainer)
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, [(1, 0)] * 40)
+    assert len(moved[0]) > 4
+    assert_same(still, moved)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "patience"), [("epoch", None), ("plateau", None), ("cosine", 1)]
+)
+def test_schedules_and_early_stopping_go_on(
+    tmp_path: Path, schedule: str, patience: int | None
+) -> None:
+    plan = Plan("", epochs=6, schedule=schedule, patience=patience)
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, [(1, 0)] * 60)
+    if patience is not None:
+        assert 6 < still[0][0][0]["global_step"] < 36, "stopped early"
+    else:
+        assert len({row[3] for row in trace(still[0])}) > 2, "the learning rate changes"
+    assert_same(still, moved)
+
+
+def test_left_after_every_step_with_changing_slots(tmp_path: Path) -> None:
+    plan = Plan("", epochs=2)
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, [(1, 0), (2, 0)] * 20)
+    assert_same(still, moved)
+
+
+@pytest.mark.parametrize("last", [6, 12], ids=["of epoch 0", "of epoch 1"])
+def test_told_at_the_last_batch_of_an_epoch(tmp_path: Path, last: int) -> None:
+    """The validation that follows is not lost: the trial leaves after it, with its value."""
+    plan = Plan("")
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, [(2, last), (1, None)])
+    leaving = moved[0][0][0]
+    assert len(leaving["steps"]) == last
+    assert leaving["published"][-1]["value"] == leaving["reports"][-1][1]
+    assert_same(still, moved)
+
+
+def test_same_slots_same_dropout(tmp_path: Path) -> None:
+    plan = Plan("", dropout=0.5)
+    still = chain(tmp_path / "still", plan, [(2, None)])
+    moved = chain(tmp_path / "moved", plan, [(2, 4), (2, 9), (2, None)])
+    assert_same(still, moved, tolerance=0.0)

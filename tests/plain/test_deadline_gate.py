@@ -1,0 +1,134 @@
+"""No trial starts that cannot become useful, in any process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optuna
+import pytest
+
+from optuna_deadline import DeadlineGate, DeadlinePruner, out_of_time
+from optuna_deadline.errors import DeadlineError
+
+
+def _study(storage: Any, **kwargs: Any) -> optuna.Study:
+    return optuna.create_study(
+        storage=storage, study_name="s", load_if_exists=True, pruner=DeadlinePruner(**kwargs)
+    )
+
+
+def _gate(study: optuna.Study) -> float | None:
+    closed: float | None = study.pruner.terms(study).gate_closed  # type: ignore[attr-defined]
+    return closed
+
+
+def _train(trial: optuna.Trial, clock: Any, seconds: float, steps: int = 10**6) -> float:
+    for step in range(1, steps + 1):
+        clock.advance(seconds)
+        trial.report(1.0 / step, step)
+        if out_of_time(trial):
+            break
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    return 1.0 / step
+
+
+def test_optimize_returns_by_the_deadline(storage: str | None, clock: Any) -> None:
+    study = _study(storage, deadline="1000s", clock=clock)
+    study.optimize(lambda trial: _train(trial, clock, 10.0, 16), callbacks=[DeadlineGate()])
+    left = study.pruner.book(study).time_left()  # type: ignore[attr-defined]
+    # The sixth trial ended at 960 s; a seventh would need 4 steps and a tenth to matter.
+    assert len(study.trials) == 6
+    assert 35 < left < 45
+    assert _gate(study) is not None
+    assert {trial.state.name for trial in study.trials} == {"COMPLETE"}
+
+
+def test_a_trial_that_can_still_matter_starts(storage: str | None, clock: Any) -> None:
+    study = _study(storage, deadline="1000s", clock=clock)
+    study.optimize(lambda trial: _train(trial, clock, 10.0, 15), callbacks=[DeadlineGate()])
+    # 100 s are left after the sixth trial, four steps fit.
+    assert [trial.last_step for trial in study.trials] == [15] * 6 + [9]
+
+
+def test_a_closed_gate_stops_every_process(storage_url: str, clock: Any) -> None:
+    first = _study(storage_url, deadline="100s", clock=clock)
+    second = _study(storage_url, deadline="100s")
+    second.pruner.terms(second)  # type: ignore[attr-defined]
+    first.optimize(lambda trial: _train(trial, clock, 30.0), callbacks=[DeadlineGate()])
+    assert _gate(first) is not None
+    # The second process has plenty of time by its own clock, and stops all the same.
+    second.optimize(lambda trial: 1.0, n_trials=5, callbacks=[DeadlineGate()])
+    assert len(first.trials) == 2
+
+
+def test_extending_opens_the_gate(storage_url: str, clock: Any) -> None:
+    study = _study(storage_url, deadline="100s", clock=clock)
+    study.optimize(lambda trial: _train(trial, clock, 30.0), callbacks=[DeadlineGate()])
+    assert _gate(study) is not None
+    longer = _study(storage_url, deadline="1h", extend=True)
+    longer.optimize(
+        lambda trial: _train(trial, clock, 0.0, 2), n_trials=3, callbacks=[DeadlineGate()]
+    )
+    assert _gate(longer) is None
+    assert len(longer.trials) == 4
+    # The first process sees it at its next trial and goes on.
+    study.optimize(
+        lambda trial: _train(trial, clock, 0.0, 2), n_trials=2, callbacks=[DeadlineGate()]
+    )
+    assert len(study.trials) == 6
+
+
+def test_what_follows_the_last_report_is_measured(storage: str | None, clock: Any) -> None:
+    study = _study(storage, deadline="1000s", clock=clock)
+
+    def objective(trial: optuna.Trial) -> float:
+        value = _train(trial, clock, 10.0, 20)
+        clock.advance(50)  # saves its model
+        return value
+
+    study.optimize(objective, callbacks=[DeadlineGate()])
+    # Three trials end at 250, 500 and 750 s, the fourth trains to 940 s and saves by 990.
+    assert [trial.last_step for trial in study.trials] == [20, 20, 20, 19]
+    assert study.pruner.book(study).time_left() > 0  # type: ignore[attr-defined]
+
+
+def test_threads_stop_too(storage: str | None, clock: Any) -> None:
+    study = _study(storage, deadline="100s", clock=clock)
+    study.optimize(
+        lambda trial: _train(trial, clock, 5.0, 4), n_jobs=3, callbacks=[DeadlineGate()]
+    )
+    assert _gate(study) is not None
+    assert not [trial for trial in study.trials if not trial.state.is_finished()]
+
+
+def test_an_objective_that_never_reports(storage: str | None, clock: Any) -> None:
+    study = _study(storage, deadline="0.5s")
+    study.optimize(lambda trial: _sleep(0.05), callbacks=[DeadlineGate()])
+    assert 1 <= len(study.trials) <= 9
+    assert study.pruner.book(study).time_left() > -1.0  # type: ignore[attr-defined]
+
+
+def _sleep(seconds: float) -> float:
+    import time
+
+    time.sleep(seconds)
+    return 1.0
+
+
+def test_a_process_that_saw_no_report_learns_from_finished_trials(storage_url: str) -> None:
+    first = _study(storage_url, deadline="1h")
+    trial = first.ask()
+    trial.report(1.0, 50)
+    trial.should_prune()
+    _sleep(0.2)
+    first.tell(trial, 1.0)
+    second = _study(storage_url, deadline="1h")
+    second.optimize(lambda trial: 1.0, n_trials=2, callbacks=[DeadlineGate()])
+    assert _gate(second) is None
+
+
+def test_it_needs_the_pruner() -> None:
+    study = optuna.create_study(pruner=optuna.pruners.NopPruner())
+    with pytest.raises(DeadlineError, match=r"pruner=DeadlinePruner\(deadline\)"):
+        study.optimize(lambda trial: 1.0, n_trials=1, callbacks=[DeadlineGate()])

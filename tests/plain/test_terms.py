@@ -1,0 +1,232 @@
+"""The first use fixes the terms, everybody else joins or is refused."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from optuna_deadline import terms
+from optuna_deadline.allocation import schema
+from optuna_deadline.allocation.engine import connect, disconnect, open_table
+from optuna_deadline.errors import DeadlineConflict, DeadlineError, UnsupportedStorage
+
+PARAMETERS = {"min_resource": 1, "max_resource": None, "reduction_factor": 4}
+
+
+def _study(storage: Any, name: str = "s") -> optuna.Study:
+    return optuna.create_study(storage=storage, study_name=name, load_if_exists=True)
+
+
+def _at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(time.time() + seconds, timezone.utc)
+
+
+def test_first_use_fixes_and_others_read(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    assert terms.read(engine, study) is None
+    fixed = terms.fix(engine, study, "2h", parameters=PARAMETERS, elapsed=100.0)
+    assert fixed.study_id == study._study_id
+    assert (fixed.name, fixed.direction, fixed.policy) == ("s", "minimize", "hypersched")
+    assert fixed.parameters == PARAMETERS
+    assert fixed.duration == 7200.0
+    assert fixed.deadline - fixed.started == pytest.approx(7200.0)
+    assert fixed.deadline - time.time() == pytest.approx(7100.0, abs=5.0)
+    assert fixed.gate_closed is None
+    assert not fixed.maximize
+    hash(fixed)
+    assert terms.read(engine, study) == fixed
+    assert terms.fix(engine, study, "120min", parameters=PARAMETERS) == fixed
+
+
+def test_absolute_deadline_is_taken_as_it_is(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    at = _at(3600)
+    fixed = terms.fix(engine, study, at, elapsed=100.0)
+    assert fixed.deadline == at.timestamp()
+    assert fixed.duration is None
+    assert terms.fix(engine, study, at.isoformat()) == fixed
+
+
+def test_another_deadline_is_refused_and_both_are_named(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    terms.fix(engine, study, "2h")
+    with pytest.raises(DeadlineConflict, match=r"2 h \(until .*asks for 3 h;.*extend=True"):
+        terms.fix(engine, study, "3h")
+    with pytest.raises(DeadlineConflict):
+        terms.fix(engine, study, _at(3600))
+
+
+def test_extending_moves_it_for_everybody_and_opens_the_gate(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    fixed = terms.fix(engine, study, "2h")
+    assert terms.close_gate(engine, fixed)
+    assert not terms.close_gate(engine, fixed)
+    closed = terms.read(engine, study)
+    assert closed is not None and closed.gate_closed is not None
+    moved = terms.fix(engine, study, "3h", extend=True)
+    assert moved.deadline > fixed.deadline + 3500
+    assert moved.gate_closed is None
+    assert terms.read(engine, study) == moved
+    # Who has not seen the move closes nothing.
+    assert not terms.close_gate(engine, fixed)
+    # The same once more joins, so that restarted workers do not push it ever further.
+    assert terms.fix(engine, study, "3h", extend=True) == moved
+
+
+def test_extending_is_later_only(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    terms.fix(engine, study, "2h")
+    with pytest.raises(DeadlineConflict, match="later only"):
+        terms.fix(engine, study, "1h", extend=True)
+
+
+def test_passed_deadlines(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    with pytest.raises(DeadlineError, match="has passed; give one in the future"):
+        terms.fix(engine, study, _at(-5))
+    assert terms.read(engine, study) is None
+    at = _at(3600)
+    terms.fix(engine, study, at)
+    _pass(engine, study, at.timestamp() - 7200)
+    with pytest.raises(DeadlineError, match=r"create a new study, or .*extend=True"):
+        terms.fix(engine, study, datetime.fromtimestamp(at.timestamp() - 7200, timezone.utc))
+    moved = terms.fix(engine, study, "1h", extend=True)
+    assert moved.deadline > time.time() + 3500
+    _pass(engine, study, time.time() - 1)
+    with pytest.raises(DeadlineError, match=r"1 h .*has passed; create a new study"):
+        terms.fix(engine, study, "1h")
+    # Passed, so the same duration begins anew.
+    assert terms.fix(engine, study, "1h", extend=True).deadline > time.time() + 3500
+
+
+def test_passed_during_the_first_step_is_no_error(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    fixed = terms.fix(engine, study, "60s", elapsed=90.0)
+    assert fixed.deadline < fixed.read
+    assert terms.fix(engine, study, "60s", elapsed=80.0) == fixed
+
+
+def _pass(engine: sa.Engine, study: optuna.Study, deadline: float) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.update(schema.study).values(deadline=deadline))
+
+
+def test_many_at_once_agree(storage_url: str) -> None:
+    study = _study(storage_url)
+    engine = open_table(study)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(
+            pool.map(lambda k: terms.fix(engine, study, "2h", elapsed=float(k)), range(16))
+        )
+    assert len(set(found)) == 1
+
+
+def test_policy_and_parameters_of_the_first_hold(
+    storage: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    terms.fix(engine, study, "2h", parameters=PARAMETERS)
+    with caplog.at_level(logging.WARNING):
+        joined = terms.fix(engine, study, "2h", parameters={**PARAMETERS, "reduction_factor": 2})
+    assert joined.parameters == PARAMETERS
+    assert "which its first process chose" in caplog.text
+    with pytest.raises(DeadlineError, match="no policy 'nonsense'; choose one of 'hypersched'"):
+        terms.fix(engine, study, "2h", policy="nonsense")
+
+
+def test_several_objectives_are_refused(storage: str | None) -> None:
+    study = optuna.create_study(storage=storage, directions=["minimize", "maximize"])
+    with pytest.raises(DeadlineError, match=r"2 objectives .* single direction"):
+        terms.fix(open_table(study), study, "2h")
+
+
+def test_deleted_and_created_again(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    terms.fix(engine, study, "2h")
+    optuna.delete_study(study_name="s", storage=study._storage)
+    again = _study(study._storage)
+    assert terms.read(engine, again) is None
+    assert terms.fix(engine, again, "3h").duration == 10800.0
+
+
+def test_opening_waits_for_a_writer(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    study = _study(f"sqlite:///{path}")
+    writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.2, writer.execute, ["COMMIT"])
+    release.start()
+    terms.fix(open_table(study), study, "2h")
+    release.join()
+    writer.close()
+
+
+def test_studies_of_one_database_are_apart(storage_url: str) -> None:
+    first, second = _study(storage_url, "a"), _study(storage_url, "b")
+    engine = open_table(first)
+    assert terms.fix(engine, first, "2h").study_id != terms.fix(engine, second, "3h").study_id
+
+
+def test_journal_needs_a_table(tmp_path: Path, empty_url: str) -> None:
+    journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
+    study = _study(journal)
+    with pytest.raises(UnsupportedStorage, match="table=URL"):
+        open_table(study)
+    engine = open_table(study, empty_url)
+    fixed = terms.fix(engine, study, "2h")
+    assert terms.read(engine, study) == fixed
+    other = terms.fix(engine, _study(journal, "other"), "3h")
+    assert {fixed.study_id, other.study_id} == {1, 2}
+
+
+def test_table_in_a_database_with_other_studies_is_refused(
+    tmp_path: Path, storage_url: str
+) -> None:
+    _study(storage_url, "somebody's")
+    journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
+    study = _study(journal)
+    with pytest.raises(DeadlineError, match="a database without Optuna's tables"):
+        terms.fix(open_table(study, storage_url), study, "2h")
+
+
+@pytest.mark.postgres
+def test_both_postgres_drivers_mean_the_same_study(postgres_url: str) -> None:
+    psycopg3 = postgres_url.replace("postgresql+psycopg2", "postgresql+psycopg")
+    assert psycopg3 != postgres_url
+    study = _study(postgres_url)
+    engine = open_table(study)
+    fixed = terms.fix(engine, study, "2h")
+    assert terms.fix(connect(psycopg3), study, "2h") == fixed
+    same = _study(psycopg3)
+    assert terms.fix(open_table(same), same, "2h") == fixed
+    disconnect(connect(psycopg3))
+
+
+def test_no_begin_and_no_commit_is_sent(storage_url: str, counting: Any) -> None:
+    study = _study(storage_url)
+    engine = open_table(study)
+    terms.fix(engine, study, "2h")
+    with counting(study) as sent:
+        terms.read(engine, study)
+    assert len(sent) == 1, sent

@@ -1,0 +1,62 @@
+"""Two real processes on one storage, and real time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+import optuna
+import pytest
+
+from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, best, out_of_time
+
+
+def _objective(trial: optuna.Trial) -> float:
+    x = trial.suggest_float("x", 0, 1)
+    for step in range(1, 1000):
+        time.sleep(0.02)
+        trial.report(x + 1 / step, step)
+        if out_of_time(trial):
+            break
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    return x + 1 / step
+
+
+def _work(url: str, seed: int, n_jobs: int, ready: Barrier, answers: Any) -> None:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    ready.wait(60)
+    pruner = DeadlinePruner("4s")
+    study = optuna.load_study(
+        study_name="s", storage=url, pruner=pruner, sampler=DeadlineSampler(seed=seed)
+    )
+    study.optimize(_objective, n_jobs=n_jobs, callbacks=[DeadlineGate()])
+    book = pruner.book(study)
+    answers.put((book.time_left(), book.terms.deadline, book.terms.gate_closed))
+
+
+@pytest.mark.slow
+def test_both_return_by_the_deadline_and_the_gate_is_closed_for_both(storage_url: str) -> None:
+    study = optuna.create_study(storage=storage_url, study_name="s")
+    context = multiprocessing.get_context("spawn")
+    ready, answers = context.Barrier(2), context.Queue()
+    workers = [
+        context.Process(target=_work, args=(storage_url, seed, seed, ready, answers))
+        for seed in (1, 2)
+    ]
+    for worker in workers:
+        worker.start()
+    found = [answers.get(timeout=90) for _ in workers]
+    for worker in workers:
+        worker.join(30)
+        assert worker.exitcode == 0
+    (left, *first), (other_left, *second) = found
+    assert first == second
+    assert None not in first
+    # By the deadline; the allowance is for a machine that is busy with other things.
+    assert min(left, other_left) > -0.25
+    states = {trial.state.name for trial in study.trials}
+    assert states <= {"COMPLETE", "PRUNED"}
+    assert best(study).value <= study.best_value

@@ -1,0 +1,73 @@
+"""S(k) and overheads, learned from segments."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optuna_deadline.forecasting.overheads import PRIOR_STARTUP, learn_overhead
+from optuna_deadline.forecasting.throughput import (
+    Pace,
+    Speedup,
+    Throughputs,
+    learn_speedup,
+    step_seconds,
+)
+
+
+def test_speedup_is_the_median_ratio_within_trials() -> None:
+    paces = [
+        Pace(0, 1, 10, 10), Pace(0, 2, 18, 10),   # 1.8
+        Pace(1, 1, 100, 10), Pace(1, 2, 160, 10),  # 1.6, ten times as fast a trial
+        Pace(2, 1, 1, 10), Pace(2, 2, 1, 10),      # 1.0
+    ]  # fmt: skip
+    assert learn_speedup(paces).measured == {2: pytest.approx(1.6)}
+
+
+def test_seconds_per_step_are_those_of_one_slot() -> None:
+    assert step_seconds([Pace(0, 2, 10, 5)], Speedup({2: 2.0})) == {0: 1.0}
+
+
+@given(st.dictionaries(st.integers(2, 16), st.floats(0.2, 16)), st.integers(1, 64))
+def test_speedup_passes_through_what_was_measured(measured: dict[int, float], slots: int) -> None:
+    speedup = Speedup(measured)
+    assert speedup(1) == 1.0 and speedup(0) == 0.0
+    assert all(speedup(k) == value for k, value in measured.items())
+    assert speedup(slots) > 0
+
+
+@given(st.dictionaries(st.integers(2, 16), st.floats(0.2, 16)))
+def test_useful_sizes_gain_a_tenth_each(measured: dict[int, float]) -> None:
+    speedup = Speedup(measured)
+    sizes = speedup.useful(16)
+    assert sizes[0] == 1
+    for smaller, larger in pairwise(sizes):
+        assert speedup(larger) >= 1.1 * speedup(smaller)
+
+
+def test_overheads_start_from_a_guess_and_end_at_the_90th_percentile() -> None:
+    assert learn_overhead([], []).startup == PRIOR_STARTUP
+    assert learn_overhead([float(n) for n in range(1, 11)], [0.5]).total == 9.5
+
+
+def test_throughputs_kept_up_are_those_learned_anew() -> None:
+    rng = random.Random(0)
+    kept = Throughputs()
+    paces: dict[tuple[int, int], Pace] = {}
+    for _ in range(200):
+        number, segment = rng.randrange(6), rng.randrange(3)
+        slots = 1 if segment == 0 else rng.choice([1, 2, 4])
+        pace = Pace(number, slots, rng.uniform(1, 9), rng.uniform(1, 9))
+        paces[number, segment] = pace
+        kept.take(segment, pace)
+        if rng.random() < 0.3:
+            kept.learn()
+            assert kept.speedup.measured == pytest.approx(
+                dict(learn_speedup(paces.values()).measured)
+            )
+            anew = step_seconds(paces.values(), kept.speedup)
+            assert kept.step_seconds == pytest.approx(anew)

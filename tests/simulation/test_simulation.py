@@ -1,0 +1,198 @@
+"""What must hold of every simulated study."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from optuna_deadline.policies import make_policy
+from optuna_deadline.simulation import (
+    ANTI,
+    FAMILIES,
+    LINEAR,
+    Cluster,
+    Faults,
+    Outcome,
+    Simulation,
+    Workload,
+    generate,
+    simulate,
+)
+from optuna_deadline.simulation.outcome import events
+from optuna_deadline.testing.worlds import assert_legal
+
+STEPS = 30
+CLUSTER = Cluster(slots=4)
+TROUBLE = Faults(crash_every=400.0, straggler_share=0.2)
+
+
+def workload(family: str = "power-law", seed: int = 0) -> Workload:
+    return generate(family, seed, configurations=64, steps=STEPS)
+
+
+def study(
+    policy: str = "hypersched",
+    family: str = "power-law",
+    cluster: Cluster = CLUSTER,
+    seed: int = 0,
+    times: float = 3.0,
+    **parameters: int,
+) -> Simulation:
+    tuned = workload(family, seed)
+    chosen = make_policy(policy, {"max_resource": STEPS, **parameters})
+    return Simulation(chosen, tuned, cluster, deadline=times * tuned.full_seconds, seed=seed)
+
+
+def in_use(simulation: Simulation) -> list[tuple[float, int]]:
+    """How many slots are held from each change on."""
+    used, found = 0, []
+    for event in events(simulation.world):
+        if event.slot is not None:
+            used += 1 if event.kind == "acquire" else -1
+            found.append((event.at, used))
+    return found
+
+
+@pytest.mark.parametrize("faults", [Faults(), TROUBLE], ids=["calm", "trouble"])
+@pytest.mark.parametrize("policy", ["hypersched", "asha_promote", "successive_halving"])
+def test_slot_seconds_are_conserved(policy: str, faults: Faults) -> None:
+    simulation = study(policy, cluster=replace(CLUSTER, faults=faults))
+    outcome = simulation.run()
+    # Idle time is read from the audit, the rest from the workers' own bills.
+    spent = outcome.training + outcome.overhead + outcome.idle
+    assert spent == pytest.approx(outcome.capacity * outcome.ended)
+    assert outcome.stranded == pytest.approx(0.0, abs=1e-6)
+    assert max(used for _, used in in_use(simulation)) <= CLUSTER.capacity
+    assert_legal(events(simulation.world))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["hypersched", "fifo", "asha", "asha_promote", "median", "successive_halving", "hyperband",
+     "one_epoch"],
+)  # fmt: skip
+def test_the_deadline_is_kept_and_a_model_is_in_hand(policy: str) -> None:
+    outcome = study(policy, family="diverging", times=1.5).run()
+    assert outcome.overshoot <= 0
+    assert outcome.value is not None and outcome.regret >= 0 and outcome.choice_regret >= 0
+    assert outcome.best_at(outcome.ended) == outcome.value
+    assert outcome.best_at(0.0) is None
+
+
+def test_the_same_seed_gives_the_same_log() -> None:
+    first, again = (study(cluster=replace(CLUSTER, faults=TROUBLE)) for _ in range(2))
+    assert first.run() == again.run()
+    assert events(first.world) == events(again.world)
+    assert events(first.world) != events(study(seed=1).world)
+
+
+@pytest.mark.parametrize("policy", ["hypersched", "hyperband"])
+def test_no_report_is_lost_and_none_is_made_up(policy: str) -> None:
+    simulation = study(policy, cluster=replace(CLUSTER, faults=TROUBLE))
+    simulation.run()
+    world = simulation.world
+    seen: dict[int, list[int]] = defaultdict(list)
+    for row in world.table.reports():
+        seen[row.number].append(row.step)
+        curve = world.workload.curves[world.workload.configuration(row.number)]
+        assert row.value == curve[row.step - 1]
+    for number, steps in seen.items():
+        assert steps == list(range(1, len(steps) + 1)), number
+
+
+def test_a_paused_trial_loses_no_progress() -> None:
+    simulation = study("asha_promote", times=4.0, reduction_factor=2)
+    outcome = simulation.run()
+    assert outcome.resumes > 0 and outcome.redone == 0
+    stretches: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for row in simulation.world.table.segments():
+        if row.position_from is None or row.position_to is None:
+            continue  # the deadline came while it started up
+        stretches[row.number].append((row.position_from, row.position_to))
+    for parts in stretches.values():
+        assert [begin for begin, _ in parts[1:]] == [end for _, end in parts[:-1]]
+
+
+def test_a_failure_is_resumed_from_its_checkpoint() -> None:
+    faults = Faults(crash_every=300.0)
+    simulation = study("fifo", "crossing", replace(CLUSTER, save_every=25.0, faults=faults))
+    outcome = simulation.run()
+    assert outcome.failures > 3 and outcome.redone > 0
+    by_trial: dict[int, list[tuple[str | None, float]]] = defaultdict(list)
+    for row in simulation.world.table.segments():
+        assert row.position_from is not None
+        by_trial[row.number].append((row.outcome, row.position_from))
+    after = [
+        position
+        for parts in by_trial.values()
+        for (ended, _), (_, position) in pairwise(parts)
+        if ended == "died"
+    ]
+    assert after and max(after) > 1
+
+
+def test_a_dead_host_is_reaped_and_its_trials_go_on() -> None:
+    cluster = Cluster(slots=2, hosts=2, faults=Faults(host_every=500.0), ttl=10.0, grace=5.0)
+    simulation = study(cluster=cluster, times=4.0)
+    outcome = simulation.run()
+    log = events(simulation.world)
+    assert outcome.stranded > 0 and outcome.failures > 0
+    assert any(event.kind == "reap" for event in log)
+    assert max(used for _, used in in_use(simulation)) <= cluster.capacity
+    assert outcome.value is not None
+    assert_legal(log)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_survivor_ends_with_the_whole_pool(seed: int) -> None:
+    """HyperSched's characteristic act, where a training is longer than the pool has time for."""
+    tuned = generate("power-law", seed, configurations=64, steps=1000)
+    policy = make_policy("hypersched", {"max_resource": 1000})
+    cluster = Cluster(slots=4, speedup=LINEAR)
+    simulation = Simulation(policy, tuned, cluster, deadline=0.2 * tuned.full_seconds)
+    outcome = simulation.run()
+    last = max(simulation.world.table.segments(), key=lambda row: row.granted)
+    assert last.slots == 4 and last.outcome == "deadline" and outcome.resizes > 0
+    assert last.trained is not None and last.trained > 0.25 * outcome.deadline
+
+
+def test_a_gang_that_is_slower_is_given_up() -> None:
+    simulation = study(family="crossing", cluster=Cluster(slots=4, speedup=ANTI), times=2.0)
+    simulation.run()
+    rows = sorted(simulation.world.table.segments(), key=lambda row: row.granted)
+    tries = [row for row in rows if row.slots > 1]
+    assert len(tries) < 0.1 * len(rows) and rows[-1].slots == 1
+
+
+def test_a_straggler_takes_longer() -> None:
+    slow = Faults(straggler_share=1.0, straggler_factor=3.0)
+    assert (
+        study("fifo", cluster=replace(CLUSTER, faults=slow)).run().reports
+        < 0.5 * study("fifo").run().reports
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_are_values(family: str) -> None:
+    tuned = generate(family, 3, configurations=16, steps=20)
+    again = generate(family, 3, configurations=16, steps=20)
+    assert tuned.step_seconds == again.step_seconds and repr(tuned.curves) == repr(again.curves)
+    assert tuned.curves != generate(family, 4, configurations=16, steps=20).curves
+    scores = [score for curve in tuned.curves for score in curve if not math.isnan(score)]
+    assert min(scores) > -0.5 and max(scores) == tuned.best < 1.1
+    assert tuned.steps == 20 and tuned.configuration(17) == 1
+
+
+def test_everything_counts_in_a_study_of_one_trial() -> None:
+    one = Workload("one", ((0.1, 0.5, 0.4),), (10.0,))
+    cluster = Cluster(slots=1, startup=5.0, stop=1.0, poll=1.0, reading=0.0)
+    policy = make_policy("asha_promote", {"min_resource": 9, "most_trials": 1})
+    outcome: Outcome = simulate(policy, one, cluster, deadline=100.0)
+    assert [value for _, value in outcome.best] == [0.1, 0.5]
+    assert outcome.training == pytest.approx(30.0) and outcome.overhead == pytest.approx(5.0)
+    assert outcome.regret == 0 and outcome.value == 0.5
+    assert outcome.ended < 100 - 50, "settled as soon as nothing was left to train"

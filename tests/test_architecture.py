@@ -1,0 +1,40 @@
+"""Who may import whom, and that the core needs no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+_WITHOUT_TORCH = """
+import importlib, pkgutil, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "lightning", "pytorch_lightning", "sklearn"}:
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import optuna_deadline
+for module in pkgutil.walk_packages(optuna_deadline.__path__, "optuna_deadline."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+print("imported", *sorted(m for m in sys.modules if m.startswith("optuna_deadline")))
+"""
+
+
+def test_layers_import_downwards_only() -> None:
+    linter = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    run = subprocess.run(
+        [sys.executable, "-c", linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_every_module_of_the_core_imports_without_torch() -> None:
+    run = subprocess.run([sys.executable, "-c", _WITHOUT_TORCH], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "optuna_deadline.allocation.engine" in run.stdout
+    assert "optuna_deadline_lightning" not in run.stdout

@@ -1,0 +1,82 @@
+"""The benchmarks run, and load what they say. No time is asserted: machines differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from benchmarks import prune_cost, simulator
+from benchmarks.bulk import add_trials
+from optuna_deadline import DeadlinePruner
+
+
+def test_bulk_loaded_trials_are_what_optuna_reads(storage_url: str) -> None:
+    study = optuna.create_study(storage=storage_url, study_name="bulk")
+    DeadlinePruner("1h").terms(study)
+    add_trials(study, 5, steps=20, state=TrialState.COMPLETE, seed=1)
+    add_trials(study, 3, steps=20, state=TrialState.RUNNING, seed=2)
+    remembered = list(study._storage._studies[study._study_id].trials.values())  # type: ignore[attr-defined]
+    read = optuna.load_study(storage=storage_url, study_name="bulk").get_trials()
+    assert [trial.number for trial in read] == list(range(8))
+    assert remembered == read
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_prune_cost_writes_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures, picture = tmp_path / "figures.json", tmp_path / "picture.svg"
+    few = ["--quick", "--trials", "50", "--unfinished", "4", "--repetitions", "1"]
+    prune_cost.main([*few, "--json", str(figures), "--picture", str(picture)])
+    printed = capsys.readouterr()
+    result = json.loads(figures.read_text())
+    assert result.keys() >= {
+        "max_statements",
+        "speedup_vs_median",
+        "growth_10k_over_100",
+        "rows",
+        "machine",
+    }
+    assert {(row["storage"], row["pruner"]) for row in result["rows"]} == {
+        (storage, pruner)
+        for storage in ("sqlite", "postgresql")
+        for pruner in (
+            "DeadlinePruner",
+            "MedianPruner",
+            "SuccessiveHalvingPruner",
+            "HyperbandPruner",
+        )
+    }
+    assert result["rows"][0].keys() >= {
+        "trials",
+        "unfinished",
+        "max_statements",
+        "wall_ms",
+        "cpu_ms",
+    }
+    assert picture.read_text().startswith("<svg")
+    assert "DeadlinePruner" in printed.out and not printed.err
+
+
+@pytest.mark.slow
+def test_step_cost_writes_its_figures(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    from benchmarks import step_cost
+
+    figures = tmp_path / "figures.json"
+    step_cost.main(["--steps", "40", "--json", str(figures)])
+    result = json.loads(figures.read_text())
+    assert result.keys() >= {"step_us", "hooks_us", "mean_step_us", "target_us", "steps"}
+    assert result["hooks_us"].keys() == set(step_cost.HOOKS)
+    assert result["steps"] == 40
+
+
+def test_simulator_writes_its_figures(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    simulator.main(["--quick", "--policy", "fifo", "--jobs", "1", "--json", str(figures)])
+    result = json.loads(figures.read_text())
+    assert result.keys() >= {"rows", "target", "machine"}
+    assert result["rows"][0]["reports"] > 0

@@ -1,0 +1,149 @@
+"""The chaos run on each database, and its checker, which must be able to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos import checker
+from benchmarks.chaos.checker import Ending, Entry
+from benchmarks.chaos.run import run
+from benchmarks.chaos.usage import UsageLog, Use, read_uses
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+)
+def test_the_table_keeps_its_promise_under_every_fault(database: str, tmp_path: Path) -> None:
+    verdict = run(15.0, database, seed=1, folder=tmp_path / "chaos")
+    assert verdict.good, verdict
+    assert verdict.faults > 10 and verdict.tenures > 10
+
+
+def use(number: int, fence: int, first: float, last: float, device: str = "cpu:0") -> Use:
+    """A use of a slot; the process is the segment's."""
+    pid = 100 * number + fence
+    return Use("study", number, fence, 0, device, pid, first, last, 0, 5)
+
+
+GOOD_USES = [use(1, 1, 0, 10), use(2, 1, 11, 20), use(1, 2, 11, 15, "cpu:1"), use(1, 3, 21, 30)]
+
+
+def test_uses_one_after_the_other_are_no_overlap() -> None:
+    assert checker.overlaps(GOOD_USES) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        use(3, 1, 9.9, 10.5),  # begins before the other ends
+        use(3, 1, 2, 3),  # within another
+        use(3, 1, -5, 100),  # around all others
+        use(1, 4, 12, 14, "cpu:2"),  # another slot, but the same trial as on cpu:1
+    ],
+)
+def test_a_planted_overlap_is_found(planted: Use) -> None:
+    assert checker.overlaps([*GOOD_USES, planted])
+
+
+def test_an_overlap_with_one_that_began_long_before_is_found() -> None:
+    frozen, short, late = use(1, 1, 0, 100), use(1, 1, 1, 2), use(2, 1, 50, 60)
+    assert len(checker.overlaps([frozen, short, late])) == 1
+
+
+def test_the_ranks_of_one_gang_share_their_trial() -> None:
+    gang = [use(1, 1, 0, 10), replace(use(1, 1, 0, 10, "cpu:1"), rank=1, pid=7)]
+    assert checker.overlaps(gang) == []
+
+
+def events(*lines: tuple[str, int, str]) -> list[Entry]:
+    """Changes of one slot: kind, fence, worker."""
+    return [
+        Entry(id, kind, "pool", "study", 1, 1, fence, worker=worker)
+        for id, (kind, fence, worker) in enumerate(lines)
+    ]
+
+
+GOOD_EVENTS = [("acquire", 1, "a"), ("release", 2, "a"), ("acquire", 3, "b"), ("reap", 4, "b")]
+
+
+def test_acquire_and_release_alternate() -> None:
+    assert checker.illegal_events(events(*GOOD_EVENTS)) == []
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        lambda log: [*log[:1], *log[2:]],  # taken from somebody who holds it
+        lambda log: [*log, ("release", 5, "b")],  # given back twice
+        lambda log: [*log[:2], ("acquire", 4, "b"), ("reap", 5, "b")],  # a fence left out
+        lambda log: [*log[:1], ("release", 2, "b"), *log[2:]],  # given back by somebody else
+        lambda log: [*log, ("acquire", 3, "c")],  # an old fence again
+    ],
+)
+def test_an_illegal_change_is_found(
+    mutate: Callable[[list[tuple[str, int, str]]], list[tuple[str, int, str]]],
+) -> None:
+    assert checker.illegal_events(events(*mutate(list(GOOD_EVENTS))))
+
+
+def test_an_event_by_an_old_term_is_found() -> None:
+    terms = [(0, 1), (1, 1), (2, 2), (3, 2)]
+    log = [Entry(id, "plan", "pool", "study", term=term) for id, term in terms]
+    assert checker.illegal_events(log) == []
+    assert checker.illegal_events([*log, Entry(4, "plan", "pool", "study", term=1)])
+    assert not checker.illegal_events([*log, Entry(4, "plan", "other pool", "study", term=1)])
+
+
+def test_a_segment_granted_twice_is_found() -> None:
+    log = [Entry(id, "start", "pool", "study", 1, fence=fence) for id, fence in [(0, 1), (1, 2)]]
+    assert checker.illegal_events(log) == []
+    assert checker.illegal_events([*log, replace(log[1], id=2)])
+    assert checker.without_grant([use(1, 1, 0, 1)], log) == []
+    assert checker.without_grant([use(1, 3, 0, 1)], log)
+
+
+def test_lost_trials_are_found() -> None:
+    good = Ending("PRUNED", True, [0, 1, 2])
+    trial = ("study", 1)
+    assert checker.lost_trials({trial: good}, {trial}) == []
+    assert checker.lost_trials({}, {trial})
+    for bad in (
+        replace(good, state=None),
+        replace(good, state="RUNNING"),
+        replace(good, state="FAIL"),
+        replace(good, told=False),
+        replace(good, steps=[0, 2]),
+        replace(good, steps=[0, 1, 1, 2]),
+    ):
+        assert checker.lost_trials({trial: bad}, {trial}), bad
+
+
+def test_steps_done_again_are_counted() -> None:
+    reported = {("study", 1, 1): [0, 1, 2, 3, 4], ("study", 1, 2): [5]}
+    resumed = [
+        replace(use(1, fence, 0, 1), resumed_at=at) for fence, at in [(1, 0), (2, 4), (3, 6)]
+    ]
+    found = checker.lost_steps(resumed, reported)
+    assert found == {("study", 1, 2): 1, ("study", 1, 3): 0}
+
+
+def test_a_rank_that_is_killed_leaves_a_readable_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTUNA_DEADLINE_DEVICES", "cpu:3,cpu:4")
+    log = UsageLog(tmp_path, "study", 7, 2, rank=1, resumed_at=10)
+    [born] = read_uses(tmp_path)
+    assert (born.device, born.trained_to, born.first) == ("cpu:4", 9, born.last)
+    log.using(10)
+    [path] = tmp_path.iterdir()
+    with path.open("a") as file:
+        file.write("12")  # cut off
+    [found] = read_uses(tmp_path)
+    assert found.segment == ("study", 7, 2)
+    assert found.trained_to == 10 and found.last > found.first

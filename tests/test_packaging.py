@@ -1,0 +1,28 @@
+"""What a wheel holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hatchling")
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_wheel_holds_three_packages_with_types_and_no_tests(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"optuna_deadline", "optuna_deadline_lightning", "optuna_deadline_demo"}
+    for package in tops:
+        assert f"{package}/py.typed" in names and f"{package}/__init__.py" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    (entry,) = (name for name in names if name.endswith("entry_points.txt"))
+    assert b"optuna-deadline = optuna_deadline.cli:app" in zipfile.ZipFile(wheel).read(entry)

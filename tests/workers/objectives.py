@@ -1,0 +1,154 @@
+"""Objectives for real workers: loops that need neither torch nor Lightning."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna_deadline
+
+LAST = 40
+
+
+def elastic(trial: Any, seconds: float = 0.08, last: int = LAST) -> float:
+    """Saves each step, leaves when told, resumes; two slots are twice as fast."""
+    x = trial.suggest_float("x", 0.0, 1.0)
+    segment = optuna_deadline.segment(trial)
+    segment.horizon(last)
+    first = json.loads(segment.resume.read_text())["step"] + 1 if segment.resume else 0
+    value = 0.0
+    for step in range(first, last + 1):
+        time.sleep(seconds / segment.world_size)
+        value = x * (1 - math.exp(-(step + 1) / 8))
+        trial.report(value, step)
+        segment.save(_writer(trial.number, step), step=step, value=value)
+        directive = segment.directive()
+        if directive.leave:
+            segment.leave(directive)
+    return value
+
+
+def falling(trial: Any) -> float:
+    """Its first model is its best."""
+    segment = optuna_deadline.segment(trial)
+    first = json.loads(segment.resume.read_text())["step"] + 1 if segment.resume else 0
+    value = 1.0
+    for step in range(first, LAST + 1):
+        time.sleep(0.1)
+        value = 1.0 - step / LAST
+        trial.report(value, step)
+        segment.save(_writer(trial.number, step), step=step, value=value)
+        directive = segment.directive()
+        if directive.leave:
+            segment.leave(directive)
+    return value
+
+
+def _writer(number: int, step: int) -> Any:
+    text = json.dumps({"number": number, "step": step})
+    return lambda path: path.write_text(text)
+
+
+def logged(trial: Any) -> float:
+    """Elastic, and each rank writes down who it is and what it got."""
+    segment = optuna_deadline.segment(trial)
+    x = trial.suggest_float("x", 0.0, 1.0)
+    kind = trial.suggest_categorical("kind", ["a", "b"])
+    facts = {
+        "number": trial.number,
+        "fence": segment.fence,
+        "rank": segment.rank,
+        "world": segment.world_size,
+        "params": {"x": x, "kind": kind},
+        "seen": trial.params,
+        "threads": threading.active_count(),
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+    }
+    with (Path(os.environ["RANK_LOG"])).open("a") as file:
+        file.write(json.dumps(facts) + "\n")
+    return elastic(trial)
+
+
+def slow(trial: Any) -> float:
+    """Too long to finish by itself; each rank writes down its process id."""
+    with (Path(os.environ["RANK_LOG"])).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    return elastic(trial, seconds=0.1, last=100_000)
+
+
+def stuck(trial: Any) -> float:
+    """Never gets to its first step."""
+    with (Path(os.environ["RANK_LOG"])).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    return silent(trial)
+
+
+def brief(trial: Any) -> float:
+    """Done within a second."""
+    return elastic(trial, seconds=0.05, last=12)
+
+
+def plain(trial: Any) -> float:
+    """A loop that knows nothing of segments: Optuna's own two questions and one of ours."""
+    x = trial.suggest_float("x", 0.0, 1.0)
+    value = 0.0
+    for step in range(1000):
+        time.sleep(0.05)
+        value = x * (1 - math.exp(-step / 8))
+        trial.report(value, step)
+        if optuna_deadline.out_of_time(trial):
+            break
+        if trial.should_prune():
+            import optuna
+
+            raise optuna.TrialPruned()
+    return value
+
+
+def raises(trial: Any) -> float:
+    """Every second trial is broken."""
+    if trial.number % 2:
+        raise RuntimeError("this configuration does not fit into memory")
+    return elastic(trial)
+
+
+def broken(trial: Any) -> float:
+    """No trial gets anywhere."""
+    raise ImportError("no module named 'torhc'")
+
+
+def silent(trial: Any) -> float:
+    """Never reports and never listens."""
+    trial.suggest_float("x", 0.0, 1.0)
+    time.sleep(3600)
+    return 0.0
+
+
+def diverges(trial: Any) -> float:
+    """Every second trial reports NaN and goes on."""
+    if trial.number % 2 == 0:
+        return elastic(trial)
+    for step in range(100):
+        time.sleep(0.05)
+        trial.report(math.nan, step)
+        if trial.should_prune() or optuna_deadline.out_of_time(trial):
+            break
+    return math.nan
+
+
+class WithData:
+    """A callable object that carries its data."""
+
+    def __init__(self, data: list[float]) -> None:
+        self.data = data
+
+    def __call__(self, trial: Any) -> float:
+        """Elastic, once it has seen its data."""
+        assert sum(self.data) == 6.0
+        return elastic(trial)

@@ -1,0 +1,161 @@
+"""What cannot be carried out gets one sentence that says what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+import optuna_deadline
+from optuna_deadline.allocation import schema
+from optuna_deadline.allocation.engine import connect, disconnect
+from optuna_deadline.allocation.migrations import MIGRATIONS, version
+from optuna_deadline.cli import app
+from optuna_deadline.errors import DeadlineError, SchemaMismatch
+from optuna_deadline.workers import devices
+from optuna_deadline.workers.devices import Offer, make_offer
+
+
+def objective(trial: optuna.Trial) -> float:
+    return 0.0
+
+
+def test_no_slots() -> None:
+    for wanted in ({}, {"cpus": 0}):
+        with pytest.raises(DeadlineError, match="slots"):
+            make_offer(**wanted)
+    with pytest.raises(DeadlineError, match="positive number of slots, but got -1"):
+        make_offer(cpus=-1)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "present_gpus", lambda: [0, 1])
+    assert make_offer(gpus="all") == Offer(gpus=(0, 1))
+    assert make_offer(gpus="1").devices == ["gpu:1"]
+    with pytest.raises(DeadlineError, match=r"no GPU 7 on this machine \(it has: 0, 1\)"):
+        make_offer(gpus="0,7")
+    with pytest.raises(DeadlineError, match="'all' or numbers such as '0,1', not 'zero'"):
+        make_offer(gpus="zero")
+    monkeypatch.setattr(devices, "present_gpus", list)
+    with pytest.raises(DeadlineError, match="no GPU that the driver lists; use cpus"):
+        make_offer(gpus="all")
+
+
+def test_only_the_gpus_that_were_left_to_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\nprintf '0\\n1\\n2\\n'\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices.present_gpus() == [0, 1, 2]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 0")
+    assert devices.present_gpus() == [0, 2]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert devices.present_gpus() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "has no deadline yet: pass deadline="),
+        ({"deadline": "-5s"}, "5s"),
+        ({"deadline": "2020-01-01T00:00:00+00:00"}, "passed"),
+        ({"deadline": "2030-01-01T00:00:00"}, "zone"),
+        ({"deadline": "1h", "policy": "magic"}, "'hypersched'"),
+        ({"deadline": "1h", "min_resource": 0}, "min_resource"),
+        ({"deadline": "1h", "min_resource": 9, "max_resource": 3}, "max_resource"),
+        ({"deadline": "1h", "reduction_factor": 1}, "reduction_factor"),
+        ({"deadline": "1h", "cpus": 0}, "0 slots can train nothing"),
+    ],
+)
+def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        optuna_deadline.run(
+            optuna.create_study(),
+            objective,
+            **{"cpus": 1, **arguments},  # type: ignore[arg-type]
+        )
+
+
+def test_several_objectives_are_refused() -> None:
+    study = optuna.create_study(directions=["minimize", "maximize"])
+    with pytest.raises(DeadlineError, match="objective"):
+        optuna_deadline.run(study, objective, cpus=1, deadline="1h")
+
+
+def test_a_newer_schema_is_refused_and_an_older_one_migrated(storage_url: str) -> None:
+    optuna.create_study(storage=storage_url)
+    engine = connect(storage_url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(schema.version).values(version=len(MIGRATIONS) + 1))
+    disconnect(engine)
+    with pytest.raises(SchemaMismatch, match="upgrade optuna-deadline on this machine"):
+        connect(storage_url)
+
+
+def test_an_older_schema_is_migrated(sqlite_url: str) -> None:
+    optuna.create_study(storage=sqlite_url)
+    bare = sa.create_engine(sqlite_url)
+    with bare.begin() as connection:
+        MIGRATIONS[0](connection)
+        connection.execute(sa.insert(schema.version).values(id=1, version=1))
+    bare.dispose()
+    with connect(sqlite_url).connect() as connection:
+        assert version(connection) == len(MIGRATIONS)
+        triggers = connection.exec_driver_sql(
+            "SELECT name FROM sqlite_master WHERE type='trigger'"
+        )
+        assert len(triggers.all()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        (["worker", "t.py:f", "--study", "s", "--storage", "nonsense"], 2, "no database"),
+        (
+            ["worker", "t.py:f", "--study", "s", "--storage", "sqlite:///{folder}/s.db"],
+            2,
+            "There is no study 's' (there are: none yet)",
+        ),
+        (
+            ["create", "s", "--storage", "postgresql://127.0.0.1:1/s", "--deadline", "1h"],
+            1,
+            "The database does not answer",
+        ),
+        (["create", "s", "--storage", "sqlite:///{folder}/s.db", "--deadline", "soon"], 2, "soon"),
+        (
+            ["create", "s", "--storage", "sqlite:///{folder}/s.db", "--deadline", "1h",
+             "--policy", "magic"],
+            2,
+            "hypersched",
+        ),
+    ],
+)  # fmt: skip
+def test_commands_answer_in_one_sentence(
+    command: list[str], code: int, message: str, tmp_path: Path
+) -> None:
+    words = [word.format(folder=tmp_path) for word in command]
+    done = subprocess.run(
+        [sys.executable, "-c", "from optuna_deadline.cli import app; app()", *words],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_creating_twice_joins_and_another_deadline_is_a_conflict(tmp_path: Path) -> None:
+    command = ["create", "s", "--storage", f"sqlite:///{tmp_path}/s.db", "--deadline"]
+    runner = CliRunner()
+    assert runner.invoke(app, [*command, "1h"]).exit_code == 0
+    assert runner.invoke(app, [*command, "1h"]).exit_code == 0
+    conflict = runner.invoke(app, [*command, "2h"])
+    assert conflict.exit_code == 2
+    assert runner.invoke(app, [*command, "2h", "--extend"]).exit_code == 0

@@ -1,0 +1,190 @@
+"""A worker dies or freezes at every place that matters, and another one finishes the study."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from optuna.trial import TrialState
+from tables import HERE, WORKER, table_of
+
+from optuna_deadline.allocation import schema
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.checkpoints import intact
+from optuna_deadline.crashpoints import _parse
+from optuna_deadline.elastic import agree
+from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.testing.postgres import PostgresServer
+
+PACKAGE = Path(__file__).parents[2] / "optuna_deadline"
+
+#: Transitions; each has a point before its commit and one after it.
+TRANSITIONS = (
+    "register", "acquire", "release", "reap", "add_report", "add_checkpoint", "open_trial",
+    "write_plan", "conclude", "mark_told", "settle",
+)  # fmt: skip
+#: Points of their own; the first four are in a rank, whose worker lives on.
+IN_RANKS = ("checkpoint.written", "checkpoint.synced", "checkpoint.renamed", "checkpoint.publish")
+PLACES = (*IN_RANKS, "launch.forked", "register.trust", "tell.before", "tell.after")
+DEATHS = (*(f"{name}.{when}" for name in TRANSITIONS for when in ("commit", "committed")), *PLACES)
+#: Where a worker freezes instead and comes back when all is over: with locks held, and with none.
+FREEZES = (
+    "acquire.commit", "acquire.committed", "add_report.commit", "write_plan.commit",
+    "release.commit", "launch.forked",
+)  # fmt: skip
+CASES = [*(f"{name}:exit" for name in DEATHS), *(f"{name}:freeze" for name in FREEZES)]
+AT_ONCE = 6  # most of a case is waiting for leases to run out
+
+
+def test_every_crash_point_is_exercised() -> None:
+    code = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")))
+    assert set(re.findall(r"""crashpoint\("([\w.]+)"\)""", code)) == set(PLACES)
+    assert set(re.findall(r"""_tx\("(\w+)"\)""", code)) == set(TRANSITIONS)
+
+
+def test_a_crash_point_is_armed_by_name_and_action() -> None:
+    assert _parse(None) is None
+    assert _parse("acquire.commit:exit") == ("acquire.commit", "exit", "")
+    assert _parse("tell.after:freeze:/tmp/once") == ("tell.after", "freeze", "/tmp/once")
+    with pytest.raises(ValueError, match="must end in :exit or :freeze"):
+        _parse("acquire.commit:explode")
+
+
+@dataclass
+class Aftermath:
+    """One case: the study, the worker that was struck, and the one that went on."""
+
+    study: optuna.Study
+    fired: bool
+    struck: int
+    finished: int
+    words: str
+
+
+@pytest.fixture(scope="module")
+def aftermaths(
+    request: pytest.FixtureRequest,
+    postgres: PostgresServer,
+    postgres_template: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], Aftermath]]:
+    """All chosen cases, some at a time, each in a database of its own."""
+    chosen = [
+        item.callspec.params["case"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.path == request.path
+        if hasattr(item, "callspec")
+    ]
+    names = {case: f"od_crash_{os.getpid()}_{index}" for index, case in enumerate(chosen)}
+    copying = threading.Lock()  # PostgreSQL copies a template for one at a time
+
+    def play(case: str) -> Aftermath:
+        folder = tmp_path_factory.mktemp("case")
+        with copying:
+            url = postgres.create_database(names[case], postgres_template)
+        return _play(case, url, folder)
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        futures = {case: threads.submit(play, case) for case in chosen}
+        yield lambda case: futures[case].result()
+        threads.shutdown(cancel_futures=True)
+    for name in names.values():
+        postgres.drop_database(name)
+
+
+def _play(case: str, url: str, folder: Path) -> Aftermath:
+    sampler = optuna.samplers.RandomSampler(seed=1)
+    study = optuna.create_study(
+        study_name="study", storage=url, direction="maximize", sampler=sampler
+    )
+    agree(study, "100s", None, {})
+    marker = folder / "fired"
+    processes: list[subprocess.Popen[bytes]] = []
+    with (folder / "log").open("w") as log:
+
+        def start(cpus: int, **environment: str) -> subprocess.Popen[bytes]:
+            arguments = (url, f"{HERE / 'objectives.py'}:brief", str(cpus), "2", "1", str(folder))
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", WORKER, *arguments],
+                    stderr=log,
+                    env={**os.environ, **environment},
+                )
+            )
+            return processes[-1]
+
+        try:
+            struck = start(2, OPTUNA_DEADLINE_CRASHPOINT=f"{case}:{marker}")
+            table = table_of(study)
+            hit = lambda: marker.exists() or struck.poll() is not None  # noqa: E731
+            _wait_until(lambda: hit() or table.checkpoints())
+            if not hit():  # the later points come at the end, so let it come
+                _end_within(study, 4)
+            _wait_until(hit)
+            other = start(1)
+            _wait_until(lambda: other.poll() is not None or table.checkpoints())
+            _end_within(study, 5)  # with a model in hand, however slow the machine is
+            finished = other.wait(60)
+            struck.send_signal(signal.SIGCONT)
+            end = struck.wait(30)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    return Aftermath(study, marker.exists(), end, finished, (folder / "log").read_text())
+
+
+def _wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.1)
+
+
+def _end_within(study: optuna.Study, seconds: float) -> None:
+    """Bring the deadline forward, as no user can."""
+    row = schema.study
+    with open_table(study).begin() as connection:
+        soon = table_of(study).now() + seconds
+        connection.execute(
+            sa.update(row)
+            .where(row.c.deadline > soon, row.c.settled.is_(None))
+            .values(deadline=soon)
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_lost(case: str, aftermaths: Callable[[str], Aftermath]) -> None:
+    after = aftermaths(case)
+    place, _, action = case.partition(":")
+    assert after.fired, f"never got to {place}:\n{after.words}"
+    lives = action == "freeze" or place in IN_RANKS
+    assert (after.struck, after.finished) == (0 if lives else 137, 0), after.words
+    study, table = after.study, table_of(after.study)
+    trials = study.get_trials(deepcopy=False)
+    assert trials and all(trial.state.is_finished() for trial in trials)
+    reports = table.reports()
+    for trial in trials:  # Optuna and the table know the same, with no step lost or twice
+        steps = sorted(row.step for row in reports if row.number == trial.number)
+        assert steps == list(range(len(steps))) == sorted(trial.intermediate_values)
+    assert all(slot.holder is None for slot in table.slots())
+    assert all(not line.alive and line.told for line in table.trials())
+    assert [event.kind for event in table.events()].count("settle") == 1
+    winner = find_winner(table, "maximize")
+    assert winner is not None and winner.checkpoint is not None and intact(winner.checkpoint)
+    best = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+    assert winner.number in {trial.number for trial in best}

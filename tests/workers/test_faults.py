@@ -1,0 +1,293 @@
+"""What dies, hangs or goes away while real workers train, and what is left then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import objectives
+import optuna
+import psutil
+import pytest
+from optuna.trial import TrialState
+from tables import table_of
+
+import optuna_deadline
+from optuna_deadline.elastic import agree
+from optuna_deadline.testing.postgres import EmbeddedPostgres
+
+pytestmark = pytest.mark.slow
+Start = Callable[..., "subprocess.Popen[str]"]
+Said = Callable[[], str]
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 15) -> None:
+    """Poll for something that happens in another process."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def pids(log: Path) -> list[int]:
+    return [int(line) for line in log.read_text().split()] if log.exists() else []
+
+
+def running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Where ranks write their process ids."""
+    return tmp_path / "pids"
+
+
+def reported(study: optuna.Study, step: int) -> Callable[[], bool]:
+    table = table_of(study)
+    return lambda: any(row.step >= step for row in table.reports())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_leave_it_saves_and_the_same_command_goes_on(
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, number: signal.Signals
+) -> None:
+    agree(study, "20s", None, {})
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
+    wait_until(reported(study, 3))
+    worker.send_signal(number)
+    assert worker.wait(10) == 130
+    table = table_of(study)
+    [line] = table.trials()
+    assert (line.state, line.owner) == ("paused", None)
+    assert study.get_trials()[0].state is TrialState.RUNNING  # nobody else may take it
+    last = max(row.step for row in table.reports())
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
+    wait_until(reported(study, last + 5))
+    assert [segment.fence for segment in table.segments()] == [1, 2]
+    steps = [row.step for row in table.reports()]
+    assert steps == list(range(len(steps)))  # no step twice, none left out
+    worker.send_signal(signal.SIGTERM)
+
+
+def test_a_killed_rank_goes_on_from_its_checkpoint(
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
+) -> None:
+    agree(study, "20s", None, {})
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
+    wait_until(reported(study, 5))
+    os.kill(pids(log)[0], signal.SIGKILL)
+    wait_until(reported(study, 12))
+    table = table_of(study)
+    assert table.segments()[0].outcome == "died"
+    assert table.trials()[0].failures == 1
+    assert pids(log)[0] != pids(log)[1]
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(10) == 130
+    assert "SIGKILL; often the machine was out of memory" in said()
+
+
+def test_a_trial_that_keeps_dying_fails(
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path
+) -> None:
+    agree(study, "30s", None, {})
+    worker = start_worker(storage_url, "stuck", RANK_LOG=str(log))
+    for deaths in range(3):
+        wait_until(lambda n=deaths: len(pids(log)) > n)  # type: ignore[misc]
+        os.kill(pids(log)[deaths], signal.SIGKILL)
+    wait_until(lambda: study.get_trials()[0].state is TrialState.FAIL)
+    wait_until(lambda: len(table_of(study).trials()) > 1)  # the slot is free for others
+    worker.send_signal(signal.SIGTERM)
+
+
+def test_a_trial_that_gets_further_between_its_deaths_goes_on(
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path
+) -> None:
+    agree(study, "30s", None, {})
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
+    for deaths in range(4):
+        last = max((checkpoint.step for checkpoint in table_of(study).checkpoints(0)), default=0)
+        wait_until(reported(study, last + 3))
+        os.kill(pids(log)[deaths], signal.SIGKILL)
+        wait_until(lambda n=deaths: len(pids(log)) > n + 1)  # type: ignore[misc]
+    [line] = table_of(study).trials()
+    assert (line.number, line.failures) == (0, 1)
+    worker.send_signal(signal.SIGTERM)
+
+
+def test_a_killed_worker_takes_its_ranks_along_and_its_trial_comes_back(
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path
+) -> None:
+    agree(study, "40s", None, {})
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log), ttl=3, grace=1)
+    wait_until(reported(study, 3))
+    worker.kill()
+    [pid] = pids(log)
+    wait_until(lambda: not running(pid), 5)
+    last = max(row.step for row in table_of(study).reports())
+    again = start_worker(storage_url, "slow", RANK_LOG=str(log), ttl=3, grace=1)
+    wait_until(reported(study, last + 3))
+    outcomes = {(s.number, s.fence): s.outcome for s in table_of(study).segments()}
+    assert outcomes[0, 1] == "lost"
+    again.send_signal(signal.SIGTERM)
+
+
+def test_a_frozen_workers_ranks_are_killed_before_its_slots_are_free(
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path
+) -> None:
+    agree(study, "40s", None, {})
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log), ttl=3, grace=1)
+    wait_until(reported(study, 3))
+    [pid] = pids(log)
+    worker.send_signal(signal.SIGSTOP)
+    wait_until(lambda: not running(pid), 5)
+    [slot] = table_of(study).slots()
+    assert slot.holder is not None and slot.lease is not None
+    assert table_of(study).now() < slot.lease  # dead while the lease still held
+    worker.send_signal(signal.SIGCONT)
+    wait_until(reported(study, 8))
+
+
+def test_a_frozen_workers_ranks_end_even_if_its_watchdog_is_frozen_too(
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path
+) -> None:
+    agree(study, "40s", None, {})
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log), ttl=3, grace=1)
+    wait_until(reported(study, 3))
+    [pid] = pids(log)
+    family = psutil.Process(worker.pid).children()
+    [watchdog] = [child for child in family if "watchdog" in " ".join(child.cmdline())]
+    watchdog.suspend()
+    worker.send_signal(signal.SIGSTOP)
+    wait_until(lambda: not running(pid), 5)
+    [slot] = table_of(study).slots()
+    assert slot.lease is not None and table_of(study).now() < slot.lease
+    watchdog.kill()
+    worker.send_signal(signal.SIGCONT)
+    wait_until(reported(study, 8))
+
+
+def test_a_killed_zygote_is_replaced(
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
+) -> None:
+    agree(study, "30s", None, {"reduction_factor": 4})
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
+    wait_until(reported(study, 3))
+    rank = psutil.Process(pids(log)[0])
+    zygote = rank.parent()
+    assert zygote is not None
+    zygote.kill()
+    rank.kill()
+    wait_until(lambda: len(pids(log)) > 1)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(10) == 130
+    assert "another one is started" in said()
+
+
+def test_a_zygote_killed_while_it_loads_the_objective_is_replaced(
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
+) -> None:
+    agree(study, "30s", None, {})
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
+
+    def zygotes() -> list[psutil.Process]:
+        family = psutil.Process(worker.pid).children()
+        return [child for child in family if "zygote" in " ".join(child.cmdline())]
+
+    wait_until(zygotes)
+    zygotes()[0].kill()
+    wait_until(reported(study, 3))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(10) == 130
+    assert "another one is started" in said()
+
+
+def test_a_database_gone_for_twenty_seconds(start_worker: Start, log: Path, said: Said) -> None:
+    with EmbeddedPostgres(durable=True) as server:  # a crash must keep what was committed
+        url = server.create_database("away")
+        study = optuna.create_study(study_name="study", storage=url, direction="maximize")
+        agree(study, "33s", None, {})
+        worker = start_worker(url, "slow", RANK_LOG=str(log))
+        wait_until(reported(study, 3))
+        server.stop("immediate")
+        time.sleep(20)
+        server.start()
+        assert worker.wait(30) == 0
+        assert "The database does not answer" in said() and "answers again" in said()
+        assert len(pids(log)) == len(set(pids(log)))
+        table = table_of(study)
+        first = [row.step for row in table.reports() if row.number == 0]
+        assert first == list(range(len(first))) and len(first) > 120  # trained meanwhile
+        assert [s.outcome for s in table.segments() if s.number == 0] == ["deadline"]
+        study = optuna.load_study(study_name="study", storage=url)
+        assert all(trial.state.is_finished() for trial in study.get_trials())
+
+
+def test_a_database_that_is_not_there_at_the_start(start_worker: Start) -> None:
+    worker = start_worker("postgresql://127.0.0.1:1/none", "slow", RANK_LOG="x")
+    assert worker.wait(20) != 0
+
+
+def test_a_deleted_study_ends_its_workers(
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
+) -> None:
+    agree(study, "30s", None, {})
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
+    wait_until(reported(study, 3))
+    optuna.delete_study(study_name="study", storage=storage_url)
+    assert worker.wait(10) == 1
+    assert "The study was deleted while the worker ran" in said()
+    assert "Traceback" not in said()
+    assert not running(pids(log)[0])
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    sqlite_study: optuna.Study,
+    sqlite_url: str,
+    start_worker: Start,
+    log: Path,
+    damage: str,
+    said: Said,
+) -> None:
+    study, storage_url = sqlite_study, sqlite_url
+    agree(study, "30s", None, {})
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
+    wait_until(reported(study, 5))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(10) == 130
+    newest, before = table_of(study).checkpoints(0)[:2]
+    whole = newest.path.read_bytes()
+    if damage == "cut":
+        newest.path.write_bytes(whole[:-1])
+    elif damage == "flip":
+        newest.path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    else:
+        newest.path.unlink()
+    worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
+    wait_until(reported(study, newest.step + 3))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(10) == 130
+    assert "is damaged or gone; going on from the one before" in said()
+    assert before.step < newest.step
+
+
+def test_the_winner_is_the_best_that_is_whole(tmp_path: Path) -> None:
+    study = optuna.create_study(direction="maximize")
+    result = optuna_deadline.run(
+        study, objectives.elastic, cpus=1, deadline="4s", checkpoints=tmp_path
+    )
+    assert result.checkpoint is not None
+    result.checkpoint.write_text("torn")
+    from optuna_deadline.planning.ends import find_winner
+
+    second = find_winner(table_of(study), "maximize")
+    assert second is not None and second.checkpoint is not None
+    assert second.checkpoint.path != result.checkpoint and second.value <= (result.value or 0)

@@ -1,0 +1,94 @@
+"""A rank ends by itself when its worker says no more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from optuna_deadline.workers.link import UNTRUSTED, Link
+
+_CONTEXT = multiprocessing.get_context("fork")
+
+
+def rank(raw: Connection[Any, Any], trusted_until: float, work: Any) -> None:
+    """A rank that trains for ever."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    Link(raw, trusted_until, grace=0.5)
+    raw.send("trains")
+    while True:
+        work.value += 1
+
+
+@pytest.fixture
+def work() -> Any:
+    """What the rank has done."""
+    return _CONTEXT.Value("L", lock=False)
+
+
+@pytest.fixture
+def fork(work: Any) -> Any:
+    """Forks such a rank, and leaves none behind."""
+    started = []
+
+    def start(trusted_for: float) -> tuple[Any, Any]:
+        ours, theirs = _CONTEXT.Pipe()
+        process = _CONTEXT.Process(
+            target=rank, args=(theirs, time.monotonic() + trusted_for, work)
+        )
+        process.start()
+        theirs.close()
+        started.append(process)
+        return process, ours
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+Fork = Callable[[float], tuple[Any, Any]]
+
+
+def test_it_ends_with_its_trust(fork: Fork) -> None:
+    process, _ = fork(0.5)
+    process.join(5)
+    assert process.exitcode == UNTRUSTED
+
+
+def test_it_goes_on_while_trust_is_renewed(fork: Fork) -> None:
+    process, ours = fork(0.5)
+    ours.send(("trust", time.monotonic() + 60))
+    process.join(1)
+    assert process.exitcode is None
+    ours.send(("trust", 0.0))
+    process.join(5)
+    assert process.exitcode == UNTRUSTED
+
+
+def test_frozen_until_its_slots_are_somebody_elses_it_does_nothing_more(
+    fork: Fork, work: Any
+) -> None:
+    process, ours = fork(0.5)
+    ours.recv()
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(1.2)
+    ours.send(("trust", time.monotonic() + 60))  # too late
+    before = work.value
+    os.kill(process.pid, signal.SIGCONT)
+    process.join(5)
+    assert (process.exitcode, work.value) == (-signal.SIGALRM, before)
+
+
+def test_forked_too_late_it_never_trains(fork: Fork) -> None:
+    process, ours = fork(-1.0)
+    process.join(5)
+    assert process.exitcode == UNTRUSTED
+    with pytest.raises(EOFError):
+        ours.recv()

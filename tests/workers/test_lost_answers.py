@@ -1,0 +1,63 @@
+"""The database does what it is asked, and its answer is lost on the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import objectives
+import optuna
+import pytest
+import sqlalchemy as sa
+from tables import table_of
+
+import optuna_deadline
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.checkpoints import intact
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def lose_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets a method of the table fail after it was done, for the n-th calls that are named."""
+
+    def lose(method: str, calls: Callable[[int], bool]) -> None:
+        real = getattr(AllocationTable, method)
+        count = iter(range(10_000))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            answer = real(*args, **kwargs)
+            if answer is not None and calls(next(count)):
+                raise sa.exc.OperationalError("", {}, Exception("connection reset"))
+            return answer
+
+        monkeypatch.setattr(AllocationTable, method, call)
+
+    return lose
+
+
+def test_a_grant_it_never_heard_of_does_not_idle_until_the_lease_ends(
+    sqlite_study: optuna.Study, tmp_path: Path, lose_answers: Callable[..., None]
+) -> None:
+    lose_answers("acquire", lambda call: call == 0)
+    result = optuna_deadline.run(
+        sqlite_study, objectives.elastic, cpus=1, deadline="6s", checkpoints=tmp_path
+    )
+    assert result.settled and result.value is not None and result.checkpoint_ok
+    segments = table_of(sqlite_study).segments()
+    assert segments[0].outcome == "disowned"
+    assert {segment.outcome for segment in segments[1:]}.isdisjoint({"lost", "disowned"})
+
+
+def test_every_checkpoint_in_the_table_is_on_disk_though_commits_were_repeated(
+    sqlite_study: optuna.Study, tmp_path: Path, lose_answers: Callable[..., None]
+) -> None:
+    lose_answers("add_checkpoint", lambda call: call in (0, 7, 20))
+    result = optuna_deadline.run(
+        sqlite_study, objectives.falling, cpus=1, deadline="6s", checkpoints=tmp_path
+    )
+    saved = table_of(sqlite_study).checkpoints()
+    assert saved and all(intact(checkpoint) for checkpoint in saved)
+    assert result.checkpoint_ok

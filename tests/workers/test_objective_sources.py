@@ -1,0 +1,83 @@
+"""Objectives come from scripts, modules, objects and notebook cells."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.workers.objective import source_of
+from optuna_deadline.workers.zygote import Zygote
+
+OBJECTIVE = """
+import time
+import optuna
+import optuna_deadline
+
+def objective(trial):
+    x = trial.suggest_float("x", 0, 1)
+    for step in range(5):
+        time.sleep(0.05)
+        trial.report(x * step, step)
+    return x * 4
+"""
+RUN = """
+study = optuna.create_study(
+    study_name="s", storage="sqlite:///s.db", load_if_exists=True, direction="maximize"
+)
+result = optuna_deadline.run(study, objective, cpus=1, deadline="4s")
+print("value", result.value, "trials", len(study.trials))
+"""
+GUARDED = "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in RUN.splitlines())
+NOTEBOOK = f"cells = [{OBJECTIVE!r}, {RUN!r}]\nfor cell in cells:\n    exec(cell, globals())\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "script", [OBJECTIVE + RUN, OBJECTIVE + GUARDED, NOTEBOOK], ids=["bare", "guarded", "cells"]
+)
+def test_a_script_runs_once_however_it_is_written(script: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("value") == 1 and "None" not in done.stdout
+
+
+@pytest.mark.parametrize("script", [OBJECTIVE + RUN, OBJECTIVE + GUARDED], ids=["bare", "guarded"])
+def test_a_script_is_loaded_for_its_objective_alone(script: str, tmp_path: Path) -> None:
+    (tmp_path / "train_alone.py").write_text(script)
+    assert callable(source_of(f"{tmp_path}/train_alone.py:objective").load())
+    assert not (tmp_path / "s.db").exists()
+
+
+def test_a_module_is_imported_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_training.py").write_text(OBJECTIVE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert source_of("my_training:objective").load().__module__ == "my_training"
+
+
+def test_what_cannot_be_found_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train_named.py").write_text(OBJECTIVE)
+    with pytest.raises(DeadlineError, match=r"names no objective: write FILE.py:FUNCTION"):
+        source_of("train.py")
+    with pytest.raises(DeadlineError, match=r"There is no file nowhere.py"):
+        source_of("nowhere.py:objective")
+    with pytest.raises(DeadlineError, match=r"has no objective 'objektive' \(it has: objective\)"):
+        source_of(f"{tmp_path}/train_named.py:objektive").load()
+    with pytest.raises(DeadlineError, match=r"There is no module 'no_such_module'"):
+        source_of("no_such_module:objective").load()
+
+
+@pytest.mark.slow
+def test_an_objective_that_does_not_load_is_said_by_the_worker(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import a_library_that_is_not_here\n")
+    zygote = Zygote(source_of(f"{tmp_path}/broken.py:objective"))
+    with pytest.raises(DeadlineError, match="a_library_that_is_not_here"):
+        zygote.warmed(timeout=20)
+    assert not zygote.alive
