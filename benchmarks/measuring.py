@@ -97,7 +97,7 @@ def output_file(text: str) -> Path:
     return path
 
 
-def write_json(path: Path | None, result: dict[str, Any]) -> None:
+def write_json(path: Path | None, result: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Write a result where it is wanted."""
     if path is not None:
         path.write_text(json.dumps(result, indent=2) + "\n")

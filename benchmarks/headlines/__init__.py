@@ -1,0 +1,1 @@
+"""What the four papers report, beside what the same systems reach here."""
