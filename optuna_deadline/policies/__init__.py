@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from optuna_deadline.policies.hypersched import HyperSched
+from optuna_deadline.policies.money import Money
 from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Run
 from optuna_deadline.policies.registry import DEFAULT, known_policies, make_policy
 from optuna_deadline.policies.snapshot import Report, Snapshot, TrialView
@@ -10,6 +11,7 @@ from optuna_deadline.policies.snapshot import Report, Snapshot, TrialView
 __all__ = [
     "DEFAULT",
     "HyperSched",
+    "Money",
     "Order",
     "Pause",
     "Plan",

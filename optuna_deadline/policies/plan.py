@@ -36,12 +36,17 @@ Order = Run | Pause | Retire
 
 @dataclass(frozen=True)
 class Plan:
-    """An order for every trial that is alive, how many new ones to start, and the gate."""
+    """An order for every trial that is alive, how many new ones to start, and the gate.
+
+    The pool grows and shrinks where slots cost money: orders are for the slots that are there, and
+    ``pool_slots`` says how many there shall be, bought with their start-up or given back.
+    """
 
     orders: Mapping[int, Order] = field(default_factory=dict)
     start: int = 0  #: new trials, one slot each
     start_reason: str = "a free slot and time enough to become useful"
     gate_open: bool = True
+    pool_slots: int | None = None  #: slots there shall be; None for as many as there are
 
     @property
     def slots(self) -> int:

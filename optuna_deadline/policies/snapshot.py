@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from optuna_deadline.forecasting.overheads import Overhead
 from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.policies.money import Money
 
 WORST = -math.inf
 
@@ -75,6 +76,7 @@ class Snapshot:
     trials: tuple[TrialView, ...] = ()
     speedup: Speedup = field(default_factory=Speedup)
     overhead: Overhead = field(default_factory=Overhead)
+    money: Money | None = None  #: None where slots cost nothing; then the capacity is given
 
     @property
     def time_left(self) -> float:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from optuna_deadline.forecasting.overheads import Overhead
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import (
+    Money,
     Pause,
     Plan,
     Policy,
@@ -58,6 +59,22 @@ def trial_views(draw: st.DrawFn, number: int) -> TrialView:
 
 
 @st.composite
+def purses(draw: st.DrawFn, worker: int) -> Money:
+    """A budget in any state, spent ones included, with nodes as large as the workers."""
+    budget = draw(st.floats(0.0, 1000.0))
+    return Money(
+        budget=budget,
+        spent=budget * draw(st.sampled_from([0.0, 0.5, 0.99, 1.0])),
+        price=draw(st.sampled_from([0.001, 0.1, 1.0])),
+        granularity=draw(st.sampled_from([1.0, 60.0])),
+        startup=draw(st.sampled_from([0.0, 60.0])),
+        minimum=draw(st.sampled_from([0.0, 60.0])),
+        node=worker,
+        offer=worker * draw(st.integers(3, 8)),
+    )
+
+
+@st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     """A study as a planner may find it: slots may have been lost, gangs may not scale."""
     worker = draw(st.integers(1, 4))
@@ -70,11 +87,15 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         trials=tuple(draw(trial_views(number)) for number in range(draw(st.integers(0, 12)))),
         speedup=Speedup(draw(st.sampled_from(_SPEEDUPS))),
         overhead=Overhead(draw(st.floats(0.1, 20)), 0.5),
+        money=draw(st.none() | purses(worker)),
     )
 
 
 def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
-    """The snapshot in which a plan has been carried out at once, before any new report."""
+    """The snapshot in which a plan has been carried out at once, before any new report.
+
+    Slots that are given back are gone; those that are bought have not come yet.
+    """
     after = []
     for view in before.trials:
         order = plan.orders.get(view.number)
@@ -90,7 +111,10 @@ def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
         after.append(replace(view, state=state, slots=slots, changed=changed))
     first = max((view.number for view in before.trials), default=-1) + 1
     new = [TrialView(first + i, "running", 1, changed=before.now) for i in range(plan.start)]
-    return replace(before, trials=(*after, *new))
+    capacity = before.capacity
+    if plan.pool_slots is not None:
+        capacity = min(capacity, plan.pool_slots)
+    return replace(before, trials=(*after, *new), capacity=capacity)
 
 
 class PolicyTestCase:
@@ -168,3 +192,26 @@ class PolicyTestCase:
         """No new trial at the deadline or after it."""
         if any(trial.step_seconds for trial in view.trials):
             assert policy.plan(replace(view, now=view.deadline)).start == 0
+
+    @given(view=snapshots())
+    @_often
+    def test_the_pool_asked_for_can_be_had(self, policy: Policy, view: Snapshot) -> None:
+        """No more slots than are on offer, in whole nodes, and room for what shall run."""
+        plan, money = policy.plan(view), view.money
+        if plan.pool_slots is None:
+            return
+        assert money is not None, "without money the pool is what it is"
+        assert 0 <= plan.pool_slots <= money.offer and plan.pool_slots % money.node == 0
+        assert plan.slots <= plan.pool_slots
+
+    @given(view=snapshots())
+    @_often
+    def test_the_budget_is_never_broken(self, policy: Policy, view: Snapshot) -> None:
+        """A plan commits to no more than is left: each new node costs its entrance at least."""
+        plan, money = policy.plan(view), view.money
+        if plan.pool_slots is None or money is None:
+            return
+        new = max(0, money.nodes(plan.pool_slots) - money.nodes(view.capacity))
+        assert new * money.entrance <= money.left + 1e-6
+        if money.left <= 0:
+            assert plan.pool_slots == 0 and plan.slots == 0
