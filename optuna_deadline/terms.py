@@ -17,6 +17,7 @@ from optuna.study import Study
 
 from optuna_deadline.allocation import studies
 from optuna_deadline.allocation.engine import autocommit
+from optuna_deadline.budgets import Budget
 from optuna_deadline.deadlines import (
     Deadline,
     DeadlineLike,
@@ -45,6 +46,7 @@ class Terms:
         duration: Seconds, where the user gave a duration.
         policy: The policy's name.
         parameters: The policy's parameters.
+        budget: What may be spent, None where slots cost nothing.
         gate_closed: When the gate was closed, None while new trials may start.
         read: When the row was read.
     """
@@ -59,6 +61,7 @@ class Terms:
     parameters: Mapping[str, Any] = field(hash=False)
     gate_closed: float | None
     read: float = field(compare=False)
+    budget: Budget | None = None
 
     @property
     def maximize(self) -> bool:
@@ -79,6 +82,7 @@ def fix(
     *,
     policy: str | None = None,
     parameters: Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
     extend: bool = False,
     elapsed: float = 0.0,
 ) -> Terms:
@@ -92,12 +96,14 @@ def fix(
             :func:`~optuna_deadline.policies.known_policies`. A joining process obeys the stored
             policy and parameters, whatever it asks for.
         parameters: The policy's parameters, as JSON can hold them.
+        budget: What may be spent, and the price; None joins what is stored.
         extend: Move a stored deadline to a later instant, for everybody, also after it passed.
             Asking again for the deadline that holds joins it.
         elapsed: Seconds since the caller began to count.
 
     Raises:
-        DeadlineConflict: Another deadline is stored and ``extend`` is not given, or it is later.
+        DeadlineConflict: Another deadline is stored and ``extend`` is not given, or it is later;
+            or another budget is stored.
         DeadlineError: The deadline has passed, the policy is unknown, or the study has several
             objectives.
     """
@@ -120,12 +126,14 @@ def fix(
                 "duration": wanted.duration,
                 "policy": policy or DEFAULT,
                 "parameters": json.dumps(dict(parameters or {}), sort_keys=True),
+                "money": None if budget is None else budget.to_json(),
             }
             studies.insert(connection, study_id, values)
             row, now = studies.select(connection, study_id, study.study_name)
         if row is None:
             raise StudyGone(f"The study {study.study_name!r} was deleted; create it again.")
         stored = _terms(row, now)
+        _check_budget(stored, budget)
         if extend and (not _same(stored, wanted) or stored.deadline <= began):
             stored = _extend(connection, stored, wanted, at)
     _check_join(stored, wanted, began)
@@ -205,6 +213,20 @@ def _check_join(stored: Terms, wanted: Deadline, began: float) -> None:
         raise passed(wanted, stored)
 
 
+def _check_budget(stored: Terms, wanted: Budget | None) -> None:
+    if wanted is None or wanted == stored.budget:
+        return
+    has = "no budget" if stored.budget is None else f"the budget {_say(stored.budget)}"
+    raise DeadlineConflict(
+        f"The study {stored.name!r} has {has} and this process asks for {_say(wanted)}; give the "
+        "same one, or none to join."
+    )
+
+
+def _say(budget: Budget) -> str:
+    return f"{budget} at {budget.price.per_hour:g} for a slot and hour"
+
+
 def _same(stored: Terms, wanted: Deadline) -> bool:
     if wanted.duration is not None:
         return stored.duration is not None and abs(stored.duration - wanted.duration) < 1e-6
@@ -243,4 +265,5 @@ def _terms(row: sa.Row[Any], now: float) -> Terms:
         parameters=json.loads(row.parameters),
         gate_closed=row.gate_closed,
         read=now,
+        budget=None if row.money is None else Budget.from_json(row.money),
     )

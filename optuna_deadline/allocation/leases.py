@@ -32,7 +32,7 @@ def acquire(
 
     Returns:
         The grant, or None where the plan has changed, somebody holds a slot or the trial, or the
-        study's deadline has passed.
+        study's deadline or the end of its money has passed.
     """
     wanted = tx.execute(
         sa.select(trial)
@@ -45,9 +45,10 @@ def acquire(
         return None
     if not slot_ids or wanted.desired_slots != len(slot_ids):
         return None
-    closing = sa.select(study.c.deadline, study.c.settled).where(study.c.study_id == tx.study_id)
-    deadline, settled = tx.execute(closing).one()
-    if settled is not None or tx.now >= deadline:
+    closing = sa.select(study.c.deadline, study.c.funds_end, study.c.settled)
+    row = tx.execute(closing.where(study.c.study_id == tx.study_id)).one()
+    end = row.deadline if row.funds_end is None else min(row.deadline, row.funds_end)
+    if row.settled is not None or tx.now >= end:
         return None
     rows = tx.rows(
         sa.select(slot)

@@ -23,7 +23,11 @@ class MemoryLeases(MemoryPlans):
                 return None
             if (line.mode, line.worker) != ("run", me) or line.slots != len(slot_ids):
                 return None
-            if not slot_ids or study.settled is not None or now >= study.deadline:
+            if (
+                not slot_ids
+                or study.settled is not None
+                or now >= min(study.deadline, study.funds_end)
+            ):
                 return None
             slots = self.state.slots
             rows = [slots[slot_id] for slot_id in sorted(set(slot_ids)) if slot_id in slots]

@@ -124,6 +124,17 @@ class MemoryPlans(MemoryReadings):
                 study.gate_closed = None if is_open else self.now()
                 self._event("gate", term=term, worker=me, open=is_open)
 
+    def resize_pool(self, me: str, term: int, slots: int, funds_end: float) -> None:
+        """Say how many slots the study pays for, and how long its money lasts so."""
+        with self._lock:
+            self._rule(me, term)
+            study = self._study
+            if study is None:
+                return
+            before, study.pool_slots, study.funds_end = study.pool_slots, slots, funds_end
+            if before != slots:
+                self._event("pool", term=term, worker=me, slots=slots, before=before or 0)
+
     def settle(self, me: str, term: int) -> None:
         """Close the study."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
@@ -83,7 +84,15 @@ class MemoryReadings:
             lines = (study.trials[number] for number in sorted(study.alive))
             wanted = tuple(line for line in lines if me in (line.owner, line.worker))
             epoch = 0 if pool is None else pool.epoch
-            return Orders(self.now(), study.deadline, study.settled is not None, epoch, wanted)
+            return Orders(
+                now=self.now(),
+                deadline=study.deadline,
+                settled=study.settled is not None,
+                epoch=epoch,
+                desired=wanted,
+                pool_slots=study.pool_slots,
+                funds_end=None if math.isinf(study.funds_end) else study.funds_end,
+            )
 
     def trials(self) -> list[Desired]:
         """Every trial on the table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ class MemoryStudy:
     deadline: float
     gate_closed: float | None = None
     settled: float | None = None
+    pool_slots: int | None = None  #: that the study pays for
+    funds_end: float = math.inf
     trials: dict[int, Desired] = field(default_factory=dict)
     alive: set[int] = field(default_factory=set)  #: so that orders need not read ended trials
     running: dict[tuple[int, int], SegmentRow] = field(default_factory=dict)

@@ -82,8 +82,20 @@ def _index_what_grows(connection: sa.Connection) -> None:
         index.create(connection, checkfirst=True)  # fresh tables have them from the start
 
 
+def _let_slots_cost_money(connection: sa.Connection) -> None:
+    """A study may have a budget, and pays for as many slots as it wants."""
+    there = {column["name"] for column in sa.inspect(connection).get_columns(schema.study.name)}
+    for column in schema.SINCE_4:
+        if column.name not in there:
+            kind = column.type.compile(connection.dialect)
+            connection.exec_driver_sql(
+                f"ALTER TABLE {schema.study.name} ADD COLUMN {column.name} {kind}"
+            )
+
+
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _create_tables,
     _follow_deleted_studies,
     _index_what_grows,
+    _let_slots_cost_money,
 ]

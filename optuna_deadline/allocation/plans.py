@@ -166,6 +166,22 @@ def set_gate(tx: Transaction, me: str, term: int, is_open: bool) -> None:
         tx.event("gate", term=term, worker=me, open=is_open)
 
 
+def resize_pool(tx: Transaction, me: str, term: int, slots: int, funds_end: float) -> None:
+    """Say how many slots the study pays for from now on, and how long its money lasts so."""
+    guard(tx, me, term)
+    row = tx.execute(sa.select(study).where(study.c.study_id == tx.study_id)).first()
+    if row is None or (row.pool_slots, row.funds_end) == (slots, funds_end):
+        return
+    tx.execute(
+        sa.update(study)
+        .where(study.c.study_id == tx.study_id)
+        .values(pool_slots=slots, funds_end=funds_end)
+    )
+    if row.pool_slots != slots:
+        tx.event("pool", term=term, worker=me, slots=slots, before=row.pool_slots or 0)
+    notify(tx)
+
+
 def settle(tx: Transaction, me: str, term: int) -> None:
     """Close the study: every trial has its end."""
     guard(tx, me, term)

@@ -84,16 +84,29 @@ def orders(
     )
     joined = study.outerjoin(pool, pool.c.name == pool_name).outerjoin(trial, mine)
     rows = connection.execute(
-        sa.select(database_now(), study.c.deadline, study.c.settled, pool.c.epoch, *_DESIRED)
+        sa.select(
+            database_now(),
+            study.c.deadline,
+            study.c.settled,
+            study.c.pool_slots,
+            study.c.funds_end,
+            pool.c.epoch,
+            *_DESIRED,
+        )
         .select_from(joined)
         .where(study.c.study_id == study_id)
     ).all()
     if not rows:
         raise StudyGone("The study was deleted while the worker ran; nothing is left to train.")
-    read, deadline, settled, epoch = rows[0][:4]
-    wanted = tuple(Desired(*row[4:]) for row in rows if row.number is not None)
+    read, deadline, settled, slots, funds_end, epoch = rows[0][:6]
     return Orders(
-        read if now is None else now, deadline, settled is not None, int(epoch or 0), wanted
+        now=read if now is None else now,
+        deadline=deadline,
+        settled=settled is not None,
+        epoch=int(epoch or 0),
+        desired=tuple(Desired(*row[6:]) for row in rows if row.number is not None),
+        pool_slots=slots,
+        funds_end=funds_end,
     )
 
 

@@ -96,6 +96,13 @@ class Orders:
     settled: bool
     epoch: int
     desired: tuple[Desired, ...]
+    pool_slots: int | None = None  #: slots that the study pays for; None before the first plan
+    funds_end: float | None = None  #: when its budget is used up; None where slots cost nothing
+
+    @property
+    def end(self) -> float:
+        """When all training ends: at the deadline, or earlier where the money does not last."""
+        return self.deadline if self.funds_end is None else min(self.deadline, self.funds_end)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,10 @@ study = _table(
     sa.Column("parameters", sa.Text, nullable=False),  # JSON
     sa.Column("gate_closed", sa.Double),  # when no new trial may start any more
     sa.Column("settled", sa.Double),  # when winner and losers were told
+    # Since version 4; all NULL where slots cost nothing.
+    sa.Column("money", sa.Text),  # JSON: the budget and the price
+    sa.Column("pool_slots", sa.Integer),  # slots of the pool that the study pays for
+    sa.Column("funds_end", sa.Double),  # when the budget is used up, at that size
 )
 
 rung = _table(
@@ -193,6 +197,9 @@ sa.Index(f"ix_{PREFIX}trial_state", trial.c.study_id, trial.c.state)
 sa.Index(f"ix_{PREFIX}report_study", report.c.study_id, report.c.id)
 sa.Index(f"ix_{PREFIX}checkpoint_trial", checkpoint.c.study_id, checkpoint.c.number)
 sa.Index(f"ix_{PREFIX}event_pool", event.c.pool, event.c.id)
+
+#: Columns that version 4 of the schema brought.
+SINCE_4 = (study.c.money, study.c.pool_slots, study.c.funds_end)
 
 #: Indexes that version 3 of the schema brought.
 SINCE_3 = (

@@ -217,6 +217,15 @@ class AllocationStore(Protocol):
             LeaseLost: Another term has begun.
         """
 
+    def resize_pool(self, me: str, term: int, slots: int, funds_end: float) -> None:
+        """Say how many slots the study pays for from now on, and how long its money lasts so.
+
+        A change of the size is audited; nothing is granted from ``funds_end`` on.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+
     def settle(self, me: str, term: int) -> None:
         """Close the study: nothing is granted from now on.
 

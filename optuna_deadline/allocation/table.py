@@ -204,6 +204,11 @@ class AllocationTable:
         with self._tx() as tx:
             plans.set_gate(tx, me, term, is_open)
 
+    def resize_pool(self, me: str, term: int, slots: int, funds_end: float) -> None:
+        """Say how many slots the study pays for; see :func:`plans.resize_pool`."""
+        with self._tx("resize_pool") as tx:
+            plans.resize_pool(tx, me, term, slots, funds_end)
+
     def settle(self, me: str, term: int) -> None:
         """Close the study."""
         with self._tx("settle") as tx:

@@ -20,6 +20,7 @@ import pytest
 from optuna_deadline.testing.allocation_suites.leases import LeaseSuite
 from optuna_deadline.testing.allocation_suites.lost_answers import LostAnswerSuite
 from optuna_deadline.testing.allocation_suites.membership import MembershipSuite
+from optuna_deadline.testing.allocation_suites.money import MoneySuite
 from optuna_deadline.testing.allocation_suites.plans import PlanSuite
 from optuna_deadline.testing.allocation_suites.reaping import ReapingSuite
 from optuna_deadline.testing.allocation_suites.writes import WriteSuite
@@ -27,7 +28,7 @@ from optuna_deadline.testing.worlds import AllocationWorld
 
 
 class AllocationStoreTestCase(
-    LeaseSuite, ReapingSuite, LostAnswerSuite, MembershipSuite, PlanSuite, WriteSuite
+    LeaseSuite, ReapingSuite, LostAnswerSuite, MembershipSuite, PlanSuite, MoneySuite, WriteSuite
 ):
     """What every :class:`~optuna_deadline.allocation.store.AllocationStore` must do."""
 

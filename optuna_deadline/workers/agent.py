@@ -175,7 +175,7 @@ class Agent:
             if now >= self._next_poll:
                 self._next_poll = now + self._poll
                 orders = self._table.orders(self.id)
-                self._deadline = now + orders.deadline - orders.now
+                self._deadline = now + orders.end - orders.now
                 self._settled = orders.settled
                 self._follow(orders)
             self._trust.back()

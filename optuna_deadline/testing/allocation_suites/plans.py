@@ -50,6 +50,7 @@ class PlanSuite:
             lambda: table.conclude("a", old, 0, "retired", "late"),
             lambda: table.set_gate("a", old, False),
             lambda: table.settle("a", old),
+            lambda: table.resize_pool("a", old, 1, world.time),
         ):
             with pytest.raises(LeaseLost):
                 write()
