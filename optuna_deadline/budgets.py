@@ -6,12 +6,11 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Union
+from typing import Any
 
 from optuna_deadline.errors import DeadlineError
 
-BudgetLike = Union[str, int, float]
-PriceLike = Union[str, int, float, "Price"]
+BudgetLike = str | int | float
 
 _AMOUNT = re.compile(
     r"(?:(?P<sign>[$€£])\s*)?(?P<number>-?\d+(?:\.\d*)?|-?\.\d+)\s*(?P<unit>[a-z]*)"
@@ -55,6 +54,9 @@ class Price:
     def per_second(self) -> float:
         """Of one slot for one second."""
         return self.per_hour / 3600.0
+
+
+PriceLike = str | int | float | Price
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ def test_policy_and_parameters_of_the_first_hold(
         joined = terms.fix(engine, study, "2h", parameters={**PARAMETERS, "reduction_factor": 2})
     assert joined.parameters == PARAMETERS
     assert "which its first process chose" in caplog.text
-    with pytest.raises(DeadlineError, match="no policy 'nonsense'; choose one of .*'hypersched'"):
+    with pytest.raises(DeadlineError, match=r"no policy 'nonsense'; choose one of .*'hypersched'"):
         terms.fix(engine, study, "2h", policy="nonsense")
 
 
