@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optuna_deadline.policies.dividing import Divider, EvenDivider, PoolSnapshot, StudyView
 from optuna_deadline.policies.hypersched import HyperSched
 from optuna_deadline.policies.money import Money
 from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Run
@@ -10,16 +11,20 @@ from optuna_deadline.policies.snapshot import Report, Snapshot, TrialView
 
 __all__ = [
     "DEFAULT",
+    "Divider",
+    "EvenDivider",
     "HyperSched",
     "Money",
     "Order",
     "Pause",
     "Plan",
     "Policy",
+    "PoolSnapshot",
     "Report",
     "Retire",
     "Run",
     "Snapshot",
+    "StudyView",
     "TrialView",
     "known_policies",
     "make_policy",
