@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -19,17 +22,38 @@ class Workload:
         name: For tables and logs.
         curves: By configuration, the score after each step; larger is better, NaN has diverged.
         step_seconds: By configuration, the seconds of a step on one slot.
+        hyperparameters: By configuration, where they are known; else empty.
     """
 
     name: str
     curves: tuple[tuple[float, ...], ...]
     step_seconds: tuple[float, ...]
+    hyperparameters: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if not self.curves or len(self.curves) != len(self.step_seconds):
             raise ValueError("A workload needs a curve and a pace for each configuration.")
         if not all(self.curves) or not all(seconds > 0 for seconds in self.step_seconds):
             raise ValueError("A curve needs at least one step, and a step takes some time.")
+        if self.hyperparameters and len(self.hyperparameters) != len(self.curves):
+            raise ValueError("Hyper-parameters are given for all configurations or for none.")
+
+    def renamed(self, name: str) -> Workload:
+        """The same under another name."""
+        return replace(self, name=name)
+
+    def shuffled(self, seed: int) -> Workload:
+        """The same configurations in an order of the seed's: another study of the same table."""
+        order = list(range(len(self.curves)))
+        random.Random(f"{self.name} {seed}").shuffle(order)
+        return replace(
+            self,
+            curves=tuple(self.curves[index] for index in order),
+            step_seconds=tuple(self.step_seconds[index] for index in order),
+            hyperparameters=tuple(self.hyperparameters[index] for index in order)
+            if self.hyperparameters
+            else (),
+        )
 
     def configuration(self, number: int) -> int:
         """The configuration that a trial trains."""

@@ -1,0 +1,206 @@
+"""Records the project's own table: learning curves of small networks on real digits.
+
+The network and the data are the demo's. Each configuration is drawn by the seed and its index, so
+a cut run goes on where it was, and more configurations can be added later. Everything that is
+finished is kept in a file beside the table until the table is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.measuring import Progress, output_file
+
+#: Narrower than the demo's networks, so that the whole table takes less than an hour of one core,
+#: and up to rates at which training diverges, since users' ranges have those too.
+WIDTHS = (4, 8, 12)
+RATES = (1e-4, 1.0)
+LIBRARIES = ("torch", "numpy", "scikit-learn")
+
+
+@dataclass(frozen=True)
+class Training:
+    """One configuration, trained to its end or until it diverged; NaN from then on."""
+
+    index: int
+    hp: dict[str, float]
+    accuracy: list[float]  #: of 360 validation images, after each epoch
+    loss: list[float]  #: cross-entropy there
+    seconds: list[float]  #: of CPU time in each epoch, validation included: those of an idle core
+    wall: list[float]  #: as the clock saw them on a machine that may have been busy
+
+
+def draw(seed: int, index: int) -> dict[str, float]:
+    """One configuration's hyper-parameters, drawn independently of all others."""
+    rng = np.random.default_rng([seed, index])
+    low, high = np.log(RATES)
+    return {
+        "width": float(rng.choice(WIDTHS)),
+        "dropout": float(rng.uniform(0.0, 0.5)),
+        "lr": float(np.exp(rng.uniform(low, high))),
+        "weight_decay": float(10 ** rng.uniform(-6, -2)),
+    }
+
+
+def train(seed: int, index: int, epochs: int) -> Training:
+    """Train one configuration on one thread; the index seeds its weights and batches too."""
+    import torch
+    from optuna_deadline_demo.digits import BATCH, Digits, Net
+    from torch.nn import functional as F
+
+    torch.set_num_threads(1)
+    torch.manual_seed(index)
+    hp = draw(seed, index)
+    data = Digits()
+    data.setup("fit")
+    (images, labels), (unseen, truth) = data.train.tensors, data.validation.tensors
+    model = Net(int(hp["width"]), hp["dropout"], hp["lr"], hp["weight_decay"])
+    optimizer = model.configure_optimizers()
+    done = Training(index, hp, [], [], [], [])
+    for _ in range(epochs):
+        wall, cpu = time.perf_counter(), time.thread_time()
+        model.train()
+        order = torch.randperm(len(images))
+        for begin in range(0, len(order), BATCH):
+            batch = order[begin : begin + BATCH]
+            optimizer.zero_grad()
+            torch.autograd.backward(model.training_step((images[batch], labels[batch]), 0))
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            answers = model.layers(unseen)
+            loss = F.cross_entropy(answers, truth).item()
+            right = (answers.argmax(1) == truth).float().mean().item()
+        if not math.isfinite(loss):
+            break
+        done.loss.append(loss)
+        done.accuracy.append(right)
+        done.seconds.append(time.thread_time() - cpu)
+        done.wall.append(time.perf_counter() - wall)
+    return done
+
+
+def _be_nice(by: int) -> None:
+    os.nice(by)
+
+
+def finished(part: Path, settings: dict[str, int]) -> dict[int, Training]:
+    """What an earlier run has left; a line that was cut by its end is dropped.
+
+    Raises:
+        ValueError: It was recorded with other settings.
+    """
+    if not part.is_file():
+        part.write_text(json.dumps(settings) + "\n")
+        return {}
+    lines = part.read_text().splitlines(keepends=True)
+    if json.loads(lines[0]) != settings:
+        raise ValueError(
+            f"{part} was begun with {lines[0].strip()}: give the same, or delete it first."
+        )
+    whole = [line for line in lines if line.endswith("\n")]
+    part.write_text("".join(whole))
+    found = [Training(**json.loads(line)) for line in whole[1:]]
+    return {training.index: training for training in found}
+
+
+def write_table(out: Path, trainings: list[Training], settings: dict[str, int]) -> None:
+    """One compressed file; see ``optuna_deadline.simulation.tables.recorded`` for the format."""
+    epochs = settings["epochs"]
+
+    def rows(name: str) -> NDArray[np.float32]:
+        table = np.full((len(trainings), epochs), np.nan, dtype=np.float32)
+        for row, training in zip(table, trainings, strict=True):
+            values = getattr(training, name)
+            row[: len(values)] = values
+        return table
+
+    names = list(trainings[0].hp)
+    about = {
+        "name": out.stem,
+        "metric": "accuracy",
+        "direction": "maximize",
+        "seconds": "CPU seconds of one thread for each epoch",
+        **settings,
+        "versions": {library: version(library) for library in LIBRARIES},
+    }
+    np.savez_compressed(
+        out,
+        about=json.dumps(about),
+        hp_names=np.array(names),
+        hp=np.array([[training.hp[name] for name in names] for training in trainings]),
+        accuracy=rows("accuracy"),
+        loss=rows("loss"),
+        seconds=rows("seconds"),
+        wall_seconds=rows("wall"),
+    )
+
+
+def record(
+    out: Path, *, configurations: int, epochs: int, seed: int, jobs: int, nice: int
+) -> Iterator[int]:
+    """Train what is missing and write the table; yields how many configurations are there."""
+    settings = {"epochs": epochs, "seed": seed}
+    part = out.with_suffix(".part")
+    done = finished(part, settings)
+    missing = [index for index in range(configurations) if index not in done]
+    yield len(done)
+    with (
+        part.open("a") as file,
+        ProcessPoolExecutor(jobs, initializer=_be_nice, initargs=(nice,)) as executor,
+    ):
+        futures = [executor.submit(train, seed, index, epochs) for index in missing]
+        try:
+            for future in futures:
+                training = future.result()
+                done[training.index] = training
+                file.write(json.dumps(asdict(training)) + "\n")
+                file.flush()
+                yield len(done)
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+    write_table(out, [done[index] for index in range(configurations)], settings)
+    part.unlink()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser("python -m benchmarks.record", description=__doc__)
+    parser.add_argument("--out", type=output_file, required=True, metavar="FILE.npz")
+    parser.add_argument("--configurations", type=int, default=160, help="how many to train")
+    parser.add_argument("--epochs", type=int, default=30, help="of each")
+    parser.add_argument("--seed", type=int, default=0, help="of the configurations")
+    parser.add_argument("--jobs", type=int, default=2, help="processes, one thread each")
+    parser.add_argument("--nice", type=int, default=15, help="how far to stand back for others")
+    given = parser.parse_args(arguments)
+    if given.out.suffix != ".npz":
+        parser.error(f"{given.out} must end in .npz")
+    progress = Progress()
+    total = given.configurations
+    try:
+        for count in record(
+            given.out, configurations=total, epochs=given.epochs, seed=given.seed,
+            jobs=given.jobs, nice=given.nice,
+        ):  # fmt: skip
+            progress.say(f"{count} of {total} configurations")
+    except ValueError as error:
+        parser.error(str(error))
+    finally:
+        progress.end()
+    print(f"{given.out}: {total} configurations, {given.out.stat().st_size / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

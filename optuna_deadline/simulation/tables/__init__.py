@@ -1,0 +1,137 @@
+"""Recorded data for the simulator: learning curves, speed-ups and prices, found by their form.
+
+Files are told apart by what is in them, so their names and folders are free.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.simulation.tables import (
+    algoperf,
+    lcbench,
+    pollux,
+    prices,
+    recorded,
+    taskset,
+)
+from optuna_deadline.simulation.tables.curves import open_archive
+from optuna_deadline.simulation.tables.prices import Price
+from optuna_deadline.simulation.workload import Workload
+
+__all__ = ["Price", "load", "load_prices", "load_speedups", "own"]
+
+_logger = logging.getLogger("optuna_deadline")
+
+_ARCHIVES: tuple[ModuleType, ...] = (taskset, lcbench, recorded)
+
+
+def load(folder: str | Path) -> list[Workload]:
+    """Every workload of recorded learning curves below a folder, or in one file.
+
+    A workload's name is its kind and its own name, as ``taskset/...``, ``lcbench/3945``,
+    ``algoperf/ogbg`` and ``recorded/digits``. Scores are such that the regret is 0 for the best
+    configuration of the table and 1 for the median one.
+
+    Raises:
+        DeadlineError: There are none, or a file of a known kind is malformed; it is named.
+    """
+    files = _files(folder)
+    found: list[Workload] = []
+    strangers = []
+    for path in files:
+        if path.suffix != ".npz":
+            continue
+        archive = open_archive(path)
+        kind = next((kind for kind in _ARCHIVES if kind.recognises(archive)), None)
+        if kind is None:
+            strangers.append(path)
+            keys = ", ".join(archive)
+            _logger.warning("%s holds no learning curves that are known here (%s).", path, keys)
+            continue
+        found += kind.read(path, archive)
+    by_folder: dict[Path, list[Path]] = defaultdict(list)
+    for path in files:
+        if path.suffix == ".parquet":
+            by_folder[path.parent].append(path)
+    for paths in by_folder.values():
+        found += algoperf.read_folder(paths)
+    if not found:
+        unknown = f" ({len(strangers)} .npz of unknown kinds)" if strangers else ""
+        raise DeadlineError(
+            f"There are no learning curves in {folder}{unknown}: it needs .npz files as of "
+            "TaskSet, LCBench or benchmarks.record, or AlgoPerf's two .parquet files."
+        )
+    return sorted(_unique(found), key=lambda workload: workload.name)
+
+
+def load_speedups(folder: str | Path) -> dict[str, Speedup]:
+    """S(k) of every model whose step times were recorded below a folder, by the model's name.
+
+    Raises:
+        DeadlineError: There are none, or a file is malformed; it is named.
+    """
+    folders = sorted({path.parent for path in _files(folder) if path.name in pollux.FILES})
+    if not folders:
+        raise DeadlineError(
+            f"There are no step times in {folder}: it needs a folder for each model with "
+            f"{' or '.join(pollux.FILES)}."
+        )
+    return {where.name: pollux.read_speedup(where) for where in folders}
+
+
+def load_prices(folder: str | Path) -> list[Price]:
+    """Every machine with GPUs in the price lists below a folder.
+
+    Raises:
+        DeadlineError: There are none, or a line is malformed; it is named.
+    """
+    found: list[Price] = []
+    for path in _files(folder):
+        if path.suffix == ".csv" and prices.recognises(_header(path)):
+            found += prices.read(path)
+    if not found:
+        raise DeadlineError(f"There is no price list (.csv) in {folder}.")
+    return found
+
+
+def own() -> list[Workload]:
+    """The project's own recording, as far as it is at hand: none in a wheel without it."""
+    places = (Path(__file__).parent, Path(__file__).parents[3] / "benchmarks" / "tables")
+    table = next(
+        (place / "digits.npz" for place in places if (place / "digits.npz").is_file()), None
+    )
+    return [] if table is None else load(table)
+
+
+def _files(folder: str | Path) -> list[Path]:
+    where = Path(folder)
+    if where.is_file():
+        return [where]
+    if not where.is_dir():
+        raise DeadlineError(f"There is no folder {folder} with recorded data; check the path.")
+    return sorted(path for path in where.rglob("*") if path.is_file())
+
+
+def _header(path: Path) -> set[str]:
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        first = file.readline()
+    return set(next(csv.reader([first], delimiter=";" if ";" in first else ","), ()))
+
+
+def _unique(found: Iterable[Workload]) -> Iterable[Workload]:
+    """Names as they are, with a number where two files have the same."""
+    seen: dict[str, int] = defaultdict(int)
+    for workload in found:
+        seen[workload.name] += 1
+        if seen[workload.name] == 1:
+            yield workload
+        else:
+            yield workload.renamed(f"{workload.name}-{seen[workload.name]}")

@@ -1,0 +1,131 @@
+"""What every table comes to: scores on one scale, whatever was measured and however."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.simulation.workload import Workload
+
+Array = NDArray[np.float64]
+Archive = Mapping[str, NDArray[Any]]
+
+#: Metrics of which less is better; of all others more is.
+_ERRORS = ("loss", "wer", "error", "entropy", "perplexity")
+
+
+def less_is_better(metric: str) -> bool:
+    """Whether a metric of this name is to be made small."""
+    return any(word in metric.lower() for word in _ERRORS)
+
+
+def to_workload(
+    name: str,
+    path: Path,
+    values: Array,
+    seconds: Array,
+    hyperparameters: Sequence[Mapping[str, Any]],
+    *,
+    minimize: bool,
+) -> Workload:
+    """A workload whose regret is 0 for the best configuration and 1 for the median one.
+
+    A configuration counts by the best value of its whole training; values only move by a constant
+    and a factor, so curves keep their shape. What is not finite has diverged.
+
+    Args:
+        name: The workload's.
+        path: Where it was read, for messages.
+        values: By configuration, the metric after each step.
+        seconds: By configuration, those of a step.
+        hyperparameters: By configuration.
+        minimize: Whether less of the metric is better.
+
+    Raises:
+        DeadlineError: The shapes do not fit, or there is nothing to choose between.
+    """
+    if values.ndim != 2 or not values.size:
+        raise DeadlineError(f"{path}: {name} needs a row of values for each configuration.")
+    if len(seconds) != len(values) or len(hyperparameters) != len(values):
+        raise DeadlineError(
+            f"{path}: {name} has {len(values)} curves, {len(seconds)} paces and "
+            f"{len(hyperparameters)} sets of hyper-parameters; there must be one of each."
+        )
+    if not (np.isfinite(seconds) & (seconds > 0)).all():
+        raise DeadlineError(f"{path}: {name} has steps that take no time.")
+    scores = np.where(np.isfinite(values), -values if minimize else values, np.nan)
+    peaks = np.max(np.where(np.isnan(scores), -math.inf, scores), axis=1)
+    best = peaks.max()
+    # Where more than half diverge at once, the median of the others.
+    middle = np.median(peaks)
+    if not math.isfinite(middle):
+        middle = np.median(peaks[np.isfinite(peaks)]) if math.isfinite(best) else best
+    if not math.isfinite(best) or best <= middle:
+        raise DeadlineError(
+            f"{path}: the configurations of {name} all end alike, so there is nothing to choose."
+        )
+    scores = (scores - middle) / (best - middle)
+    return Workload(
+        name,
+        tuple(tuple(row) for row in scores.tolist()),
+        tuple(np.asarray(seconds, dtype=float).tolist()),
+        tuple(dict(given) for given in hyperparameters),
+    )
+
+
+def named(names: NDArray[Any], rows: NDArray[Any]) -> list[dict[str, float]]:
+    """Hyper-parameters by their names, for each row."""
+    return [dict(zip(map(str, names), map(float, row), strict=True)) for row in rows]
+
+
+def open_archive(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of a file by NumPy.
+
+    Raises:
+        DeadlineError: It is none, or it is cut short.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise DeadlineError(f"{path} cannot be read ({error}); fetch it again.") from None
+
+
+def need(path: Path, archive: Archive, shapes: Mapping[str, int]) -> None:
+    """Check that arrays are there and have so many dimensions.
+
+    Raises:
+        DeadlineError: With what is missing.
+    """
+    missing = [key for key in shapes if key not in archive]
+    if missing:
+        raise DeadlineError(
+            f"{path} has no {', '.join(missing)}; a table of this kind has {', '.join(shapes)}."
+        )
+    for key, dimensions in shapes.items():
+        if archive[key].ndim != dimensions:
+            raise DeadlineError(
+                f"{path}: {key} has {archive[key].ndim} dimensions and needs {dimensions}."
+            )
+
+
+def need_alike(path: Path, archive: Archive, first: str, *others: str, axes: int) -> None:
+    """Check that arrays have the same first dimensions.
+
+    Raises:
+        DeadlineError: With those that differ.
+    """
+    shape = archive[first].shape[:axes]
+    for other in others:
+        if archive[other].shape[:axes] != shape:
+            raise DeadlineError(
+                f"{path}: {first} is {archive[first].shape} and {other} is "
+                f"{archive[other].shape}; they do not belong together."
+            )

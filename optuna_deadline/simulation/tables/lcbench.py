@@ -1,0 +1,59 @@
+"""LCBench by YAHPO-Gym's surrogate: predicted accuracies and seconds on many data sets.
+
+One file holds many data sets: ``val_accuracy`` and cumulative ``time_s`` (data sets x
+configurations x epochs), ``hp`` (configurations x hyper-parameters, the same for all),
+``hp_names`` and ``openml_task_id``. The first epoch is the untrained network and is left out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from optuna_deadline.simulation.tables.curves import (
+    Archive,
+    named,
+    need,
+    need_alike,
+    to_workload,
+)
+from optuna_deadline.simulation.workload import Workload
+
+KIND = "lcbench"
+
+
+def recognises(archive: Archive) -> bool:
+    """Whether the file is of this kind."""
+    return "time_s" in archive and "val_accuracy" in archive
+
+
+def read(path: Path, archive: Archive) -> list[Workload]:
+    """A workload for each data set.
+
+    Raises:
+        DeadlineError: Something is missing or does not fit.
+    """
+    shapes = {"openml_task_id": 1, "hp": 2, "hp_names": 1, "time_s": 3, "val_accuracy": 3}
+    need(path, archive, shapes)
+    need_alike(path, archive, "val_accuracy", "time_s", axes=3)
+    need_alike(path, archive, "val_accuracy", "openml_task_id", axes=1)
+    hyperparameters = named(archive["hp_names"], archive["hp"])
+    workloads = []
+    for task, accuracy, seconds in zip(
+        archive["openml_task_id"], archive["val_accuracy"], archive["time_s"], strict=True
+    ):
+        # The surrogate's clock goes back here and there.
+        clock = np.maximum.accumulate(seconds.astype(float), axis=1)
+        pace = (clock[:, -1] - clock[:, 0]) / (clock.shape[1] - 1)
+        workloads.append(
+            to_workload(
+                f"{KIND}/{task}",
+                path,
+                accuracy.astype(float)[:, 1:],
+                pace,
+                hyperparameters,
+                minimize=False,
+            )
+        )
+    return workloads

@@ -1,0 +1,92 @@
+"""Pollux's step-time profiles: the true S(k) of real models, falling ones among them.
+
+A folder for each model holds ``scalability.csv`` (num_nodes, num_replicas, local_bsz, step_time)
+or ``placements.csv`` (placement, local_bsz, step_time) or both; a placement's digits are the
+replicas on each node.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.forecasting.throughput import Speedup
+
+KIND = "pollux"
+FILES = ("placements.csv", "scalability.csv")
+
+Profile = dict[int, dict[int, float]]  #: replicas -> batch of each -> seconds of a step
+
+
+def read_speedup(folder: Path, global_batch: int | None = None) -> Speedup:
+    """S(k) of one model at a constant global batch, each gang on as few nodes as can be.
+
+    k replicas share the batch, so a step on k takes what was measured for a k-th of it, between
+    the measured sizes linearly. Below the smallest measured size a step gets no shorter.
+
+    Args:
+        folder: With one or both of the two files.
+        global_batch: By default the largest batch that was measured on one GPU.
+
+    Raises:
+        DeadlineError: A file lacks a column or holds something else, or one GPU was not measured.
+    """
+    profile = read_profile(folder)
+    if 1 not in profile:
+        raise DeadlineError(f"{folder} has no step time on one GPU to compare with.")
+    batch = global_batch or max(profile[1])
+    alone = _step_seconds(profile[1], batch)
+    gangs = {k: _step_seconds(sizes, batch / k) for k, sizes in sorted(profile.items()) if k > 1}
+    return Speedup({k: alone / seconds for k, seconds in gangs.items()})
+
+
+def read_profile(folder: Path) -> Profile:
+    """Seconds of a step by replicas and batch of each replica, on the fewest nodes measured.
+
+    Raises:
+        DeadlineError: A file lacks a column or holds something else.
+    """
+    nodes: dict[int, int] = {}
+    seen: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for hosts, replicas, size, seconds in _rows(folder):
+        if hosts < nodes.get(replicas, hosts + 1):
+            nodes[replicas] = hosts
+            seen[replicas].clear()
+        if hosts == nodes[replicas]:
+            seen[replicas][size].append(seconds)
+    return {
+        replicas: {size: float(np.mean(times)) for size, times in sizes.items()}
+        for replicas, sizes in seen.items()
+    }
+
+
+def _rows(folder: Path) -> Iterable[tuple[int, int, int, float]]:
+    """Nodes, replicas, batch of each replica and seconds of a step."""
+    for name in FILES:
+        path = folder / name
+        if not path.is_file():
+            continue
+        with path.open(newline="") as file:
+            for line, row in enumerate(csv.DictReader(file), start=2):
+                try:
+                    if name == "placements.csv":
+                        digits = [int(digit) for digit in row["placement"]]
+                        hosts, replicas = len(digits), sum(digits)
+                    else:
+                        hosts, replicas = int(row["num_nodes"]), int(row["num_replicas"])
+                    seconds = float(row["step_time"])
+                    yield hosts, replicas, int(row["local_bsz"]), seconds
+                except KeyError as error:
+                    raise DeadlineError(f"{path} has no column {error}.") from None
+                except (TypeError, ValueError):
+                    raise DeadlineError(f"{path}: line {line} cannot be read: {row}.") from None
+
+
+def _step_seconds(sizes: dict[int, float], batch: float) -> float:
+    known = sorted(sizes)
+    return float(np.interp(batch, known, [sizes[size] for size in known]))

@@ -1,0 +1,91 @@
+"""What machines with GPUs cost: two kinds of price lists, read by their headers."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from optuna_deadline.errors import DeadlineError
+
+_CLOUD = {"Cloud", "GPU Type", "GPUs", "On-demand", "Name"}
+_SAGEMAKER = {"instance", "GPU", "price"}
+
+
+@dataclass(frozen=True)
+class Price:
+    """One kind of machine.
+
+    Attributes:
+        cloud: Who lets it.
+        instance: Its name there; the type of its GPUs where it has none.
+        gpus: How many GPUs it has.
+        gpu: Their type, empty where the list does not say.
+        hour: Dollars for an hour of the whole machine, on demand.
+        spot: The same where it may be taken away at any time, None where that is not offered.
+    """
+
+    cloud: str
+    instance: str
+    gpus: int
+    gpu: str
+    hour: float
+    spot: float | None = None
+
+    @property
+    def gpu_hour(self) -> float:
+        """Dollars for an hour of one of its GPUs, on demand."""
+        return self.hour / self.gpus
+
+    @property
+    def spot_gpu_hour(self) -> float | None:
+        """The same at the spot price."""
+        return None if self.spot is None else self.spot / self.gpus
+
+
+def recognises(header: set[str]) -> bool:
+    """Whether a file with these columns is a price list that can be read."""
+    return header >= _CLOUD or header >= _SAGEMAKER
+
+
+def read(path: Path) -> list[Price]:
+    """Every machine of one list that has a GPU.
+
+    Raises:
+        DeadlineError: The file is no such list, or a line of it is none.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        first = file.readline()
+        file.seek(0)
+        rows = csv.DictReader(file, delimiter=";" if ";" in first else ",")
+        header = set(rows.fieldnames or ())
+        if not recognises(header):
+            raise DeadlineError(
+                f"{path} is no price list: it needs {', '.join(sorted(_CLOUD))}, or "
+                f"{', '.join(sorted(_SAGEMAKER))}."
+            )
+        parse = _cloud if header >= _CLOUD else _sagemaker
+        found = []
+        for line, row in enumerate(rows, start=2):
+            try:
+                price = parse(row)
+            except (TypeError, ValueError):
+                raise DeadlineError(f"{path}: line {line} cannot be read: {row}.") from None
+            if price is not None:
+                found.append(price)
+    return found
+
+
+def _cloud(row: Mapping[str, str]) -> Price | None:
+    if not row["GPUs"] or not row["On-demand"]:
+        return None
+    kind = row["GPU Type"]
+    spot = float(row["Spot"]) if row.get("Spot") else None
+    hour, gpus = float(row["On-demand"]), int(row["GPUs"])
+    return Price(row["Cloud"], row["Name"] or kind, gpus, kind, hour, spot)
+
+
+def _sagemaker(row: Mapping[str, str]) -> Price | None:
+    gpus = int(row["GPU"])
+    return Price("SageMaker", row["instance"], gpus, "", float(row["price"])) if gpus else None
