@@ -28,8 +28,9 @@ _OURS: dict[str, Callable[..., Policy]] = {
 
 
 def known_policies() -> list[str]:
-    """Every name that can be asked for."""
-    return sorted({*_OURS, *(point.name for point in entry_points(group=GROUP))})
+    """Every name that can be asked for, the default first."""
+    others = {*_OURS, *(point.name for point in entry_points(group=GROUP))} - {DEFAULT}
+    return [DEFAULT, *sorted(others)]
 
 
 def make_policy(name: str, parameters: Mapping[str, Any]) -> Policy:
