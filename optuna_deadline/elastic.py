@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from optuna.study import Study
 
+from optuna_deadline import choice
 from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.listener import Listener
@@ -24,7 +25,6 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.ends import find_winner
 from optuna_deadline.planning.planner import Planner, PlannerThread
 from optuna_deadline.planning.trials import OptunaTrials
-from optuna_deadline.policies import DEFAULT, make_policy
 from optuna_deadline.pruners import DeadlinePruner
 from optuna_deadline.terms import Terms
 from optuna_deadline.workers.agent import Agent
@@ -70,7 +70,8 @@ def run(
     cpus: int | None = None,
     gpus: str | int | None = None,
     deadline: DeadlineLike | None = None,
-    policy: str | None = None,
+    policy: choice.PolicyLike | None = None,
+    policy_parameters: Mapping[str, Any] | None = None,
     min_resource: int = 1,
     max_resource: int | None = None,
     reduction_factor: int = 4,
@@ -91,7 +92,10 @@ def run(
         gpus: GPUs to offer: "all", or numbers as in "0,1".
         deadline: A timedelta, an aware datetime, "2h30m" or ISO 8601; None takes the study's own
             terms, or those of its :class:`~optuna_deadline.DeadlinePruner`.
-        policy: The policy's name, "hypersched" by default.
+        policy: Who decides, "hypersched" by default: a name, a place as "policy.py:Mine", which
+            workers in other processes can load too, or an object with ``plan`` or a function from
+            snapshot to plan, which serve this process alone.
+        policy_parameters: What that policy is told besides the three below.
         min_resource: The first rung, in report steps.
         max_resource: The step at which a trial is done; None takes what the objectives say.
         reduction_factor: Every rung keeps one in this many.
@@ -108,15 +112,16 @@ def run(
         StudyGone: The study was deleted meanwhile.
     """
     stop_if_loading()
-    parameters = {
+    resources = {
         "min_resource": min_resource,
         "max_resource": max_resource,
         "reduction_factor": reduction_factor,
     }
+    parameters = choice.merge(resources, policy_parameters)
     agreed = agree(study, deadline, policy, parameters, extend=extend, table=table)
     worker = ElasticWorker(
         study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool,
-        checkpoints=checkpoints, table=table,
+        checkpoints=checkpoints, table=table, policy=policy,
     )  # fmt: skip
     return worker.run()
 
@@ -124,7 +129,7 @@ def run(
 def agree(
     study: Study,
     deadline: DeadlineLike | None,
-    policy: str | None,
+    policy: choice.PolicyLike | None,
     parameters: dict[str, Any],
     *,
     extend: bool = False,
@@ -133,8 +138,6 @@ def agree(
     """The study's terms: those asked for, its pruner's, or those that hold already."""
     engine = open_table(study, table)
     if deadline is not None:
-        study_terms.check_policy(policy)
-        make_policy(policy or DEFAULT, parameters)  # refuses what it cannot work with
         return study_terms.fix(
             engine, study, deadline, policy=policy, parameters=parameters, extend=extend
         )
@@ -163,6 +166,7 @@ class ElasticWorker:
         pool: str | None = None,
         checkpoints: str | Path | None = None,
         table: str | None = None,
+        policy: choice.PolicyLike | None = None,
         ttl: float = TTL,
         grace: float = GRACE,
         listen: bool = True,
@@ -177,7 +181,7 @@ class ElasticWorker:
         self._study = study
         self._source = source_of(objective)
         self._offer = make_offer(gpus, cpus)
-        self._policy = make_policy(terms.policy, terms.parameters)
+        self._policy = choice.make(_same_policy(study, terms, policy), terms.parameters)
         self._folder = Path(checkpoints or CHECKPOINTS).resolve() / study.study_name
 
     def run(self) -> Result:
@@ -247,6 +251,15 @@ class ElasticWorker:
             yield
         finally:
             listener.end()
+
+
+def _same_policy(study: Study, terms: Terms, given: choice.PolicyLike | None) -> choice.PolicyLike:
+    """The study's policy: the object that was given here if it is that one, else by its name."""
+    if given is None and isinstance(study.pruner, DeadlinePruner):
+        given = study.pruner.policy
+    if given is not None and choice.name_of(given) == terms.policy:
+        return given
+    return terms.policy
 
 
 @contextmanager

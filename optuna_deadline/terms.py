@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.study import Study
 
+from optuna_deadline import choice
 from optuna_deadline.allocation import studies
 from optuna_deadline.allocation.engine import autocommit
 from optuna_deadline.budgets import Budget
@@ -26,7 +27,6 @@ from optuna_deadline.deadlines import (
     parse_deadline,
 )
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, StudyGone
-from optuna_deadline.policies import DEFAULT, known_policies
 
 _logger = logging.getLogger(__name__)
 _SAME_INSTANT = 1e-3
@@ -80,7 +80,7 @@ def fix(
     study: Study,
     deadline: DeadlineLike,
     *,
-    policy: str | None = None,
+    policy: choice.PolicyLike | None = None,
     parameters: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
     extend: bool = False,
@@ -92,7 +92,7 @@ def fix(
         engine: The table's engine, see :func:`optuna_deadline.allocation.engine.open_table`.
         study: The study; it must have one objective.
         deadline: The deadline; a duration counts from ``elapsed`` seconds ago.
-        policy: The policy's name, by default the first of
+        policy: The policy, by default the first of
             :func:`~optuna_deadline.policies.known_policies`. A joining process obeys the stored
             policy and parameters, whatever it asks for.
         parameters: The policy's parameters, as JSON can hold them.
@@ -104,11 +104,11 @@ def fix(
     Raises:
         DeadlineConflict: Another deadline is stored and ``extend`` is not given, or it is later;
             or another budget is stored.
-        DeadlineError: The deadline has passed, the policy is unknown, or the study has several
-            objectives.
+        DeadlineError: The deadline has passed, the policy is unknown or does not take its
+            parameters, or the study has several objectives.
     """
     wanted = parse_deadline(deadline)
-    check_policy(policy)
+    choice.make(policy, parameters or {})  # refuses what nobody could work with
     check_single_objective(study)
     with autocommit(engine) as connection:
         study_id = studies.own_id(connection, study)
@@ -124,7 +124,7 @@ def fix(
                 "started": began,
                 "deadline": at,
                 "duration": wanted.duration,
-                "policy": policy or DEFAULT,
+                "policy": choice.name_of(policy),
                 "parameters": json.dumps(dict(parameters or {}), sort_keys=True),
                 "money": None if budget is None else budget.to_json(),
             }
@@ -137,7 +137,7 @@ def fix(
         if extend and (not _same(stored, wanted) or stored.deadline <= began):
             stored = _extend(connection, stored, wanted, at)
     _check_join(stored, wanted, began)
-    _warn_of_ignored(stored, policy, parameters)
+    _warn_of_ignored(stored, None if policy is None else choice.name_of(policy), parameters)
     return stored
 
 
@@ -152,17 +152,6 @@ def close_gate(engine: sa.Engine, terms: Terms) -> bool:
     """Let no new trial start in any process; False if the deadline has moved or it is closed."""
     with autocommit(engine) as connection:
         return studies.close_gate(connection, terms.study_id, terms.deadline)
-
-
-def check_policy(policy: str | None) -> None:
-    """Refuse a policy that nobody knows.
-
-    Raises:
-        DeadlineError: With the names that are known.
-    """
-    if policy is not None and policy not in known_policies():
-        names = ", ".join(repr(name) for name in known_policies())
-        raise DeadlineError(f"There is no policy {policy!r}; choose one of {names}.")
 
 
 def check_single_objective(study: Study) -> None:

@@ -31,6 +31,10 @@ console = Console(stderr=True)
 #: Exit codes beside 0: the database or the study is gone, bad input, asked to leave.
 GONE, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy; again for more."),
+]
 Storage = Annotated[str, typer.Option(help="URL of the study's database (SQLite, PostgreSQL).")]
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import optuna
 import typer
 
-from optuna_deadline.cli.app import Storage, command
+from optuna_deadline.choice import merge, parse_settings
+from optuna_deadline.cli.app import Settings, Storage, command
 from optuna_deadline.cli.studies import open_storage
 from optuna_deadline.elastic import agree
 from optuna_deadline.policies import DEFAULT
@@ -30,7 +31,10 @@ def create(
     direction: Annotated[
         Direction, typer.Option(help="Which way is better.")
     ] = Direction.minimize,
-    policy: Annotated[str, typer.Option(help="Who decides.")] = DEFAULT,
+    policy: Annotated[
+        str, typer.Option(help="Who decides: a name, FILE.py:NAME or MODULE:NAME.")
+    ] = DEFAULT,
+    settings: Settings = None,
     min_resource: Annotated[int, typer.Option(help="First rung, in report steps.")] = 1,
     max_resource: Annotated[
         int | None, typer.Option(help="Step at which a trial is done; the objective's by default.")
@@ -46,11 +50,12 @@ def create(
         sampler=DeadlineSampler(),
         load_if_exists=True,
     )
-    parameters = {
+    resources = {
         "min_resource": min_resource,
         "max_resource": max_resource,
         "reduction_factor": reduction_factor,
     }
+    parameters = merge(resources, parse_settings(settings))
     terms = agree(created, deadline, policy, parameters, extend=extend)
     print(f"{study}: {direction.value}, deadline {terms}, policy {terms.policy}.")
     print(f"Next: optuna-deadline worker FILE.py:OBJECTIVE --study {study} --storage URL --cpus 2")

@@ -16,7 +16,8 @@ from optuna.trial import TrialState
 from rich.console import Console
 from sqlalchemy.engine import make_url
 
-from optuna_deadline.cli.app import INTERRUPTED, command, console
+from optuna_deadline.choice import merge, parse_settings
+from optuna_deadline.cli.app import INTERRUPTED, Settings, command, console
 from optuna_deadline.cli.screen import shown
 from optuna_deadline.cli.studies import open_storage
 from optuna_deadline.cli.watching import Watcher
@@ -38,7 +39,10 @@ def demo(
     storage: Annotated[
         str | None, typer.Option(help="URL of a database; a SQLite file in --folder by default.")
     ] = None,
-    policy: Annotated[str, typer.Option(help="Who decides.")] = DEFAULT,
+    policy: Annotated[
+        str, typer.Option(help="Who decides: a name, FILE.py:NAME or MODULE:NAME.")
+    ] = DEFAULT,
+    settings: Settings = None,
     folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("demo-output"),
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the outcome to this file.")
@@ -56,7 +60,8 @@ def demo(
         direction="maximize",
         sampler=DeadlineSampler(optuna.samplers.TPESampler(seed=seed)),
     )
-    parameters = {"min_resource": 1, "max_resource": None, "reduction_factor": 4}
+    resources = {"min_resource": 1, "max_resource": None, "reduction_factor": 4}
+    parameters = merge(resources, parse_settings(settings))
     terms = agree(study, deadline, policy, parameters)
     elastic = ElasticWorker(study, _OBJECTIVE, terms, cpus=cpus, checkpoints=folder)
     others = [_start_worker(name, url, cpus, folder) for _ in range(workers - 1)]

@@ -6,7 +6,12 @@ from optuna_deadline.policies.dividing import Divider, EvenDivider, PoolSnapshot
 from optuna_deadline.policies.hypersched import HyperSched
 from optuna_deadline.policies.money import Money
 from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Run
-from optuna_deadline.policies.registry import DEFAULT, known_policies, make_policy
+from optuna_deadline.policies.registry import (
+    DEFAULT,
+    find_policy,
+    known_policies,
+    make_policy,
+)
 from optuna_deadline.policies.snapshot import Report, Snapshot, TrialView
 
 __all__ = [
@@ -26,6 +31,7 @@ __all__ = [
     "Snapshot",
     "StudyView",
     "TrialView",
+    "find_policy",
     "known_policies",
     "make_policy",
 ]

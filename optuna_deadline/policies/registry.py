@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.asha import Asha, AshaPromote
+from optuna_deadline.policies.building import build
 from optuna_deadline.policies.early import Median, OneEpoch
 from optuna_deadline.policies.fifo import Fifo
 from optuna_deadline.policies.halving import Hyperband, SuccessiveHalving
@@ -33,17 +35,26 @@ def known_policies() -> list[str]:
     return [DEFAULT, *sorted(others)]
 
 
-def make_policy(name: str, parameters: Mapping[str, Any]) -> Policy:
-    """A policy by its name.
+def find_policy(name: str) -> Any:
+    """What is registered under a name: a class, an object or a function.
 
     Raises:
-        KeyError: Nobody has registered the name.
-        TypeError: The policy does not take one of the parameters.
+        DeadlineError: Nobody has registered the name.
     """
     if name in _OURS:
-        return _OURS[name](**parameters)
+        return _OURS[name]
     for point in entry_points(group=GROUP):
         if point.name == name:
-            policy: Policy = point.load()(**parameters)
-            return policy
-    raise KeyError(name)
+            return point.load()
+    names = ", ".join(repr(known) for known in known_policies())
+    raise DeadlineError(f"There is no policy {name!r}; choose one of {names}.")
+
+
+def make_policy(name: str, parameters: Mapping[str, Any]) -> Policy:
+    """A policy by its name, told those of the common parameters that it takes.
+
+    Raises:
+        DeadlineError: Nobody has registered the name, or the policy does not take one of its own
+            parameters.
+    """
+    return build(find_policy(name), parameters, repr(name))

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from optuna.pruners import BasePruner
@@ -13,6 +14,7 @@ from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from optuna_deadline import choice
 from optuna_deadline import terms as _terms
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.deadlines import DeadlineLike, parse_deadline
@@ -45,7 +47,10 @@ class DeadlinePruner(BasePruner):
     Args:
         deadline: A timedelta, an aware datetime, ``"2h30m"``, or an ISO 8601 time with its zone.
             A duration counts from the construction of the pruner that fixes it.
-        policy: The name of the policy, recorded in the study; None for the default.
+        policy: The policy of elastic workers, recorded in the study: a name, a place as
+            "policy.py:Mine", or an object or function, which serves this process alone; None for
+            the default.
+        policy_parameters: What that policy is told besides.
         min_resource: The first rung, in steps.
         max_resource: The step at which a trial ends normally, None where that is open.
         reduction_factor: One trial in so many survives a rung; at least 2.
@@ -62,7 +67,8 @@ class DeadlinePruner(BasePruner):
         self,
         deadline: DeadlineLike,
         *,
-        policy: str | None = None,
+        policy: choice.PolicyLike | None = None,
+        policy_parameters: Mapping[str, Any] | None = None,
         min_resource: int = 1,
         max_resource: int | None = None,
         reduction_factor: int = 4,
@@ -71,16 +77,17 @@ class DeadlinePruner(BasePruner):
         clock: Clock | None = None,
     ) -> None:
         check_resources(min_resource, max_resource, reduction_factor)
-        _terms.check_policy(policy)
         self._deadline = parse_deadline(deadline)
         if self._deadline.at is not None and self._deadline.at <= time.time():
             raise _terms.passed(self._deadline)
-        self._policy = policy
-        self._parameters = {
+        self.policy = policy
+        resources = {
             "min_resource": min_resource,
             "max_resource": max_resource,
             "reduction_factor": reduction_factor,
         }
+        self._parameters = choice.merge(resources, policy_parameters)
+        choice.make(policy, self._parameters)
         self._extend = extend
         self._table = table
         self._clock = clock or ProcessClock()
@@ -148,7 +155,7 @@ class DeadlinePruner(BasePruner):
                     engine,
                     study,
                     self._deadline,
-                    policy=self._policy,
+                    policy=self.policy,
                     parameters=self._parameters,
                     extend=self._extend,
                     elapsed=self._clock.now() - self._constructed,

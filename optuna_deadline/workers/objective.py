@@ -73,7 +73,8 @@ class ObjectiveSource:
             loaded: Objective = cloudpickle.loads(self.pickled)
             return loaded
         assert self.place is not None
-        return _import(self.place)
+        found: Objective = import_place(self.place)
+        return found
 
 
 def source_of(objective: str | Objective) -> ObjectiveSource:
@@ -101,7 +102,14 @@ def source_of(objective: str | Objective) -> ObjectiveSource:
     return ObjectiveSource(place=objective, path=[folder, *path], folder=folder)
 
 
-def _import(place: str) -> Objective:
+def import_place(
+    place: str, what: str = "objective", usable: Callable[[Any], bool] = callable
+) -> Any:
+    """What a user has written at "file.py:name" or "module:name".
+
+    Raises:
+        DeadlineError: The file, the module or the name in it does not exist.
+    """
     where, _, name = place.rpartition(":")
     if where.endswith(".py"):
         stem = Path(where).stem
@@ -123,9 +131,9 @@ def _import(place: str) -> Objective:
     found = module
     for part in name.split("."):
         found = getattr(found, part, None)  # type: ignore[assignment]
-    if not callable(found):
+    if not usable(found):
         public = ", ".join(
             key for key, value in vars(module).items() if callable(value) and key[0] != "_"
         )
-        raise DeadlineError(f"{where} has no objective {name!r} (it has: {public or 'nothing'}).")
+        raise DeadlineError(f"{where} has no {what} {name!r} (it has: {public or 'nothing'}).")
     return found

@@ -1,0 +1,206 @@
+"""Users' own policies: named, at a place, or as an object; each told what it takes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from typer.testing import CliRunner
+
+from optuna_deadline import DeadlinePruner, choice, terms
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.cli import app
+from optuna_deadline.elastic import ElasticWorker, agree
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies import HyperSched, Pause, Plan, Run, Snapshot, registry
+from optuna_deadline.policies.building import FunctionPolicy
+from optuna_deadline.simulation import Cluster, generate, simulate
+
+RESOURCES = {"min_resource": 1, "max_resource": 20, "reduction_factor": 3}
+SNAPSHOT = Snapshot(now=0.0, started=0.0, deadline=9.0, capacity=2, largest_gang=2)
+
+FILE = """
+from dataclasses import dataclass
+from optuna_deadline.policies import Plan
+
+@dataclass(frozen=True)
+class Patient:
+    patience: int = 3
+
+    def plan(self, snapshot):
+        return Plan(start=self.patience)
+
+def greedy(snapshot, *, reduction_factor, most=4):
+    return Plan(start=min(most, reduction_factor))
+
+ready = Patient(7)
+number = 5
+"""
+
+
+def newest_first(snapshot: Snapshot) -> Plan:
+    """A policy in a few lines: one slot each, the newest trials first."""
+    alive = [trial for trial in snapshot.trials if trial.alive]
+    chosen = sorted(alive, key=lambda trial: -trial.number)[: snapshot.capacity]
+    orders = {t.number: Run(1, "new") if t in chosen else Pause("old") for t in alive}
+    return Plan(orders, start=snapshot.capacity - len(chosen))
+
+
+@dataclass(frozen=True)
+class Starter:
+    count: int = 1
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return Plan(start=self.count)
+
+
+def starter(*, count: int = 2) -> Starter:
+    return Starter(count)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "mine_to_choose.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    return "mine_to_choose.py"
+
+
+def started(policy: Any, **parameters: Any) -> int:
+    return choice.make(policy, {**RESOURCES, **parameters}).plan(SNAPSHOT).start
+
+
+def test_every_way_to_give_a_policy_decides(place: str) -> None:
+    assert started(Starter(5)) == 5
+    assert started(Starter) == 1 and started(Starter, count=4) == 4
+    assert started(starter) == 2 and started(starter, count=3) == 3
+    assert started(lambda snapshot: Plan(start=snapshot.capacity)) == 2
+    assert started(f"{place}:Patient") == 3 and started(f"{place}:Patient", patience=9) == 9
+    assert started(f"{place}:ready") == 7
+    assert started(f"{place}:greedy") == 3 and started(f"{place}:greedy", most=2) == 2
+    assert started("mine_to_choose:greedy") == 3
+    assert choice.make(None, {**RESOURCES, "recharge": 2.0}) == HyperSched(1, 20, 3, 2.0)
+
+
+def test_an_entry_point_may_name_any_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name = "theirs"
+
+        def load(self) -> Any:
+            return newest_first
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Point()])
+    assert "theirs" in registry.known_policies()
+    assert started("theirs") == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "parameters", "says"),
+    [
+        ("hypersched", {"patience": 3}, "'hypersched' takes no 'patience'; it takes min_resource"),
+        ("nobody", {}, "no policy 'nobody'; choose one of 'hypersched'"),
+        ("{place}:Patient", {"most": 3}, "takes no 'most'; it takes patience"),
+        (
+            "{place}:greedy",
+            {"patience": 3},
+            "takes no 'patience'; it takes reduction_factor, most",
+        ),
+        ("{place}:ready", {"patience": 3}, "takes no 'patience'; it takes none of its own"),
+        ("{place}:nothing", {}, "no policy 'nothing'"),
+        ("{place}:number", {}, "no policy 'number'"),
+        ("nowhere.py:Mine", {}, "no file nowhere.py"),
+        ("no_such_module:Mine", {}, "no module 'no_such_module'"),
+        (":Mine", {}, "names no policy"),
+        (5, {}, "int and no policy"),
+        (dict, {}, "type and no policy"),
+        (lambda: 5, {}, "has no plan"),
+        ("fifo", {"start": {1, 2}}, "must be a number"),
+        ("object:Mine", {}, r"policy='FILE\.py:Mine'"),
+    ],
+)
+def test_mistakes_get_one_sentence(
+    policy: Any, parameters: dict[str, Any], says: str, place: str
+) -> None:
+    given = policy.format(place=place) if isinstance(policy, str) else policy
+    with pytest.raises(DeadlineError, match=says):
+        choice.make(given, {**RESOURCES, **parameters})
+
+
+def test_what_a_function_returns_is_checked() -> None:
+    with pytest.raises(TypeError, match="returned NoneType; return a Plan"):
+        FunctionPolicy(lambda snapshot: None).plan(SNAPSHOT)  # type: ignore[arg-type, return-value]
+
+
+def test_parameters_are_in_the_terms_and_the_first_hold(caplog: pytest.LogCaptureFixture) -> None:
+    study = optuna.create_study(study_name="s")
+    first = {**RESOURCES, "recharge": 2.0}
+    fixed = agree(study, "1h", "hypersched", first)
+    assert fixed.parameters == first
+    with caplog.at_level(logging.WARNING):
+        joined = agree(study, "1h", "hypersched", {**RESOURCES, "recharge": 3.0})
+    assert joined.parameters == first and "which its first process chose" in caplog.text
+    with pytest.raises(DeadlineError, match="takes no 'speed'"):
+        agree(study, "1h", None, {**RESOURCES, "speed": 3.0})
+
+
+def test_the_pruner_fixes_policy_and_parameters(place: str) -> None:
+    pruner = DeadlinePruner(
+        "1h", policy=f"{place}:Patient", policy_parameters={"patience": 5}, max_resource=9
+    )
+    fixed = pruner.terms(optuna.create_study())
+    assert fixed.policy == f"{place}:Patient"
+    assert fixed.parameters["patience"] == 5 and fixed.parameters["max_resource"] == 9
+    with pytest.raises(DeadlineError, match="takes no 'speed'"):
+        DeadlinePruner("1h", policy_parameters={"speed": 1})
+    with pytest.raises(DeadlineError, match="an argument of its own"):
+        DeadlinePruner("1h", policy_parameters={"min_resource": 1})
+
+
+@pytest.mark.parametrize("by", ["run", "pruner"])
+def test_an_object_serves_its_own_process_alone(by: str, sqlite_url: str) -> None:
+    mine = Starter(6)
+    pruner = DeadlinePruner("1h", policy=mine) if by == "pruner" else None
+    study = optuna.create_study(study_name="s", storage=sqlite_url, pruner=pruner)
+    if by == "run":
+        agreed = agree(study, "1h", mine, RESOURCES)
+        worker = ElasticWorker(study, newest_first, agreed, cpus=1, policy=mine)  # type: ignore[arg-type]
+    else:
+        agreed = agree(study, None, None, {})
+        worker = ElasticWorker(study, newest_first, agreed, cpus=1)  # type: ignore[arg-type]
+    assert worker._policy is mine
+    elsewhere = optuna.load_study(study_name="s", storage=sqlite_url)
+    found = terms.read(open_table(elsewhere), elsewhere)
+    assert found is not None
+    with pytest.raises(DeadlineError, match="an object in the process that fixed its terms"):
+        ElasticWorker(elsewhere, newest_first, found, cpus=1)  # type: ignore[arg-type]
+
+
+def test_a_function_decides_a_whole_study() -> None:
+    tuned = generate("power-law", 0, configurations=16, steps=9)
+    policy = choice.make(newest_first, RESOURCES)
+    outcome = simulate(policy, tuned, Cluster(slots=2), deadline=2 * tuned.full_seconds)
+    assert outcome.trials > 2 and outcome.overshoot <= 0 and outcome.value is not None
+
+
+def test_the_command_line_takes_a_place_and_settings(place: str, sqlite_url: str) -> None:
+    create = ["create", "s", "--storage", sqlite_url, "--deadline", "1h"]
+    asked = ["--policy", f"{place}:greedy", "--set", "most=2"]
+    run = CliRunner().invoke(app, [*create, *asked])
+    assert run.exit_code == 0, run.output
+    study = optuna.load_study(study_name="s", storage=sqlite_url)
+    found = terms.read(open_table(study), study)
+    assert found is not None and found.parameters["most"] == 2
+    assert choice.make(found.policy, found.parameters).plan(SNAPSHOT).start == 2
+    for wrong, says in (("most", "NAME=VALUE"), ("least=2", "takes no 'least'")):
+        run = CliRunner().invoke(app, [*create, *asked[:2], "--set", wrong])
+        assert run.exit_code == 2 and says in run.output
+
+
+def test_settings_are_json_or_text() -> None:
+    given = ["a=1", "b=0.5", "c=true", "d=null", "e=[1,2]", "f=fast", 'g="1"']
+    assert choice.parse_settings(given) == {
+        "a": 1, "b": 0.5, "c": True, "d": None, "e": [1, 2], "f": "fast", "g": "1",
+    }  # fmt: skip
