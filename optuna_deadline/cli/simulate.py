@@ -1,40 +1,31 @@
-"""``optuna-deadline simulate``: policies side by side on generated curves, in virtual time."""
+"""``optuna-deadline simulate``: policies side by side on learning curves, in virtual time."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from optuna_deadline.cli.app import command, console
+from optuna_deadline import choice
+from optuna_deadline.cli.app import Settings, command, console
 from optuna_deadline.deadlines import parse_deadline
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies import DEFAULT, known_policies
+from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.policies import DEFAULT
 from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster
 from optuna_deadline.simulation.comparison import Case, Row, run_all, summarise
 from optuna_deadline.simulation.families import FAMILIES
+from optuna_deadline.simulation.sources import choose
+from optuna_deadline.simulation.tables import load_speedups
 
-Family = Enum("Family", {name: name for name in FAMILIES}, type=str)  # type: ignore[misc]
-_POWER_LAW = Family("power-law")
-
-
-class Scaling(str, Enum):
-    """How fast a gang is."""
-
-    linear = "linear"
-    sublinear = "sublinear"
-    anti = "anti"
-
-
-_SPEEDUPS = {Scaling.linear: LINEAR, Scaling.sublinear: SUBLINEAR, Scaling.anti: ANTI}
+_SPEEDUPS = {"linear": LINEAR, "sublinear": SUBLINEAR, "anti": ANTI}
 _PIPED = 100  #: columns where nobody says how many there are
 _COMPARED = [DEFAULT, "asha_promote", "hyperband", "fifo"]
 
@@ -43,41 +34,64 @@ _COMPARED = [DEFAULT, "asha_promote", "hyperband", "fifo"]
 def simulate(
     policy: Annotated[
         list[str] | None,
-        typer.Option(help=f"A policy; again for another. By default {', '.join(_COMPARED)}."),
+        typer.Option(
+            help="A policy by its name, FILE.py:NAME or MODULE:NAME; again for another. "
+            f"By default {', '.join(_COMPARED)}."
+        ),
     ] = None,
-    family: Annotated[Family, typer.Option(help="Family of learning curves.")] = _POWER_LAW,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Learning curves, again for more: {', '.join(FAMILIES)}; digits, recorded by "
+            "this project; with --data a kind as taskset, or one table as lcbench/3945."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of recorded data.")
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, help="Slots of one host.")] = 8,
     deadline: Annotated[
         str, typer.Option(help="4x: so many whole trainings on one slot; or 2h, 30m.")
     ] = "4x",
-    seeds: Annotated[int, typer.Option(min=1, help="Workloads to draw.")] = 10,
-    steps: Annotated[int, typer.Option(min=1, help="Report steps of a whole training.")] = 81,
+    seeds: Annotated[int, typer.Option(min=1, help="Studies of each workload.")] = 10,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Report steps of a whole training, if generated.")
+    ] = 81,
     reduction_factor: Annotated[int, typer.Option(help="A rung keeps one in this many.")] = 4,
+    settings: Settings = None,
     scaling: Annotated[
-        Scaling, typer.Option(help="True speed of k slots; sublinear is ResNet-50's.")
-    ] = Scaling.sublinear,
+        str,
+        typer.Option(
+            help="True speed of k slots: linear, sublinear (ResNet-50's), anti; with --data the "
+            "name of a model whose step times are there."
+        ),
+    ] = "sublinear",
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write every outcome to this file.")
     ] = None,
 ) -> None:
-    """Compare policies on generated learning curves, without a GPU and in seconds."""
+    """Compare policies on learning curves, generated or recorded, without a GPU."""
     policies = list(dict.fromkeys(policy or _COMPARED))
+    resources = {"reduction_factor": reduction_factor}
+    parameters = choice.merge({**resources, "max_resource": None}, choice.parse_settings(settings))
     for name in policies:
-        if name not in known_policies():
-            known = ", ".join(known_policies())
-            raise DeadlineError(f"There is no policy {name!r}; there are {known}.")
+        choice.make(name, parameters)
+    del parameters["max_resource"]
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise DeadlineError(f"There is no folder {json_file.parent}; make it first.")
     seconds, relative = _read_deadline(deadline)
-    cluster = Cluster(slots=slots, speedup=_SPEEDUPS[scaling])
+    cluster = Cluster(slots=slots, speedup=_read_scaling(scaling, data))
+    families = choose(family or [], data)
     cases = [
         Case(
-            name, family.value, seed, cluster, seconds, relative, steps,
-            (("reduction_factor", reduction_factor),),
+            decides, workload, seed, cluster, seconds, relative, steps,
+            tuple(parameters.items()), data,
         )
+        for workloads in families.values()
+        for workload in workloads
         for seed in range(seeds)
-        for name in policies
+        for decides in policies
     ]  # fmt: skip
     progress = track(
         run_all(cases, jobs),
@@ -88,17 +102,33 @@ def simulate(
         disable=not console.is_terminal,
     )
     outcomes = list(progress)
-    rows = summarise(policies, outcomes)
-    title = f"{family.value}, {slots} slots, deadline {deadline}, {seeds} seeds"
     screen = Console()
-    screen.print(_table(title, rows), width=None if screen.is_terminal else _PIPED)
+    rows: list[Row] = []
+    runs: list[dict[str, Any]] = []
+    for name, workloads in families.items():
+        count = len(workloads) * seeds * len(policies)
+        mine, outcomes = outcomes[:count], outcomes[count:]
+        rows += (found := summarise(policies, mine, name))
+        several = f"{len(workloads)} workloads, " if len(workloads) > 1 else ""
+        title = f"{name}, {several}{slots} slots, deadline {deadline}, {seeds} seeds"
+        screen.print(_table(title, found), width=None if screen.is_terminal else _PIPED)
+        for case, outcome in zip(cases[len(runs) :], mine, strict=False):
+            named = {"family": name, "policy": case.policy, "seed": case.seed}
+            runs.append({**named, **asdict(outcome)})
     if json_file is not None:
-        runs = [
-            {"policy": case.policy, "seed": case.seed, **asdict(outcome)}
-            for case, outcome in zip(cases, outcomes, strict=True)
-        ]
-        figures = {"title": title, "rows": [asdict(row) for row in rows], "runs": runs}
+        figures = {"rows": [asdict(row) for row in rows], "runs": runs}
         json_file.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def _read_scaling(name: str, data: Path | None) -> Speedup:
+    if name in _SPEEDUPS:
+        return _SPEEDUPS[name]
+    recorded = load_speedups(data) if data is not None else {}
+    if name in recorded:
+        return recorded[name]
+    there = ", ".join([*_SPEEDUPS, *recorded])
+    hint = "" if data is not None else "; --data DIR may bring more"
+    raise DeadlineError(f"There is no scaling {name!r}; there are {there}{hint}.")
 
 
 def _read_deadline(text: str) -> tuple[float, bool]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from optuna_deadline.policies import make_policy
+from optuna_deadline import choice
 from optuna_deadline.simulation.cluster import Cluster
-from optuna_deadline.simulation.families import generate
 from optuna_deadline.simulation.outcome import Outcome
 from optuna_deadline.simulation.simulation import simulate
+from optuna_deadline.simulation.sources import draw
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,12 @@ class Case:
     """One study to simulate; the workload is drawn where it runs.
 
     Attributes:
+        policy: Its name, or its place in a file or module.
+        family: A generated family, or a recorded workload's name.
         deadline: In seconds, or in whole trainings on one slot where ``relative``.
+        steps: Of a whole training, where it is generated.
+        parameters: The policy's.
+        data: The folder of recorded data; the project's own table if there is none.
     """
 
     policy: str
@@ -29,14 +37,15 @@ class Case:
     deadline: float
     relative: bool
     steps: int
-    parameters: tuple[tuple[str, int], ...] = ()
+    parameters: tuple[tuple[str, Any], ...] = ()
+    data: Path | None = None
 
     def run(self) -> Outcome:
         """Simulate it."""
-        workload = generate(self.family, self.seed, steps=self.steps)
+        workload = draw(self.family, self.seed, steps=self.steps, data=self.data)
         seconds = self.deadline * (workload.full_seconds if self.relative else 1.0)
-        parameters = {"max_resource": self.steps, **dict(self.parameters)}
-        policy = make_policy(self.policy, parameters)
+        parameters = {"max_resource": workload.steps, **dict(self.parameters)}
+        policy = choice.make(self.policy, parameters)
         return simulate(policy, workload, self.cluster, deadline=seconds, seed=self.seed)
 
 
@@ -69,7 +78,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Row:
-    """One policy over all seeds."""
+    """One policy over all seeds of one family.
+
+    Where the family has several workloads, errors are those between the workloads' means, since
+    the seeds of one table are no independent evidence of what holds on another.
+    """
 
     policy: str
     regret: Estimate
@@ -79,10 +92,11 @@ class Row:
     trials: float
     resizes: float
     overshoot: float  #: the worst, in seconds
+    family: str = ""
 
 
-def summarise(policies: Sequence[str], outcomes: Sequence[Outcome]) -> list[Row]:
-    """One row for each policy; the outcomes are ordered by seed, then by policy."""
+def summarise(policies: Sequence[str], outcomes: Sequence[Outcome], family: str = "") -> list[Row]:
+    """One row for each policy; the outcomes of each workload and seed are ordered by policy."""
     rows = []
     first = outcomes[:: len(policies)]
     for index, policy in enumerate(policies):
@@ -92,13 +106,23 @@ def summarise(policies: Sequence[str], outcomes: Sequence[Outcome]) -> list[Row]
         rows.append(
             Row(
                 policy=policy,
-                regret=Estimate.of([outcome.regret for outcome in mine]),
-                choice_regret=Estimate.of([outcome.choice_regret for outcome in mine]),
-                difference=Estimate.of(differences) if index else None,
+                regret=_estimate(mine, [outcome.regret for outcome in mine]),
+                choice_regret=_estimate(mine, [outcome.choice_regret for outcome in mine]),
+                difference=_estimate(mine, differences) if index else None,
                 utilisation=statistics.fmean(outcome.utilisation for outcome in mine),
                 trials=statistics.fmean(outcome.trials for outcome in mine),
                 resizes=statistics.fmean(outcome.resizes for outcome in mine),
                 overshoot=max(outcome.overshoot for outcome in mine),
+                family=family,
             )
         )
     return rows
+
+
+def _estimate(outcomes: Sequence[Outcome], values: Sequence[float]) -> Estimate:
+    by_workload: dict[str, list[float]] = defaultdict(list)
+    for outcome, value in zip(outcomes, values, strict=True):
+        by_workload[outcome.workload].append(value)
+    if len(by_workload) == 1:
+        return Estimate.of(values)
+    return Estimate.of([statistics.fmean(mine) for mine in by_workload.values()])
