@@ -59,6 +59,8 @@ def start_worker(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]
             process.send_signal(signal.SIGCONT)
             process.kill()
         process.wait()
+    for written in sorted(tmp_path.glob("worker-*.log")):
+        print(f"-- {written.name}\n{written.read_text()}")  # shown where the test failed
 
 
 @pytest.fixture
