@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import optuna
 import pytest
 
@@ -17,6 +18,9 @@ pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
 from optuna_deadline.allocation import engine as engines  # noqa: E402
 from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer  # noqa: E402
 
+# How long an example takes says something about the machine, not about the code.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 logging.getLogger("alembic").setLevel(logging.ERROR)
 
