@@ -307,7 +307,7 @@ def test_past_deadline_is_refused_at_once() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"policy": "nonsense"}, "choose one of .*'hypersched'"),
+        ({"policy": "nonsense"}, r"choose one of .*'hypersched'"),
         ({"min_resource": 0}, "min_resource must be a whole number of steps from 1"),
         ({"min_resource": "auto"}, "min_resource"),
         ({"min_resource": 5, "max_resource": 4}, "max_resource=4 and min_resource=5"),

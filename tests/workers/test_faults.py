@@ -245,7 +245,7 @@ def test_a_deleted_study_ends_its_workers(
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 3))
     while optuna.get_all_study_names(storage_url):
-        # Optuna swallows the integrity error where a report arrives meanwhile, and deletes nothing.
+        # Where a report arrives meanwhile, Optuna swallows the error and deletes nothing.
         optuna.delete_study(study_name="study", storage=storage_url)
     assert worker.wait(30) == 1
     assert "The study was deleted while the worker ran" in said()
