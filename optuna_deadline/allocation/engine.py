@@ -35,7 +35,11 @@ _NETWORK = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-_LIBPQ = ("psycopg2", "psycopg")
+_DRIVERS = {
+    "psycopg2": _NETWORK,
+    # Behind a pooler the next transaction may find a session that knows no prepared statement.
+    "psycopg": {**_NETWORK, "prepare_threshold": None},
+}
 
 
 def table_url(study: Study, table: str | None = None) -> URL:
@@ -108,7 +112,7 @@ def _create(url: URL) -> sa.Engine:
     if backend == "sqlite":
         return _sqlite(url)
     if backend == "postgresql":
-        options = _NETWORK if url.get_driver_name() in _LIBPQ else {}
+        options = _DRIVERS.get(url.get_driver_name(), {})
         engine = sa.create_engine(url, connect_args=dict(options), pool_pre_ping=True, pool_size=5)
         return _forgiving(engine)
     raise UnsupportedStorage(
