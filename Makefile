@@ -22,7 +22,7 @@ demo: .venv/demo.stamp  ## Tune a small network by a deadline of 60 s, pausing a
 	@$(BIN)/optuna-deadline demo $(ARGS)
 
 test: .venv/test.stamp  ## Run all tests, on SQLite and on a PostgreSQL server of their own
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 chaos: .venv/test.stamp  ## Kill, freeze and cut off real workers for SECONDS, then check what they did
 	@$(BIN)/python -m benchmarks.chaos --seconds $(SECONDS) --database $(DATABASE) --seed $(SEED)
