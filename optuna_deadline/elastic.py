@@ -19,10 +19,12 @@ from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.listener import Listener
 from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.budgets import Budget, BudgetLike, PriceLike, make_budget
 from optuna_deadline.checkpoints import intact
 from optuna_deadline.deadlines import DeadlineLike
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.planning.ledger import Ledger
 from optuna_deadline.planning.planner import Planner, PlannerThread
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.pruners import DeadlinePruner
@@ -50,6 +52,7 @@ class Result:
     deadline: float  #: seconds since the epoch, by the database's clock
     ended: float  #: likewise
     settled: bool  #: False where the worker was asked to leave before the end
+    spent: float | None = None  #: None where slots cost nothing
 
     @property
     def overshoot(self) -> float:
@@ -76,6 +79,8 @@ def run(
     max_resource: int | None = None,
     reduction_factor: int = 4,
     extend: bool = False,
+    budget: BudgetLike | None = None,
+    price: PriceLike | None = None,
     pool: str | None = None,
     checkpoints: str | Path | None = None,
     table: str | None = None,
@@ -100,6 +105,10 @@ def run(
         max_resource: The step at which a trial is done; None takes what the objectives say.
         reduction_factor: Every rung keeps one in this many.
         extend: Move the study's deadline to this one.
+        budget: What may be spent in all, as 20 or "20usd"; the study ends when it is used up. The
+            policy then says how many of the slots on offer are used and paid for.
+        price: Of a slot for an hour, as 0.9; or a :class:`~optuna_deadline.Price`, which says too
+            how the bill is rounded.
         pool: Name of the pool of slots; the study's name by default.
         checkpoints: Folder for checkpoints, "optuna_deadline_checkpoints" by default.
         table: A database for the table, where the study's storage is not SQL.
@@ -118,7 +127,10 @@ def run(
         "reduction_factor": reduction_factor,
     }
     parameters = choice.merge(resources, policy_parameters)
-    agreed = agree(study, deadline, policy, parameters, extend=extend, table=table)
+    agreed = agree(
+        study, deadline, policy, parameters,
+        extend=extend, table=table, budget=make_budget(budget, price),
+    )  # fmt: skip
     worker = ElasticWorker(
         study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool,
         checkpoints=checkpoints, table=table, policy=policy,
@@ -134,13 +146,17 @@ def agree(
     *,
     extend: bool = False,
     table: str | None = None,
+    budget: Budget | None = None,
 ) -> Terms:
     """The study's terms: those asked for, its pruner's, or those that hold already."""
     engine = open_table(study, table)
     if deadline is not None:
         return study_terms.fix(
-            engine, study, deadline, policy=policy, parameters=parameters, extend=extend
-        )
+            engine, study, deadline,
+            policy=policy, parameters=parameters, budget=budget, extend=extend,
+        )  # fmt: skip
+    if budget is not None:
+        raise DeadlineError("A budget is fixed with the deadline: pass deadline='2h' too.")
     if isinstance(study.pruner, DeadlinePruner):
         return study.pruner.terms(study)
     found = study_terms.read(engine, study)
@@ -179,6 +195,7 @@ class ElasticWorker:
         self._engine = engine
         self._listen = listen and Listener.works_on(engine)
         self._study = study
+        self._ledger = None if terms.budget is None else Ledger(self.table, terms.budget)
         self._source = source_of(objective)
         self._offer = make_offer(gpus, cpus)
         self._policy = choice.make(_same_policy(study, terms, policy), terms.parameters)
@@ -205,6 +222,7 @@ class ElasticWorker:
             direction=self.terms.direction,
             started=self.terms.started,
             me=agent.id,
+            purse=self._ledger,
         )
         thread = PlannerThread(planner, max(0.5, poll), agent.wake, DATABASE_AWAY)
         try:
@@ -232,6 +250,7 @@ class ElasticWorker:
             deadline=orders.deadline,
             ended=now,
             settled=orders.settled,
+            spent=self._ledger.money(now, 0).spent if self._ledger else None,
         )
 
     @contextmanager

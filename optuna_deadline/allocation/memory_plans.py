@@ -129,11 +129,11 @@ class MemoryPlans(MemoryReadings):
         with self._lock:
             self._rule(me, term)
             study = self._study
-            if study is None:
+            if study is None or (study.pool_slots, study.funds_end) == (slots, funds_end):
                 return
-            before, study.pool_slots, study.funds_end = study.pool_slots, slots, funds_end
-            if before != slots:
-                self._event("pool", term=term, worker=me, slots=slots, before=before or 0)
+            before = study.pool_slots or 0
+            study.pool_slots, study.funds_end = slots, funds_end
+            self._event("pool", term=term, worker=me, slots=slots, before=before, until=funds_end)
 
     def settle(self, me: str, term: int) -> None:
         """Close the study."""

@@ -177,8 +177,9 @@ def resize_pool(tx: Transaction, me: str, term: int, slots: int, funds_end: floa
         .where(study.c.study_id == tx.study_id)
         .values(pool_slots=slots, funds_end=funds_end)
     )
-    if row.pool_slots != slots:
-        tx.event("pool", term=term, worker=me, slots=slots, before=row.pool_slots or 0)
+    tx.event(
+        "pool", term=term, worker=me, slots=slots, before=row.pool_slots or 0, until=funds_end
+    )
     notify(tx)
 
 

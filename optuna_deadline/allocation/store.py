@@ -220,7 +220,7 @@ class AllocationStore(Protocol):
     def resize_pool(self, me: str, term: int, slots: int, funds_end: float) -> None:
         """Say how many slots the study pays for from now on, and how long its money lasts so.
 
-        A change of the size is audited; nothing is granted from ``funds_end`` on.
+        A change of either is audited; nothing is granted from ``funds_end`` on.
 
         Raises:
             LeaseLost: Another term has begun.

@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 
+from optuna_deadline.allocation.records import Orders
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint, intact
 from optuna_deadline.errors import DeadlineError, LeaseLost
 from optuna_deadline.forecasting.overheads import closing_seconds
 from optuna_deadline.planning.ends import find_winner, tell
+from optuna_deadline.planning.funds import Funds, Purse
 from optuna_deadline.planning.placement import changed, place
 from optuna_deadline.planning.reader import Reading, SnapshotReader
 from optuna_deadline.planning.trials import Trials
@@ -35,6 +37,7 @@ class Planner:
         me: The worker that this planner belongs to.
         clock: Seconds that only ever rise, for the time between two elections.
         whole: Whether a checkpoint can be loaded.
+        purse: Knows what was spent, where slots cost money.
     """
 
     def __init__(
@@ -48,7 +51,9 @@ class Planner:
         me: str,
         clock: Callable[[], float] = time.monotonic,
         whole: Callable[[Checkpoint], bool] = intact,
+        purse: Purse | None = None,
     ) -> None:
+        self._funds = None if purse is None else Funds(table, purse)
         self._trials = trials
         self._table = table
         self._policy = policy
@@ -76,15 +81,21 @@ class Planner:
         if orders.settled:
             return False
         reading = self._reader.read(orders.deadline)
+        if self._funds is not None:
+            reading = self._funds.see(reading, orders)
         self._refuse_the_hopeless(reading)
         try:
             told = tell(self._trials, self._table, list(reading.trials))
-            if reading.snapshot.time_left <= closing_seconds(reading.snapshot.overhead.stop):
-                return self._settle(term, reading)
+            time_left = orders.end - reading.snapshot.now
+            if time_left <= closing_seconds(reading.snapshot.overhead.stop):
+                return self._close(term, reading, orders)
             plan = self._policy.plan(reading.snapshot)
             if self._nothing_left(plan):
-                return self._settle(term, reading)
-            return self._write(term, reading, plan) or told > 0
+                return self._close(term, reading, orders)
+            changed = self._write(term, reading, plan)
+            if self._funds is not None:
+                changed |= self._funds.resize(self._me, term, reading, orders, plan)
+            return changed or told > 0
         except LeaseLost:
             _logger.info("Another worker plans this pool now.")
             self._next_election = 0.0
@@ -150,9 +161,15 @@ class Planner:
 
     def _nothing_left(self, plan: Plan) -> bool:
         """Whether the study is over before its deadline: seen twice, to be sure."""
-        busy = plan.slots > 0 or plan.gate_open
+        busy = plan.slots > 0 or plan.gate_open or bool(plan.pool_slots)
         self._idle_plans = 0 if busy else self._idle_plans + 1
         return self._idle_plans >= 2
+
+    def _close(self, term: int, reading: Reading, orders: Orders) -> bool:
+        """Pay for nothing any more but what is still held, and end the trials."""
+        if self._funds is not None and orders.pool_slots:
+            self._table.resize_pool(self._me, term, 0, orders.end)
+        return self._settle(term, reading)
 
     def _settle(self, term: int, reading: Reading) -> bool:
         """End every trial that nobody trains; close the study once none is left."""

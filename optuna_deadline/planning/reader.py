@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import Desired, ReportRow, SegmentRow, Slot, Worker
@@ -25,10 +26,13 @@ class Reading:
     trials: tuple[Desired, ...]
     workers: tuple[Worker, ...]
     slots: tuple[Slot, ...]
+    offers: Mapping[str, int] | None = None  #: slots by worker, where the study may not use all
 
     @property
-    def capacities(self) -> dict[str, int]:
-        """Slots by live worker."""
+    def capacities(self) -> Mapping[str, int]:
+        """Slots by live worker that the study may use."""
+        if self.offers is not None:
+            return self.offers
         alive = {worker.id for worker in self.workers}
         return dict(Counter(slot.provider for slot in self.slots if slot.provider in alive))
 
