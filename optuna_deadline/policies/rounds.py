@@ -1,0 +1,204 @@
+"""The inner programme: which gangs and which pool make a successive halving cheapest in time.
+
+A round trains its survivors by some steps, each on a gang of ``g`` slots, on a pool of some nodes;
+where the pool is too small for all at once they come in waves. Of every round the programme picks
+one such option, so that all rounds together end by a deadline at the least cost (SEER's question,
+and with the job given RubberBand's). Our reconstruction: the papers' own text was not at hand.
+
+With a power law ``S(g) = g**a`` the optimum keeps the pool constant, with Amdahl's law it shrinks
+with the root of the survivors; where S(g) is linear all pools cost the same. Options are
+enumerated, so S(g) may have any shape: one that falls makes large gangs options that nobody picks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optuna_deadline.policies.money import Money
+
+_SWEEPS = 20
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one round has to do.
+
+    Attributes:
+        trials: How many are trained in it.
+        seconds: Seconds that each trains, on one slot.
+    """
+
+    trials: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to go through a round.
+
+    Attributes:
+        gang: Slots of each trial.
+        nodes: Nodes of the pool.
+        waves: How many times the pool is filled.
+        seconds: How long the round takes.
+        cost: What the nodes cost meanwhile, by the second.
+    """
+
+    gang: int
+    nodes: int
+    waves: int
+    seconds: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An option for every round."""
+
+    rounds: tuple[Option, ...]
+    seconds: float  #: until all is done, waiting for nodes included
+    cost: float  #: by the provider's own rounding
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a round's time and cost depend on beside its work.
+
+    Attributes:
+        money: The terms on which nodes are had; a node's slots hold gangs.
+        speedups: S(g) by the gang's size, the sizes worth trying.
+        overhead: Seconds that every trial loses in a round by starting or resuming.
+        held: Nodes that are there already.
+    """
+
+    money: Money
+    speedups: tuple[tuple[int, float], ...]
+    overhead: float
+    held: int = 0
+
+
+def at_once(gang: int, nodes: int, node: int) -> int:
+    """Gangs that fit on so many nodes; one that is larger than a node fills whole ones."""
+    return nodes * (node // gang) if gang <= node else nodes // -(-gang // node)
+
+
+def on_pool(work: Work, rates: Rates, nodes: int) -> Option:
+    """The fastest way through a round on a pool of a given size, with the smallest gangs."""
+    found = [
+        _option(work, rates, gang, speedup, nodes)
+        for gang, speedup in rates.speedups
+        if at_once(gang, nodes, rates.money.node)
+    ]
+    return min(found, key=lambda option: (option.seconds, option.gang))
+
+
+def options(work: Work, rates: Rates) -> list[Option]:
+    """Every way to go through a round that no other beats in both time and cost."""
+    money = rates.money
+    most = max(1, money.offer // money.node)
+    found: list[Option] = []
+    for gang, speedup in rates.speedups:
+        waves = math.inf
+        for nodes in range(1, most + 1):
+            fit = at_once(gang, nodes, money.node)
+            if fit and -(-work.trials // fit) < waves:  # else fewer nodes do it in the same time
+                waves = -(-work.trials // fit)
+                found.append(_option(work, rates, gang, speedup, nodes))
+            if waves == 1:
+                break
+    found.sort(key=lambda option: (option.seconds, option.cost))
+    best: list[Option] = []
+    for option in found:
+        if not best or option.cost < best[-1].cost - 1e-12:
+            best.append(option)
+    return best
+
+
+def _option(work: Work, rates: Rates, gang: int, speedup: float, nodes: int) -> Option:
+    money = rates.money
+    waves = -(-work.trials // at_once(gang, nodes, money.node))
+    seconds = waves * (work.seconds / speedup + rates.overhead)
+    return Option(gang, nodes, waves, seconds, money.price * money.node * nodes * seconds)
+
+
+def cheapest(
+    works: Sequence[Work], rates: Rates, time: float, starts: Sequence[Sequence[Option]] = ()
+) -> Schedule | None:
+    """The cheapest schedule that ends in time; None where there is none.
+
+    By a price on time: each round takes the option that is cheapest at that price, which is raised
+    until all fit. That is the lower convex hull of the exact programme. From there, and from every
+    other start that is given, single rounds are changed as long as that saves money.
+
+    Args:
+        works: The rounds.
+        rates: What time and cost depend on.
+        time: Seconds there are.
+        starts: Further schedules to begin from, such as static ones.
+    """
+    choices = [options(work, rates) for work in works]
+    begun = [_at_a_price(choices, rates, time), *starts]
+    fitting = [start for start in begun if schedule(start, rates).seconds <= time]
+    found = [schedule(_descend(start, choices, rates, time), rates) for start in fitting]
+    return min(found, key=lambda plan: (plan.cost, plan.seconds), default=None)
+
+
+def schedule(picked: Sequence[Option], rates: Rates) -> Schedule:
+    """What the options come to: nodes that a round needs more are waited for, and paid for."""
+    money = rates.money
+    now, cost = 0.0, 0.0
+    since = [0.0] * rates.held
+    for option in picked:
+        while len(since) > option.nodes:
+            cost += money.charge(now - since.pop())
+        if len(since) < option.nodes:
+            since += [now] * (option.nodes - len(since))
+            now += money.startup
+        now += option.seconds
+    cost += sum(money.charge(now - start) for start in since)
+    return Schedule(tuple(picked), now, cost)
+
+
+def _at_a_price(
+    choices: Sequence[Sequence[Option]], rates: Rates, time: float
+) -> Sequence[Option]:
+    """The cheapest options at the lowest price of time at which all rounds fit."""
+
+    def pick(price: float) -> list[Option]:
+        key = lambda option: (option.cost + price * option.seconds, option.seconds)  # noqa: E731
+        return [min(found, key=key) for found in choices]
+
+    fastest = [found[0] for found in choices]
+    low, high = 0.0, max(1e-9, rates.money.price * rates.money.offer)
+    if schedule(pick(low), rates).seconds <= time:
+        return pick(low)
+    if schedule(pick(high), rates).seconds > time:
+        return fastest
+    for _ in range(_SWEEPS):
+        middle = (low + high) / 2
+        if schedule(pick(middle), rates).seconds > time:
+            low = middle
+        else:
+            high = middle
+    return pick(high)
+
+
+def _descend(
+    picked: Sequence[Option], choices: Sequence[Sequence[Option]], rates: Rates, time: float
+) -> Sequence[Option]:
+    """Change one round at a time, the change that saves most first, as long as one does."""
+    now = schedule(picked, rates)
+    while True:
+        best = now
+        for index, found in enumerate(choices):
+            for option in found:
+                if option is not picked[index]:
+                    tried = [*picked[:index], option, *picked[index + 1 :]]
+                    then = schedule(tried, rates)
+                    if then.seconds <= time and then.cost < best.cost - 1e-9:
+                        best = then
+        if best is now:
+            return picked
+        picked, now = best.rounds, best
