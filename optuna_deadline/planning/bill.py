@@ -9,6 +9,9 @@ from optuna_deadline.policies.money import Money
 
 _HALVINGS = 60
 
+#: Seconds from the end of all training until the last worker has gone, which are paid for too.
+FAREWELL = 2.0
+
 
 @dataclass
 class Bill:
@@ -49,14 +52,17 @@ class Bill:
     def lasts_until(self, now: float, nodes: int, latest: float) -> float:
         """Until when the budget pays for so many nodes, and for those that are still held.
 
+        What remains then pays for their way out.
+
         Args:
             now: Further nodes are taken now.
             nodes: How many are wanted.
             latest: Nobody asks beyond it.
         """
         since = [*self.since, *[now] * (nodes - len(self.since))]
+        latest += FAREWELL
         if self._costs(since, latest) <= self.terms.budget:
-            return latest
+            return latest - FAREWELL
         low, high = now, latest
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
@@ -64,7 +70,7 @@ class Bill:
                 low = middle
             else:
                 high = middle
-        return low
+        return max(now, low - FAREWELL)
 
     def _costs(self, since: Iterable[float], until: float) -> float:
         return self.closed + sum(self.terms.charge(until - start) for start in since)

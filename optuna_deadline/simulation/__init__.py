@@ -5,6 +5,7 @@ from __future__ import annotations
 from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster, Faults
 from optuna_deadline.simulation.families import FAMILIES, generate
 from optuna_deadline.simulation.outcome import Outcome
+from optuna_deadline.simulation.provider import Funding
 from optuna_deadline.simulation.simulation import Simulation, simulate
 from optuna_deadline.simulation.workload import Workload
 
@@ -15,6 +16,7 @@ __all__ = [
     "SUBLINEAR",
     "Cluster",
     "Faults",
+    "Funding",
     "Outcome",
     "Simulation",
     "Workload",

@@ -34,6 +34,16 @@ class Outcome:
     overhead: float  #: slot-seconds of starting, saving and leaving
     stranded: float  #: slot-seconds that dead workers held until they were reaped
     idle: float  #: slot-seconds that nobody held
+    paid: float  #: slot-seconds that there were: all of the cluster's, or those that were bought
+    spent: float | None = None  #: money, None where slots cost nothing
+    budget: float | None = None
+
+    @property
+    def overspent(self) -> float:
+        """Money beyond the budget, 0 where it held."""
+        if self.spent is None or self.budget is None:
+            return 0.0
+        return max(0.0, self.spent - self.budget)
 
     @property
     def overshoot(self) -> float:
@@ -43,7 +53,7 @@ class Outcome:
     @property
     def utilisation(self) -> float:
         """The share of all slot-seconds in which something was trained."""
-        return self.training / (self.capacity * self.ended)
+        return self.training / max(self.paid, 1e-9)
 
     def best_at(self, instant: float) -> float | None:
         """The best value in hand at an instant."""
@@ -66,7 +76,8 @@ def measure(world: World) -> Outcome:
     if winner is not None:
         chosen = workload.peak(workload.configuration(winner.number))
     held = _held(log, ended)
-    capacity = len(table.slots())
+    capacity, provider = len(table.slots()), world.provider
+    paid = capacity * ended if provider is None else provider.slot_seconds
     return Outcome(
         workload=workload.name,
         capacity=capacity,
@@ -86,7 +97,10 @@ def measure(world: World) -> Outcome:
         redone=bill.redone,
         overhead=bill.overhead,
         stranded=held - bill.training - bill.overhead,
-        idle=capacity * ended - held,
+        idle=paid - held,
+        paid=paid,
+        spent=provider.spent if provider else None,
+        budget=provider.budget if provider else None,
     )
 
 

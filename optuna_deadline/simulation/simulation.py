@@ -7,6 +7,7 @@ import math
 from optuna_deadline.policies.plan import Policy
 from optuna_deadline.simulation.cluster import Cluster
 from optuna_deadline.simulation.outcome import Outcome, measure
+from optuna_deadline.simulation.provider import Funding, Provider
 from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.simulation.world import World
@@ -21,6 +22,8 @@ class Simulation:
         cluster: Where.
         deadline: In seconds from the beginning.
         seed: Of the faults; everything else is fixed by the other arguments.
+        funding: A budget: then the hosts are nodes that are bought and given back as the policy
+            says, and a head without slots plans.
     """
 
     def __init__(
@@ -31,11 +34,18 @@ class Simulation:
         *,
         deadline: float,
         seed: int = 0,
+        funding: Funding | None = None,
     ) -> None:
         if not 0 < deadline < math.inf:
             raise ValueError(f"deadline must be a positive number of seconds, but got {deadline}.")
         self.world = World.make(workload, cluster or Cluster(), deadline, seed)
         self._policy = policy
+        if funding is not None:
+            node = self.world.cluster.slots
+            self.world.provider = Provider(self.world.timeline, funding, node, self._start)
+
+    def _start(self, host: str) -> None:
+        SimulatedWorker(self.world, host, 0, self._policy).start()
 
     def run(self) -> Outcome:
         """Run to the end of the study.
@@ -44,8 +54,11 @@ class Simulation:
             RuntimeError: The study does not end: a fault of this package.
         """
         world = self.world
-        for host in range(world.cluster.hosts):
-            SimulatedWorker(world, f"host{host}", 0, self._policy).start()
+        if world.provider is not None:
+            SimulatedWorker(world, "head", 0, self._policy, slots=0).start()
+        else:
+            for host in range(world.cluster.hosts):
+                self._start(f"host{host}")
         # Dead hosts are reaped after the deadline too.
         latest = world.deadline + 100 * (world.table.ttl + world.table.grace)
         while world.at_work:
@@ -61,6 +74,9 @@ def simulate(
     *,
     deadline: float,
     seed: int = 0,
+    funding: Funding | None = None,
 ) -> Outcome:
     """Run one study; see :class:`Simulation` for the arguments."""
-    return Simulation(policy, workload, cluster, deadline=deadline, seed=seed).run()
+    return Simulation(
+        policy, workload, cluster, deadline=deadline, seed=seed, funding=funding
+    ).run()

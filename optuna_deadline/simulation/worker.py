@@ -23,12 +23,22 @@ class SimulatedWorker:
         host: Its host.
         incarnation: How many workers this host had before.
         policy: Decides, should this worker's planner be elected.
+        slots: What it offers; None for all that the cluster's hosts have.
     """
 
-    def __init__(self, world: World, host: str, incarnation: int, policy: Policy) -> None:
+    def __init__(
+        self,
+        world: World,
+        host: str,
+        incarnation: int,
+        policy: Policy,
+        slots: int | None = None,
+    ) -> None:
         self.id = f"{host}/{incarnation}"
         self._world, self._host, self._incarnation = world, host, incarnation
         self._policy = policy
+        self._offer = world.cluster.slots if slots is None else slots
+        self._end = world.deadline
         self._segments: dict[int, Segment] = {}
         self._slots: list[Slot] = []
         self._slowest_stop = _FIRST_STOP
@@ -44,15 +54,14 @@ class SimulatedWorker:
             me=self.id,
             clock=world.timeline.now,
             whole=world.disk.holds,
+            purse=world.provider,
         )
 
     def start(self) -> None:
         """Join the pool."""
         world, now = self._world, self._world.timeline.now()
         world.at_work.add(self._host)
-        self._slots = world.table.register(
-            self.id, self._host, self._incarnation, [], world.cluster.slots
-        )
+        self._slots = world.table.register(self.id, self._host, self._incarnation, [], self._offer)
         self._set("renew", now + world.table.ttl / 6)
         self._set("poll", now)
         self._plan_by(now)
@@ -78,10 +87,21 @@ class SimulatedWorker:
             self._plan_at = instant
             self._set("plan", instant)
 
+    def _spare(self) -> bool:
+        """Whether this node is to be given back."""
+        provider = self._world.provider
+        return provider is not None and provider.spare(self._host)
+
+    def _buy(self) -> None:
+        """The provider hears at once how many slots the plan wants."""
+        if self._world.provider is not None and not self._offer:
+            self._world.provider.want(self._world.table.orders(self.id).pool_slots or 0)
+
     def _plan(self) -> None:
         del self._timers["plan"]
         if self._planner.tick():
             self._set("poll", self._world.timeline.now())
+        self._buy()
         self._plan_by(self._world.timeline.now() + self._interval)
 
     # Following the plan.
@@ -97,7 +117,13 @@ class SimulatedWorker:
         if orders.settled and not self._segments:
             self._leave()
             return
+        if orders.end != self._end:
+            self._end = orders.end
+            self._mind_the_time()
         self._follow(orders)
+        if not self._segments and not orders.desired and self._spare():
+            self._leave()
+            return
         self._set("poll", self._world.timeline.now() + self._world.cluster.poll)
 
     def _follow(self, orders: Orders) -> None:
@@ -105,7 +131,7 @@ class SimulatedWorker:
             if line.owner == self.id:
                 segment = self._segments[line.number]
                 segment.direct(directive_for(line, self.id, segment.grant.size))
-        if orders.deadline - orders.now > closing_seconds(self._slowest_stop):
+        if orders.end - orders.now > closing_seconds(self._slowest_stop):
             for line in orders.desired:
                 self._start(line)
 
@@ -133,9 +159,8 @@ class SimulatedWorker:
     # The end.
 
     def _mind_the_time(self) -> None:
-        deadline = self._world.deadline
-        self._set("close", deadline - closing_seconds(self._slowest_stop))
-        self._set("kill", deadline - _LAST_MOMENT)
+        self._set("close", self._end - closing_seconds(self._slowest_stop))
+        self._set("kill", self._end - _LAST_MOMENT)
 
     def _close(self) -> None:
         for segment in list(self._segments.values()):
@@ -148,6 +173,8 @@ class SimulatedWorker:
     def _leave(self) -> None:
         self._world.table.leave(self.id)
         self._world.at_work.discard(self._host)
+        if self._world.provider is not None:
+            self._world.provider.give_back(self._host)
         self._disappear()
 
     def _disappear(self) -> None:
