@@ -47,7 +47,11 @@ class Bill:
 
     def money(self, now: float, offer: int) -> Money:
         """The purse as a policy sees it."""
-        return replace(self.terms, spent=self.spent(now), offer=offer)
+        held = len(self.since) * self.terms.node
+        spent = self.spent(now)
+        used = sum(now - since for since in self.since) * self.terms.node * self.terms.price
+        ahead = max(0.0, spent - self.closed - used)
+        return replace(self.terms, spent=spent, offer=offer, held=held, ahead=ahead)
 
     def lasts_until(self, now: float, nodes: int, latest: float) -> float:
         """Until when the budget pays for so many nodes, and for those that are still held.

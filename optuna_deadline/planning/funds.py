@@ -8,7 +8,6 @@ from typing import Protocol
 
 from optuna_deadline.allocation.records import Orders
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.planning.bill import FAREWELL
 from optuna_deadline.planning.reader import Reading
 from optuna_deadline.policies.money import Money
 from optuna_deadline.policies.plan import Plan
@@ -78,7 +77,7 @@ def evenly(money: Money, seconds: float) -> int:
     This is the best fixed cluster: what a policy gets that asks for nothing.
     """
     most = money.offer // money.node
-    nodes = next((n for n in range(most, 1, -1) if n * money.charge(seconds + FAREWELL) <= money.left), 1)
+    nodes = next((n for n in range(most, 1, -1) if n * money.charge(seconds) <= money.left), 1)
     return min(nodes, most) * money.node
 
 

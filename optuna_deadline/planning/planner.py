@@ -137,6 +137,9 @@ class Planner:
             if isinstance(order, Retire) and line is not None and line.owner is None:
                 self._table.conclude(self._me, term, number, "retired", order.reason)
                 del orders[number]
+        for line in reading.trials:
+            if line.alive and line.mode == "stop" and line.owner is None:  # it died meanwhile
+                self._table.conclude(self._me, term, line.number, "retired", line.reason)
         lines = changed(place(orders, reading.capacities, current), current)
         if lines:
             self._table.write_plan(self._me, term, lines)

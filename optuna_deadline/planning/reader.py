@@ -131,7 +131,8 @@ class SnapshotReader:
         steps = self._reports.get(line.number, {})
         return TrialView(
             number=line.number,
-            state=line.state,
+            # Who was told to stop is given up, though it may hold its slots for a moment.
+            state="retired" if line.alive and line.mode == "stop" else line.state,
             slots=line.slots if line.alive and line.mode == "run" else 0,
             reports=tuple([steps[step] for step in sorted(steps)]),
             changed=line.since,

@@ -24,6 +24,8 @@ class Money:
         minimum: Seconds that a node is billed at least.
         node: Slots bought at once.
         offer: The most slots that can be had.
+        held: Slots that are paid for now, those of nodes that still start up among them.
+        ahead: What of the money spent pays for time to come: begun units and minimum charges.
     """
 
     budget: float
@@ -34,6 +36,8 @@ class Money:
     minimum: float = 0.0
     node: int = 1
     offer: int = 1024
+    held: int = 0
+    ahead: float = 0.0
 
     @property
     def left(self) -> float:
@@ -56,12 +60,13 @@ class Money:
         """Nodes that hold so many slots."""
         return -(-slots // self.node)
 
-    def affordable(self, slots: int) -> int:
-        """The most slots, in whole nodes, that there can be when ``slots`` are there already.
+    @property
+    def affordable(self) -> int:
+        """The most slots, in whole nodes, that can be held from now on.
 
-        What is there costs nothing to keep at this moment; each further node costs its entrance.
+        What is held costs nothing more at this moment; each further node costs its entrance.
         """
-        have = self.nodes(slots)
+        have = self.nodes(self.held)
         if self.left <= 0:
             return 0
         most = self.offer // self.node

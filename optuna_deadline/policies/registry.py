@@ -13,7 +13,9 @@ from optuna_deadline.policies.early import Median, OneEpoch
 from optuna_deadline.policies.fifo import Fifo
 from optuna_deadline.policies.halving import Hyperband, SuccessiveHalving
 from optuna_deadline.policies.hypersched import HyperSched
+from optuna_deadline.policies.naive import NaiveElastic
 from optuna_deadline.policies.plan import Policy
+from optuna_deadline.policies.seer import Seer
 
 GROUP = "optuna_deadline.policies"
 DEFAULT = "hypersched"
@@ -26,6 +28,8 @@ _OURS: dict[str, Callable[..., Policy]] = {
     "successive_halving": SuccessiveHalving,
     "hyperband": Hyperband,
     "one_epoch": OneEpoch,
+    "seer": Seer,
+    "naive_elastic": NaiveElastic,
 }
 
 

@@ -12,7 +12,6 @@ enumerated, so S(g) may have any shape: one that falls makes large gangs options
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,10 +27,12 @@ class Work:
     Attributes:
         trials: How many are trained in it.
         seconds: Seconds that each trains, on one slot.
+        largest: The largest gang that can be; None for any.
     """
 
     trials: int
     seconds: float
+    largest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ def options(work: Work, rates: Rates) -> list[Option]:
     most = max(1, money.offer // money.node)
     found: list[Option] = []
     for gang, speedup in rates.speedups:
-        waves = math.inf
+        if work.largest is not None and gang > work.largest:
+            continue
+        waves = work.trials + 1
         for nodes in range(1, most + 1):
             fit = at_once(gang, nodes, money.node)
             if fit and -(-work.trials // fit) < waves:  # else fewer nodes do it in the same time
@@ -124,7 +127,11 @@ def _option(work: Work, rates: Rates, gang: int, speedup: float, nodes: int) -> 
 
 
 def cheapest(
-    works: Sequence[Work], rates: Rates, time: float, starts: Sequence[Sequence[Option]] = ()
+    works: Sequence[Work],
+    rates: Rates,
+    time: float,
+    starts: Sequence[Sequence[Option]] = (),
+    refine: bool = True,
 ) -> Schedule | None:
     """The cheapest schedule that ends in time; None where there is none.
 
@@ -137,26 +144,35 @@ def cheapest(
         rates: What time and cost depend on.
         time: Seconds there are.
         starts: Further schedules to begin from, such as static ones.
+        refine: Whether to look beyond the convex hull.
     """
     choices = [options(work, rates) for work in works]
     begun = [_at_a_price(choices, rates, time), *starts]
     fitting = [start for start in begun if schedule(start, rates).seconds <= time]
-    found = [schedule(_descend(start, choices, rates, time), rates) for start in fitting]
+    if refine:
+        fitting = [_descend(start, choices, rates, time) for start in fitting]
+    found = [schedule(start, rates) for start in fitting]
     return min(found, key=lambda plan: (plan.cost, plan.seconds), default=None)
 
 
 def schedule(picked: Sequence[Option], rates: Rates) -> Schedule:
-    """What the options come to: nodes that a round needs more are waited for, and paid for."""
+    """What the options come to: nodes that a round needs more are waited for, and paid for.
+
+    Those that are held go on by the second: their beginning was rounded up already.
+    """
     money = rates.money
-    now, cost = 0.0, 0.0
-    since = [0.0] * rates.held
+    now, cost, held = 0.0, 0.0, rates.held
+    since: list[float] = []
     for option in picked:
-        while len(since) > option.nodes:
+        while since and held + len(since) > option.nodes:
             cost += money.charge(now - since.pop())
-        if len(since) < option.nodes:
-            since += [now] * (option.nodes - len(since))
+        held = min(held, option.nodes)
+        if held + len(since) < option.nodes:
+            since += [now] * (option.nodes - held - len(since))
             now += money.startup
+            cost += money.price * money.node * held * money.startup
         now += option.seconds
+        cost += money.price * money.node * held * option.seconds
     cost += sum(money.charge(now - start) for start in since)
     return Schedule(tuple(picked), now, cost)
 

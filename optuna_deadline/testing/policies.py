@@ -59,7 +59,7 @@ def trial_views(draw: st.DrawFn, number: int) -> TrialView:
 
 
 @st.composite
-def purses(draw: st.DrawFn, worker: int) -> Money:
+def purses(draw: st.DrawFn, worker: int, capacity: int) -> Money:
     """A budget in any state, spent ones included, with nodes as large as the workers."""
     budget = draw(st.floats(0.0, 1000.0))
     return Money(
@@ -70,7 +70,8 @@ def purses(draw: st.DrawFn, worker: int) -> Money:
         startup=draw(st.sampled_from([0.0, 60.0])),
         minimum=draw(st.sampled_from([0.0, 60.0])),
         node=worker,
-        offer=worker * draw(st.integers(3, 8)),
+        offer=worker * draw(st.integers(5, 8)),
+        held=capacity + worker * draw(st.integers(0, 2)),  # some nodes still start up
     )
 
 
@@ -78,16 +79,17 @@ def purses(draw: st.DrawFn, worker: int) -> Money:
 def snapshots(draw: st.DrawFn) -> Snapshot:
     """A study as a planner may find it: slots may have been lost, gangs may not scale."""
     worker = draw(st.integers(1, 4))
+    capacity = worker * draw(st.integers(1, 3))
     return Snapshot(
         now=100.0,
         started=0.0,
         deadline=100.0 + draw(st.floats(0, 1000)),
-        capacity=worker * draw(st.integers(1, 3)),
+        capacity=capacity,
         largest_gang=worker,
         trials=tuple(draw(trial_views(number)) for number in range(draw(st.integers(0, 12)))),
         speedup=Speedup(draw(st.sampled_from(_SPEEDUPS))),
         overhead=Overhead(draw(st.floats(0.1, 20)), 0.5),
-        money=draw(st.none() | purses(worker)),
+        money=draw(st.none() | purses(worker, capacity)),
     )
 
 
@@ -111,10 +113,11 @@ def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
         after.append(replace(view, state=state, slots=slots, changed=changed))
     first = max((view.number for view in before.trials), default=-1) + 1
     new = [TrialView(first + i, "running", 1, changed=before.now) for i in range(plan.start)]
-    capacity = before.capacity
-    if plan.pool_slots is not None:
+    capacity, money = before.capacity, before.money
+    if plan.pool_slots is not None and money is not None:
         capacity = min(capacity, plan.pool_slots)
-    return replace(before, trials=(*after, *new), capacity=capacity)
+        money = replace(money, held=plan.pool_slots)
+    return replace(before, trials=(*after, *new), capacity=capacity, money=money)
 
 
 class PolicyTestCase:
@@ -211,7 +214,7 @@ class PolicyTestCase:
         plan, money = policy.plan(view), view.money
         if plan.pool_slots is None or money is None:
             return
-        new = max(0, money.nodes(plan.pool_slots) - money.nodes(view.capacity))
+        new = max(0, money.nodes(plan.pool_slots) - money.nodes(money.held))
         assert new * money.entrance <= money.left + 1e-6
         if money.left <= 0:
             assert plan.pool_slots == 0 and plan.slots == 0

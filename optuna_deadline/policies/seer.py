@@ -1,0 +1,235 @@
+"""SEER (Dunlap et al., SoCC 2021): the best model by a deadline and within a budget.
+
+Many configurations first, then fewer on larger gangs, on a pool that is bought for each round and
+given back at once. The paper's abstract was read, its algorithm was not: all that is decided here
+is our reconstruction. The outer programme looks for the shape of a successive halving that finds
+most, among those for which the inner one (:mod:`~optuna_deadline.policies.rounds`) has a schedule
+in the time and for the money that are left. Both are asked again with every plan, from what was
+measured meanwhile; a round ends by time, not by its slowest.
+
+Where slots cost nothing the pool is what it is, and the deadline alone binds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from optuna_deadline.policies.cohort import barrier, ladder, over, ranked
+from optuna_deadline.policies.money import Money
+from optuna_deadline.policies.outer import Means, Shape, Stage, best_shape, keep_at, next_round
+from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
+from optuna_deadline.policies.resources import Resources
+from optuna_deadline.policies.rounds import Option, Rates
+from optuna_deadline.policies.snapshot import Snapshot, TrialView
+
+#: Rungs taken to be there until somebody says how long a trial is.
+_RUNGS = 4
+
+#: Seconds before the deadline in which all is saved and nothing trained.
+_CLOSING = 4.0
+
+#: The share of the money that stays in reserve for what was not foreseen.
+_RESERVE = 0.03
+
+
+@dataclass(frozen=True)
+class Seer(Resources):
+    """The policy of SEER, as far as it can be reconstructed."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """One plan for the whole study."""
+        money = snapshot.money
+        if snapshot.time_left <= 0 or (money is not None and money.left <= 0):
+            return _stop(snapshot)
+        steps = self._ladder(snapshot)
+        contenders = [t for t in snapshot.trials if t.state not in ("retired", "failed")]
+        paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
+        if not paces:
+            return _first(snapshot, contenders)
+        means = _means(snapshot, steps, median(paces), self.reduction_factor)
+        last = barrier(snapshot.trials, steps)
+        shape = Shape(len(contenders), last + 1)
+        if last < 0:
+            done = sum(trial.step for trial in contenders)
+            shape = best_shape(means, done)
+        orders: dict[int, Order] = {}
+        missing = max(0, shape.trials - len(snapshot.trials)) if last < 0 else 0
+        rung = shape.first
+        while not missing and contenders and rung < len(steps):
+            since = steps[rung - 1] if rung else 0
+            if not over(contenders, since, steps[rung], means.pace, snapshot.speedup):
+                break
+            if rung + 1 < len(steps):
+                keep = keep_at(means, len(contenders), rung)
+                best = ranked(contenders, steps[rung])
+                for trial in best[keep:]:
+                    if trial.alive:
+                        words = f"not among the {keep} best of {len(best)} at step {steps[rung]}"
+                        orders[trial.number] = Retire(words)
+                contenders = best[:keep]
+            rung += 1
+        if rung == len(steps):
+            for trial in contenders:
+                if trial.alive:
+                    orders[trial.number] = Pause("trained to its end")
+            return Plan(orders, gate_open=False, pool_slots=None if money is None else 0)
+        return _Round(snapshot, means, rung, contenders, missing).plan(orders)
+
+    def _ladder(self, snapshot: Snapshot) -> tuple[int, ...]:
+        last = self.last_step(snapshot.trials)
+        if last is None:
+            last = self.min_resource * self.reduction_factor ** (_RUNGS - 1)
+        return ladder(self.min_resource, self.reduction_factor, max(last, self.min_resource))
+
+
+class _Round:
+    """The round in progress: who trains on how many slots of which pool."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        means: Means,
+        rung: int,
+        contenders: Sequence[TrialView],
+        missing: int,
+    ) -> None:
+        self._snapshot, self._means, self._rung, self._missing = snapshot, means, rung, missing
+        self._target = means.steps[rung]
+        self._contenders = len(contenders)
+        alive = [trial for trial in contenders if trial.alive]
+        self._behind = sorted(
+            (trial for trial in alive if trial.step < self._target),
+            key=lambda trial: (not trial.running, -trial.step, trial.number),
+        )
+        self._through = ranked([t for t in alive if t.step >= self._target], self._target)
+
+    def plan(self, orders: dict[int, Order]) -> Plan:
+        """Orders for the survivors, beside those of the others."""
+        snapshot, money = self._snapshot, self._snapshot.money
+        left = sum(self._target - trial.step for trial in self._behind)
+        left += self._missing * self._target
+        sizes = Counter(trial.slots for trial in self._behind if trial.running)
+        gang = max(sizes, key=lambda size: (sizes[size], size), default=0)
+        count = len(self._behind) + self._missing
+        stage = Stage(
+            rung=self._rung,
+            contenders=self._contenders + self._missing,
+            behind=max(1, count),
+            steps=round(left / max(1, count), 1),
+            single=bool(self._missing),
+            gang=gang,
+        )
+        option, later = next_round(self._means, stage)
+        usable, pool = snapshot.capacity, None
+        if money is not None:
+            pool = self._pool(money, option, later, count)
+            usable = min(usable, pool)
+        size = max(1, min(option.gang, snapshot.largest_gang))
+        words = f"round {self._rung}: to step {self._target} on {size}, {option.nodes} nodes"
+        free = usable
+        for trial in self._behind:
+            share = min(size, free)
+            if share:
+                orders[trial.number] = Run(share, words)
+                free -= share
+            else:
+                orders[trial.number] = Pause(f"waits for its turn in round {self._rung}")
+        start = min(free, self._missing)
+        free -= start
+        beyond = self._means.steps[self._rung + 1 : self._rung + 2] or (math.inf,)
+        for trial in self._through:
+            if trial.running and trial.slots <= free and trial.step < beyond[0]:
+                orders[trial.number] = Run(trial.slots, "goes on until the others are through")
+                free -= trial.slots
+            else:
+                orders[trial.number] = Pause(f"through with round {self._rung}")
+        return Plan(
+            orders,
+            start=start,
+            start_reason=f"round {self._rung}: to step {self._target}",
+            gate_open=self._missing > 0,
+            pool_slots=pool,
+        )
+
+    def _pool(self, money: Money, option: Option, later: int, count: int) -> int:
+        """The round's nodes, less those that its last trials and the rounds to come do without."""
+        per_node = max(1, money.node // option.gang)
+        need = max(-(-count // per_node), later)
+        wanted = min(option.nodes, need) * money.node
+        return min(wanted, money.affordable)
+
+
+def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float, factor: int) -> Means:
+    """What there is to plan with: rounded, so that a plan changes only when something does."""
+    money = snapshot.money
+    sizes = snapshot.speedup.useful(max(1, snapshot.largest_gang))
+    node = max(1, snapshot.largest_gang)
+    if money is None:
+        terms = Money(math.inf, 0.0, 0.0, 0.0, node=node, offer=max(node, snapshot.capacity))
+        left, held = math.inf, terms.nodes(snapshot.capacity)
+    else:
+        coming = max(0, money.held - snapshot.capacity) * money.price * money.startup
+        left = (money.left + money.ahead - coming) * (1 - _RESERVE)
+        left = max(0.0, _down(left, money.budget / 50))
+        terms = replace(money, budget=left, spent=0.0)
+        held = money.nodes(money.held)
+        sizes = [size for size in sizes if size <= money.node]
+    whole = snapshot.deadline - snapshot.started
+    time = snapshot.time_left - _CLOSING - snapshot.overhead.stop
+    if money is not None and money.held > snapshot.capacity:
+        time -= money.startup  # nodes have yet to come
+    return Means(
+        steps=steps,
+        reduction_factor=factor,
+        pace=_digits(pace),
+        rates=Rates(
+            terms,
+            tuple((size, round(snapshot.speedup(size), 2)) for size in sizes),
+            _digits(snapshot.overhead.total),
+            held,
+        ),
+        time=max(0.0, _down(time, whole / 50)),
+    )
+
+
+def _first(snapshot: Snapshot, contenders: Sequence[TrialView]) -> Plan:
+    """Nothing was measured yet: an even pool, and a trial on each of its slots."""
+    money, usable, pool = snapshot.money, snapshot.capacity, None
+    if money is not None:
+        per_node = max(money.charge(snapshot.time_left), 1e-12)
+        nodes = max(1, math.floor(money.left / per_node))
+        pool = min(money.held or nodes * money.node, money.affordable)
+        usable = min(usable, pool)
+    orders: dict[int, Order] = {}
+    alive = sorted(
+        (trial for trial in contenders if trial.alive),
+        key=lambda trial: (not trial.running, trial.number),
+    )
+    for index, trial in enumerate(alive):
+        runs = index < usable
+        orders[trial.number] = (
+            Run(1, "its first step: nothing was measured yet") if runs else Pause("no free slot")
+        )
+    return Plan(orders, start=max(0, usable - len(alive)), pool_slots=pool)
+
+
+def _stop(snapshot: Snapshot) -> Plan:
+    orders: dict[int, Order] = {
+        trial.number: Pause("no time or no money is left")
+        for trial in snapshot.trials
+        if trial.alive
+    }
+    return Plan(orders, gate_open=False, pool_slots=None if snapshot.money is None else 0)
+
+
+def _down(value: float, unit: float) -> float:
+    return math.floor(value / unit + 1e-9) * unit if unit > 0 else value
+
+
+def _digits(value: float) -> float:
+    """Two significant digits."""
+    return float(f"{value:.1e}")
