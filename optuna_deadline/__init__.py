@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from optuna_deadline.best import best
+from optuna_deadline.budgets import Price
 from optuna_deadline.callbacks import DeadlineGate
 from optuna_deadline.elastic import Result, run
 from optuna_deadline.out_of_time import out_of_time
@@ -14,6 +15,7 @@ __all__ = [
     "DeadlinePruner",
     "DeadlineSampler",
     "DeadlineGate",
+    "Price",
     "Result",
     "best",
     "out_of_time",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from optuna_deadline.errors import DeadlineError
@@ -15,6 +15,9 @@ BudgetLike = str | int | float
 _AMOUNT = re.compile(
     r"(?:(?P<sign>[$€£])\s*)?(?P<number>-?\d+(?:\.\d*)?|-?\.\d+)\s*(?P<unit>[a-z]*)"
 )
+#: Seconds in which a slot can start, train something and save it.
+_SHORTEST = 5.0
+
 _SIGNS = {"$": "usd", "€": "eur", "£": "gbp"}
 _CURRENCIES = ("usd", "eur", "gbp")
 
@@ -80,7 +83,7 @@ class Budget:
                 "amount as in '20usd'."
             )
         price = self.price
-        seconds = max(price.startup, price.minimum, price.granularity)
+        seconds = max(price.startup + _SHORTEST, price.minimum, price.granularity)
         entrance = price.per_second * price.node * seconds
         if self.amount < entrance:
             raise DeadlineError(
@@ -131,20 +134,6 @@ def make_budget(budget: BudgetLike | None, price: PriceLike | None) -> Budget | 
             f"The budget is in {currency} and the price in {other}; give both in one currency."
         )
     return Budget(amount, Price(per_hour), currency or other or "usd")
-
-
-def priced(price: PriceLike | None, **terms: float) -> PriceLike | None:
-    """A price with other terms than the usual ones, such as ``startup=60.0``.
-
-    Raises:
-        DeadlineError: Terms are given and no price, or they cannot be.
-    """
-    if not terms:
-        return price
-    if price is None:
-        raise DeadlineError(f"{', '.join(terms)} is a term of a price: give the price too.")
-    plain = price if isinstance(price, Price) else Price(_read(price, "price")[0])
-    return replace(plain, **terms)  # type: ignore[arg-type]
 
 
 def _read(given: str | float, what: str) -> tuple[float, str]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import optuna
 import typer
 
+from optuna_deadline.budgets import make_budget
 from optuna_deadline.choice import merge, parse_settings
 from optuna_deadline.cli.app import Settings, Storage, command
 from optuna_deadline.cli.studies import open_storage
@@ -40,9 +41,14 @@ def create(
         int | None, typer.Option(help="Step at which a trial is done; the objective's by default.")
     ] = None,
     reduction_factor: Annotated[int, typer.Option(help="A rung keeps one in this many.")] = 4,
+    budget: Annotated[
+        str | None, typer.Option(help="What may be spent, as in 20usd; needs --price.")
+    ] = None,
+    price: Annotated[str | None, typer.Option(help="Of a slot for an hour, as in 0.9.")] = None,
     extend: Annotated[bool, typer.Option(help="Move an existing study's deadline.")] = False,
 ) -> None:
     """Create a study and fix its deadline; creating it again the same way changes nothing."""
+    money = make_budget(budget, price)
     created = optuna.create_study(
         study_name=study,
         storage=open_storage(storage),
@@ -56,6 +62,7 @@ def create(
         "reduction_factor": reduction_factor,
     }
     parameters = merge(resources, parse_settings(settings))
-    terms = agree(created, deadline, policy, parameters, extend=extend)
-    print(f"{study}: {direction.value}, deadline {terms}, policy {terms.policy}.")
+    terms = agree(created, deadline, policy, parameters, extend=extend, budget=money)
+    limits = f"deadline {terms}" + (f", budget {terms.budget}" if terms.budget else "")
+    print(f"{study}: {direction.value}, {limits}, policy {terms.policy}.")
     print(f"Next: optuna-deadline worker FILE.py:OBJECTIVE --study {study} --storage URL --cpus 2")

@@ -16,6 +16,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 from sqlalchemy.engine import make_url
 
+from optuna_deadline.budgets import make_budget
 from optuna_deadline.choice import merge, parse_settings
 from optuna_deadline.cli.app import INTERRUPTED, Settings, command, console
 from optuna_deadline.cli.screen import shown
@@ -43,6 +44,10 @@ def demo(
         str, typer.Option(help="Who decides: a name, FILE.py:NAME or MODULE:NAME.")
     ] = DEFAULT,
     settings: Settings = None,
+    budget: Annotated[
+        str | None, typer.Option(help="What may be spent, as in 0.02usd; needs --price.")
+    ] = None,
+    price: Annotated[str | None, typer.Option(help="Of a slot for an hour, as in 0.9.")] = None,
     folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("demo-output"),
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the outcome to this file.")
@@ -51,6 +56,7 @@ def demo(
 ) -> None:
     """Tune a small network on real digits, pausing, resuming and resizing its trials."""
     _check_installed()
+    money = make_budget(budget, price)
     name = f"digits-{datetime.now():%Y%m%d-%H%M%S}"
     (folder / name).mkdir(parents=True, exist_ok=True)
     url = storage or f"sqlite:///{folder / name / 'study.db'}"
@@ -62,7 +68,7 @@ def demo(
     )
     resources = {"min_resource": 1, "max_resource": None, "reduction_factor": 4}
     parameters = merge(resources, parse_settings(settings))
-    terms = agree(study, deadline, policy, parameters)
+    terms = agree(study, deadline, policy, parameters, budget=money)
     elastic = ElasticWorker(study, _OBJECTIVE, terms, cpus=cpus, checkpoints=folder)
     others = [_start_worker(name, url, cpus, folder) for _ in range(workers - 1)]
     screen = console if console.is_terminal else Console()
@@ -75,6 +81,8 @@ def demo(
         for other in others:
             other.terminate()
     outcome = _outcome(elastic, study, terms, result, watcher)
+    if terms.budget is not None:
+        outcome |= {"budget": terms.budget.amount, "spent": result.spent}
     _say(outcome, result, terms, url)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from optuna_deadline.terms import Terms
 _DECISIONS = 40
 _LATE_SECONDS = 10.0  #: a row may be committed so long after the time that it carries
 #: The rest, checkpoints above all, is far more and is not shown.
-_KINDS = ("plan", "gate", "failed", "lost", "settle")
+_KINDS = ("plan", "gate", "pool", "failed", "lost", "settle")
 _SHOWN = {"retired": "pruned"}
 
 
@@ -115,6 +115,8 @@ class Watcher:
                 if self._gate_open
                 else "the gate closes: a new trial could not catch up any more"
             )
+        elif event.kind == "pool" and event.detail["slots"] != event.detail["before"]:
+            words = f"the pool goes from {event.detail['before']} to {event.detail['slots']} slots"
         elif event.kind == "failed":
             words = f"trial {event.number} failed"
         elif event.kind == "lost":

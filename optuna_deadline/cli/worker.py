@@ -49,7 +49,8 @@ def describe(result: Result, terms: Terms) -> str:
     if result.number is None:
         return f"{terms.name} ended without a single report."
     state = "verified" if result.checkpoint_ok else "not saved"
+    spent = f" Spent {result.spent:.4g} of {terms.budget}." if terms.budget else ""
     return (
         f"{terms.name}: best value {result.value:.6g}, trial {result.number}, step {result.step}; "
-        f"checkpoint {state}.\n{result.how_to_load()}"
+        f"checkpoint {state}.{spent}\n{result.how_to_load()}"
     )

@@ -157,8 +157,11 @@ class _Round:
 
     def _pool(self, money: Money, option: Option, later: int, count: int) -> int:
         """The round's nodes, less those that its last trials and the rounds to come do without."""
-        per_node = max(1, money.node // option.gang)
-        need = max(-(-count // per_node), later)
+        if option.gang <= money.node:
+            need = -(-count // (money.node // option.gang))
+        else:
+            need = count * money.nodes(option.gang)
+        need = max(need, later)
         wanted = min(option.nodes, need) * money.node
         return min(wanted, money.affordable)
 
@@ -177,7 +180,6 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float, factor: int)
         left = max(0.0, _down(left, money.budget / 50))
         terms = replace(money, budget=left, spent=0.0)
         held = money.nodes(money.held)
-        sizes = [size for size in sizes if size <= money.node]
     whole = snapshot.deadline - snapshot.started
     time = snapshot.time_left - _CLOSING - snapshot.overhead.stop
     if money is not None and money.held > snapshot.capacity:
