@@ -19,7 +19,7 @@ from optuna_deadline.policies.rounds import (
 from optuna_deadline.policies.shapes import expected_best
 
 #: Numbers of configurations that are considered.
-_COUNTS = tuple(sorted({n for k in range(13) for n in (2**k, 3 * 2**k // 2)} - {0}))
+_COUNTS = tuple(sorted({round(1.15**k) for k in range(60)}))
 
 #: A round's gangs and pool are kept unless a change saves this share of what is left to pay.
 _WORTH_A_CHANGE = 0.15

@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean
 
 from optuna_deadline.policies.cohort import barrier, ladder, over, ranked
 from optuna_deadline.policies.money import Money
@@ -50,7 +50,7 @@ class Seer(Resources):
         paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
         if not paces:
             return _first(snapshot, contenders)
-        means = _means(snapshot, steps, median(paces), self.reduction_factor)
+        means = _means(snapshot, steps, fmean(paces), self.reduction_factor)
         last = barrier(snapshot.trials, steps)
         shape = Shape(len(contenders), last + 1)
         if last < 0:
@@ -60,10 +60,11 @@ class Seer(Resources):
         missing = max(0, shape.trials - len(snapshot.trials)) if last < 0 else 0
         rung = shape.first
         while not missing and contenders and rung < len(steps):
-            since = steps[rung - 1] if rung else 0
-            if not over(contenders, since, steps[rung], means.pace, snapshot.speedup):
+            since, final = steps[rung - 1] if rung else 0, rung + 1 == len(steps)
+            pace = math.inf if final else means.pace  # the last round ends with the deadline
+            if not over(contenders, since, steps[rung], pace, snapshot.speedup):
                 break
-            if rung + 1 < len(steps):
+            if not final:
                 keep = keep_at(means, len(contenders), rung)
                 best = ranked(contenders, steps[rung])
                 for trial in best[keep:]:
@@ -131,7 +132,21 @@ class _Round:
         size = max(1, min(option.gang, snapshot.largest_gang))
         words = f"round {self._rung}: to step {self._target} on {size}, {option.nodes} nodes"
         free = usable
-        for trial in self._behind:
+        ahead = self._means.steps[self._rung + 1 : self._rung + 2] or (math.inf,)
+        going_on = [t for t in self._through if t.running and t.step < ahead[0]]
+        best = {
+            t.number for t in self._through[: len(self._through) // self._means.reduction_factor]
+        }
+        for trial in [t for t in self._behind if t.running]:
+            share = min(size, free)
+            if share:
+                orders[trial.number] = Run(share, words)
+                free -= share
+        for trial in going_on:
+            if trial.number in best and trial.slots <= free:
+                orders[trial.number] = Run(trial.slots, "goes on: among the best so far")
+                free -= trial.slots
+        for trial in [t for t in self._behind if t.number not in orders]:
             share = min(size, free)
             if share:
                 orders[trial.number] = Run(share, words)
@@ -140,13 +155,12 @@ class _Round:
                 orders[trial.number] = Pause(f"waits for its turn in round {self._rung}")
         start = min(free, self._missing)
         free -= start
-        beyond = self._means.steps[self._rung + 1 : self._rung + 2] or (math.inf,)
-        for trial in self._through:
-            if trial.running and trial.slots <= free and trial.step < beyond[0]:
+        for trial in going_on:
+            if trial.number not in orders and trial.slots <= free:
                 orders[trial.number] = Run(trial.slots, "goes on until the others are through")
                 free -= trial.slots
-            else:
-                orders[trial.number] = Pause(f"through with round {self._rung}")
+        for trial in self._through:
+            orders.setdefault(trial.number, Pause(f"through with round {self._rung}"))
         return Plan(
             orders,
             start=start,

@@ -18,7 +18,7 @@ NOISE = 1.0
 #: What a configuration gains from the first step to the last, likewise.
 TRAINING = 2.0
 
-_DRAWS = 256
+_DRAWS = 128
 _MOST = 4096
 
 
@@ -33,7 +33,7 @@ def expected_best(survivors: tuple[int, ...], steps: tuple[int, ...], whole: int
     """
     rng = np.random.default_rng(0)
     count = min(survivors[0], _MOST)
-    draws = max(16, min(_DRAWS, 65536 // count))
+    draws = max(8, min(_DRAWS, 16384 // count))
     quality = rng.standard_normal((draws, count))
     walk = np.zeros_like(quality)
     levels = [_left(step, whole) for step in steps]
