@@ -35,7 +35,7 @@ _NETWORK = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-_DRIVERS = {
+_DRIVERS: dict[str, dict[str, Any]] = {
     "psycopg2": _NETWORK,
     # Behind a pooler the next transaction may find a session that knows no prepared statement.
     "psycopg": {**_NETWORK, "prepare_threshold": None},
