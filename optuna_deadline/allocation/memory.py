@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from optuna_deadline.allocation.membership import taken_already
 from optuna_deadline.allocation.memory_leases import MemoryLeases
-from optuna_deadline.allocation.memory_state import MemoryPool, MemoryState, MemoryStudy
+from optuna_deadline.allocation.memory_state import (
+    MemoryPool,
+    MemoryState,
+    MemoryStudy,
+    changed,
+)
 from optuna_deadline.allocation.records import Grant, ReportRow, Slot, Worker
 from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
 from optuna_deadline.allocation.writes import kept_ids, none_if_nan
@@ -84,7 +88,7 @@ class MemoryTable(MemoryLeases):
     def _offer(self, me: str, host: str, name: str) -> None:
         for row in self.state.slots.values():
             if (row.host, row.device) == (host, name):
-                self.state.slots[row.id] = replace(row, provider=me, pool=self.pool)
+                self.state.slots[row.id] = changed(row, provider=me, pool=self.pool)
                 return
         new = len(self.state.slots) + 1
         self.state.slots[new] = Slot(new, host, name, self.pool, me, 0, None, None, None)
@@ -94,7 +98,7 @@ class MemoryTable(MemoryLeases):
         with self._lock:
             now, pool = self.now(), self._pool
             if me in self.state.workers:
-                gone = replace(self.state.workers[me], state="left", lease=now)
+                gone = changed(self.state.workers[me], state="left", lease=now)
                 self.state.workers[me] = gone
             if pool is not None and pool.leader == me:
                 pool.leader, pool.expires = None, now
@@ -119,7 +123,7 @@ class MemoryTable(MemoryLeases):
         with self._lock:
             study = self._guard(me, grant)
             self.state.checkpoint_ids += 1
-            new = replace(
+            new = changed(
                 new, number=grant.number, fence=grant.fence, value=none_if_nan(new.value)
             )
             rows = study.checkpoints.get(grant.number, [])
@@ -147,7 +151,7 @@ class MemoryTable(MemoryLeases):
         with self._lock:
             study = self._guard(me, grant)
             key = (grant.number, grant.fence)
-            study.running[key] = replace(
+            study.running[key] = changed(
                 study.running[key],
                 startup=startup,
                 position_from=position_from,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from optuna_deadline.allocation.memory_plans import MemoryPlans
+from optuna_deadline.allocation.memory_state import changed
 from optuna_deadline.allocation.records import Grant, Renewal, SegmentRow, Slot
 
 
@@ -43,7 +43,7 @@ class MemoryLeases(MemoryPlans):
         before = study.trials[number]
         line = self._put(before, owner=me, state="running", fence=before.fence + 1)
         for row in rows:
-            held = replace(
+            held = changed(
                 row, holder=me, number=number, fence=row.fence + 1, lease=now + self.ttl
             )
             self.state.slots[row.id] = held
@@ -68,12 +68,12 @@ class MemoryLeases(MemoryPlans):
         with self._lock:
             now = self.now()
             if me in self.state.workers:
-                live = replace(self.state.workers[me], state="live", lease=now + self.ttl)
+                live = changed(self.state.workers[me], state="live", lease=now + self.ttl)
                 self.state.workers[me] = live
             kept = frozenset(pair for pair in held if self._holds(me, pair))
             for slot_id, _ in kept:
                 row = self.state.slots[slot_id]
-                self.state.slots[slot_id] = replace(row, lease=now + self.ttl)
+                self.state.slots[slot_id] = changed(row, lease=now + self.ttl)
             offers = sum(row.provider == me for row in self.state.slots.values())
             known = me in self.state.workers
             return Renewal(now=now, kept=kept, offers=offers if known else None)
@@ -154,5 +154,5 @@ class MemoryLeases(MemoryPlans):
             for worker in list(self.state.workers.values()):
                 silent = worker.state == "live" and worker.lease + pool.grace < now
                 if silent and worker.pool == self.pool:
-                    self.state.workers[worker.id] = replace(worker, state="lost")
+                    self.state.workers[worker.id] = changed(worker, state="lost")
             return len(expired)

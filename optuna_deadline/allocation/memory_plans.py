@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from optuna_deadline.allocation.memory_readings import MemoryReadings
-from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy
+from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, changed
 from optuna_deadline.allocation.records import Assignment, Desired, Event, Grant, Slot
 from optuna_deadline.errors import LeaseLost
 
@@ -163,7 +162,7 @@ class MemoryPlans(MemoryReadings):
 
     def _free(self, slot_id: int) -> Slot:
         row = self.state.slots[slot_id]
-        freed = replace(row, holder=None, lease=None, number=None, fence=row.fence + 1)
+        freed = changed(row, holder=None, lease=None, number=None, fence=row.fence + 1)
         self.state.slots[slot_id] = freed
         self.state.held_for.pop(slot_id, None)
         return freed
@@ -179,11 +178,10 @@ class MemoryPlans(MemoryReadings):
         }
         for study_id in of_pool & set(self.state.studies):
             study = self.state.studies[study_id]
-            lines = [study.trials[number] for number in study.alive]
-            for line in sorted(lines, key=lambda line: line.number):
+            for line in [line for line in study.untold.values() if line.alive]:
                 owner = line.owner
                 if owner is not None and (study_id, line.number, owner) not in held:
-                    study.put(replace(line, owner=None, state="paused"))
+                    study.put(changed(line, owner=None, state="paused"))
                     self._end_segment(study, line.number, line.fence, "lost", None)
                     self._event(
                         "lost",
@@ -198,7 +196,7 @@ class MemoryPlans(MemoryReadings):
     ) -> None:
         row = study.running.pop((number, fence), None)
         if row is not None:
-            study.ended.append(replace(row, ended=self.now(), outcome=outcome, stop=stop))
+            study.end(changed(row, ended=self.now(), outcome=outcome, stop=stop))
 
     def _event(
         self,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
-from optuna_deadline.allocation.memory_state import MemoryPool, MemoryState, MemoryStudy
+from optuna_deadline.allocation.memory_state import (
+    MemoryPool,
+    MemoryState,
+    MemoryStudy,
+    changed,
+)
 from optuna_deadline.allocation.records import (
     Desired,
     Event,
@@ -81,8 +85,13 @@ class MemoryReadings:
             study, pool = self._study, self._pool
             if study is None:
                 raise StudyGone("The study was deleted while the worker ran.")
-            lines = (study.trials[number] for number in sorted(study.alive))
-            wanted = tuple(line for line in lines if me in (line.owner, line.worker))
+            wanted = tuple(
+                [
+                    line
+                    for line in study.untold.values()
+                    if (line.owner == me or line.worker == me) and line.alive
+                ]
+            )
             epoch = 0 if pool is None else pool.epoch
             return Orders(
                 now=self.now(),
@@ -98,7 +107,13 @@ class MemoryReadings:
         """Every trial on the table."""
         with self._lock:
             study = self._study
-            return [] if study is None else [study.trials[n] for n in sorted(study.trials)]
+            return [] if study is None else list(study.trials.values())
+
+    def untold(self) -> list[Desired]:
+        """The trials that live, or whose end Optuna does not know yet."""
+        with self._lock:
+            study = self._study
+            return [] if study is None else list(study.untold.values())
 
     def segments(self, since: float = 0.0) -> list[SegmentRow]:
         """Segments that run, or ended at or after ``since``."""
@@ -135,7 +150,9 @@ class MemoryReadings:
         """Seconds of training in the trial's earlier segments."""
         with self._lock:
             study = self._study
-            rows = [] if study is None else [*study.ended, *study.running.values()]
+            if study is None:
+                return 0.0
+            rows = [*study.ended_by.get(number, ()), *study.running.values()]
         return float(
             sum(row.trained or 0.0 for row in rows if row.number == number and row.fence < fence)
         )
@@ -156,6 +173,6 @@ class MemoryReadings:
         """Write a trial's row with some columns changed."""
         study = self._study
         assert study is not None
-        line = dataclasses.replace(line, **changes)  # type: ignore[arg-type]
+        line = changed(line, **changes)
         study.put(line)
         return line

@@ -5,9 +5,22 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from optuna_deadline.allocation.records import Desired, Event, ReportRow, SegmentRow, Slot, Worker
 from optuna_deadline.checkpoints import Checkpoint
+
+Row = TypeVar("Row")
+
+
+def changed(row: Row, **columns: object) -> Row:
+    """A frozen record with some columns changed.
+
+    As ``dataclasses.replace``, in a tenth of its time: a simulated study writes little else.
+    """
+    new: Row = object.__new__(type(row))
+    new.__dict__.update(row.__dict__, **columns)
+    return new
 
 
 @dataclass
@@ -33,20 +46,32 @@ class MemoryStudy:
     pool_slots: int | None = None  #: that the study pays for
     funds_end: float = math.inf
     trials: dict[int, Desired] = field(default_factory=dict)
-    alive: set[int] = field(default_factory=set)  #: so that orders need not read ended trials
+    untold: dict[int, Desired] = field(default_factory=dict)  #: those that others still read
     running: dict[tuple[int, int], SegmentRow] = field(default_factory=dict)
     ended: list[SegmentRow] = field(default_factory=list)  #: in the order of their ends
+    ended_by: dict[int, list[SegmentRow]] = field(default_factory=dict)  #: by trial
     reports: list[ReportRow] = field(default_factory=list)  #: row id = index + 1
     steps: set[tuple[int, int]] = field(default_factory=set)  #: (number, step) of each report
     checkpoints: dict[int, list[tuple[int, Checkpoint]]] = field(default_factory=dict)
 
     def put(self, line: Desired) -> None:
         """Write a trial's row."""
-        self.trials[line.number] = line
-        if line.alive:
-            self.alive.add(line.number)
+        number = line.number
+        new = number not in self.trials
+        self.trials[number] = line
+        if line.told and not line.alive:
+            self.untold.pop(number, None)
         else:
-            self.alive.discard(line.number)
+            new = new or number not in self.untold
+            self.untold[number] = line
+        if new:  # both are read by number
+            _sort_the_last(self.trials)
+            _sort_the_last(self.untold)
+
+    def end(self, row: SegmentRow) -> None:
+        """Write the row of a segment that has ended."""
+        self.ended.append(row)
+        self.ended_by.setdefault(row.number, []).append(row)
 
 
 @dataclass
@@ -69,3 +94,13 @@ class MemoryState:
             self.studies.pop(study_id, None)
             for me in [me for me, study in self.worked_on.items() if study == study_id]:
                 del self.workers[me], self.worked_on[me]
+
+
+def _sort_the_last(rows: dict[int, Desired]) -> None:
+    """Bring the newest key to its place; nearly always it is there."""
+    newest = reversed(rows)
+    last, before = next(newest, 0), next(newest, -1)
+    if last < before:
+        ordered = sorted(rows.items())
+        rows.clear()
+        rows.update(ordered)

@@ -116,6 +116,19 @@ def trials(tx: Transaction) -> list[Desired]:
     return [Desired(*row) for row in tx.rows(query)]
 
 
+def untold(tx: Transaction) -> list[Desired]:
+    """The trials that live, or whose end Optuna does not know yet."""
+    query = (
+        sa.select(*_DESIRED)
+        .where(
+            trial.c.study_id == tx.study_id,
+            sa.or_(trial.c.told.is_(False), trial.c.state.in_(ALIVE)),
+        )
+        .order_by(trial.c.number)
+    )
+    return [Desired(*row) for row in tx.rows(query)]
+
+
 def segments(tx: Transaction, since: float = 0.0) -> list[SegmentRow]:
     """Segments that run, or ended at or after ``since``."""
     return [

@@ -243,6 +243,9 @@ class AllocationStore(Protocol):
     def trials(self) -> list[Desired]:
         """Every trial of the study, by number."""
 
+    def untold(self) -> list[Desired]:
+        """The trials that live, or whose end Optuna does not know yet, by number."""
+
     def segments(self, since: float = 0.0) -> list[SegmentRow]:
         """Segments that run, or ended at or after ``since``."""
 

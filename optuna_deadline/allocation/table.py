@@ -226,6 +226,11 @@ class AllocationTable:
         with self._tx.reading() as tx:
             return reads.trials(tx)
 
+    def untold(self) -> list[Desired]:
+        """The trials that live, or whose end Optuna does not know yet."""
+        with self._tx.reading() as tx:
+            return reads.untold(tx)
+
     def segments(self, since: float = 0.0) -> list[SegmentRow]:
         """Segments that run, or ended at or after ``since``."""
         with self._tx.reading() as tx:

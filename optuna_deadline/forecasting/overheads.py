@@ -10,6 +10,9 @@ from dataclasses import dataclass
 PRIOR_STARTUP = 1.0
 PRIOR_STOP = 0.5
 
+#: The newest measurements say enough.
+KEPT_COSTS = 50
+
 
 @dataclass(frozen=True)
 class Overhead:
@@ -46,5 +49,5 @@ def learn_overhead(startups: Iterable[float], stops: Iterable[float]) -> Overhea
 def _high(seconds: list[float], prior: float) -> float:
     if not seconds:
         return prior
-    ordered = sorted(seconds[-50:])
+    ordered = sorted(seconds[-KEPT_COSTS:])
     return ordered[min(len(ordered) - 1, math.ceil(0.9 * len(ordered)) - 1)]

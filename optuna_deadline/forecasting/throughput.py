@@ -35,6 +35,8 @@ class Speedup:
         """S(k), interpolated between measured points and hopeful beyond the last."""
         if slots <= 0:
             return 0.0
+        if slots == 1:
+            return 1.0
         points = {1: 1.0, **self.measured}
         if slots in points:
             return points[slots]
@@ -102,17 +104,31 @@ class Throughputs:
 
     def learn(self) -> set[int]:
         """Bring both up to date; returns the trials whose pace was learned anew."""
-        before = self._ratios.copy()
+        moved = False
         for number in self._fresh:
-            self._ratios.pop(number, None)
-            if ratios := learn_speedup(self._paces[number].values()).measured:
-                self._ratios[number] = ratios
-        if self._ratios != before:
+            ratios = self._compare(number)
+            if ratios != self._ratios.get(number):
+                moved = True
+                self._ratios.pop(number, None)
+                if ratios is not None:
+                    self._ratios[number] = ratios
+        if moved:
             self._learn_speedup()
         for number in self._fresh:
-            self.step_seconds.update(step_seconds(self._paces[number].values(), self.speedup))
+            paces = self._paces[number].values()
+            steps = sum([pace.steps for pace in paces])
+            if steps > 0:
+                one = [pace.seconds * self.speedup(pace.slots) for pace in paces]
+                self.step_seconds[number] = sum(one) / steps
         learned, self._fresh = self._fresh, set()
         return learned
+
+    def _compare(self, number: int) -> Mapping[int, float] | None:
+        """How one trial's gangs compare to its one slot; None where it cannot be said."""
+        paces = self._paces[number].values()
+        if all([pace.slots == 1 for pace in paces]):
+            return None
+        return learn_speedup(paces).measured or None
 
     def _learn_speedup(self) -> None:
         found: dict[int, list[float]] = defaultdict(list)

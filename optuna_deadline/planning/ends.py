@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -57,7 +57,54 @@ def find_winner(
     return Winner(number, value, step, None)
 
 
-def tell(trials: Trials, table: AllocationStore, lines: list[Desired]) -> int:
+def best_saved(table: AllocationStore, direction: str, number: int) -> float | None:
+    """The best value among one trial's checkpoints, damaged or not; None where it has none."""
+    values = [
+        checkpoint.value
+        for checkpoint in table.checkpoints(number)
+        if checkpoint.value is not None and not math.isnan(checkpoint.value)
+    ]
+    return (max if direction == "maximize" else min)(values, default=None)
+
+
+class Champion:
+    """The best model in hand, asked for often and looked up only when that can change.
+
+    To look it up means to read every checkpoint's row and the whole of the best one's file.
+    """
+
+    def __init__(
+        self, table: AllocationStore, direction: str, whole: Callable[[Checkpoint], bool]
+    ) -> None:
+        self._table = table
+        self._direction = direction
+        self._whole = whole
+        self._known: Winner | None = None
+
+    def find(self) -> Winner | None:
+        """Look it up; see :func:`find_winner`."""
+        self._known = find_winner(self._table, self._direction, self._whole)
+        return self._known
+
+    def is_(self, number: int) -> bool:
+        """Whether the best model in hand is this trial's."""
+        if self._beaten(number):
+            return False
+        winner = self.find()
+        return winner is not None and winner.number == number
+
+    def _beaten(self, number: int) -> bool:
+        """Whether another trial was seen to have a better model: its checkpoint stays."""
+        known = self._known
+        if known is None or known.checkpoint is None or known.number == number:
+            return False
+        mine = best_saved(self._table, self._direction, number)
+        if mine is None:
+            return True
+        return mine < known.value if self._direction == "maximize" else mine > known.value
+
+
+def tell(trials: Trials, table: AllocationStore, lines: Sequence[Desired]) -> int:
     """Tell Optuna the end of every trial that it does not know; returns how many.
 
     Done by the planner alone, and safe to repeat: a crash between the two databases' writes leaves

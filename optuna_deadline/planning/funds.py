@@ -49,7 +49,7 @@ class Funds:
             capacity=sum(offers.values()),
             largest_gang=max(reading.capacities.values(), default=money.node),
         )
-        return replace(reading, snapshot=snapshot, offers=offers)
+        return replace(reading, snapshot=snapshot, capacities=offers)
 
     def resize(self, me: str, term: int, reading: Reading, orders: Orders, plan: Plan) -> bool:
         """Write the size of the pool that a plan wants, and until when the money lasts then.

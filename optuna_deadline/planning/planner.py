@@ -12,7 +12,7 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint, intact
 from optuna_deadline.errors import DeadlineError, LeaseLost
 from optuna_deadline.forecasting.overheads import closing_seconds
-from optuna_deadline.planning.ends import find_winner, tell
+from optuna_deadline.planning.ends import Champion, tell
 from optuna_deadline.planning.funds import Funds, Purse
 from optuna_deadline.planning.placement import changed, place
 from optuna_deadline.planning.reader import Reading, SnapshotReader
@@ -57,13 +57,14 @@ class Planner:
         self._trials = trials
         self._table = table
         self._policy = policy
-        self._direction = direction
         self._me = me
         self._clock = clock
-        self._whole = whole
+        self._champion = Champion(table, direction, whole)
         self._reader = SnapshotReader(table, direction, started)
         self._idle_plans = 0
-        self._failed_before: set[int] | None = None
+        self._failed: set[int] = set()
+        self._failed_before: int | None = None
+        self._followed: tuple[Reading, Plan] | None = None
         self._term: int | None = None
         self._next_election = 0.0
 
@@ -85,7 +86,7 @@ class Planner:
             reading = self._funds.see(reading, orders)
         self._refuse_the_hopeless(reading)
         try:
-            told = tell(self._trials, self._table, list(reading.trials))
+            told = tell(self._trials, self._table, reading.trials)
             time_left = orders.end - reading.snapshot.now
             if time_left <= closing_seconds(reading.snapshot.overhead.stop):
                 return self._close(term, reading, orders)
@@ -103,10 +104,10 @@ class Planner:
 
     def _refuse_the_hopeless(self, reading: Reading) -> None:
         """An objective that only fails would be started again and again until the deadline."""
-        failed = {line.number for line in reading.trials if line.state == "failed"}
+        self._failed.update([line.number for line in reading.trials if line.state == "failed"])
         if self._failed_before is None:
-            self._failed_before = failed
-        new = len(failed - self._failed_before)
+            self._failed_before = len(self._failed)
+        new = len(self._failed) - self._failed_before
         if new >= HOPELESS and not any(view.reports for view in reading.snapshot.trials):
             raise DeadlineError(
                 f"{new} trials failed and none has reported: mend the objective (the errors are "
@@ -127,8 +128,14 @@ class Planner:
         return self._term
 
     def _write(self, term: int, reading: Reading, plan: Plan) -> bool:
-        orders = dict(plan.orders)
+        if self._is_followed(reading, plan):
+            return False
         current = {line.number: line for line in reading.trials}
+        orders = {
+            number: order
+            for number, order in plan.orders.items()
+            if not isinstance(order, Pause) or current[number].mode != "pause"
+        }
         self._keep_the_best(orders)
         for number in self._open_trials(term, plan.start):
             orders[number] = Run(1, f"starts: {plan.start_reason}")
@@ -144,7 +151,20 @@ class Planner:
         if lines:
             self._table.write_plan(self._me, term, lines)
         self._table.set_gate(self._me, term, plan.gate_open)
+        self._followed = reading, plan
         return bool(lines)
+
+    def _is_followed(self, reading: Reading, plan: Plan) -> bool:
+        """Whether nothing was to write for this very plan, and nobody has written since."""
+        if self._followed is None:
+            return False
+        before, followed = self._followed
+        return (
+            plan is followed
+            and plan.start == 0
+            and before.trials == reading.trials
+            and before.capacities == reading.capacities
+        )
 
     def _open_trials(self, term: int, count: int) -> list[int]:
         numbers = []
@@ -156,11 +176,9 @@ class Planner:
 
     def _keep_the_best(self, orders: dict[int, Order]) -> None:
         """The model in hand is never given up, however its trial stands on the rungs."""
-        if not any(isinstance(order, Retire) for order in orders.values()):
-            return
-        winner = find_winner(self._table, self._direction, self._whole)
-        if winner is not None and isinstance(orders.get(winner.number), Retire):
-            orders[winner.number] = Pause("holds the best model so far")
+        for number, order in orders.items():
+            if isinstance(order, Retire) and self._champion.is_(number):
+                orders[number] = Pause("holds the best model so far")
 
     def _nothing_left(self, plan: Plan) -> bool:
         """Whether the study is over before its deadline: seen twice, to be sure."""
@@ -180,7 +198,7 @@ class Planner:
         waiting = [line for line in reading.trials if line.alive]
         if any(line.owner in living for line in waiting):
             return False  # a trial still on its slots may bring a better model
-        winner = find_winner(self._table, self._direction, self._whole)
+        winner = self._champion.find()
         for line in waiting:
             if line.owner is not None:
                 continue  # its worker died: it is reaped soon

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from optuna_deadline.allocation.records import Desired, ReportRow, SegmentRow, Slot, Worker
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.forecasting.overheads import Overhead, learn_overhead
+from optuna_deadline.forecasting.overheads import KEPT_COSTS, Overhead, learn_overhead
 from optuna_deadline.forecasting.throughput import Pace, Throughputs
 from optuna_deadline.policies.snapshot import WORST, Report, Snapshot, TrialView
 
 #: PostgreSQL numbers rows before it commits them: a lower id may appear after a higher one.
 _LATE_ROWS = 200
 _LATE_SECONDS = 10.0
+_provider = attrgetter("provider")
 
 
 @dataclass(frozen=True)
@@ -23,18 +26,9 @@ class Reading:
     """A snapshot, with the rows behind it that the planner acts on."""
 
     snapshot: Snapshot
-    trials: tuple[Desired, ...]
-    workers: tuple[Worker, ...]
-    slots: tuple[Slot, ...]
-    offers: Mapping[str, int] | None = None  #: slots by worker, where the study may not use all
-
-    @property
-    def capacities(self) -> Mapping[str, int]:
-        """Slots by live worker that the study may use."""
-        if self.offers is not None:
-            return self.offers
-        alive = {worker.id for worker in self.workers}
-        return dict(Counter(slot.provider for slot in self.slots if slot.provider in alive))
+    trials: list[Desired]  #: that live, or whose end Optuna does not know
+    workers: list[Worker]
+    capacities: Mapping[str, int]  #: slots by live worker that the study may use
 
 
 class SnapshotReader:
@@ -48,101 +42,182 @@ class SnapshotReader:
 
     def __init__(self, table: AllocationStore, direction: str, started: float) -> None:
         self._table = table
-        self._sign = 1.0 if direction == "maximize" else -1.0
         self._started = started
-        self._last_report = 0
-        self._late: set[int] = set()  # ids of the newest reports, which are read again
-        self._reports: dict[int, dict[int, Report]] = {}
+        self._reports = _Reports(1.0 if direction == "maximize" else -1.0)
         self._last_segments = 0.0
         self._segments: dict[tuple[int, int], SegmentRow] = {}
         self._throughputs = Throughputs()
+        self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
-        self._views: dict[int, tuple[Desired, TrialView]] = {}
-        self._stale: set[int] = set()  # trials with a report or a new pace since the last look
+        self._lines: dict[int, Desired] = {}  # as they were seen last, ended ones too
+        self._open: set[int] = set()  # those of them that were untold
+        self._places: dict[int, int] = {}
+        self._views: list[TrialView] = []
+        self._seen: tuple[TrialView, ...] = ()
 
     def read(self, deadline: float) -> Reading:
         """The state now, with the deadline as it stands."""
-        now = self._table.now()
-        trials = tuple(self._table.trials())
-        self._take_reports(self._table.reports(max(0, self._last_report - _LATE_ROWS)))
-        self._take_segments(self._table.segments(self._last_segments - _LATE_SECONDS))
+        table = self._table
+        now = table.now()
+        lines = table.untold() if self._lines else table.trials()
+        stale = self._reports.take(table.reports(self._reports.solid))
+        stale |= self._take_segments(table.segments(self._last_segments - _LATE_SECONDS))
         self._last_segments = now
-        workers = tuple(self._table.workers())
-        slots = tuple(self._table.slots())
-        capacities = Reading(
-            Snapshot(now, self._started, deadline, 0, 0), trials, workers, slots
-        ).capacities
+        workers = table.workers()
+        capacities = _capacities(workers, table.slots())
         snapshot = Snapshot(
             now=now,
             started=self._started,
             deadline=deadline,
             capacity=sum(capacities.values()),
             largest_gang=max(capacities.values(), default=0),
-            trials=self._see(trials),
+            trials=self._see(lines, stale),
             speedup=self._throughputs.speedup,
             overhead=self._overhead,
         )
-        return Reading(snapshot, trials, workers, slots)
+        return Reading(snapshot, lines, workers, capacities)
 
-    def _take_reports(self, rows: list[ReportRow]) -> None:
-        for row in rows:
-            if row.id in self._late:
-                continue
-            known = self._reports.setdefault(row.number, {})
-            if row.step not in known:
-                score = WORST if math.isnan(row.value) else self._sign * row.value
-                known[row.step] = Report(row.step, score, row.trained)
-                self._stale.add(row.number)
-        if rows:
-            self._last_report = max(self._last_report, rows[-1].id)
-            self._late = {row.id for row in rows}
-
-    def _take_segments(self, rows: list[SegmentRow]) -> None:
+    def _take_segments(self, rows: list[SegmentRow]) -> set[int]:
+        """Returns the trials whose pace was learned anew."""
         costs_changed = False
         for row in rows:
-            before = self._segments.get((row.number, row.fence))
+            key = row.number, row.fence
+            before = self._segments.get(key)
             if before is row or before == row:
                 continue
-            self._segments[row.number, row.fence] = row
+            self._segments[key] = row
             if before is None or (before.startup, before.stop) != (row.startup, row.stop):
                 costs_changed = True
-            if (pace := _pace(row)) is not None:
+                self._startups.take(row, row.startup)
+                self._stops.take(row, row.stop)
+            if row.trained is not None and (pace := _pace(row)) is not None:
                 self._throughputs.take(row.fence, pace)
-        self._stale |= self._throughputs.learn()
         if costs_changed:
-            ordered = sorted(self._segments.values(), key=lambda row: row.granted)
-            self._overhead = learn_overhead(
-                [row.startup for row in ordered if row.startup is not None],
-                [row.stop for row in ordered if row.stop is not None],
-            )
+            self._overhead = learn_overhead(self._startups.newest(), self._stops.newest())
+        return self._throughputs.learn()
 
-    def _see(self, lines: tuple[Desired, ...]) -> tuple[TrialView, ...]:
+    def _see(self, lines: list[Desired], stale: set[int]) -> tuple[TrialView, ...]:
         """The trials as a policy sees them; the same objects as long as nothing has changed."""
-        views, stale, seen = self._views, self._stale, []
+        still_open = {line.number for line in lines}
+        if any(self._lines[number].alive for number in self._open - still_open):
+            lines = self._table.trials()  # somebody else told their ends, which were not seen
+        known = self._lines
         for line in lines:
-            known = views.get(line.number)
-            if known is None or line.number in stale or not _same(known[0], line):
-                known = views[line.number] = line, self._view(line)
-            seen.append(known[1])
-        stale.clear()
-        return tuple(seen)
+            number = line.number
+            before = known.get(number)
+            if before is line or before == line:
+                continue
+            known[number] = line
+            stale.add(number)
+        self._open = still_open
+        if stale:
+            for number in sorted(stale & known.keys()):
+                self._look_at(number)
+            self._seen = tuple(self._views)
+        return self._seen
+
+    def _look_at(self, number: int) -> None:
+        view = self._view(self._lines[number])
+        if number in self._places:
+            self._views[self._places[number]] = view
+            return
+        self._views.append(view)
+        self._places[number] = len(self._views) - 1
+        if len(self._views) > 1 and self._views[-2].number > number:
+            self._views.sort(key=attrgetter("number"))
+            self._places = {seen.number: place for place, seen in enumerate(self._views)}
 
     def _view(self, line: Desired) -> TrialView:
-        steps = self._reports.get(line.number, {})
         return TrialView(
             number=line.number,
             # Who was told to stop is given up, though it may hold its slots for a moment.
             state="retired" if line.alive and line.mode == "stop" else line.state,
-            slots=line.slots if line.alive and line.mode == "run" else 0,
-            reports=tuple([steps[step] for step in sorted(steps)]),
+            slots=line.slots if line.mode == "run" and line.alive else 0,
+            reports=self._reports.of(line.number),
             changed=line.since,
             horizon=line.horizon,
             step_seconds=self._throughputs.step_seconds.get(line.number),
         )
 
 
-def _same(before: Desired, line: Desired) -> bool:
-    return before is line or before == line
+class _Reports:
+    """Every trial's reports, as they come in.
+
+    Attributes:
+        solid: Up to this id no row can appear any more: it is read on from here.
+    """
+
+    def __init__(self, sign: float) -> None:
+        self.solid = 0
+        self._sign = sign
+        self._last = 0
+        self._late: set[int] = set()  # ids above the solid ones that were seen
+        self._steps: dict[int, dict[int, Report]] = {}
+        self._sorted: dict[int, tuple[Report, ...]] = {}
+
+    def of(self, number: int) -> tuple[Report, ...]:
+        """One trial's reports by step."""
+        return self._sorted.get(number, ())
+
+    def take(self, rows: list[ReportRow]) -> set[int]:
+        """Take new rows by their ids; returns the trials they are of."""
+        changed = set()
+        for row in rows:
+            if row.id not in self._late:
+                if row.id == self.solid + 1:
+                    self.solid = row.id
+                else:
+                    self._late.add(row.id)
+                if self._add(row):
+                    changed.add(row.number)
+        if self._late:
+            self._firm_up(max(self._late))
+        return changed
+
+    def _firm_up(self, newest: int) -> None:
+        while self.solid + 1 in self._late:
+            self.solid += 1
+        self.solid = max(self.solid, newest - _LATE_ROWS)
+        self._late = {row_id for row_id in self._late if row_id > self.solid}
+
+    def _add(self, row: ReportRow) -> bool:
+        known = self._steps.setdefault(row.number, {})
+        if row.step in known:
+            return False
+        score = WORST if math.isnan(row.value) else self._sign * row.value
+        report = known[row.step] = Report(row.step, score, row.trained)
+        before = self._sorted.get(row.number, ())
+        if not before or before[-1].step < row.step:
+            self._sorted[row.number] = (*before, report)
+        else:
+            self._sorted[row.number] = tuple(known[step] for step in sorted(known))
+        return True
+
+
+class _Costs:
+    """What the newest segments cost, in the order in which they were granted."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[float, int, int, float]] = []
+
+    def take(self, row: SegmentRow, seconds: float | None) -> None:
+        """Take what one segment cost; nothing as long as that is not known."""
+        if seconds is not None:
+            cost = (row.granted, row.number, row.fence, seconds)
+            if cost not in self._known:
+                self._known = [known for known in self._known if known[:3] != cost[:3]]
+                insort(self._known, cost)
+                del self._known[:-KEPT_COSTS]
+
+    def newest(self) -> list[float]:
+        """Seconds, the newest last."""
+        return [cost[3] for cost in self._known]
+
+
+def _capacities(workers: list[Worker], slots: list[Slot]) -> dict[str, int]:
+    alive = {worker.id for worker in workers}
+    counted = Counter(map(_provider, slots))
+    return {worker: count for worker, count in counted.items() if worker in alive}
 
 
 def _pace(row: SegmentRow) -> Pace | None:

@@ -88,6 +88,7 @@ def _work(table: AllocationTable) -> None:
     )
     table.orders("me")
     table.trials()
+    table.untold()
     table.workers()
     table.segments(since=ROWS - 10)
     table.reports(after=ROWS - 200)

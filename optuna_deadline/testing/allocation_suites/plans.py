@@ -112,9 +112,24 @@ class PlanSuite:
         table.release("a", grant, "complete", ended="complete", value=0.5)
         world.plan("a", number=grant.number)
         assert table.acquire("a", grant.number, slots) is None
+        assert table.untold() == table.trials()
         table.mark_told(grant.number)
+        assert table.untold() == []
         [line] = table.trials()
         assert (line.state, line.value, line.told) == ("complete", 0.5, True)
+
+    def test_living_trials_are_untold_and_come_by_number(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=2)
+        table = world.table()
+        term = table.elect("planner")
+        assert term is not None
+        for number in (3, 1, 2):
+            table.open_trial("planner", term, number, 100 + number)
+        assert table.conclude("planner", term, 2, "retired", "no")
+        assert [line.number for line in table.untold()] == [1, 2, 3]
+        assert table.untold() == table.trials()
+        table.mark_told(2)
+        assert [line.number for line in table.untold()] == [1, 3]
 
     def test_the_gate_is_in_the_log_once_for_each_change(self, world: AllocationWorld) -> None:
         world.join("a")

@@ -1,0 +1,56 @@
+"""Reading only what changed gives what reading everything gives."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optuna_deadline.allocation.records import ReportRow
+from optuna_deadline.planning import planner
+from optuna_deadline.planning.reader import Reading, SnapshotReader, _Reports
+from optuna_deadline.policies import make_policy
+from optuna_deadline.simulation import Cluster, Faults, Simulation, generate
+
+
+@pytest.mark.parametrize("policy", ["hypersched", "asha_promote"])
+def test_a_reader_that_reads_on_sees_what_a_new_one_sees(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Checked(SnapshotReader):
+        def read(self, deadline: float) -> Reading:
+            mine = super().read(deadline)
+            anew = SnapshotReader(self._table, "maximize", 0.0)
+            theirs = anew.read(deadline)
+            assert mine.snapshot == theirs.snapshot
+            assert (mine.workers, mine.capacities) == (theirs.workers, theirs.capacities)
+            told = [line for line in theirs.trials if line not in mine.trials]
+            assert all(line.told and not line.alive for line in told)
+            read.append(mine)
+            return mine
+
+    read: list[Reading] = []
+    monkeypatch.setattr(planner, "SnapshotReader", Checked)
+    faults = Faults(crash_every=300.0, host_every=600.0, straggler_share=0.2)
+    cluster = Cluster(slots=2, hosts=2, faults=faults, ttl=10.0, grace=5.0)
+    tuned = generate("diverging", 1, configurations=64, steps=20)
+    chosen = make_policy(policy, {"max_resource": 20})
+    Simulation(chosen, tuned, cluster, deadline=3 * tuned.full_seconds, seed=1).run()
+    assert len(read) > 100
+    views = [view for reading in read for view in reading.snapshot.trials]
+    assert len({id(view) for view in views}) < len(views) / 4, "what has not changed is shared"
+
+
+@given(st.permutations(range(1, 30)), st.integers(1, 10))
+def test_reports_that_are_committed_late_are_read_all_the_same(
+    order: list[int], at_once: int
+) -> None:
+    rows = {i: ReportRow(i, i % 3, i // 3, 0.1 * i, 1, 1.0, 1.0) for i in order}
+    reports, committed = _Reports(1.0), []
+    for begin in range(0, len(order), at_once):
+        committed += order[begin : begin + at_once]
+        reports.take([rows[i] for i in sorted(committed) if i > reports.solid])
+    assert reports.solid == 29
+    for number in range(3):
+        steps = [report.step for report in reports.of(number)]
+        assert steps == [i // 3 for i in range(1, 30) if i % 3 == number]
