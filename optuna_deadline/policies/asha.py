@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire
 from optuna_deadline.policies.resources import Resources
-from optuna_deadline.policies.rungs import Rung, build_rungs, first_report
+from optuna_deadline.policies.rungs import Rung, first_report
 from optuna_deadline.policies.single import Claim, alive, one_slot_each, running_first
-from optuna_deadline.policies.snapshot import WORST, Snapshot, TrialView
+from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Asha(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Give up who has just come to a rung below its cut; everybody else goes on."""
-        rungs = build_rungs(snapshot.trials, self.min_resource, self.reduction_factor)
+        rungs = self.overview(snapshot.trials).rungs
         orders: dict[int, Order] = {}
         claims = []
         for trial in running_first(alive(snapshot)):
@@ -53,7 +53,8 @@ class AshaPromote(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Promote where that can be done, from the top rung down; else start a new trial."""
-        standings = stand(snapshot.trials, self.min_resource, self.reduction_factor)
+        view = self.overview(snapshot.trials)
+        standings = stand(list(view.alive.values()), view.rungs)
         return promote(snapshot, standings, self.most_trials)
 
 
@@ -90,10 +91,9 @@ class Standing:
     words: str
 
 
-def stand(trials: Sequence[TrialView], min_resource: int, reduction_factor: int) -> list[Standing]:
+def stand(trials: Sequence[TrialView], rungs: Sequence[Rung]) -> list[Standing]:
     """Where each living trial stands on the rungs."""
-    rungs = build_rungs(trials, min_resource, reduction_factor)
-    best = {rung.milestone: _best(rung, reduction_factor) for rung in rungs}
+    best = {rung.milestone: set(rung.best()) for rung in rungs}
     standings = []
     for trial in trials:
         if not trial.alive:
@@ -115,13 +115,6 @@ def rung_just_reached(trial: TrialView, rungs: Sequence[Rung]) -> Rung | None:
     if top is None or first_report(trial.reports, top.milestone) is not trial.reports[-1]:
         return None
     return top
-
-
-def _best(rung: Rung, reduction_factor: int) -> set[int]:
-    """The best ``1 / reduction_factor`` of a rung; who has diverged is never among them."""
-    count = len(rung.recorded) // reduction_factor
-    ranked = sorted(rung.recorded, key=lambda number: (-rung.recorded[number], number))
-    return {number for number in ranked[:count] if rung.recorded[number] > WORST}
 
 
 def _by_claim(standing: Standing) -> tuple[bool, int, bool, float, int]:

@@ -9,7 +9,6 @@ from statistics import median
 
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire
 from optuna_deadline.policies.resources import Resources
-from optuna_deadline.policies.rungs import build_rungs
 from optuna_deadline.policies.single import Claim, alive, one_slot_each, running_first
 from optuna_deadline.policies.snapshot import WORST, Snapshot, TrialView
 
@@ -65,7 +64,7 @@ class OneEpoch(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """First the epoch of those that have begun, then new trials or the best."""
-        rungs = build_rungs(snapshot.trials, self.min_resource, self.reduction_factor)
+        rungs = self.overview(snapshot.trials).rungs
         recorded = rungs[0].recorded if rungs else {}
         trials = alive(snapshot)
         begun = running_first([trial for trial in trials if trial.number not in recorded])

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from optuna_deadline.policies.asha import promote, stand
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire
 from optuna_deadline.policies.resources import Resources
-from optuna_deadline.policies.rungs import first_report, milestones
+from optuna_deadline.policies.rungs import build_rungs, first_report, milestones
 from optuna_deadline.policies.single import Claim, one_slot_each, running_first
 from optuna_deadline.policies.snapshot import WORST, Snapshot, TrialView
 
@@ -99,7 +99,7 @@ class Hyperband(Resources):
         for bracket in sorted(set(pattern)):
             mine = [t for t in snapshot.trials if pattern[t.number % len(pattern)] == bracket]
             first = self.min_resource * self.reduction_factor**bracket
-            standings += stand(mine, first, self.reduction_factor)
+            standings += stand(mine, build_rungs(mine, first, self.reduction_factor))
         return promote(snapshot, standings)
 
     def _pattern(self, last: int | None) -> list[int]:

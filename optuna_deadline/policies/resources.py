@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies.overview import Memory, Overview
 from optuna_deadline.policies.snapshot import TrialView
 
 
@@ -23,14 +24,22 @@ class Resources:
     min_resource: int = 1
     max_resource: int | None = None
     reduction_factor: int = 4
+    _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_resources(self.min_resource, self.max_resource, self.reduction_factor)
 
+    def overview(self, trials: tuple[TrialView, ...]) -> Overview:
+        """All trials at a glance; quick where few have changed since the last call."""
+        return self._memory.overview(self.min_resource, self.reduction_factor, trials)
+
     def last_step(self, trials: Iterable[TrialView]) -> int | None:
         """The step at which a trial is done, None as long as nobody has said it."""
         horizons = [trial.horizon for trial in trials if trial.horizon is not None]
-        stated = max(horizons, default=None)
+        return self.last_step_of(max(horizons, default=None))
+
+    def last_step_of(self, stated: int | None) -> int | None:
+        """The step at which a trial is done, where the objectives have stated one or None."""
         if self.max_resource is None:
             return stated
         return self.max_resource if stated is None else min(self.max_resource, stated)

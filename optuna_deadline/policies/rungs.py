@@ -3,24 +3,81 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from optuna_deadline.policies.snapshot import Report, TrialView
 
 
-@dataclass(frozen=True)
 class Rung:
-    """A milestone with the score that each trial recorded when it first reached it."""
+    """A milestone with the score that each trial recorded when it first reached it.
 
-    milestone: int
-    recorded: dict[int, float]
-    cutoff: float | None  #: None while fewer than two trials have been here
+    A recorded score is the first report at or after the milestone and is never overwritten; the
+    cut is the ``1 - 1 / reduction_factor`` quantile, linearly interpolated (as HyperSched's code
+    has it).
+
+    Attributes:
+        milestone: In report steps.
+        recorded: The scores by trial.
+    """
+
+    __slots__ = ("_cut", "_ranked", "_reduction_factor", "milestone", "recorded")
+
+    def __init__(self, milestone: int, reduction_factor: int) -> None:
+        self.milestone = milestone
+        self.recorded: dict[int, float] = {}
+        self._reduction_factor = reduction_factor
+        self._ranked: list[tuple[float, int]] = []  # (-score, number), the best first
+        self._cut: tuple[float | None] | None = None  # None as long as it is not worked out
+
+    def record(self, trial: TrialView) -> None:
+        """Record the score of a trial that has come here."""
+        score = first_report(trial.reports, self.milestone).score
+        self.recorded[trial.number] = score
+        insort(self._ranked, (-score, trial.number))
+        self._cut = None
+
+    def forget(self, number: int) -> None:
+        """Take a trial's record away."""
+        del self._ranked[bisect_left(self._ranked, (-self.recorded.pop(number), number))]
+        self._cut = None
+
+    @property
+    def cutoff(self) -> float | None:
+        """Where the cut is, None while fewer than two trials have been here."""
+        if self._cut is None:
+            self._cut = (self._work_out_the_cut(),)
+        return self._cut[0]
 
     def passed(self, number: int) -> bool:
         """Whether a trial's recorded score stands at or above today's cut."""
-        return self.cutoff is None or self.recorded[number] >= self.cutoff
+        return (cutoff := self.cutoff) is None or self.recorded[number] >= cutoff
+
+    def best(self) -> list[int]:
+        """The best ``1 / reduction_factor``; who has diverged is never among them."""
+        count = len(self._ranked) // self._reduction_factor
+        return [number for score, number in self._ranked[:count] if score < math.inf]
+
+    def _work_out_the_cut(self) -> float | None:
+        """The quantile as numpy interpolates it; numpy itself costs 100 times as much here."""
+        ranked, last = self._ranked, len(self._ranked) - 1
+        if last < 1:
+            return None
+        place = (1 - 1 / self._reduction_factor) * last
+        below = min(int(place), last - 1)
+        low, high = -ranked[last - below][0], -ranked[last - below - 1][0]
+        if math.isinf(low) or math.isinf(high):
+            # Interpolating next to an infinite score gives NaN: diverged trials rank below all.
+            first, end = (
+                bisect_left(ranked, (-math.inf, math.inf)),
+                bisect_left(ranked, (math.inf, -1)),
+            )
+            if first == end:
+                return None
+            best, worst = -ranked[first][0] + 1.0, -ranked[end - 1][0] - 1.0
+            low, high = min(max(low, worst), best), min(max(high, worst), best)
+        part = place - below
+        return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
 
 def milestones(min_resource: int, reduction_factor: int, max_resource: int) -> list[int]:
@@ -36,19 +93,16 @@ def milestones(min_resource: int, reduction_factor: int, max_resource: int) -> l
 def build_rungs(
     trials: Iterable[TrialView], min_resource: int, reduction_factor: int
 ) -> list[Rung]:
-    """The rungs as they stand, lowest first.
-
-    A recorded score is the first report at or after the milestone and is never overwritten; the
-    cut is the ``1 - 1 / reduction_factor`` quantile, linearly interpolated (as HyperSched's code
-    has it). Failed trials are left out.
-    """
+    """The rungs as they stand, lowest first; failed trials are left out."""
     judged = [trial for trial in trials if trial.state != "failed" and trial.reports]
     highest = max((trial.reports[-1].step for trial in judged), default=0)
     rungs = []
     for milestone in milestones(min_resource, reduction_factor, highest):
-        judged = [trial for trial in judged if trial.reports[-1].step >= milestone]
-        recorded = {trial.number: first_report(trial.reports, milestone).score for trial in judged}
-        rungs.append(Rung(milestone, recorded, _cutoff(list(recorded.values()), reduction_factor)))
+        rung = Rung(milestone, reduction_factor)
+        for trial in judged:
+            if trial.reports[-1].step >= milestone:
+                rung.record(trial)
+        rungs.append(rung)
     return rungs
 
 
@@ -58,25 +112,3 @@ def first_report(reports: Sequence[Report], milestone: int) -> Report:
     if 0 <= guess < len(reports) and reports[guess].step == milestone:
         return reports[guess]
     return reports[bisect_left(reports, milestone, key=lambda report: report.step)]
-
-
-def _cutoff(scores: list[float], reduction_factor: int) -> float | None:
-    if len(scores) < 2:
-        return None
-    # Interpolating next to an infinite score would give NaN: diverged trials rank below all.
-    ranked = sorted(scores)
-    if not (math.isfinite(ranked[0]) and math.isfinite(ranked[-1])):
-        finite = [score for score in ranked if math.isfinite(score)]
-        if not finite:
-            return None
-        ranked = [min(max(score, finite[0] - 1.0), finite[-1] + 1.0) for score in ranked]
-    return _quantile(ranked, 1 - 1 / reduction_factor)
-
-
-def _quantile(ranked: Sequence[float], share: float) -> float:
-    """Linearly interpolated, as numpy's default; numpy itself costs 100 times as much here."""
-    place = share * (len(ranked) - 1)
-    below = min(int(place), len(ranked) - 2)
-    part = place - below
-    low, high = ranked[below], ranked[below + 1]
-    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)

@@ -1,0 +1,161 @@
+"""What policies ask of all trials, kept up from one snapshot to the next.
+
+A study has thousands of trials of which few change between two plans, and a snapshot shares those
+that did not with the one before. So a look at it compares identities and works on the rest. That
+is memory, not state: a policy that sees a snapshot for the first time builds the same anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from itertools import compress
+from operator import is_not
+from typing import Any, TypeVar, cast
+
+from optuna_deadline.policies.rungs import Rung
+from optuna_deadline.policies.snapshot import TrialView
+
+Value = TypeVar("Value")
+
+
+class Overview:
+    """All trials of one study at a glance.
+
+    Attributes:
+        alive: The trials that can still be trained, by number.
+        rungs: As :func:`~optuna_deadline.policies.rungs.build_rungs` builds them.
+    """
+
+    def __init__(self, min_resource: int, reduction_factor: int) -> None:
+        self.min_resource, self.reduction_factor = min_resource, reduction_factor
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self.alive: dict[int, TrialView] = {}
+        self.rungs: list[Rung] = []
+        self._seen: tuple[TrialView, ...] = ()
+        self._reached: dict[int, int] = {}  # how many rungs each trial is recorded on
+        self._paces: list[float] = []
+        self._trained: list[float] = []
+        self._horizons: list[int] = []
+        self._known: dict[Any, Any] = {}
+
+    @property
+    def furthest(self) -> float:
+        """Seconds that the furthest trial was trained; failed ones do not count."""
+        return self._trained[-1] if self._trained else 0.0
+
+    @property
+    def horizon(self) -> int | None:
+        """The last step that an objective has stated."""
+        return self._horizons[-1] if self._horizons else None
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median over the trials of the seconds of a step on one slot."""
+        paces, middle = self._paces, len(self._paces) // 2
+        if not paces:
+            return None
+        return paces[middle] if len(paces) % 2 else (paces[middle - 1] + paces[middle]) / 2
+
+    def once(self, key: Any, work_out: Callable[[], Value]) -> Value:
+        """A value that depends on who is alive, on what slots, and on the rungs alone."""
+        if key not in self._known:
+            self._known[key] = work_out()
+        return cast("Value", self._known[key])
+
+    def see(self, trials: tuple[TrialView, ...]) -> Overview:
+        """Look at the trials of a snapshot."""
+        before = self._seen
+        if trials is before:
+            return self
+        if len(trials) < len(before):
+            self._forget_all()
+            before = ()
+        moved = list(compress(range(len(before)), map(is_not, before, trials)))
+        if any([before[place].number != trials[place].number for place in moved]):
+            self._forget_all()
+            before, moved = (), []
+        for place in moved:
+            self._replace(before[place], trials[place])
+        for trial in trials[len(before) :]:
+            self._replace(None, trial)
+        self._seen = trials
+        return self
+
+    def _replace(self, old: TrialView | None, new: TrialView) -> None:
+        was_alive = old is not None and old.alive
+        if new.alive:
+            self.alive[new.number] = new
+        elif was_alive:
+            del self.alive[new.number]
+        if (
+            old is None
+            or (old.state, old.slots, old.horizon) != (new.state, new.slots, new.horizon)
+            or old.changed != new.changed
+        ):
+            self._known.clear()
+        self._climb(old, new)
+        _exchange(self._paces, None if old is None else old.step_seconds, new.step_seconds)
+        _exchange(self._trained, _trained(old), _trained(new))
+        _exchange(self._horizons, None if old is None else old.horizon, new.horizon)
+
+    def _climb(self, old: TrialView | None, new: TrialView) -> None:
+        """Record on the rungs that were reached since the last look."""
+        number = new.number
+        reached = self._reached.get(number, 0)
+        if old is not None and reached:
+            same = new.reports is old.reports or new.reports[: len(old.reports)] == old.reports
+            if new.state == "failed" or not same:
+                for rung in self.rungs[:reached]:
+                    rung.forget(number)
+                reached = self._reached[number] = 0
+                self._known.clear()
+        if new.state != "failed" and new.reports:
+            last = new.reports[-1].step
+            milestone = self.min_resource * self.reduction_factor**reached
+            while milestone <= last:
+                if reached == len(self.rungs):
+                    self.rungs.append(Rung(milestone, self.reduction_factor))
+                self.rungs[reached].record(new)
+                reached += 1
+                milestone *= self.reduction_factor
+                self._reached[number] = reached
+                self._known.clear()
+        while self.rungs and not self.rungs[-1].recorded:
+            self.rungs.pop()
+
+
+class Memory:
+    """An overview for each thread that uses a policy; no part of the policy's value."""
+
+    def __init__(self) -> None:
+        self._overviews: dict[int, Overview] = {}
+
+    def overview(
+        self, min_resource: int, reduction_factor: int, trials: tuple[TrialView, ...]
+    ) -> Overview:
+        """Look at some trials, which may be those of the last look but for a few."""
+        thread = threading.get_ident()
+        if thread not in self._overviews:
+            self._overviews[thread] = Overview(min_resource, reduction_factor)
+        return self._overviews[thread].see(trials)
+
+    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
+        return Memory, ()
+
+
+def _trained(trial: TrialView | None) -> float | None:
+    return None if trial is None or trial.state == "failed" else trial.trained
+
+
+def _exchange(ranked: list[Any], old: float | None, new: float | None) -> None:
+    """Put one number in the place of another, in a sorted list."""
+    if old == new:
+        return
+    if old is not None:
+        del ranked[bisect_left(ranked, old)]
+    if new is not None:
+        insort(ranked, new)
