@@ -85,13 +85,11 @@ class MemoryReadings:
             study, pool = self._study, self._pool
             if study is None:
                 raise StudyGone("The study was deleted while the worker ran.")
-            wanted = tuple(
-                [
-                    line
-                    for line in study.untold.values()
-                    if (line.owner == me or line.worker == me) and line.alive
-                ]
-            )
+            wanted = study.wanted.get(me)
+            if wanted is None:
+                lines = study.untold.values()
+                mine = [line for line in lines if line.owner == me or line.worker == me]
+                wanted = study.wanted[me] = tuple([line for line in mine if line.alive])
             epoch = 0 if pool is None else pool.epoch
             return Orders(
                 now=self.now(),

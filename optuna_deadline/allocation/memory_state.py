@@ -47,6 +47,7 @@ class MemoryStudy:
     funds_end: float = math.inf
     trials: dict[int, Desired] = field(default_factory=dict)
     untold: dict[int, Desired] = field(default_factory=dict)  #: those that others still read
+    wanted: dict[str, tuple[Desired, ...]] = field(default_factory=dict)  #: by worker, if read
     running: dict[tuple[int, int], SegmentRow] = field(default_factory=dict)
     ended: list[SegmentRow] = field(default_factory=list)  #: in the order of their ends
     ended_by: dict[int, list[SegmentRow]] = field(default_factory=dict)  #: by trial
@@ -59,6 +60,7 @@ class MemoryStudy:
         number = line.number
         new = number not in self.trials
         self.trials[number] = line
+        self.wanted.clear()
         if line.told and not line.alive:
             self.untold.pop(number, None)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -93,6 +94,8 @@ class Throughputs:
     def __init__(self) -> None:
         self._paces: dict[int, dict[int, Pace]] = defaultdict(dict)
         self._ratios: dict[int, Mapping[int, float]] = {}
+        self._ranked: dict[int, list[float]] = defaultdict(list)  # those of all trials, by slots
+        self._gangs: set[int] = set()  # trials that trained on several slots: S(k) judges them
         self._fresh: set[int] = set()
         self.speedup = Speedup()
         self.step_seconds: dict[int, float] = {}
@@ -107,13 +110,14 @@ class Throughputs:
         moved = False
         for number in self._fresh:
             ratios = self._compare(number)
-            if ratios != self._ratios.get(number):
+            if ratios != self._ratios.get(number, {}):
                 moved = True
-                self._ratios.pop(number, None)
-                if ratios is not None:
-                    self._ratios[number] = ratios
+                self._rank(self._ratios.get(number, {}), ratios)
+                self._ratios[number] = ratios
         if moved:
-            self._learn_speedup()
+            medians = {k: median(ranked) for k, ranked in self._ranked.items() if ranked}
+            self.speedup = Speedup(medians)
+            self._fresh |= self._gangs
         for number in self._fresh:
             paces = self._paces[number].values()
             steps = sum([pace.steps for pace in paces])
@@ -123,20 +127,17 @@ class Throughputs:
         learned, self._fresh = self._fresh, set()
         return learned
 
-    def _compare(self, number: int) -> Mapping[int, float] | None:
-        """How one trial's gangs compare to its one slot; None where it cannot be said."""
+    def _compare(self, number: int) -> Mapping[int, float]:
+        """How one trial's gangs compare to its one slot, as far as that can be said."""
         paces = self._paces[number].values()
         if all([pace.slots == 1 for pace in paces]):
-            return None
-        return learn_speedup(paces).measured or None
+            return {}
+        self._gangs.add(number)
+        return learn_speedup(paces).measured
 
-    def _learn_speedup(self) -> None:
-        found: dict[int, list[float]] = defaultdict(list)
-        for ratios in self._ratios.values():
-            for slots, ratio in ratios.items():
-                found[slots].append(ratio)
-        self.speedup = Speedup({slots: median(ratios) for slots, ratios in found.items()})
-        # Only who trained on several slots is judged by S(k).
-        for number, paces in self._paces.items():
-            if any(pace.slots > 1 for pace in paces.values()):
-                self._fresh.add(number)
+    def _rank(self, before: Mapping[int, float], after: Mapping[int, float]) -> None:
+        for slots, ratio in before.items():
+            ranked = self._ranked[slots]
+            del ranked[bisect_left(ranked, ratio)]
+        for slots, ratio in after.items():
+            insort(self._ranked[slots], ratio)

@@ -182,7 +182,7 @@ class Planner:
 
     def _nothing_left(self, plan: Plan) -> bool:
         """Whether the study is over before its deadline: seen twice, to be sure."""
-        busy = plan.slots > 0 or plan.gate_open or bool(plan.pool_slots)
+        busy = plan.gate_open or plan.slots > 0 or bool(plan.pool_slots)
         self._idle_plans = 0 if busy else self._idle_plans + 1
         return self._idle_plans >= 2
 

@@ -50,6 +50,7 @@ class SnapshotReader:
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
         self._lines: dict[int, Desired] = {}  # as they were seen last, ended ones too
+        self._last_lines: list[Desired] = []
         self._open: set[int] = set()  # those of them that were untold
         self._places: dict[int, int] = {}
         self._views: list[TrialView] = []
@@ -98,6 +99,9 @@ class SnapshotReader:
 
     def _see(self, lines: list[Desired], stale: set[int]) -> tuple[TrialView, ...]:
         """The trials as a policy sees them; the same objects as long as nothing has changed."""
+        if not stale and lines == self._last_lines:
+            return self._seen
+        self._last_lines = lines
         still_open = {line.number for line in lines}
         if any(self._lines[number].alive for number in self._open - still_open):
             lines = self._table.trials()  # somebody else told their ends, which were not seen

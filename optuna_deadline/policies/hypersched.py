@@ -95,10 +95,11 @@ class HyperSched(Resources):
             orders[trial.number] = Run(1, _moves(trial, 1, "exploring on single slots"))
         free = max(0, snapshot.capacity - len(survivors))
         for standing in field.others:
-            if view.alive[standing.number].running:
-                orders[standing.number] = Pause(standing.words)
-            elif standing.passes and free > 0:
-                orders[standing.number] = Run(1, standing.words)
+            trial = view.alive[standing.number]
+            if trial.running:
+                orders[trial.number] = Pause(standing.words(trial))
+            elif free > 0 and not standing.fails:
+                orders[trial.number] = Run(1, standing.words(trial))
                 free -= 1
         _hold_the_rest(orders, field.others, 4 * snapshot.capacity + 8)
         return Plan(orders=orders, start=free, gate_open=True)
@@ -125,10 +126,10 @@ class HyperSched(Resources):
                 orders[trial.number] = Run(1, words)
                 free -= 1
             elif free > 0 and not growing:
-                orders[trial.number] = Run(1, standing.words)
+                orders[trial.number] = Run(1, standing.words(trial))
                 free -= 1
             elif trial.running:
-                orders[trial.number] = Pause(standing.words)
+                orders[trial.number] = Pause(standing.words(trial))
         _hold_the_rest(orders, field.others, 2 * snapshot.capacity)
         return Plan(orders=orders, start=0, gate_open=False)
 

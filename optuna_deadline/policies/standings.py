@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from optuna_deadline.policies.overview import Overview
 from optuna_deadline.policies.rungs import Rung, build_rungs, first_report
 from optuna_deadline.policies.snapshot import WORST, TrialView
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Where a trial stands: its highest rung, what it recorded there, whether it passes all."""
+class Standing(NamedTuple):
+    """Where a trial stands; in the order of these values the most deserving comes first."""
 
+    fails: bool  #: below the cut of a rung
+    above: int  #: less its highest rung
+    worse: float  #: less what it recorded there
     number: int
-    milestone: int
-    recorded: float
-    passes: bool
-    words: str
+    rung: Rung | None  #: the highest at which it fails, else the highest that it reached
+
+    def words(self, trial: TrialView) -> str:
+        """Why it runs, or does not."""
+        if self.rung is None:
+            return "starts: a free slot" if trial.state == "ready" else "resumes: not yet judged"
+        if not self.fails:
+            return f"resumes: stands above the cut of rung {self.rung.milestone}"
+        if trial.running:
+            mine, cut = abs(self.rung.recorded[self.number]), abs(self.rung.cutoff or 0.0)
+            return f"below the cut of rung {self.rung.milestone}: {mine:.4g} against {cut:.4g}"
+        return "resumes: the best of those that wait for a slot nobody else can use"
 
 
 @dataclass(frozen=True)
@@ -35,51 +46,48 @@ class Field:
         judged among themselves, without those that have ended; where nobody passes even so, the
         best alone.
         """
-        if passing := [standing.number for standing in self.others if standing.passes]:
+        if passing := [standing.number for standing in self.others if not standing.fails]:
             return passing
         rungs = build_rungs(view.alive.values(), view.min_resource, view.reduction_factor)
         again = _stand_all(view.alive.values(), rungs, retroactive)
-        return [s.number for s in again if s.passes] or [s.number for s in again[:1]]
+        return [s.number for s in again if not s.fails] or [s.number for s in again[:1]]
 
 
 def stand(view: Overview, retroactive: bool) -> Field:
     """Judge the living trials by the rungs as they are."""
-    standings = _stand_all(view.alive.values(), view.rungs, retroactive)
-    survivors, others = [], []
-    for standing in standings:
-        if standing.passes and view.alive[standing.number].running:
-            survivors.append(standing.number)
-        else:
+    survivors: list[int] = []
+    others: list[Standing] = []
+    for standing in _stand_all(view.alive.values(), view.rungs, retroactive):
+        if standing.fails or not view.alive[standing.number].slots:
             others.append(standing)
+        else:
+            survivors.append(standing.number)
     return Field(survivors, others)
 
 
 def _stand_all(
     trials: Iterable[TrialView], rungs: Sequence[Rung], retroactive: bool
 ) -> list[Standing]:
-    """The most deserving first: those that pass from the top rung down, then the others."""
-    standings = [_stand(trial, rungs, retroactive) for trial in trials]
-    return sorted(standings, key=lambda s: (not s.passes, -s.milestone, -s.recorded, s.number))
-
-
-def _stand(trial: TrialView, rungs: Sequence[Rung], retroactive: bool) -> Standing:
-    number = trial.number
-    reached = [rung for rung in rungs if number in rung.recorded]
-    if not reached:
-        words = "starts: a free slot" if trial.state == "ready" else "resumes: not yet judged"
-        return Standing(number, 0, WORST, True, words)
-    top = reached[-1]
-    recorded = top.recorded[number]
-    judges = reached
-    if not retroactive:
-        stays = first_report(trial.reports, top.milestone) is trial.reports[-1]
-        judges = [top] if stays else []
-    failed = next((rung for rung in reversed(judges) if not rung.passed(number)), None)
-    if failed is None:
-        words = f"resumes: stands above the cut of rung {top.milestone}"
-    elif trial.running:
-        mine, cut = abs(failed.recorded[number]), abs(failed.cutoff or 0.0)
-        words = f"below the cut of rung {failed.milestone}: {mine:.4g} against {cut:.4g}"
-    else:
-        words = "resumes: the best of those that wait for a slot nobody else can use"
-    return Standing(number, top.milestone, recorded, failed is None, words)
+    cuts = [(rung, rung.recorded, rung.cutoff) for rung in rungs]
+    standings = []
+    for trial in trials:
+        number = trial.number
+        above, worse, found, fails = 0, -WORST, None, False
+        judged = True
+        for rung, recorded, cut in reversed(cuts):
+            score = recorded.get(number)
+            if score is None:
+                continue
+            if found is None:
+                above, worse, found = -rung.milestone, -score, rung
+                judged = retroactive or (
+                    first_report(trial.reports, rung.milestone) is trial.reports[-1]
+                )
+            if judged and cut is not None and score < cut:
+                found, fails = rung, True
+                break
+            if not retroactive:
+                break
+        standings.append(Standing(fails, above, worse, number, found))
+    standings.sort()
+    return standings

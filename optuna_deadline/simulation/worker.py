@@ -41,6 +41,7 @@ class SimulatedWorker:
         self._end = world.deadline
         self._segments: dict[int, Segment] = {}
         self._slots: list[Slot] = []
+        self._followed: tuple[Desired, ...] = ()
         self._slowest_stop = _FIRST_STOP
         self._timers: dict[str, Timer] = {}
         self._plan_at = 0.0
@@ -127,6 +128,9 @@ class SimulatedWorker:
         self._set("poll", self._world.timeline.now() + self._world.cluster.poll)
 
     def _follow(self, orders: Orders) -> None:
+        if orders.desired is self._followed:
+            return
+        self._followed = orders.desired
         for line in orders.desired:
             if line.owner == self.id:
                 segment = self._segments[line.number]
