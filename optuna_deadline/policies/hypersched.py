@@ -11,6 +11,7 @@ S(k) and the overhead are learned from this study.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,7 +64,7 @@ class HyperSched(Resources):
         """One plan for the whole study."""
         view = self.overview(snapshot.trials)
         field = view.once("field", lambda: stand(view, self.retroactive))
-        if snapshot.time_left > self._entrance_seconds(snapshot, view):
+        if snapshot.time_left > self._entrance_seconds(snapshot, view, field):
             if len(field.survivors) > snapshot.capacity:
                 return self._explore(snapshot, view, field)
             return view.once(
@@ -71,19 +72,26 @@ class HyperSched(Resources):
             )
         return self._consolidate(snapshot, view, field)
 
-    def _entrance_seconds(self, snapshot: Snapshot, view: Overview) -> float:
-        """Seconds a newcomer needs: ``min(furthest * eta, R * step)`` as on the slides."""
+    def _entrance_seconds(self, snapshot: Snapshot, view: Overview, field: Field) -> float:
+        """Seconds a newcomer needs: ``min(furthest * eta, R * step)`` as on the slides.
+
+        Our reconstruction: only trials that are still above every cut need to be caught up with.
+        Where none is left, since the survivors have ended, a newcomer that comes through must have
+        the time of a whole training on the whole pool.
+        """
         step = view.step_seconds
         if step is None:
             return 0.0
         first_report = snapshot.overhead.startup + step * self.min_resource
         if not self.gate:
             return first_report
-        catch_up = view.furthest * self.reduction_factor
         resource = self.last_step_of(view.horizon)
-        if resource is not None:
-            catch_up = min(catch_up, resource * step)
-        return max(first_report, catch_up)
+        whole = math.inf if resource is None else resource * step
+        contenders = view.once("contenders", field.contenders)
+        if not contenders and math.isfinite(whole):
+            return first_report + whole / snapshot.speedup(_useful(snapshot)[-1])
+        furthest = max([view.alive[n].trained for n in contenders], default=view.furthest)
+        return max(first_report, min(furthest * self.reduction_factor, whole))
 
     def _explore(self, snapshot: Snapshot, view: Overview, field: Field) -> Plan:
         """One slot each; free slots go to promotable paused trials, then to new ones."""
@@ -135,7 +143,7 @@ class HyperSched(Resources):
 
     def _deal(self, snapshot: Snapshot, survivors: Sequence[TrialView]) -> list[Move]:
         """What each survivor gets, the best first."""
-        sizes = snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
+        sizes = _useful(snapshot)
         scores = [trial.last_score for trial in survivors]
         shares = ALLOCATORS[self.allocator](scores, sizes, snapshot.capacity)
         moves = [
@@ -188,6 +196,10 @@ def _hold_the_rest(orders: dict[int, Order], others: Sequence[Standing], kept: i
     rest = [standing.number for standing in others if standing.number not in orders]
     orders.update(dict.fromkeys(rest[:kept], _WAITS))
     orders.update(dict.fromkeys(rest[kept:], _BEATEN))
+
+
+def _useful(snapshot: Snapshot) -> list[int]:
+    return snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
 
 
 def _ranked(view: Overview, numbers: Sequence[int]) -> list[TrialView]:

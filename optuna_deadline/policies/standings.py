@@ -39,6 +39,10 @@ class Field:
     survivors: list[int]
     others: list[Standing]
 
+    def contenders(self) -> list[int]:
+        """Who is above every cut, or was never judged."""
+        return self.survivors + [standing.number for standing in self.others if not standing.fails]
+
     def heirs(self, view: Overview, retroactive: bool) -> list[int]:
         """Who takes the pool once no survivor is left: our reconstruction.
 
