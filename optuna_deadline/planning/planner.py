@@ -160,7 +160,7 @@ class Planner:
             return False
         before, followed = self._followed
         return (
-            plan is followed
+            (plan is followed or plan == followed)
             and plan.start == 0
             and before.trials == reading.trials
             and before.capacities == reading.capacities

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire
 from optuna_deadline.policies.resources import Resources
@@ -61,15 +62,17 @@ class AshaPromote(Resources):
 def promote(snapshot: Snapshot, standings: Sequence[Standing], most: int | None = None) -> Plan:
     """A plan in which the standings compete for single slots."""
     claims = sorted((s for s in standings if s.goes_on), key=_by_claim)
-    waiting = sorted((s for s in standings if not s.goes_on), key=_by_claim)
+    waiting = [s for s in standings if not s.goes_on]
     newcomers = None if most is None else max(0, most - len(snapshot.trials))
     orders: dict[int, Order] = {}
     thawed: list[Claim] = []
-    for s in waiting:
-        if newcomers is None:
-            orders[s.trial.number] = Pause(f"not among the best of rung {s.milestone}")
-        else:
-            thawed.append(Claim(s.trial, "the best of those that wait: nothing else is to run"))
+    if newcomers is None:
+        rungs = {s.milestone for s in waiting}
+        pauses = {rung: Pause(f"not among the best of rung {rung}") for rung in rungs}
+        orders = {s.trial.number: pauses[s.milestone] for s in waiting}
+    else:
+        words = "the best of those that wait: nothing else is to run"
+        thawed = [Claim(s.trial, words) for s in sorted(waiting, key=_by_claim)]
     return one_slot_each(
         snapshot,
         [Claim(s.trial, s.words) for s in claims],
@@ -79,8 +82,7 @@ def promote(snapshot: Snapshot, standings: Sequence[Standing], most: int | None 
     )
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """Whether a trial may train beyond the highest rung that it has reached."""
 
     trial: TrialView
@@ -94,6 +96,7 @@ class Standing:
 def stand(trials: Sequence[TrialView], rungs: Sequence[Rung]) -> list[Standing]:
     """Where each living trial stands on the rungs."""
     best = {rung.milestone: set(rung.best()) for rung in rungs}
+    words = {rung: f"promoted: among the best of rung {rung}" for rung in best}
     standings = []
     for trial in trials:
         if not trial.alive:
@@ -103,18 +106,20 @@ def stand(trials: Sequence[TrialView], rungs: Sequence[Rung]) -> list[Standing]:
             standings.append(Standing(trial, 0, 0.0, True, True, "on its way to the next rung"))
             continue
         promoted = trial.number in best[rung.milestone]
-        words = f"promoted: among the best of rung {rung.milestone}"
         recorded = rung.recorded[trial.number]
-        standings.append(Standing(trial, rung.milestone, recorded, promoted, False, words))
+        standings.append(
+            Standing(trial, rung.milestone, recorded, promoted, False, words[rung.milestone])
+        )
     return standings
 
 
 def rung_just_reached(trial: TrialView, rungs: Sequence[Rung]) -> Rung | None:
     """The rung at which a trial made its last report, if that was its first report there."""
-    top = next((rung for rung in reversed(rungs) if trial.number in rung.recorded), None)
-    if top is None or first_report(trial.reports, top.milestone) is not trial.reports[-1]:
-        return None
-    return top
+    number, reports = trial.number, trial.reports
+    for rung in reversed(rungs):
+        if number in rung.recorded:
+            return rung if first_report(reports, rung.milestone) is reports[-1] else None
+    return None
 
 
 def _by_claim(standing: Standing) -> tuple[bool, int, bool, float, int]:
