@@ -11,6 +11,7 @@ import argparse
 import gc
 import itertools
 import logging
+import math
 import random
 import time
 import warnings
@@ -24,7 +25,6 @@ from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, Successive
 from optuna.trial import TrialState
 
 from benchmarks.bulk import add_trials, databases
-from benchmarks.charts import Panel, log_charts
 from benchmarks.measuring import (
     Progress,
     Spread,
@@ -194,13 +194,30 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _picture(path: Path, rows: list[dict[str, Any]]) -> None:
-    panels: dict[str, Panel] = {}
-    for row in rows:
-        title = f"{row['storage']}, {row['unfinished']} unfinished"
-        line = panels.setdefault(title, {}).setdefault(row["pruner"], [])
-        wall = row["wall_ms"]
-        line.append((row["trials"], wall["median"], wall["p10"], wall["p90"]))
-    path.write_text(log_charts(panels, x="trials", y="should_prune(), wall ms"))
+    """A chart for each storage and number of unfinished trials, with the 10-90 % range."""
+    from matplotlib.figure import Figure
+
+    titles = list(dict.fromkeys(_title(row) for row in rows))
+    pruners = list(dict.fromkeys(row["pruner"] for row in rows))
+    down = math.ceil(len(titles) / 3)
+    figure = Figure(figsize=(10, 2.8 * down + 0.4), layout="constrained")
+    charts = figure.subplots(down, min(3, len(titles)), sharex=True, sharey=True, squeeze=False)
+    for chart, title in zip(charts.flat, titles, strict=False):
+        for pruner in pruners:
+            mine = [row for row in rows if _title(row) == title and row["pruner"] == pruner]
+            medians = [row["wall_ms"]["median"] for row in mine]
+            below = [row["wall_ms"]["median"] - row["wall_ms"]["p10"] for row in mine]
+            above = [row["wall_ms"]["p90"] - row["wall_ms"]["median"] for row in mine]
+            across = [row["trials"] for row in mine]
+            chart.errorbar(across, medians, yerr=(below, above), marker="o", label=pruner)
+        chart.set(xscale="log", yscale="log", xlabel="trials", ylabel="should_prune(), wall ms")
+        chart.set_title(title, size=10)
+    figure.legend(*charts.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.savefig(path, format="svg")
+
+
+def _title(row: dict[str, Any]) -> str:
+    return f"{row['storage']}, {row['unfinished']} unfinished"
 
 
 def main(arguments: list[str] | None = None) -> None:

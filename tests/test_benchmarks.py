@@ -57,7 +57,7 @@ def test_prune_cost_writes_its_figures(tmp_path: Path, capsys: pytest.CaptureFix
         "wall_ms",
         "cpu_ms",
     }
-    assert picture.read_text().startswith("<svg")
+    assert "<svg" in picture.read_text()
     assert "DeadlinePruner" in printed.out and not printed.err
 
 
