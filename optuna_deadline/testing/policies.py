@@ -38,26 +38,36 @@ _often = settings(
 )
 
 
+# Made once: to make a strategy takes longer than to draw from it.
+_STATE = st.sampled_from(_STATES)
+_STEPS = st.integers(0, 20)
+_SCORE = st.one_of(st.floats(-10, 10), st.just(-math.inf))
+_CURVE = st.lists(_SCORE, min_size=1, max_size=4)
+_PACE = st.floats(0.5, 2)
+_SLOTS = st.sampled_from([1, 1, 2, 4])
+_CHANGED = st.floats(0, 100)
+_HORIZON = st.sampled_from([None, 20, 81])
+_STEP_SECONDS = st.sampled_from([None, 0.5, 3.0])
+
+
 @st.composite
 def trial_views(draw: st.DrawFn, number: int) -> TrialView:
     """A trial in any state, diverged ones and ones without a report included."""
-    state = draw(st.sampled_from(_STATES))
-    steps = draw(st.integers(0, 20)) if state != "ready" else 0
-    scores = st.one_of(st.floats(-10, 10), st.just(-math.inf))
+    state = draw(_STATE)
+    steps = draw(_STEPS) if state != "ready" else 0
     # Few values that come again and again: ties are what rules are wrong about.
-    curve = draw(st.lists(scores, min_size=1, max_size=4))
-    pace = draw(st.floats(0.5, 2))
+    curve, pace = (draw(_CURVE), draw(_PACE)) if steps else ([], 0.0)
     reports = tuple(
         Report(step, curve[step % len(curve)], 1.0 + step * pace) for step in range(steps)
     )
     return TrialView(
         number=number,
         state=state,
-        slots=draw(st.sampled_from([1, 1, 2, 4])) if state == "running" else 0,
+        slots=draw(_SLOTS) if state == "running" else 0,
         reports=reports,
-        changed=draw(st.floats(0, 100)),
-        horizon=draw(st.sampled_from([None, 20, 81])),
-        step_seconds=draw(st.sampled_from([None, 0.5, 3.0])) if reports else None,
+        changed=draw(_CHANGED),
+        horizon=draw(_HORIZON),
+        step_seconds=draw(_STEP_SECONDS) if reports else None,
     )
 
 

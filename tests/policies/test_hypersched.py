@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.overheads import Overhead
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import (
@@ -19,6 +22,7 @@ from optuna_deadline.policies import (
     Snapshot,
     TrialView,
 )
+from optuna_deadline.policies.dealing import ALLOCATORS
 from optuna_deadline.testing.policies import PolicyTestCase, snapshots
 
 POLICY = HyperSched()
@@ -156,3 +160,76 @@ def test_only_so_many_paused_trials_are_kept() -> None:
     plan = POLICY.plan(snapshot(leader, *paused, left=20, slots=2))
     retired = [number for number, order in plan.orders.items() if isinstance(order, Retire)]
     assert len(retired) > 40 and max(retired) < 59
+
+
+def heirs() -> list[TrialView]:
+    """The winners are done; eight that they beat wait at the same rung."""
+    done = [trial(90 + n, [0.9] * 60, "complete") for n in range(8)]
+    return [*done, *(trial(n, [n / 100] * 20, "paused") for n in range(8))]
+
+
+def test_the_best_of_the_rest_take_the_pool_of_survivors_that_ended() -> None:
+    plan = POLICY.plan(snapshot(*heirs(), left=12, slots=4, speedup=LINEAR))
+    sizes = {n: order.slots for n, order in plan.orders.items() if isinstance(order, Run)}
+    assert not plan.gate_open and sizes == {7: 2, 6: 2}  # a quarter of those that are left
+
+
+def test_the_last_of_the_rest_holds_the_pool() -> None:
+    rest = [view for view in heirs() if view.number >= 90 or view.number == 3]
+    plan = POLICY.plan(snapshot(*rest, left=12, slots=4, speedup=LINEAR))
+    assert isinstance(plan.orders[3], Run) and plan.orders[3].slots == 4
+
+
+def test_newcomers_come_again_where_the_whole_pool_could_still_train_one() -> None:
+    # 80 steps of 1 s on eight slots, a first report and its start-up.
+    for left, is_open in ((13.0, True), (11.0, False)):
+        plan = POLICY.plan(snapshot(*heirs(), left=left, speedup=LINEAR))
+        assert plan.gate_open is is_open
+
+
+@pytest.mark.parametrize(
+    ("allocator", "shares"),
+    [("uniform", [3, 3, 2]), ("top_job", [6, 1, 1]), ("softmax", [4, 2, 2])],
+)
+def test_allocators_deal_as_hyperscheds_own_code_deals(allocator: str, shares: list[int]) -> None:
+    deal = ALLOCATORS[allocator]
+    assert deal([0.9, 0.8, 0.3], range(1, 9), 8) == shares
+
+
+@given(
+    st.sampled_from(sorted(ALLOCATORS)),
+    st.lists(st.one_of(st.floats(-5, 5), st.just(-math.inf)), min_size=1, max_size=8),
+    st.sets(st.integers(2, 8)),
+    st.integers(0, 8),
+)
+def test_an_allocator_deals_useful_sizes_and_no_more_than_there_is(
+    allocator: str, scores: list[float], sizes: set[int], more: int
+) -> None:
+    useful = sorted({1, *sizes})
+    shares = ALLOCATORS[allocator](sorted(scores, reverse=True), useful, len(scores) + more)
+    assert sum(shares) <= len(scores) + more and set(shares) <= set(useful)
+    assert len(shares) == len(scores)
+
+
+def test_an_unknown_allocator_is_refused_in_words() -> None:
+    with pytest.raises(DeadlineError, match=r"softmax, top_job, uniform.*'fair'"):
+        HyperSched(allocator="fair")
+
+
+def test_parts_can_be_left_out() -> None:
+    late = trial(0, [0.5] * 10)
+    assert HyperSched(gate=False).plan(snapshot(late, left=39)).gate_open
+    early, other = trial(0, [0.5, 0.5, 0.95]), trial(1, [0.7, 0.7])
+    plan = HyperSched(retroactive=False).plan(snapshot(early, other))
+    assert isinstance(plan.orders[0], Run)
+    view = snapshot(
+        trial(0, [0.9] * 8), left=18, slots=2, overhead=Overhead(8.0, 0.0), speedup=Speedup()
+    )
+    order = HyperSched(weigh_overhead=False).plan(view).orders[0]
+    assert isinstance(order, Run) and order.slots == 2
+
+
+class TestWithoutItsParts(PolicyTestCase):
+    @pytest.fixture
+    def policy(self) -> Policy:
+        return HyperSched(allocator="top_job", gate=False, retroactive=False, weigh_overhead=False)

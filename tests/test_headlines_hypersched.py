@@ -1,0 +1,35 @@
+"""HyperSched's headlines: every row is there, with its fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.headlines import hypersched
+from benchmarks.headlines.hypersched_runs import SLOTS, Case, allocation
+from benchmarks.headlines.rows import Options
+from benchmarks.measuring import Progress
+
+
+def test_every_row_is_there_with_its_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hypersched, "PAPER", {300.0: hypersched.PAPER[900.0]})
+    monkeypatch.setattr(hypersched, "_MIDDLE", 300.0)
+    monkeypatch.setattr(hypersched, "QUICK_SEEDS", 2)
+    options = Options(None, quick=True, jobs=1, pictures=tmp_path, progress=Progress())
+    rows = list(hypersched.rows(options))
+    assert len({row.name for row in rows}) == len(rows) == 3 + 2 + 3 + 1
+    for row in rows:
+        assert row.system == "hypersched" and row.target and row.note
+        assert row.ours is not None
+    assert rows[0].paper == pytest.approx(0.046)
+    for picture in ("hypersched-accuracy.svg", "hypersched-allocation.svg"):
+        assert "<svg" in (tmp_path / picture).read_text()
+
+
+def test_no_more_slots_are_held_than_there_are() -> None:
+    held = allocation(Case("hypersched", "climbing", 0, 300.0))
+    for _, _, begin, _ in held:
+        assert sum(slots for _, slots, b, e in held if b <= begin < e) <= SLOTS
