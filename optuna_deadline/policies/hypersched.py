@@ -174,7 +174,7 @@ class HyperSched(Resources):
         if gain <= WORTHWHILE:
             words = f"growing to {share} would gain {gain:.2f}x after {lost:.1f} s overhead"
             return Move(trial.slots, _moves(trial, trial.slots, words))
-        if snapshot.now - trial.changed < self.recharge * lost:
+        if snapshot.now - trial.changed < self.recharge * snapshot.overhead.total:
             words = _moves(trial, trial.slots, f"grows to {share} after a while")
             return Move(trial.slots, words, held_back=True)
         part = left / max(snapshot.deadline - snapshot.started, 1e-9)
