@@ -134,19 +134,7 @@ class _Round:
         free = usable
         ahead = self._means.steps[self._rung + 1 : self._rung + 2] or (math.inf,)
         going_on = [t for t in self._through if t.running and t.step < ahead[0]]
-        best = {
-            t.number for t in self._through[: len(self._through) // self._means.reduction_factor]
-        }
-        for trial in [t for t in self._behind if t.running]:
-            share = min(size, free)
-            if share:
-                orders[trial.number] = Run(share, words)
-                free -= share
-        for trial in going_on:
-            if trial.number in best and trial.slots <= free:
-                orders[trial.number] = Run(trial.slots, "goes on: among the best so far")
-                free -= trial.slots
-        for trial in [t for t in self._behind if t.number not in orders]:
+        for trial in self._behind:
             share = min(size, free)
             if share:
                 orders[trial.number] = Run(share, words)
