@@ -50,7 +50,7 @@ class Worker(threading.Thread):
         self._woken = threading.Event()
         self._listener = Listener(engine, POOL, me, self._woken.set) if listen else None
         self._held: dict[int, Grant] = {}
-        self._slots = [s.id for s in self._table.slots() if s.provider == me]
+        self._slots = [s.id for s in self._table.slots() if me in s.offered_by]
 
     def run(self) -> None:
         """Renew and poll until all is done."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,9 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.ends import find_winner
 from optuna_deadline.planning.ledger import Ledger
 from optuna_deadline.planning.planner import Planner, PlannerThread
+from optuna_deadline.planning.pool import PoolLeader
 from optuna_deadline.planning.trials import OptunaTrials
+from optuna_deadline.policies import EvenDivider
 from optuna_deadline.pruners import DeadlinePruner
 from optuna_deadline.terms import Terms
 from optuna_deadline.workers.agent import Agent
@@ -82,6 +85,7 @@ def run(
     budget: BudgetLike | None = None,
     price: PriceLike | None = None,
     pool: str | None = None,
+    weight: float | None = None,
     checkpoints: str | Path | None = None,
     table: str | None = None,
 ) -> Result:
@@ -109,7 +113,10 @@ def run(
             policy then says how many of the slots on offer are used and paid for.
         price: Of a slot for an hour, as 0.9; or a :class:`~optuna_deadline.Price`, which says too
             how the bill is rounded.
-        pool: Name of the pool of slots; the study's name by default.
+        pool: Name of the pool of slots, the study's name by default. Studies that name the same
+            pool share the slots of each host on which both have workers.
+        weight: How many times as many slots the study may have as one of weight 1, from now on;
+            None leaves it, 1 at first.
         checkpoints: Folder for checkpoints, "optuna_deadline_checkpoints" by default.
         table: A database for the table, where the study's storage is not SQL.
 
@@ -132,7 +139,7 @@ def run(
         extend=extend, table=table, budget=make_budget(budget, price),
     )  # fmt: skip
     worker = ElasticWorker(
-        study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool,
+        study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool, weight=weight,
         checkpoints=checkpoints, table=table, policy=policy,
     )  # fmt: skip
     return worker.run()
@@ -168,6 +175,17 @@ def agree(
     return found
 
 
+def check_weight(weight: float | None) -> float | None:
+    """A study's weight in its pool, if it is one.
+
+    Raises:
+        DeadlineError: It is no positive number.
+    """
+    if weight is not None and not (isinstance(weight, (int, float)) and 0 < weight < math.inf):
+        raise DeadlineError(f"weight must be a positive number such as 2, but got {weight!r}.")
+    return weight
+
+
 class ElasticWorker:
     """An agent and a planner for one study in this process; see :func:`run` for the arguments."""
 
@@ -180,6 +198,7 @@ class ElasticWorker:
         cpus: int | None = None,
         gpus: str | int | None = None,
         pool: str | None = None,
+        weight: float | None = None,
         checkpoints: str | Path | None = None,
         table: str | None = None,
         policy: choice.PolicyLike | None = None,
@@ -198,6 +217,7 @@ class ElasticWorker:
         self._ledger = None if terms.budget is None else Ledger(self.table, terms.budget)
         self._source = source_of(objective)
         self._offer = make_offer(gpus, cpus)
+        self._weight = check_weight(weight)
         self._policy = choice.make(_same_policy(study, terms, policy), terms.parameters)
         self._folder = Path(checkpoints or CHECKPOINTS).resolve() / study.study_name
 
@@ -213,6 +233,7 @@ class ElasticWorker:
             self._offer,
             self._folder,
             poll=poll,
+            weight=self._weight,
             replan=lambda: thread.wake(),
         )
         planner = Planner(
@@ -224,7 +245,9 @@ class ElasticWorker:
             me=agent.id,
             purse=self._ledger,
         )
-        thread = PlannerThread(planner, max(0.5, poll), agent.wake, DATABASE_AWAY)
+        leader = PoolLeader(self.table, EvenDivider(), agent.id)
+        ticks = (leader.tick, planner.tick)
+        thread = PlannerThread(ticks, max(0.5, poll), agent.wake, DATABASE_AWAY)
         try:
             agent.register()
             thread.start()

@@ -69,7 +69,12 @@ def unsettled(engine: sa.Engine) -> list[str]:
 def offered_devices(engine: sa.Engine) -> dict[str, int]:
     """The slots, and the process numbers of the workers that offer them."""
     columns = (schema.slot.c.device, schema.worker.c.pid)
-    query = sa.select(*columns).join(schema.worker, schema.worker.c.id == schema.slot.c.provider)
+    offered = schema.slot.c.id == schema.offer.c.slot_id
+    query = (
+        sa.select(*columns)
+        .join(schema.offer, offered)
+        .join(schema.worker, schema.worker.c.id == schema.offer.c.worker)
+    )
     with engine.connect() as connection:
         return {row.device: row.pid for row in connection.execute(query)}
 

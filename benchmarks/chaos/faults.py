@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from benchmarks.chaos.databases import Database, Postgres
 from benchmarks.chaos.fleet import Fleet, Member
 from benchmarks.chaos.worker import GRACE, TTL
-from optuna_deadline.allocation.schema import leader, worker
+from optuna_deadline.allocation.schema import tenant, worker
 from optuna_deadline.testing.proxy import Proxy
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ class Faults:
         self._later(_LONG, lambda: each(self._fleet.thaw, pids))
 
     def _with_planner(self, kill: Callable[[int, int], None] | None) -> None:
-        query = sa.select(worker.c.pid).join(leader, leader.c.holder == worker.c.id)
+        query = sa.select(worker.c.pid).join(tenant, tenant.c.planner == worker.c.id)
         with self._engine.connect() as connection:
             pid = self._rng.choice([row.pid for row in connection.execute(query)])
         everyone = [*self._fleet.members, *self._fleet.ghosts]

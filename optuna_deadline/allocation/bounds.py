@@ -22,19 +22,22 @@ _QUEUE = 60.0
 _SINCE_17 = (17,)
 
 
-def begin_bounded(connection: sa.Connection, *, statement: float = _STATEMENT) -> float:
+def begin_bounded(
+    connection: sa.Connection, *, statement: float = _STATEMENT, idle: float = FROZEN
+) -> float:
     """Set the limits of the transaction that begins, and read the database's time.
 
     Args:
         connection: In a transaction that has done nothing yet.
         statement: Seconds for each statement; migrations need more.
+        idle: Seconds between two statements, likewise.
     """
     if connection.dialect.name != "postgresql":
         return float(connection.execute(sa.select(database_now())).scalar_one())
     limits = {
         "lock_timeout": _LOCK,
         "statement_timeout": statement,
-        "idle_in_transaction_session_timeout": FROZEN,
+        "idle_in_transaction_session_timeout": idle,
     }
     version = connection.dialect.server_version_info
     if version and version >= _SINCE_17:

@@ -14,11 +14,12 @@ from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.notices import notify
 from optuna_deadline.allocation.records import Grant, Renewal
 from optuna_deadline.allocation.schema import (
-    leader,
+    offer,
     pool,
     segment,
     slot,
     study,
+    tenant,
     trial,
     worker,
 )
@@ -31,8 +32,8 @@ def acquire(
     """Take a gang's slots for a trial that the plan wants here: all of them or none.
 
     Returns:
-        The grant, or None where the plan has changed, somebody holds a slot or the trial, or the
-        study's deadline or the end of its money has passed.
+        The grant, or None where the plan has changed, somebody holds a slot or the trial, a slot
+        is lent to another study, or the study's deadline or the end of its money has passed.
     """
     wanted = tx.execute(
         sa.select(trial)
@@ -52,7 +53,12 @@ def acquire(
         return None
     rows = tx.rows(
         sa.select(slot)
-        .where(slot.c.id.in_(sorted(slot_ids)), slot.c.provider == me, slot.c.holder.is_(None))
+        .where(
+            slot.c.id.in_(sorted(slot_ids)),
+            slot.c.id.in_(sa.select(offer.c.slot_id).where(offer.c.worker == me)),
+            slot.c.lent_to == tx.study_id,
+            slot.c.holder.is_(None),
+        )
         .order_by(slot.c.id)
         .with_for_update()
     )
@@ -100,7 +106,7 @@ def acquire(
 
 def renew(tx: Transaction, me: str, held: Collection[tuple[int, int]], ttl: float) -> Renewal:
     """Renew the worker's own lease and those of its slots, by holder and fence alone."""
-    offers = sa.select(sa.func.count()).where(slot.c.provider == me).scalar_subquery()
+    offers = sa.select(sa.func.count()).where(offer.c.worker == me).scalar_subquery()
     found = tx.execute(
         sa.update(worker)
         .where(worker.c.id == me)
@@ -167,17 +173,30 @@ def release(
         tx.event("release", number=grant.number, slot=row.id, fence=row.fence, worker=me)
     end_segment(tx, tx.study_id, grant.number, grant.fence, ended, stop)
     tx.event(outcome, number=grant.number, fence=grant.fence, worker=me, reason=ended)
-    notify(tx, _who_waits(tx, grant.number))
+    notify(tx, _who_waits(tx, grant.number, [row.id for row in freed]))
     return True
 
 
-def _who_waits(tx: Transaction, number: int) -> list[str | None]:
-    """The planner, and the worker that is to have the trial next."""
-    planner = sa.select(leader.c.holder).where(leader.c.pool == tx.pool)
+def _who_waits(tx: Transaction, number: int, freed: list[int]) -> list[str | None]:
+    """The planner, the trial's next worker, and other studies' to which the slots are lent."""
+    planner = sa.select(tenant.c.planner).where(
+        tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id
+    )
     heir = sa.select(trial.c.desired_worker).where(
         trial.c.study_id == tx.study_id, trial.c.number == number
     )
-    return list(tx.execute(sa.union_all(planner, heir)).scalars())
+    others = (
+        sa.select(worker.c.id)
+        .join(offer, offer.c.worker == worker.c.id)
+        .join(slot, slot.c.id == offer.c.slot_id)
+        .where(
+            slot.c.id.in_(freed),
+            slot.c.lent_to != tx.study_id,
+            worker.c.study_id == slot.c.lent_to,
+            worker.c.state == "live",
+        )
+    )
+    return list(tx.execute(sa.union_all(planner, heir, others)).scalars())
 
 
 def disown(tx: Transaction, me: str, number: int, fence: int) -> bool:

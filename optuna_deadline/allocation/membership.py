@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.bounds import wait_in_line
 from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.records import Slot, Worker
-from optuna_deadline.allocation.schema import leader, pool, slot, worker
+from optuna_deadline.allocation.schema import leader, offer, pool, slot, tenant, worker
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.errors import DeadlineError
 
@@ -18,13 +19,22 @@ _SLOT = (
     slot.c.host,
     slot.c.device,
     slot.c.pool,
-    slot.c.provider,
+    slot.c.lent_to,
     slot.c.fence,
     slot.c.holder,
+    slot.c.study_id,
     slot.c.number,
     slot.c.lease,
 )
-_WORKER = (worker.c.id, worker.c.pool, worker.c.host, worker.c.pid, worker.c.state, worker.c.lease)
+_WORKER = (
+    worker.c.id,
+    worker.c.pool,
+    worker.c.study_id,
+    worker.c.host,
+    worker.c.pid,
+    worker.c.state,
+    worker.c.lease,
+)
 
 
 _REGISTRATION = 0x0D_EAD_115
@@ -54,17 +64,26 @@ def ensure_pool(tx: Transaction, ttl: float, grace: float) -> tuple[float, float
 
 
 def register(
-    tx: Transaction, me: str, host: str, pid: int, devices: Sequence[str], cpus: int, ttl: float
+    tx: Transaction,
+    me: str,
+    host: str,
+    pid: int,
+    devices: Sequence[str],
+    cpus: int,
+    ttl: float,
+    weight: float | None = None,
 ) -> list[Slot]:
-    """Join the pool: a worker row, and a slot row for each device and CPU share.
+    """Join the pool: a worker row, the study's place in the pool, a slot row for each device.
 
-    A GPU is named by the caller; a CPU share takes the lowest number that no live worker of the
-    host offers. Again by the same worker, after a lost answer or a long silence, it keeps what
-    nobody took.
+    A slot belongs to its host. Workers of different studies may offer it, if they name the same
+    pool; two of one study may not. A GPU is named by the caller; a CPU share takes the lowest
+    number that is not refused. A slot that no other live worker offers is lent to the newcomer's
+    study; the pool's leader lends it on. Again by the same worker, after a lost answer or a long
+    silence, it keeps what no rival took.
 
     Raises:
-        DeadlineError: A device is offered by another live worker, or the SQLite file is used from
-            a second host.
+        DeadlineError: A device is offered by a rival, or the SQLite file is used from a second
+            host.
     """
     everywhere = {row.id: row for row in _live(tx)}
     if tx.connection.dialect.name == "sqlite":
@@ -74,16 +93,18 @@ def register(
                 f"SQLite serves one host only, and workers of {other!r} use this file; "
                 "use PostgreSQL to train on several hosts."
             )
-    known = {row.device: row for row in tx.rows(sa.select(*_SLOT).where(slot.c.host == host))}
-    mine = {name for name, row in known.items() if row.provider == me}
-    taken = {name for name, row in known.items() if row.provider in everywhere} - mine
-    for name in devices:
-        if name in taken:
-            row = known[name]
-            raise taken_already(name, host, tx.pool, everywhere[row.provider])
-    shares = (f"cpu:{index}" for index in range(len(known) + cpus))
-    free = sorted((name for name in shares if name not in taken), key=lambda n: n not in mine)
-    free = free[:cpus]
+    known = {
+        row.device: row.id
+        for row in tx.rows(sa.select(slot.c.id, slot.c.device).where(slot.c.host == host))
+    }
+    offers = _offers(tx, known.values())
+    names = choose(
+        {name: [everywhere[w] for w in offers[i] if w in everywhere] for name, i in known.items()},
+        {name for name, i in known.items() if me in offers[i]},
+        devices,
+        cpus,
+        Worker(me, tx.pool, tx.study_id, host, pid, "live", tx.now + ttl),
+    )
     tx.execute(sa.delete(worker).where(worker.c.id == me))
     tx.execute(
         sa.insert(worker).values(
@@ -97,19 +118,97 @@ def register(
             lease=tx.now + ttl,
         )
     )
-    for name in (*devices, *free):
-        if name in known:
+    join_pool(tx, weight)
+    for name in names:
+        if name not in known:
+            known[name] = tx.execute(
+                sa.insert(slot)
+                .values(host=host, device=name, pool=tx.pool, fence=0, lent_to=tx.study_id)
+                .returning(slot.c.id)
+            ).scalar_one()
+        elif not any(w in everywhere for w in offers[known[name]] if w != me):
             tx.execute(
                 sa.update(slot)
-                .where(slot.c.id == known[name].id)
-                .values(provider=me, pool=tx.pool)
+                .where(slot.c.id == known[name])
+                .values(pool=tx.pool, lent_to=tx.study_id)
             )
-            continue
-        tx.execute(
-            sa.insert(slot).values(host=host, device=name, pool=tx.pool, provider=me, fence=0)
+        _offer(tx, me, known[name])
+    tx.event("register", worker=me, host=host, devices=names)
+    return [row for row in slots(tx) if me in row.offered_by]
+
+
+def choose(
+    offered: Mapping[str, Sequence[Worker]],
+    mine: Set[str],
+    devices: Sequence[str],
+    cpus: int,
+    me: Worker,
+) -> list[str]:
+    """The devices that a worker may offer, by name: those it names and so many CPU shares.
+
+    Args:
+        offered: The host's devices, and which live workers offer them.
+        mine: Those that this worker offered before; they are kept first.
+        devices: GPUs that it names.
+        cpus: How many CPU shares it wants.
+        me: The worker.
+
+    Raises:
+        DeadlineError: A device that it names is offered by a rival.
+    """
+
+    def rival(name: str) -> Worker | None:
+        others = (row for row in offered.get(name, ()) if row.id != me.id)
+        return next(
+            (row for row in others if row.pool != me.pool or row.study_id == me.study_id), None
         )
-    tx.event("register", worker=me, host=host, devices=[*devices, *free])
-    return [row for row in slots(tx) if row.provider == me]
+
+    for name in devices:
+        if (other := rival(name)) is not None:
+            raise taken_already(name, me.host, me.pool, other)
+    shares = (f"cpu:{index}" for index in range(len(offered) + cpus))
+    free = sorted((name for name in shares if rival(name) is None), key=lambda n: n not in mine)
+    return [*devices, *free[:cpus]]
+
+
+def join_pool(tx: Transaction, weight: float | None) -> None:
+    """Give the study its place in the pool; a weight that is named replaces the one before."""
+    place = (tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id)
+    if tx.execute(sa.select(tenant.c.term).where(*place)).first() is None:
+        tx.execute(
+            sa.insert(tenant).values(
+                pool=tx.pool,
+                study_id=tx.study_id,
+                weight=1.0 if weight is None else weight,
+                joined=tx.now,
+                term=0,
+                expires=0.0,
+                live=0,
+                done=0.0,
+                served=0.0,
+                entitled=0.0,
+                counted=tx.now,
+            )
+        )
+    elif weight is not None:
+        tx.execute(sa.update(tenant).where(*place).values(weight=weight))
+
+
+def _offers(tx: Transaction, slot_ids: Iterable[int]) -> dict[int, list[str]]:
+    """Who offers slots, dead workers among them."""
+    found: dict[int, list[str]] = {slot_id: [] for slot_id in slot_ids}
+    for row in tx.rows(sa.select(offer).where(offer.c.slot_id.in_(found))):
+        found[row.slot_id].append(row.worker)
+    return found
+
+
+def _offer(tx: Transaction, me: str, slot_id: int) -> None:
+    """Offer a slot; what a dead rival offered is no longer its own, should it wake."""
+    rivals = sa.select(worker.c.id).where(
+        sa.or_(worker.c.pool != tx.pool, worker.c.study_id == tx.study_id)
+    )
+    tx.execute(sa.delete(offer).where(offer.c.slot_id == slot_id, offer.c.worker.in_(rivals)))
+    tx.execute(sa.insert(offer).values(worker=me, slot_id=slot_id))
 
 
 def taken_already(name: str, host: str, pool: str, other: Worker) -> DeadlineError:
@@ -142,17 +241,43 @@ def _live(tx: Transaction, *where: sa.ColumnElement[bool]) -> list[Worker]:
 
 
 def slots(tx: Transaction) -> list[Slot]:
-    """The pool's slots, whoever offers them."""
+    """The pool's slots, and which live workers offer them."""
+    offers = (
+        sa.select(offer.c.slot_id, offer.c.worker)
+        .join(worker, worker.c.id == offer.c.worker)
+        .where(worker.c.pool == tx.pool)
+        .order_by(worker.c.registered, worker.c.id)
+    )
+    live = {row.id for row in live_workers(tx)}
+    offered: dict[int, list[str]] = {}
+    for row in tx.rows(offers):
+        if row.worker in live:
+            offered.setdefault(row.slot_id, []).append(row.worker)
     found = tx.rows(sa.select(*_SLOT).where(slot.c.pool == tx.pool).order_by(slot.c.id))
-    return [Slot(*row) for row in found]
+    return [replace(Slot(*row), offered_by=tuple(offered.get(row.id, ()))) for row in found]
+
+
+def free_slots(tx: Transaction, me: str) -> list[int]:
+    """Slots that the worker may acquire now."""
+    query = (
+        sa.select(slot.c.id)
+        .join(offer, offer.c.slot_id == slot.c.id)
+        .where(offer.c.worker == me, slot.c.lent_to == tx.study_id, slot.c.holder.is_(None))
+    )
+    return [row.id for row in tx.rows(query.order_by(slot.c.id))]
 
 
 def leave(tx: Transaction, me: str) -> None:
-    """Say goodbye: the leadership is handed on at once."""
+    """Say goodbye: what it led and planned is handed on at once."""
     tx.execute(sa.update(worker).where(worker.c.id == me).values(state="left", lease=tx.now))
     tx.execute(
         sa.update(leader)
         .where(leader.c.pool == tx.pool, leader.c.holder == me)
         .values(holder=None, expires=tx.now)
+    )
+    tx.execute(
+        sa.update(tenant)
+        .where(tenant.c.pool == tx.pool, tenant.c.planner == me)
+        .values(planner=None, expires=tx.now)
     )
     tx.event("leave", worker=me)

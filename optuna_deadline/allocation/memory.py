@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from optuna_deadline.allocation.membership import taken_already
+from optuna_deadline.allocation.membership import choose
 from optuna_deadline.allocation.memory_leases import MemoryLeases
 from optuna_deadline.allocation.memory_state import (
     MemoryPool,
     MemoryState,
     MemoryStudy,
+    MemoryTenant,
     changed,
 )
 from optuna_deadline.allocation.records import Grant, ReportRow, Slot, Worker
@@ -35,6 +36,7 @@ class MemoryTable(MemoryLeases):
         ttl: Seconds that a lease lives without renewal; the pool's first worker fixes it.
         grace: Seconds after a lease's end before anybody may reap it.
         state: The rows of another table, to share its slots and studies.
+        name: The study's name.
     """
 
     def __init__(
@@ -48,53 +50,66 @@ class MemoryTable(MemoryLeases):
         ttl: float = TTL,
         grace: float = GRACE,
         state: MemoryState | None = None,
+        name: str | None = None,
     ) -> None:
         super().__init__(state or MemoryState(), pool, study_id, ttl, grace, now)
         with self._lock:
-            self.state.studies.setdefault(study_id, MemoryStudy(started, deadline))
+            name = name or f"study {study_id}"
+            self.state.studies.setdefault(study_id, MemoryStudy(name, started, deadline))
 
     # Membership.
 
     def register(
-        self, me: str, host: str, pid: int, devices: Sequence[str], cpus: int
+        self,
+        me: str,
+        host: str,
+        pid: int,
+        devices: Sequence[str],
+        cpus: int,
+        weight: float | None = None,
     ) -> list[Slot]:
         """Join the pool with devices and CPU shares."""
         with self._lock:
             now, state = self.now(), self.state
             law = state.pools.setdefault(self.pool, MemoryPool(self.ttl, self.grace))
             self.ttl, self.grace = law.ttl, law.grace
-            names = self._choose(me, host, devices, cpus, now)
-            state.workers[me] = Worker(me, self.pool, host, pid, "live", now + self.ttl)
-            state.worked_on[me] = self.study_id
+            worker = Worker(me, self.pool, self.study_id, host, pid, "live", now + self.ttl)
+            live = {row.id: row for row in self._live(now)}
+            known = {row.device: row.id for row in state.slots.values() if row.host == host}
+            offers = {name: state.offers[slot_id] for name, slot_id in known.items()}
+            offered = {n: [live[w] for w in names if w in live] for n, names in offers.items()}
+            mine = {name for name, names in offers.items() if me in names}
+            names = choose(offered, mine, devices, cpus, worker)
+            state.drop_worker(me)
+            state.workers[me] = worker
+            place = state.tenants.setdefault(
+                (self.pool, self.study_id), MemoryTenant(1.0, now, now)
+            )
+            place.weight = place.weight if weight is None else weight
             for name in names:
-                self._offer(me, host, name)
+                others = [row for row in offered.get(name, ()) if row.id != me]
+                self._offer(worker, name, known.get(name), taken_over=not others)
             self._event("register", worker=me, host=host, devices=names)
-            return [row for row in self.slots() if row.provider == me]
+            return [row for row in self.slots() if me in row.offered_by]
 
-    def _choose(
-        self, me: str, host: str, devices: Sequence[str], cpus: int, now: float
-    ) -> list[str]:
-        live = {row.id: row for row in self._live(now)}
-        known = {row.device: row for row in self.state.slots.values() if row.host == host}
-        mine = {name for name, row in known.items() if row.provider == me}
-        taken = {name for name, row in known.items() if row.provider in live} - mine
-        for name in devices:
-            if name in taken:
-                raise taken_already(name, host, self.pool, live[known[name].provider])
-        shares = (f"cpu:{index}" for index in range(len(known) + cpus))
-        free = sorted((name for name in shares if name not in taken), key=lambda n: n not in mine)
-        return [*devices, *free[:cpus]]
-
-    def _offer(self, me: str, host: str, name: str) -> None:
-        for row in self.state.slots.values():
-            if (row.host, row.device) == (host, name):
-                self.state.slots[row.id] = changed(row, provider=me, pool=self.pool)
-                return
-        new = len(self.state.slots) + 1
-        self.state.slots[new] = Slot(new, host, name, self.pool, me, 0, None, None, None)
+    def _offer(self, me: Worker, name: str, slot_id: int | None, *, taken_over: bool) -> None:
+        """Offer a slot; what a dead rival offered is no longer its own, should it wake."""
+        state = self.state
+        if slot_id is None:
+            slot_id = len(state.slots) + 1
+            state.slots[slot_id] = Slot(
+                slot_id, me.host, name, me.pool, me.study_id, 0, None, None, None, None
+            )
+            state.offers[slot_id] = []
+        elif taken_over:
+            row = state.slots[slot_id]
+            state.slots[slot_id] = changed(row, pool=me.pool, lent_to=me.study_id)
+        workers = [state.workers[other] for other in state.offers[slot_id]]
+        kept = [w.id for w in workers if w.pool == me.pool and w.study_id != me.study_id]
+        state.offers[slot_id] = [*kept, me.id]
 
     def leave(self, me: str) -> None:
-        """Leave the pool; the leadership is handed on at once."""
+        """Leave the pool; what it led and planned is handed on at once."""
         with self._lock:
             now, pool = self.now(), self._pool
             if me in self.state.workers:
@@ -102,6 +117,9 @@ class MemoryTable(MemoryLeases):
                 self.state.workers[me] = gone
             if pool is not None and pool.leader == me:
                 pool.leader, pool.expires = None, now
+            place = self._tenant
+            if place is not None and place.planner == me:
+                place.planner, place.expires = None, now
             self._event("leave", worker=me)
 
     # Fenced writes of a running segment.

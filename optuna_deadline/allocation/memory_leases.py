@@ -31,7 +31,7 @@ class MemoryLeases(MemoryPlans):
                 return None
             slots = self.state.slots
             rows = [slots[slot_id] for slot_id in sorted(set(slot_ids)) if slot_id in slots]
-            rows = [row for row in rows if row.provider == me and row.holder is None]
+            rows = [row for row in rows if self._may_take(me, row)]
             if len(rows) != len(slot_ids):
                 return None
             return self._grant(me, number, rows, now)
@@ -44,10 +44,14 @@ class MemoryLeases(MemoryPlans):
         line = self._put(before, owner=me, state="running", fence=before.fence + 1)
         for row in rows:
             held = changed(
-                row, holder=me, number=number, fence=row.fence + 1, lease=now + self.ttl
+                row,
+                holder=me,
+                study_id=self.study_id,
+                number=number,
+                fence=row.fence + 1,
+                lease=now + self.ttl,
             )
             self.state.slots[row.id] = held
-            self.state.held_for[row.id] = self.study_id
             self._event("acquire", number=number, slot=row.id, fence=held.fence, worker=me)
         size = len(rows)
         study.running[number, line.fence] = SegmentRow(number, line.fence, size, now, *[None] * 7)
@@ -74,7 +78,7 @@ class MemoryLeases(MemoryPlans):
             for slot_id, _ in kept:
                 row = self.state.slots[slot_id]
                 self.state.slots[slot_id] = changed(row, lease=now + self.ttl)
-            offers = sum(row.provider == me for row in self.state.slots.values())
+            offers = sum(me in names for names in self.state.offers.values())
             known = me in self.state.workers
             return Renewal(now=now, kept=kept, offers=offers if known else None)
 
@@ -118,8 +122,7 @@ class MemoryLeases(MemoryPlans):
             held = [
                 row
                 for row in self.state.slots.values()
-                if (row.holder, row.number) == (me, number)
-                and self.state.held_for[row.id] == self.study_id
+                if (row.holder, row.study_id, row.number) == (me, self.study_id, number)
             ]
             slots = tuple((row.id, row.fence) for row in held)
             devices = tuple(row.device for row in held)
@@ -140,7 +143,6 @@ class MemoryLeases(MemoryPlans):
                 if row.lease is not None and row.lease + pool.grace < now
             ]
             for row in expired:
-                study_id = self.state.held_for[row.id]
                 freed = self._free(row.id)
                 self._event(
                     "reap",
@@ -148,7 +150,7 @@ class MemoryLeases(MemoryPlans):
                     slot=row.id,
                     fence=freed.fence,
                     worker=row.holder,
-                    study_id=study_id,
+                    study_id=row.study_id,
                 )
             self._free_orphans()
             for worker in list(self.state.workers.values()):

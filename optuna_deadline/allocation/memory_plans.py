@@ -1,12 +1,13 @@
-"""The planner's transitions in memory, and the guards that every transition uses."""
+"""The leader's and the planners' transitions in memory, and the guards that all of them use."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from optuna_deadline.allocation.memory_readings import MemoryReadings
-from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, changed
-from optuna_deadline.allocation.records import Assignment, Desired, Event, Grant, Slot
+from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, MemoryTenant, changed
+from optuna_deadline.allocation.plans import stand
+from optuna_deadline.allocation.records import Assignment, Claim, Desired, Event, Grant, Slot
 from optuna_deadline.errors import LeaseLost
 
 
@@ -14,23 +15,70 @@ class MemoryPlans(MemoryReadings):
     """Elections, plans, ends of trials."""
 
     def elect(self, me: str) -> int | None:
-        """Become or stay the planner; returns the term."""
+        """Become or stay the study's planner; returns the term."""
+        with self._lock:
+            now, place = self.now(), self._tenant
+            if place is None:
+                return None
+            won = stand(place.planner, place.term, place.expires, me, now, self.ttl)
+            if won is None:
+                return None
+            if won != place.term:
+                self._event("elect", worker=me, term=won)
+            place.planner, place.term, place.expires = me, won, now + self.ttl
+            return won
+
+    def _rule(self, me: str, term: int) -> MemoryTenant:
+        place = self._tenant
+        if place is None or (place.planner, place.term) != (me, term):
+            raise LeaseLost(f"Term {term} of study {self.study_id} is over.")
+        return place
+
+    def lead(self, me: str) -> int | None:
+        """Become or stay the pool's leader; returns the term."""
         with self._lock:
             now, pool = self.now(), self._pool
-            if pool is None or (pool.leader not in (None, me) and pool.expires >= now):
+            if pool is None:
                 return None
-            stays = pool.leader == me and pool.expires >= now
-            pool.leader, pool.expires = me, now + self.ttl
-            if not stays:
-                pool.term += 1
-                self._event("elect", worker=me, term=pool.term)
-            return pool.term
+            won = stand(pool.leader, pool.term, pool.expires, me, now, self.ttl)
+            if won is None:
+                return None
+            if won != pool.term:
+                self._event("lead", worker=me, term=won)
+            pool.leader, pool.term, pool.expires = me, won, now + self.ttl
+            return won
 
-    def _rule(self, me: str, term: int) -> MemoryPool:
+    def _lead(self, me: str, term: int) -> MemoryPool:
         pool = self._pool
         if pool is None or (pool.leader, pool.term) != (me, term):
             raise LeaseLost(f"Term {term} of pool {self.pool!r} is over.")
         return pool
+
+    def lend(
+        self,
+        me: str,
+        term: int,
+        lent: Mapping[int, int],
+        shares: Mapping[int, int],
+        fair: Mapping[int, float],
+    ) -> None:
+        """Lend slots to studies, and keep the accounts up to now."""
+        with self._lock:
+            self._lead(me, term)
+            now, slots = self.now(), self.state.slots
+            for (pool, study_id), place in self.state.tenants.items():
+                if pool == self.pool:
+                    place.served += (now - place.counted) * shares.get(study_id, 0)
+                    place.entitled += (now - place.counted) * fair.get(study_id, 0.0)
+                    place.counted = now
+            for slot_id in sorted(lent):
+                slots[slot_id] = changed(slots[slot_id], lent_to=lent[slot_id])
+                self._event("lend", slot=slot_id, term=term, worker=me, study_id=lent[slot_id])
+
+    def claim(self, me: str, term: int, said: Claim) -> None:
+        """Say what the study needs."""
+        with self._lock:
+            self._rule(me, term).claim = said
 
     def open_trial(self, me: str, term: int, number: int, trial_id: int) -> None:
         """Put a new Optuna trial on the table."""
@@ -62,8 +110,9 @@ class MemoryPlans(MemoryReadings):
     def write_plan(self, me: str, term: int, changes: Sequence[Assignment]) -> int:
         """Write what has changed in the plan; returns the epoch."""
         with self._lock:
-            pool, now = self._rule(me, term), self.now()
-            study = self._study
+            self._rule(me, term)
+            pool, study, now = self._pool, self._study, self.now()
+            assert pool is not None
             for line in changes:
                 known = None if study is None else study.trials.get(line.number)
                 if known is not None and known.alive:
@@ -162,17 +211,18 @@ class MemoryPlans(MemoryReadings):
 
     def _free(self, slot_id: int) -> Slot:
         row = self.state.slots[slot_id]
-        freed = changed(row, holder=None, lease=None, number=None, fence=row.fence + 1)
+        freed = changed(
+            row, holder=None, lease=None, study_id=None, number=None, fence=row.fence + 1
+        )
         self.state.slots[slot_id] = freed
-        self.state.held_for.pop(slot_id, None)
         return freed
 
     def _free_orphans(self) -> None:
         """Pause the trials of the pool's studies whose owner holds no slot for them any more."""
         workers = self.state.workers.values()
-        of_pool = {self.state.worked_on[row.id] for row in workers if row.pool == self.pool}
+        of_pool = {row.study_id for row in workers if row.pool == self.pool}
         held = {
-            (self.state.held_for[row.id], row.number, row.holder)
+            (row.study_id, row.number, row.holder)
             for row in self.state.slots.values()
             if row.holder is not None
         }

@@ -10,6 +10,7 @@ from optuna_deadline.allocation.memory_state import (
     MemoryPool,
     MemoryState,
     MemoryStudy,
+    MemoryTenant,
     changed,
 )
 from optuna_deadline.allocation.records import (
@@ -19,6 +20,7 @@ from optuna_deadline.allocation.records import (
     ReportRow,
     SegmentRow,
     Slot,
+    Tenant,
     Worker,
 )
 from optuna_deadline.checkpoints import Checkpoint
@@ -64,6 +66,10 @@ class MemoryReadings:
     def _pool(self) -> MemoryPool | None:
         return self.state.pools.get(self.pool)
 
+    @property
+    def _tenant(self) -> MemoryTenant | None:
+        return self.state.tenants.get((self.pool, self.study_id))
+
     def workers(self) -> list[Worker]:
         """The live workers."""
         with self._lock:
@@ -77,7 +83,38 @@ class MemoryReadings:
     def slots(self) -> list[Slot]:
         """All slots of the pool."""
         with self._lock:
-            return [row for row in self.state.slots.values() if row.pool == self.pool]
+            live = {row.id for row in self._live(self.now())}
+            found = []
+            for row in self.state.slots.values():
+                if row.pool == self.pool:
+                    offers = tuple([w for w in self.state.offers[row.id] if w in live])
+                    found.append(
+                        row if row.offered_by == offers else changed(row, offered_by=offers)
+                    )
+            return found
+
+    def free_slots(self, me: str) -> list[int]:
+        """Slots that the worker may acquire now."""
+        with self._lock:
+            return [row.id for row in self.state.slots.values() if self._may_take(me, row)]
+
+    def _may_take(self, me: str, row: Slot) -> bool:
+        mine = me in self.state.offers[row.id] and row.lent_to == self.study_id
+        return mine and row.holder is None
+
+    def tenants(self) -> list[Tenant]:
+        """The pool's studies that are not settled."""
+        with self._lock:
+            found = []
+            for (pool, study_id), place in sorted(self.state.tenants.items()):
+                study = self.state.studies[study_id]
+                if pool == self.pool and study.settled is None:
+                    row = Tenant(
+                        study_id, study.name, place.weight, place.joined, study.deadline,
+                        place.claim, place.served, place.entitled,
+                    )  # fmt: skip
+                    found.append(row)
+            return found
 
     def orders(self, me: str) -> Orders:
         """What the plan wants of one worker."""

@@ -7,7 +7,15 @@ import threading
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from optuna_deadline.allocation.records import Desired, Event, ReportRow, SegmentRow, Slot, Worker
+from optuna_deadline.allocation.records import (
+    Claim,
+    Desired,
+    Event,
+    ReportRow,
+    SegmentRow,
+    Slot,
+    Worker,
+)
 from optuna_deadline.checkpoints import Checkpoint
 
 Row = TypeVar("Row")
@@ -25,7 +33,7 @@ def changed(row: Row, **columns: object) -> Row:
 
 @dataclass
 class MemoryPool:
-    """A pool: its leases' law, the plan's epoch, and who rules."""
+    """A pool: its leases' law, the plan's epoch, and who leads."""
 
     ttl: float
     grace: float
@@ -36,9 +44,25 @@ class MemoryPool:
 
 
 @dataclass
+class MemoryTenant:
+    """A study's place in a pool, and who plans it."""
+
+    weight: float
+    joined: float
+    counted: float
+    planner: str | None = None
+    term: int = 0
+    expires: float = 0.0
+    claim: Claim | None = None
+    served: float = 0.0
+    entitled: float = 0.0
+
+
+@dataclass
 class MemoryStudy:
     """A study's rows, each kind by the key by which it is looked up."""
 
+    name: str
     started: float
     deadline: float
     gate_closed: float | None = None
@@ -84,9 +108,9 @@ class MemoryState:
     pools: dict[str, MemoryPool] = field(default_factory=dict)
     studies: dict[int, MemoryStudy] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
-    worked_on: dict[str, int] = field(default_factory=dict)  #: worker -> study
+    tenants: dict[tuple[str, int], MemoryTenant] = field(default_factory=dict)  #: pool, study
     slots: dict[int, Slot] = field(default_factory=dict)
-    held_for: dict[int, int] = field(default_factory=dict)  #: held slot -> study
+    offers: dict[int, list[str]] = field(default_factory=dict)  #: slot -> workers, dead ones too
     events: list[tuple[str, int, Event]] = field(default_factory=list)  #: (pool, study, event)
     checkpoint_ids: int = 0
 
@@ -94,8 +118,17 @@ class MemoryState:
         """Forget a study, as deleting it in Optuna's database does."""
         with self.lock:
             self.studies.pop(study_id, None)
-            for me in [me for me, study in self.worked_on.items() if study == study_id]:
-                del self.workers[me], self.worked_on[me]
+            for me in [row.id for row in self.workers.values() if row.study_id == study_id]:
+                self.drop_worker(me)
+            for key in [key for key in self.tenants if key[1] == study_id]:
+                del self.tenants[key]
+
+    def drop_worker(self, me: str) -> None:
+        """Forget a worker and what it offered."""
+        self.workers.pop(me, None)
+        for names in self.offers.values():
+            if me in names:
+                names.remove(me)
 
 
 def _sort_the_last(rows: dict[int, Desired]) -> None:

@@ -12,6 +12,7 @@ from optuna_deadline.errors import SchemaMismatch
 
 _ADVISORY_LOCK = 0x0D_EAD_11E
 _PATIENCE = 60.0  # seconds: an index on a grown table takes its time
+_IDLE = 10.0  # seconds: between statements the schema is looked at
 
 
 def migrate(engine: sa.Engine) -> None:
@@ -21,7 +22,7 @@ def migrate(engine: sa.Engine) -> None:
         SchemaMismatch: A newer version of the package wrote the tables.
     """
     with engine.begin() as connection:
-        begin_bounded(connection, statement=_PATIENCE)
+        begin_bounded(connection, statement=_PATIENCE, idle=_IDLE)
         # SQLite's BEGIN IMMEDIATE is the same lock.
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
@@ -63,6 +64,11 @@ def _follow_deleted_studies(connection: sa.Connection) -> None:
             "REFERENCES studies (study_id) ON DELETE CASCADE"
         )
         return
+    _let_sqlite_follow(connection)
+
+
+def _let_sqlite_follow(connection: sa.Connection) -> None:
+    study = schema.study.name
     children = [
         table.name
         for table in schema.metadata.sorted_tables
@@ -93,9 +99,37 @@ def _let_slots_cost_money(connection: sa.Connection) -> None:
             )
 
 
+def _let_studies_share_slots(connection: sa.Connection) -> None:
+    """A slot belongs to its host, is offered by workers, and is lent to a study."""
+    for table in (schema.tenant, schema.offer):
+        table.create(connection, checkfirst=True)
+    inspector = sa.inspect(connection)
+    slot, worker = schema.slot.name, schema.worker.name
+    if not any(column["name"] == "provider" for column in inspector.get_columns(slot)):
+        return  # fresh tables
+    for statement in (
+        f"ALTER TABLE {slot} ADD COLUMN lent_to INTEGER",
+        f"UPDATE {slot} SET lent_to = "
+        f"(SELECT study_id FROM {worker} WHERE {worker}.id = {slot}.provider)",
+        f"INSERT INTO {schema.offer.name} (worker, slot_id) SELECT provider, id FROM {slot} "
+        f"WHERE provider IN (SELECT id FROM {worker})",
+        f"INSERT INTO {schema.tenant.name} (pool, study_id, weight, joined, term, expires, live, "
+        "done, served, entitled, counted) SELECT pool, study_id, 1, MIN(registered), 0, 0, 0, 0, "
+        f"0, 0, MIN(registered) FROM {worker} GROUP BY pool, study_id",
+        f"DROP INDEX {schema.SLOT_POOL.name}",
+        f"ALTER TABLE {slot} DROP COLUMN provider",
+    ):
+        connection.exec_driver_sql(statement)
+    schema.SLOT_POOL.create(connection)
+    if connection.dialect.name == "sqlite" and inspector.has_table("studies"):
+        connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
+        _let_sqlite_follow(connection)
+
+
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _create_tables,
     _follow_deleted_studies,
     _index_what_grows,
     _let_slots_cost_money,
+    _let_studies_share_slots,
 ]

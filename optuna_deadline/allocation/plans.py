@@ -9,44 +9,58 @@ import sqlalchemy as sa
 from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.notices import notify
 from optuna_deadline.allocation.records import ALIVE, Assignment
-from optuna_deadline.allocation.schema import leader, pool, study, trial
+from optuna_deadline.allocation.schema import pool, study, tenant, trial
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.errors import LeaseLost
 
 
 def elect(tx: Transaction, me: str, ttl: float) -> int | None:
-    """Become or stay the pool's planner; returns the term, or None while another one rules."""
-    row = tx.execute(sa.select(leader).where(leader.c.pool == tx.pool).with_for_update()).first()
-    # One that expires too late was written before the clock was set back.
-    rules = row is not None and tx.now <= row.expires <= tx.now + ttl + TOLERANCE
-    if row is None or (row.holder not in (None, me) and rules):
+    """Become or stay the study's planner; returns the term, or None while another one rules."""
+    row = tx.execute(sa.select(tenant).where(*_place(tx)).with_for_update()).first()
+    if row is None:
         return None
-    # The same holder after its lease ran out is a new term too: others may have ruled meanwhile.
-    stays = row.holder == me and rules
-    term = row.term if stays else row.term + 1
+    won = stand(row.planner, row.term, row.expires, me, tx.now, ttl)
+    if won is None:
+        return None
     tx.execute(
-        sa.update(leader)
-        .where(leader.c.pool == tx.pool)
-        .values(holder=me, term=term, expires=tx.now + ttl)
+        sa.update(tenant).where(*_place(tx)).values(planner=me, term=won, expires=tx.now + ttl)
     )
-    if not stays:
-        tx.event("elect", worker=me, term=term)
-    return int(term)
+    if won != row.term:
+        tx.event("elect", worker=me, term=won)
+    return won
+
+
+def stand(
+    holder: str | None, term: int, expires: float, me: str, now: float, ttl: float
+) -> int | None:
+    """The outcome of an election: the term of who stands for it, None while another one rules.
+
+    A lease that expires too late was written before the clock was set back. The same holder after
+    its lease ran out begins a new term too: others may have ruled meanwhile.
+    """
+    rules = now <= expires <= now + ttl + TOLERANCE
+    if holder not in (None, me) and rules:
+        return None
+    return int(term) if holder == me and rules else int(term) + 1
+
+
+def _place(tx: Transaction) -> tuple[sa.ColumnElement[bool], ...]:
+    return tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id
 
 
 def guard(tx: Transaction, me: str, term: int) -> None:
-    """Lock the leader's row for this term.
+    """Lock the planner's row for this term.
 
     Raises:
         LeaseLost: Another term has begun.
     """
     rules = tx.execute(
-        sa.select(leader.c.term)
-        .where(leader.c.pool == tx.pool, leader.c.holder == me, leader.c.term == term)
+        sa.select(tenant.c.term)
+        .where(*_place(tx), tenant.c.planner == me, tenant.c.term == term)
         .with_for_update(read=True)
     ).first()
     if rules is None:
-        raise LeaseLost(f"Term {term} of pool {tx.pool!r} is over.")
+        raise LeaseLost(f"Term {term} of study {tx.study_id} in pool {tx.pool!r} is over.")
 
 
 def open_trial(tx: Transaction, me: str, term: int, number: int, trial_id: int) -> None:

@@ -14,6 +14,7 @@ class Worker:
 
     id: str
     pool: str
+    study_id: int
     host: str
     pid: int
     state: str
@@ -22,17 +23,43 @@ class Worker:
 
 @dataclass(frozen=True)
 class Slot:
-    """A GPU or a share of the CPU, and who holds it."""
+    """A GPU or a share of the CPU: who may take it, and who holds it."""
 
     id: int
     host: str
     device: str
     pool: str
-    provider: str
+    lent_to: int | None  #: the study that may take it
     fence: int
     holder: str | None
+    study_id: int | None  #: the study that it is held for
     number: int | None
     lease: float | None
+    offered_by: tuple[str, ...] = ()  #: live workers, of different studies
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a study's planner says of it to the pool."""
+
+    live: int  #: trials that can still be trained
+    most: int  #: slots it could use now, were it alone
+    done: float  #: slot-seconds trained so far
+    remaining: float | None  #: slot-seconds it expects to train yet, where it can say
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A study's place in a pool."""
+
+    study_id: int
+    name: str
+    weight: float
+    joined: float
+    deadline: float
+    claim: Claim | None  #: None until its planner has said anything
+    served: float  #: slot-seconds lent to it since it joined
+    entitled: float  #: slot-seconds of its fair share since it joined
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """The tables, beside Optuna's in the study's own database.
 
 One row per physical slot makes "at most one holder" a primary-key fact: nothing is counted.
-Desired (``trial.desired_*``, written by the planner), granted (``slot.holder``, changed only by
-fenced transitions) and believed (a worker's own trust) are kept apart. Times are seconds since the
-epoch by the database's clock; a NaN is stored as NULL, since SQLite knows no NaN.
+Desired (``trial.desired_*``, written by the study's planner, and ``slot.lent_to``, written by the
+pool's leader), granted (``slot.holder``, changed only by fenced transitions) and believed (a
+worker's own trust) are kept apart. Times are seconds since the epoch by the database's clock; a
+NaN is stored as NULL, since SQLite knows no NaN.
 
 No row refers to Optuna's own tables from inside our transactions but ``study``: a foreign key
 taken while training runs would make Optuna's ``ask()`` wait for us.
@@ -73,12 +74,34 @@ pool = _table(
     sa.Column("grace", sa.Double, nullable=False),
 )
 
+#: Who divides a pool's slots among its studies.
 leader = _table(
     "leader",
     sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), primary_key=True),
     sa.Column("holder", sa.String(36)),
     sa.Column("term", sa.BigInteger, nullable=False),  # never reset: the row is kept
     sa.Column("expires", sa.Double, nullable=False),
+)
+
+#: A study's place in a pool, and who plans it.
+tenant = _table(
+    "tenant",
+    sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), primary_key=True),
+    _study_id(primary_key=True),
+    sa.Column("weight", sa.Double, nullable=False),
+    sa.Column("joined", sa.Double, nullable=False),
+    sa.Column("planner", sa.String(36)),
+    sa.Column("term", sa.BigInteger, nullable=False),  # never reset: the row is kept
+    sa.Column("expires", sa.Double, nullable=False),
+    # What its planner says of it: trials alive, slots it could use, slot-seconds.
+    sa.Column("live", sa.Integer, nullable=False),
+    sa.Column("most", sa.Integer),  # NULL until its planner has said it
+    sa.Column("done", sa.Double, nullable=False),
+    sa.Column("remaining", sa.Double),
+    # The pool's account of it, in slot-seconds, and until when it is kept.
+    sa.Column("served", sa.Double, nullable=False),
+    sa.Column("entitled", sa.Double, nullable=False),
+    sa.Column("counted", sa.Double, nullable=False),
 )
 
 worker = _table(
@@ -99,14 +122,21 @@ slot = _table(
     sa.Column("host", sa.String(255), nullable=False),
     sa.Column("device", sa.String(64), nullable=False),  # "gpu:0", "cpu:1"
     sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), nullable=False),
-    sa.Column("provider", sa.String(36), nullable=False),  # the worker that offers it
     sa.Column("fence", sa.BigInteger, nullable=False),
     sa.Column("holder", sa.String(36)),
     sa.Column("study_id", sa.Integer),
     sa.Column("number", sa.Integer),
     sa.Column("lease", sa.Double),
+    sa.Column("lent_to", sa.Integer),  # the study that may take it
     sa.UniqueConstraint("host", "device"),
     sa.CheckConstraint("(holder IS NULL) = (lease IS NULL)", name="held_means_leased"),
+)
+
+#: A slot belongs to its host, and a live worker of each study there may offer it.
+offer = _table(
+    "offer",
+    sa.Column("worker", sa.ForeignKey(f"{PREFIX}worker.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("slot_id", sa.ForeignKey(f"{PREFIX}slot.id", ondelete="CASCADE"), primary_key=True),
 )
 
 trial = _table(
@@ -192,7 +222,7 @@ event = _table(
 
 sa.Index(f"ix_{PREFIX}rung_value", rung.c.study_id, rung.c.rung, rung.c.value)
 sa.Index(f"ix_{PREFIX}slot_holder", slot.c.holder)
-sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool, slot.c.provider)
+sa.Index(f"ix_{PREFIX}offer_slot", offer.c.slot_id)
 sa.Index(f"ix_{PREFIX}trial_state", trial.c.study_id, trial.c.state)
 sa.Index(f"ix_{PREFIX}report_study", report.c.study_id, report.c.id)
 sa.Index(f"ix_{PREFIX}checkpoint_trial", checkpoint.c.study_id, checkpoint.c.number)
@@ -200,6 +230,9 @@ sa.Index(f"ix_{PREFIX}event_pool", event.c.pool, event.c.id)
 
 #: Columns that version 4 of the schema brought.
 SINCE_4 = (study.c.money, study.c.pool_slots, study.c.funds_end)
+
+#: Since version 5 without the slot's provider.
+SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)
 
 #: Indexes that version 3 of the schema brought.
 SINCE_3 = (

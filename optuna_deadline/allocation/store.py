@@ -6,12 +6,13 @@ whose answer was lost may be made again; what each method does then is part of i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from optuna_deadline.allocation.records import (
     Assignment,
+    Claim,
     Desired,
     Event,
     Grant,
@@ -20,6 +21,7 @@ from optuna_deadline.allocation.records import (
     ReportRow,
     SegmentRow,
     Slot,
+    Tenant,
     Worker,
 )
 from optuna_deadline.checkpoints import Checkpoint
@@ -55,27 +57,85 @@ class AllocationStore(Protocol):
         """The store's time: the only one that leases and deadlines are compared with."""
 
     def register(
-        self, me: str, host: str, pid: int, devices: Sequence[str], cpus: int
+        self,
+        me: str,
+        host: str,
+        pid: int,
+        devices: Sequence[str],
+        cpus: int,
+        weight: float | None = None,
     ) -> list[Slot]:
         """Join the pool with devices by name and a number of CPU shares.
 
-        A slot has one live provider. The slots of a provider whose lease ran out pass to the next
-        worker of its host, their holder unchanged. Called again by the same worker, after a lost
-        answer or a long silence, it keeps the slots that nobody took meanwhile.
+        A slot belongs to its host. Live workers of several studies of the pool may offer it, but
+        one of each study only; CPU shares are numbered accordingly. A slot that no other live
+        worker offers is lent to this study, its holder unchanged. Called again by the same worker,
+        after a lost answer or a long silence, it keeps the slots that no rival took meanwhile.
+
+        Args:
+            me: The worker.
+            host: Its host.
+            pid: Its process.
+            devices: Devices by name.
+            cpus: CPU shares.
+            weight: The study's weight in the pool from now on; None leaves it, 1 at first.
 
         Raises:
-            DeadlineError: A device is offered by another live worker, or the store serves one
-                host only and another one uses it.
+            DeadlineError: A device is offered by another live worker of this study or of another
+                pool, or the store serves one host only and another one uses it.
         """
 
     def leave(self, me: str) -> None:
-        """Leave the pool: the leadership passes at once, slots still held run out by lease."""
+        """Leave the pool: what it led and planned passes at once, slots held run out by lease."""
 
     def workers(self) -> list[Worker]:
         """The pool's workers whose lease has not run out."""
 
     def slots(self) -> list[Slot]:
         """The pool's slots, whoever offers and holds them."""
+
+    def free_slots(self, me: str) -> list[int]:
+        """Slots that this worker offers, that are lent to its study, and that nobody holds."""
+
+    def lead(self, me: str) -> int | None:
+        """Become or stay the pool's leader for ttl seconds; returns the term.
+
+        Terms are as in :meth:`elect`, but of the pool: its leader divides the slots.
+        """
+
+    def tenants(self) -> list[Tenant]:
+        """The pool's studies that are not settled, by their ids, with or without live workers."""
+
+    def lend(
+        self,
+        me: str,
+        term: int,
+        lent: Mapping[int, int],
+        shares: Mapping[int, int],
+        fair: Mapping[int, float],
+    ) -> None:
+        """Lend slots to studies, and bring the studies' accounts up to now.
+
+        No holder is changed: a slot held for another study is acquired once that has released it.
+
+        Args:
+            me: The leader.
+            term: Its term.
+            lent: The study for each slot that changes.
+            shares: Slots that each study had since the accounts were kept last; 0 for who is not
+                named.
+            fair: Slots that each was entitled to meanwhile, likewise.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+
+    def claim(self, me: str, term: int, said: Claim) -> None:
+        """Say what the study needs, as its planner.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
 
     def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
         """Take a gang's slots, all or none, for a trial that the plan wants on this worker.
@@ -86,7 +146,8 @@ class AllocationStore(Protocol):
 
         Returns:
             The grant, or None where the plan wants something else, somebody holds a slot or the
-            trial, or the study is settled or past its deadline.
+            trial, a slot is not offered by this worker or lent to another study, or the study is
+            settled or past its deadline.
         """
 
     def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
@@ -169,7 +230,7 @@ class AllocationStore(Protocol):
         """
 
     def elect(self, me: str) -> int | None:
-        """Become or stay the pool's planner for ttl seconds; returns the term.
+        """Become or stay the study's planner for ttl seconds; returns the term.
 
         Terms only rise. The same planner after a gap has a new term, since others may have ruled
         meanwhile. None while another one rules.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation import leases, membership, plans, reads, writes
+from optuna_deadline.allocation import leases, lending, membership, plans, reads, writes
 from optuna_deadline.allocation.records import (
     Assignment,
+    Claim,
     Desired,
     Event,
     Grant,
@@ -18,6 +19,7 @@ from optuna_deadline.allocation.records import (
     ReportRow,
     SegmentRow,
     Slot,
+    Tenant,
     Worker,
 )
 from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
@@ -61,16 +63,22 @@ class AllocationTable:
     # Membership.
 
     def register(
-        self, me: str, host: str, pid: int, devices: Sequence[str], cpus: int
+        self,
+        me: str,
+        host: str,
+        pid: int,
+        devices: Sequence[str],
+        cpus: int,
+        weight: float | None = None,
     ) -> list[Slot]:
         """Join the pool with devices and CPU shares; see :func:`membership.register`."""
         with self._tx("register") as tx:
             membership.one_at_a_time(tx)
             self.ttl, self.grace = membership.ensure_pool(tx, self.ttl, self.grace)
-            return membership.register(tx, me, host, pid, devices, cpus, self.ttl)
+            return membership.register(tx, me, host, pid, devices, cpus, self.ttl, weight)
 
     def leave(self, me: str) -> None:
-        """Leave the pool; the leadership is handed on at once."""
+        """Leave the pool; what it led and planned is handed on at once."""
         with self._tx() as tx:
             membership.leave(tx, me)
 
@@ -83,6 +91,40 @@ class AllocationTable:
         """All slots of the pool."""
         with self._tx.reading() as tx:
             return membership.slots(tx)
+
+    def free_slots(self, me: str) -> list[int]:
+        """Slots that the worker may acquire now."""
+        with self._tx.reading() as tx:
+            return membership.free_slots(tx, me)
+
+    # The pool.
+
+    def lead(self, me: str) -> int | None:
+        """Become or stay the pool's leader; returns the term."""
+        with self._tx() as tx:
+            return lending.lead(tx, me, self.ttl)
+
+    def tenants(self) -> list[Tenant]:
+        """The pool's studies that are not settled."""
+        with self._tx.reading() as tx:
+            return lending.tenants(tx)
+
+    def lend(
+        self,
+        me: str,
+        term: int,
+        lent: Mapping[int, int],
+        shares: Mapping[int, int],
+        fair: Mapping[int, float],
+    ) -> None:
+        """Lend slots to studies; see :func:`lending.lend`."""
+        with self._tx("lend") as tx:
+            lending.lend(tx, me, term, lent, shares, fair)
+
+    def claim(self, me: str, term: int, said: Claim) -> None:
+        """Say what the study needs."""
+        with self._tx() as tx:
+            lending.claim(tx, me, term, said)
 
     # Leases.
 
@@ -167,7 +209,7 @@ class AllocationTable:
     # The plan.
 
     def elect(self, me: str) -> int | None:
-        """Become or stay the planner; returns the term."""
+        """Become or stay the study's planner; returns the term."""
         with self._tx() as tx:
             return plans.elect(tx, me, self.ttl)
 

@@ -129,7 +129,9 @@ def _best(view: View) -> Text:
 def _pool(view: View) -> Text:
     gate = ("open", "green") if view.gate_open else ("closed", "yellow")
     moves = f"{view.pauses} paused, {view.resumes} resumed, {view.resizes} resized"
-    slots = f"slots {view.slots_used}/{view.slots_total}  gate "
+    shared = view.slots_of_pool > view.slots_total
+    pool = f" of {view.slots_of_pool} in the pool" if shared else ""
+    slots = f"slots {view.slots_used}/{view.slots_total}{pool}  gate "
     return Text.assemble(slots, gate, f"  so far {moves}", no_wrap=True, overflow="ellipsis")
 
 

@@ -44,7 +44,8 @@ class View:
     best_trial: int | None = None
     best_step: int | None = None
     slots_used: int = 0
-    slots_total: int = 0
+    slots_total: int = 0  #: lent to the study
+    slots_of_pool: int = 0
     rows: tuple[TrialRow, ...] = ()
     decisions: tuple[Decision, ...] = ()  #: the last ones, oldest first
     pauses: int = 0

@@ -47,8 +47,8 @@ class Watcher:
             self._last_report = max(self._last_report, row.id)
             self._curves.setdefault(row.number, {}).setdefault(row.step, row.value)
         trials = self._table.trials()
-        slots = self._table.slots()
-        alive = {worker.id for worker in self._table.workers()}
+        offered = [slot for slot in self._table.slots() if slot.offered_by]
+        mine = self._table.study_id
         best = self._best()
         for segment in self._table.segments(self._last_segments - _LATE_SECONDS):
             self._segments[segment.number, segment.fence] = segment
@@ -66,8 +66,9 @@ class Watcher:
             best_value=best[0] if best else None,
             best_trial=best[1] if best else None,
             best_step=best[2] if best else None,
-            slots_used=sum(slot.holder is not None for slot in slots),
-            slots_total=sum(slot.provider in alive for slot in slots),
+            slots_used=sum(slot.study_id == mine for slot in offered),
+            slots_total=sum(slot.lent_to == mine for slot in offered),
+            slots_of_pool=len(offered),
             rows=tuple(self._row(line) for line in trials),
             decisions=tuple(self._decisions),
             pauses=ended["pause"],

@@ -26,14 +26,18 @@ def worker(
     gpus: Annotated[str | None, typer.Option(help="GPUs to offer: all, or 0,1.")] = None,
     cpus: Annotated[int | None, typer.Option(help="CPU slots to offer.")] = None,
     pool: Annotated[str | None, typer.Option(help="Pool of slots; the study's own name.")] = None,
+    weight: Annotated[
+        float | None, typer.Option(help="The study's weight in the pool; 1 at first.")
+    ] = None,
     checkpoints: Annotated[Path, typer.Option(help="Folder for checkpoints.")] = CHECKPOINTS,
 ) -> None:
     """Train trials of a study on this machine's slots; start as many as there are machines."""
     found = load_study(study, storage)
     terms = agree(found, None, None, {})
     elastic = ElasticWorker(
-        found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, checkpoints=checkpoints
-    )
+        found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, weight=weight,
+        checkpoints=checkpoints,
+    )  # fmt: skip
     _logger.info("Working on %s, deadline %s.", study, terms)
     with shown(Watcher(elastic.table, terms), console):
         result = elastic.run()

@@ -41,7 +41,7 @@ class Funds:
     def see(self, reading: Reading, orders: Orders) -> Reading:
         """The reading with the purse, and with the slots alone that the study pays for."""
         snapshot = reading.snapshot
-        money = self._purse.money(snapshot.now, snapshot.capacity)
+        money = self._purse.money(snapshot.now, sum(reading.reach.values()))
         offers = within(reading, orders.pool_slots or 0)
         snapshot = replace(
             snapshot,

@@ -1,17 +1,18 @@
-"""The planning loop: read, plan, place, write. One planner per pool, elected by a lease."""
+"""The planning loop: read, plan, place, write. One planner per study, elected by a lease."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from optuna_deadline.allocation.records import Orders
+from optuna_deadline.allocation.records import Claim, Orders
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint, intact
 from optuna_deadline.errors import DeadlineError, LeaseLost
 from optuna_deadline.forecasting.overheads import closing_seconds
+from optuna_deadline.planning.claims import Claims, wait, wish
 from optuna_deadline.planning.ends import Champion, tell
 from optuna_deadline.planning.funds import Funds, Purse
 from optuna_deadline.planning.placement import changed, place
@@ -26,7 +27,7 @@ HOPELESS = 5
 
 
 class Planner:
-    """Plans one study while it rules the pool.
+    """Plans one study, within the slots that the pool lends to it, while it rules.
 
     Args:
         trials: Opens and ends the study's trials.
@@ -61,6 +62,9 @@ class Planner:
         self._clock = clock
         self._champion = Champion(table, direction, whole)
         self._reader = SnapshotReader(table, direction, started)
+        self._claims = Claims()
+        self._said: Claim | None = None
+        self._say_again = 0.0
         self._idle_plans = 0
         self._failed: set[int] = set()
         self._failed_before: int | None = None
@@ -90,15 +94,18 @@ class Planner:
             time_left = orders.end - reading.snapshot.now
             if time_left <= closing_seconds(reading.snapshot.overhead.stop):
                 return self._close(term, reading, orders)
-            plan = self._policy.plan(reading.snapshot)
-            if self._nothing_left(plan):
+            if not reading.workers:
+                return told > 0  # its own lease is over: the table takes nobody for alive
+            plan, wished = self._plan(reading)
+            if self._nothing_left(wished):
                 return self._close(term, reading, orders)
+            self._claim(term, reading, wished)
             changed = self._write(term, reading, plan)
             if self._funds is not None:
                 changed |= self._funds.resize(self._me, term, reading, orders, plan)
             return changed or told > 0
         except LeaseLost:
-            _logger.info("Another worker plans this pool now.")
+            _logger.info("Another worker plans this study now.")
             self._next_election = 0.0
             return False
 
@@ -126,6 +133,27 @@ class Planner:
             if self._term is not None:
                 self._table.reap()
         return self._term
+
+    def _plan(self, reading: Reading) -> tuple[Plan, Plan]:
+        """What the study shall do with its slots, and what it would do with all in reach."""
+        snapshot = reading.snapshot
+        alone = sum(reading.reach.values()) == snapshot.capacity > 0
+        if alone or snapshot.money is not None:  # who pays says itself how many slots it wants
+            plan = self._policy.plan(snapshot)
+            return plan, plan
+        wished = wish(self._policy, reading)
+        if snapshot.capacity == 0:
+            return wait(snapshot, wished), wished
+        return self._policy.plan(snapshot), wished
+
+    def _claim(self, term: int, reading: Reading, wished: Plan) -> None:
+        """Tell the pool what the study needs: when that changes, and a few times in a lease."""
+        now, said = self._clock(), self._claims.make(reading, wished)
+        before = self._said
+        same = before is not None and (before.live, before.most) == (said.live, said.most)
+        if not same or now >= self._say_again:
+            self._table.claim(self._me, term, said)
+            self._said, self._say_again = said, now + self._table.ttl / 6
 
     def _write(self, term: int, reading: Reading, plan: Plan) -> bool:
         if self._is_followed(reading, plan):
@@ -181,8 +209,11 @@ class Planner:
                 orders[number] = Pause("holds the best model so far")
 
     def _nothing_left(self, plan: Plan) -> bool:
-        """Whether the study is over before its deadline: seen twice, to be sure."""
-        busy = plan.gate_open or plan.slots > 0 or bool(plan.pool_slots)
+        """Whether the study is over before its deadline: seen twice, to be sure.
+
+        Judged by what it would do with all slots: who only waits for one is not over.
+        """
+        busy = plan.slots > 0 or plan.gate_open or bool(plan.pool_slots)
         self._idle_plans = 0 if busy else self._idle_plans + 1
         return self._idle_plans >= 2
 
@@ -222,7 +253,7 @@ class PlannerThread(threading.Thread):
     """Ticks whenever something happened, and on a timer.
 
     Args:
-        planner: The loop's body.
+        ticks: The loop's body, one after the other; each returns whether it changed anything.
         interval: Seconds between two plans at most.
         changed: Called after a plan was written.
         away: Which errors mean that the database is away.
@@ -230,13 +261,13 @@ class PlannerThread(threading.Thread):
 
     def __init__(
         self,
-        planner: Planner,
+        ticks: Sequence[Callable[[], bool]],
         interval: float,
         changed: Callable[[], None],
         away: tuple[type[BaseException], ...],
     ) -> None:
         super().__init__(name="optuna-deadline-planner", daemon=True)
-        self._planner = planner
+        self._ticks = ticks
         self._interval = interval
         self._changed = changed
         self._away = away
@@ -265,7 +296,7 @@ class PlannerThread(threading.Thread):
         while not self._ending:
             self._woken.clear()
             try:
-                if self._planner.tick():
+                if any([tick() for tick in self._ticks]):
                     self._changed()
             except self._away:
                 time.sleep(0.2)  # the worker says so, once

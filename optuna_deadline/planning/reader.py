@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -18,7 +18,6 @@ from optuna_deadline.policies.snapshot import WORST, Report, Snapshot, TrialView
 #: PostgreSQL numbers rows before it commits them: a lower id may appear after a higher one.
 _LATE_ROWS = 200
 _LATE_SECONDS = 10.0
-_provider = attrgetter("provider")
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,10 @@ class Reading:
 
     snapshot: Snapshot
     trials: list[Desired]  #: that live, or whose end Optuna does not know
-    workers: list[Worker]
-    capacities: Mapping[str, int]  #: slots by live worker that the study may use
+    workers: list[Worker]  #: the study's live ones
+    capacities: Mapping[str, int]  #: by worker, the slots that are lent to the study
+    reach: Mapping[str, int]  #: by worker, all slots of the pool that it offers
+    done: float  #: slot-seconds of training so far
 
 
 class SnapshotReader:
@@ -46,6 +47,7 @@ class SnapshotReader:
         self._reports = _Reports(1.0 if direction == "maximize" else -1.0)
         self._last_segments = 0.0
         self._segments: dict[tuple[int, int], SegmentRow] = {}
+        self._done = 0.0
         self._throughputs = Throughputs()
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
@@ -64,8 +66,8 @@ class SnapshotReader:
         stale = self._reports.take(table.reports(self._reports.solid))
         stale |= self._take_segments(table.segments(self._last_segments - _LATE_SECONDS))
         self._last_segments = now
-        workers = table.workers()
-        capacities = _capacities(workers, table.slots())
+        workers = [row for row in table.workers() if row.study_id == table.study_id]
+        reach, capacities = _by_worker(table.slots(), workers, table.study_id)
         snapshot = Snapshot(
             now=now,
             started=self._started,
@@ -76,7 +78,7 @@ class SnapshotReader:
             speedup=self._throughputs.speedup,
             overhead=self._overhead,
         )
-        return Reading(snapshot, lines, workers, capacities)
+        return Reading(snapshot, lines, workers, capacities, reach, self._done)
 
     def _take_segments(self, rows: list[SegmentRow]) -> set[int]:
         """Returns the trials whose pace was learned anew."""
@@ -87,6 +89,7 @@ class SnapshotReader:
             if before is row or before == row:
                 continue
             self._segments[key] = row
+            self._done += _slot_seconds(row) - (0.0 if before is None else _slot_seconds(before))
             if before is None or (before.startup, before.stop) != (row.startup, row.stop):
                 costs_changed = True
                 self._startups.take(row, row.startup)
@@ -218,10 +221,27 @@ class _Costs:
         return [cost[3] for cost in self._known]
 
 
-def _capacities(workers: list[Worker], slots: list[Slot]) -> dict[str, int]:
-    alive = {worker.id for worker in workers}
-    counted = Counter(map(_provider, slots))
-    return {worker: count for worker, count in counted.items() if worker in alive}
+def _by_worker(
+    slots: Iterable[Slot], workers: Iterable[Worker], study_id: int
+) -> tuple[dict[str, int], dict[str, int]]:
+    """By the study's workers: the slots that each offers, and those of them that are lent to it.
+
+    Of one study's workers, only one offers a slot.
+    """
+    mine = {worker.id for worker in workers}
+    reach: Counter[str] = Counter()
+    lent: Counter[str] = Counter()
+    for slot in slots:
+        for worker in slot.offered_by:
+            if worker in mine:
+                reach[worker] += 1
+                if slot.lent_to == study_id:
+                    lent[worker] += 1
+    return dict(reach), dict(lent)
+
+
+def _slot_seconds(row: SegmentRow) -> float:
+    return row.slots * (row.trained or 0.0)
 
 
 def _pace(row: SegmentRow) -> Pace | None:

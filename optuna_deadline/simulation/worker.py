@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optuna_deadline.allocation.records import Desired, Orders, Slot
+from optuna_deadline.allocation.records import Desired, Orders
 from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.forecasting.overheads import closing_seconds
 from optuna_deadline.planning.planner import Planner
@@ -40,7 +40,6 @@ class SimulatedWorker:
         self._offer = world.cluster.slots if slots is None else slots
         self._end = world.deadline
         self._segments: dict[int, Segment] = {}
-        self._slots: list[Slot] = []
         self._followed: tuple[Desired, ...] = ()
         self._slowest_stop = _FIRST_STOP
         self._timers: dict[str, Timer] = {}
@@ -62,7 +61,7 @@ class SimulatedWorker:
         """Join the pool."""
         world, now = self._world, self._world.timeline.now()
         world.at_work.add(self._host)
-        self._slots = world.table.register(self.id, self._host, self._incarnation, [], self._offer)
+        world.table.register(self.id, self._host, self._incarnation, [], self._offer)
         self._set("renew", now + world.table.ttl / 6)
         self._set("poll", now)
         self._plan_by(now)
@@ -143,8 +142,7 @@ class SimulatedWorker:
         ready = line.owner is None and line.mode == "run" and line.worker == self.id
         if not ready or line.number in self._segments:
             return
-        busy = {slot for segment in self._segments.values() for slot, _ in segment.grant.slots}
-        free = [slot.id for slot in self._slots if slot.id not in busy]
+        free = self._world.table.free_slots(self.id)
         if len(free) < line.slots:
             return
         grant = self._world.table.acquire(self.id, line.number, free[: line.slots])

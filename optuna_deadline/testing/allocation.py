@@ -23,12 +23,20 @@ from optuna_deadline.testing.allocation_suites.membership import MembershipSuite
 from optuna_deadline.testing.allocation_suites.money import MoneySuite
 from optuna_deadline.testing.allocation_suites.plans import PlanSuite
 from optuna_deadline.testing.allocation_suites.reaping import ReapingSuite
+from optuna_deadline.testing.allocation_suites.sharing import SharingSuite
 from optuna_deadline.testing.allocation_suites.writes import WriteSuite
 from optuna_deadline.testing.worlds import AllocationWorld
 
 
 class AllocationStoreTestCase(
-    LeaseSuite, ReapingSuite, LostAnswerSuite, MembershipSuite, PlanSuite, MoneySuite, WriteSuite
+    LeaseSuite,
+    ReapingSuite,
+    LostAnswerSuite,
+    MembershipSuite,
+    PlanSuite,
+    SharingSuite,
+    MoneySuite,
+    WriteSuite,
 ):
     """What every :class:`~optuna_deadline.allocation.store.AllocationStore` must do."""
 

@@ -92,7 +92,7 @@ class AllocationWorld:
     def grant(self, me: str, slots: int = 1, study: str = "study") -> Grant:
         """A worker that trains a new trial on some of its slots."""
         table = self.table(study=study)
-        mine = [slot.id for slot in table.slots() if slot.provider == me and slot.holder is None]
+        mine = table.free_slots(me)
         granted = table.acquire(me, self.plan(me, slots, study=study), mine[:slots])
         assert granted is not None
         return granted

@@ -13,7 +13,7 @@ from pathlib import Path
 from optuna.study import Study
 from optuna.trial import Trial
 
-from optuna_deadline.allocation.records import Desired, Orders, Slot
+from optuna_deadline.allocation.records import Desired, Orders
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.directives import Directive, Kind, directive_for
@@ -52,6 +52,7 @@ class Agent:
         offer: The slots that this worker brings.
         folder: Where the study's checkpoints go.
         poll: Seconds between two looks at the plan.
+        weight: The study's weight in the pool; None leaves it.
         replan: Called when something happened that the planner should see.
     """
 
@@ -64,6 +65,7 @@ class Agent:
         folder: Path,
         *,
         poll: float = 1.0,
+        weight: float | None = None,
         replan: Callable[[], None] = lambda: None,
     ) -> None:
         self.id = str(uuid.uuid4())
@@ -74,9 +76,9 @@ class Agent:
         self._offer = offer
         self._folder = folder
         self._poll = poll
+        self._weight = weight
         self._replan = replan
         self._gangs: dict[int, Gang] = {}
-        self._slots: list[Slot] = []
         self._slowest_stop = 0.3
         self._deadline = float("inf")  # on the monotonic clock
         self._leaving: str | None = None
@@ -100,8 +102,9 @@ class Agent:
     def register(self) -> None:
         """Join the pool; from now on the leases tick."""
         sent = time.monotonic()
-        self._slots = self._table.register(
-            self.id, self.host, os.getpid(), self._offer.devices, self._offer.cpus
+        offer = self._offer
+        self._table.register(
+            self.id, self.host, os.getpid(), offer.devices, offer.cpus, self._weight
         )
         crashpoint("register.trust")
         self._trust.start(sent)
@@ -206,7 +209,6 @@ class Agent:
             if not self._evicted:
                 _logger.warning("This worker was silent for too long: %s", error)
             self._evicted = True
-            self._slots = [slot for slot in self._table.slots() if slot.provider == self.id]
         else:
             self._evicted = False
             _logger.warning("This worker was silent for too long, and offers its slots again.")
@@ -243,7 +245,7 @@ class Agent:
         if not ready or line.number in self._gangs:
             return
         busy = {slot for gang in self._gangs.values() for slot, _ in gang.grant.slots}
-        free = [slot.id for slot in self._slots if slot.id not in busy]
+        free = [slot for slot in self._table.free_slots(self.id) if slot not in busy]
         if len(free) < line.slots:
             return
         # Everything that reads comes first: a failure after the grant would hold idle slots.

@@ -403,8 +403,7 @@ class AllocationMachine(RuleBasedStateMachine):
     def assign(self, ruler: ModelWorker) -> bool:
         """A plan that fits: each trial on a slot of a worker that is there."""
         assert ruler.term is not None
-        alive = {worker.id for worker in self.table.workers()}
-        free = [row.provider for row in self.table.slots() if row.provider in alive]
+        free = [worker for row in self.table.slots() for worker in row.offered_by]
         for number in self.trials:
             if number < len(free):
                 line = Assignment(number, "run", free[number], 1, "fits")

@@ -12,8 +12,8 @@ from pathlib import Path
 from model import ModelWorker, Ranks
 
 from optuna_deadline.allocation.memory import MemoryTable
-from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy
-from optuna_deadline.allocation.records import Grant, Renewal
+from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, MemoryTenant
+from optuna_deadline.allocation.records import Grant, Renewal, Slot
 from optuna_deadline.checkpoints import Checkpoint
 
 
@@ -108,8 +108,8 @@ class GrantsAgain(MemoryTable):
 class PlansWithoutTerm(MemoryTable):
     """A planner that was frozen overwrites its successor's plan."""
 
-    def _rule(self, me: str, term: int) -> MemoryPool:
-        return self.state.pools[self.pool]
+    def _rule(self, me: str, term: int) -> MemoryTenant:
+        return self.state.tenants[self.pool, self.study_id]
 
 
 class SavesWithoutFence(MemoryTable):
@@ -126,6 +126,20 @@ class SavesWithoutFence(MemoryTable):
         if getattr(self, "_open", False):
             return self.state.studies[self.study_id]
         return super()._guard(me, grant)
+
+
+class LendsToAnybody(MemoryTable):
+    """Whoever offers a free slot takes it, whatever the pool's leader wants."""
+
+    def _may_take(self, me: str, row: Slot) -> bool:
+        return me in self.state.offers[row.id] and row.holder is None
+
+
+class LendsWithoutTerm(MemoryTable):
+    """A leader that was frozen divides the pool once more."""
+
+    def _lead(self, me: str, term: int) -> MemoryPool:
+        return self.state.pools[self.pool]
 
 
 class WithoutWatchdog(ModelWorker):
@@ -186,6 +200,8 @@ STORES: tuple[type[MemoryTable], ...] = (
     PlansWithoutTerm,
     SavesWithoutFence,
 )
+#: What one study alone cannot find out.
+SHARING: tuple[type[MemoryTable], ...] = (LendsToAnybody, LendsWithoutTerm)
 WORKERS: tuple[type[ModelWorker], ...] = (
     WithoutWatchdog,
     NegativeMargin,

@@ -48,7 +48,7 @@ class World:
 
     def grant(self, me: str, slots: int = 1) -> Grant:
         """A worker that trains a trial on some of its slots."""
-        mine = [slot.id for slot in self.table().slots() if slot.provider == me]
+        mine = [slot.id for slot in self.table().slots() if me in slot.offered_by]
         number = self.plan(me, slots)
         granted = self.table().acquire(me, number, mine[:slots])
         assert granted is not None

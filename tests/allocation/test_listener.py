@@ -139,7 +139,7 @@ def test_a_plan_for_others_is_passed_over(world: World, listening: Heard) -> Non
     number = world.plan("a")
     assert listening.wait(2)
     assert listening.count == 2
-    slots = [slot.id for slot in world.table().slots() if slot.provider == "a"]
+    slots = [slot.id for slot in world.table().slots() if "a" in slot.offered_by]
     grant = world.table().acquire("a", number, slots[:1])
     assert grant is not None
     world.plan("b", number=number)  # "a" is to give it up

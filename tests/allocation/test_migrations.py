@@ -17,6 +17,7 @@ from optuna_deadline.allocation.migrations import (
     migrate,
     version,
 )
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import SchemaMismatch
 
 HERE = Path(__file__).parent
@@ -78,6 +79,33 @@ def test_a_migrated_schema_is_a_fresh_one(storage_url: str) -> None:
     fresh = _describe(migrated)
     assert described == fresh
     assert all(fresh[index.table.name]["indexes"] for index in schema.SINCE_3)
+
+
+def test_slots_keep_who_offers_them(storage_url: str) -> None:
+    """Version 5 moved the one provider of a slot to a table of offers."""
+    optuna.create_study(storage=storage_url)
+    _make_version_2(storage_url)
+    p = schema.PREFIX
+    engine = sa.create_engine(storage_url)
+    with engine.begin() as connection:
+        for statement in (
+            f"INSERT INTO {p}study (study_id, name, direction, started, deadline, policy, "
+            "parameters) VALUES (1, 's', 'minimize', 0, 9e9, 'fifo', '{}')",
+            f"INSERT INTO {p}pool VALUES ('pool', 7, 30, 15)",
+            f"INSERT INTO {p}leader VALUES ('pool', 'w', 3, 0)",
+            f"INSERT INTO {p}worker VALUES ('w', 'pool', 1, 'host', 1, 'live', 0, 9e9)",
+            f"INSERT INTO {p}slot (host, device, pool, provider, fence, holder, study_id, number, "
+            "lease) VALUES ('host', 'gpu:0', 'pool', 'w', 5, 'w', 1, 0, 9e9), "
+            "('host', 'gpu:1', 'pool', 'gone', 2, NULL, NULL, NULL, NULL)",
+        ):
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+    table = AllocationTable(connect(storage_url), "pool", 1, now=lambda: 9e9 - 1)
+    held, orphan = table.slots()
+    assert (held.offered_by, held.lent_to, held.holder, held.fence) == (("w",), 1, "w", 5)
+    assert (orphan.offered_by, orphan.lent_to) == ((), None)
+    assert [(row.study_id, row.weight) for row in table.tenants()] == [(1, 1.0)]
+    assert (table.elect("w"), table.lead("w")) == (1, 4)
 
 
 def test_a_newer_schema_is_refused_in_words(storage_url: str) -> None:

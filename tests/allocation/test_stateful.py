@@ -76,7 +76,9 @@ def test_a_worker_that_breaks_the_law_is_found_out(worker: type[ModelWorker]) ->
         run(in_memory(worker=worker), max(EXAMPLES, 400))
 
 
-@pytest.mark.parametrize("store", mutants.STORES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "store", (*mutants.STORES, *mutants.SHARING), ids=lambda kind: kind.__name__
+)
 def test_the_suite_finds_it_out_too(store: type[MemoryTable]) -> None:
     assert failures(store)
 

@@ -152,3 +152,22 @@ class WithData:
         """Elastic, once it has seen its data."""
         assert sum(self.data) == 6.0
         return elastic(trial)
+
+
+def using(trial: Any) -> float:
+    """Too long to finish by itself; each rank writes down when it uses its device."""
+    segment = optuna_deadline.segment(trial)
+    x = trial.suggest_float("x", 0.0, 1.0)
+    device = os.environ["OPTUNA_DEADLINE_DEVICES"].split(",")[segment.rank]
+    first = json.loads(segment.resume.read_text())["step"] + 1 if segment.resume else 0
+    with (Path(os.environ["USAGE"]) / f"{os.getpid()}").open("a", buffering=1) as file:
+        for step in range(first, 100_000):
+            file.write(f"{device} {time.monotonic()};\n")
+            time.sleep(0.1)
+            trial.report(x * (1 - math.exp(-(step + 1) / 8)), step)
+            segment.save(_writer(trial.number, step), step=step, value=x)
+            file.write(f"{device} {time.monotonic()};\n")
+            directive = segment.directive()
+            if directive.leave:
+                segment.leave(directive)
+    return x

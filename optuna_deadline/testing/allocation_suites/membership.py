@@ -11,7 +11,7 @@ from optuna_deadline.testing.worlds import TTL, AllocationWorld
 
 
 class MembershipSuite:
-    """Workers come and go; a slot has one live provider."""
+    """Workers come and go; of one study, one live worker offers a slot."""
 
     def test_two_workers_of_a_host_number_their_cpu_shares_apart(
         self, world: AllocationWorld

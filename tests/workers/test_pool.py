@@ -1,0 +1,173 @@
+"""Two studies on the same slots, with real workers and real ranks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from tables import HERE
+
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.schema import leader, segment, worker
+from optuna_deadline.allocation.schema import study as study_row
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.elastic import agree
+
+pytestmark = pytest.mark.slow
+CPUS = 4
+WORKER = """
+import sys
+import optuna
+from optuna_deadline.cli.app import in_one_sentence, set_up_logging
+from optuna_deadline.elastic import ElasticWorker, agree
+set_up_logging()
+url, name, objective, cpus, weight, folder = sys.argv[1:7]
+with in_one_sentence():
+    study = optuna.load_study(study_name=name, storage=url)
+    worker = ElasticWorker(
+        study, objective, agree(study, None, None, {}), cpus=int(cpus), pool="lab",
+        weight=float(weight), checkpoints=folder, ttl=8, grace=2,
+    )
+    sys.exit(0 if worker.run().settled else 130)
+"""
+Start = Callable[[str, float], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(storage_url: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts a worker of a study by the study's name and weight, and leaves none behind."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(name: str, weight: float) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-c", WORKER, storage_url, name,
+                f"{HERE / 'objectives.py'}:using", str(CPUS), str(weight), str(tmp_path / "ckpt"),
+            ],
+            stderr=(tmp_path / f"worker-{len(started)}.log").open("w"),
+            text=True,
+            env={**os.environ, "USAGE": str(tmp_path / "usage")},
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    (tmp_path / "usage").mkdir()
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def create(url: str, name: str) -> AllocationTable:
+    """A study that ends when it is told to; returns its table in the pool."""
+    study = optuna.create_study(study_name=name, storage=url, direction="maximize")
+    agree(study, "10m", "fifo", {})
+    return AllocationTable(open_table(study), "lab", study._study_id)
+
+
+def end(table: AllocationTable) -> None:
+    """Let the study's deadline be soon."""
+    row = sa.update(study_row).where(study_row.c.study_id == table.study_id)
+    with table._tx.engine.begin() as connection:
+        connection.execute(row.values(deadline=table.now() + 2))
+
+
+def slot_seconds(table: AllocationTable, since: float, until: float) -> float:
+    """What a study's segments had between two instants."""
+    total = 0.0
+    for row in table.segments():
+        ended = until if row.ended is None else min(row.ended, until)
+        total += row.slots * max(0.0, ended - max(row.granted, since))
+    return total
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
+    """Look until it is so."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.1)
+
+
+def held(table: AllocationTable) -> list[int]:
+    """How many slots are lent to the study, and how many it holds."""
+    mine = table.study_id
+    slots = table.slots()
+    return [sum(s.lent_to == mine for s in slots), sum(s.study_id == mine for s in slots)]
+
+
+def check_usage(folder: Path) -> None:
+    """No two ranks used a device at once: each wrote down from when until when it did."""
+    uses: dict[str, list[tuple[float, float]]] = {}
+    for file in folder.iterdir():
+        lines = [line[:-1].split() for line in file.read_text().splitlines() if line[-1:] == ";"]
+        stamps = [float(line[1]) for line in lines]
+        uses.setdefault(lines[0][0], []).append((min(stamps), max(stamps)))
+    assert len(uses) == CPUS
+    for spans in uses.values():
+        spans.sort()
+        for (_, ended), (began, _) in itertools.pairwise(spans):
+            assert began >= ended
+
+
+@pytest.mark.parametrize("weight", [1, 3])
+def test_two_studies_share_by_their_weights_and_the_last_has_all(
+    storage_url: str, start: Start, tmp_path: Path, weight: int
+) -> None:
+    one, two = create(storage_url, "one"), create(storage_url, "two")
+    workers = [start("one", weight), start("two", 1)]
+    share = CPUS * weight // (weight + 1)
+    wait_for(lambda: held(one) == [share, share] and held(two) == [CPUS - share] * 2)
+    since = one.now()
+    wait_for(lambda: one.now() > since + 6)
+    until = one.now()
+    mine, theirs = slot_seconds(one, since, until), slot_seconds(two, since, until)
+    assert mine / (mine + theirs) == pytest.approx(share / CPUS, abs=0.1)
+    end(one)
+    assert workers[0].wait(60) == 0
+    wait_for(lambda: held(two) == [CPUS, CPUS])
+    end(two)
+    assert workers[1].wait(60) == 0
+    check_usage(tmp_path / "usage")
+
+
+def test_a_killed_leader_is_replaced_and_the_shares_hold(
+    storage_url: str, start: Start, tmp_path: Path
+) -> None:
+    one, two = create(storage_url, "one"), create(storage_url, "two")
+    workers = [start("one", 1), start("two", 1)]
+    wait_for(lambda: held(one) == [2, 2] and held(two) == [2, 2])
+    engine = one._tx.engine
+    query = sa.select(worker.c.pid, leader.c.term).join(leader, leader.c.holder == worker.c.id)
+    with engine.connect() as connection:
+        pid, term = connection.execute(query).one()
+    index = [process.pid for process in workers].index(pid)
+    widow, other = [(one, two), (two, one)][index]
+    os.kill(pid, signal.SIGKILL)
+
+    def reaped() -> bool:
+        terms = sa.select(leader.c.term).where(leader.c.holder.is_not(None))
+        lost = sa.select(segment.c.number).where(segment.c.outcome == "lost")
+        with engine.connect() as connection:
+            led_again = connection.execute(terms).scalar_one() > term
+            return led_again and len(connection.execute(lost).all()) == 2
+
+    wait_for(reaped)
+    wait_for(lambda: held(other) == [CPUS, CPUS])  # nobody is there to use the widow's share
+    workers.append(start(["one", "two"][index], 1))
+    wait_for(lambda: held(widow) == [2, 2] and held(other) == [2, 2])
+    workers.pop(index)
+    end(one)
+    end(two)
+    assert [process.wait(90) for process in workers] == [0, 0]
+    check_usage(tmp_path / "usage")
