@@ -110,6 +110,11 @@ def orders(
     )
 
 
+def pools(connection: sa.Connection) -> list[str]:
+    """The names of all pools."""
+    return list(connection.execute(sa.select(pool.c.name).order_by(pool.c.name)).scalars())
+
+
 def trials(tx: Transaction) -> list[Desired]:
     """Every trial on the table."""
     query = sa.select(*_DESIRED).where(trial.c.study_id == tx.study_id).order_by(trial.c.number)

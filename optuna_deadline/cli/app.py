@@ -58,17 +58,25 @@ def in_one_sentence() -> Iterator[None]:
         raise SystemExit(INTERRUPTED) from None
 
 
+def command_of(group: typer.Typer) -> Callable[[Callable[P, Any]], Callable[P, None]]:
+    """Register a command of a group with logging and errors as users expect them."""
+
+    def register(function: Callable[P, Any]) -> Callable[P, None]:
+        @wraps(function)
+        def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+            set_up_logging()
+            with in_one_sentence():
+                function(*args, **kwargs)
+
+        group.command()(wrapped)
+        return wrapped
+
+    return register
+
+
 def command(function: Callable[P, Any]) -> Callable[P, None]:
-    """Register a command with logging and errors as users expect them."""
-
-    @wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        set_up_logging()
-        with in_one_sentence():
-            function(*args, **kwargs)
-
-    app.command()(wrapped)
-    return wrapped
+    """Register a command; see :func:`command_of`."""
+    return command_of(app)(function)
 
 
 def set_up_logging() -> None:

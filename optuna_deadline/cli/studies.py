@@ -20,19 +20,28 @@ def open_storage(url: str) -> BaseStorage:
     Raises:
         DeadlineError: The URL is none, or its driver is not installed.
     """
-    try:
-        make_url(url)
-    except ArgumentError:
-        raise DeadlineError(
-            f"{_without_password(url)!r} is no database URL: write sqlite:///study.db or "
-            "postgresql://user@host/database."
-        ) from None
+    check_url(url)
     try:
         return get_storage(url)
     except ImportError:
         driver = make_url(url).drivername
         raise DeadlineError(
             f"No driver for {driver} is installed: pip install 'optuna-deadline[postgres]'."
+        ) from None
+
+
+def check_url(url: str) -> None:
+    """Refuse what is no URL.
+
+    Raises:
+        DeadlineError: With what one looks like.
+    """
+    try:
+        make_url(url)
+    except ArgumentError:
+        raise DeadlineError(
+            f"{_without_password(url)!r} is no database URL: write sqlite:///study.db or "
+            "postgresql://user@host/database."
         ) from None
 
 

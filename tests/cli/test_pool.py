@@ -1,0 +1,52 @@
+"""``optuna-deadline pool show``: studies, weights, shares and slots in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import optuna
+import pytest
+from typer.testing import CliRunner
+
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.cli import app
+from optuna_deadline.elastic import agree
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A database with two studies in a pool, one of them in training."""
+    url = f"sqlite:///{tmp_path}/study.db"
+    for name, weight in (("resnet", 3.0), ("bert", None)):
+        study = optuna.create_study(study_name=name, storage=url)
+        agree(study, "1h", None, {})
+        table = AllocationTable(open_table(study), "lab", study._study_id)
+        table.register(name, "node7", 4711, ["gpu:0", "gpu:1"], 0, weight)
+    table = AllocationTable(open_table(study), "lab", 1)
+    term, led = table.elect("resnet"), table.lead("resnet")
+    assert term is not None and led is not None
+    table.open_trial("resnet", term, 0, 0)
+    table.write_plan("resnet", term, [Assignment(0, "run", "resnet", 1, "test")])
+    assert table.acquire("resnet", 0, [1]) is not None
+    table.lend("resnet", led, {2: 2}, {}, {})
+    return url
+
+
+def test_a_pool_is_shown_with_its_studies_and_slots(url: str) -> None:
+    shown = CliRunner().invoke(app, ["pool", "show", "--storage", url])
+    assert shown.exit_code == 0, shown.output
+    assert "pool lab: 2 slots, 1 in use, 2 workers" in shown.output
+    words = [line.split() for line in shown.output.splitlines()]
+    [resnet] = [line for line in words if line[:1] == ["resnet"]]
+    assert resnet[1:4] == ["3", "1", "1"]
+    [first] = [line for line in words if line[:2] == ["node7", "gpu:0"]]
+    assert first[2:5] == ["resnet", "resnet", "0"]
+    [second] = [line for line in words if line[:2] == ["node7", "gpu:1"]]
+    assert second[2:5] == ["bert", "-", "-"]
+
+
+def test_an_unknown_pool_is_named_with_those_there_are(url: str) -> None:
+    asked = CliRunner().invoke(app, ["pool", "show", "--storage", url, "--pool", "lap"])
+    assert asked.exit_code == 2
