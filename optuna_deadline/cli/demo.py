@@ -16,6 +16,8 @@ from optuna.trial import TrialState
 from rich.console import Console
 from sqlalchemy.engine import make_url
 
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.budgets import make_budget
 from optuna_deadline.choice import merge, parse_settings
 from optuna_deadline.cli.app import INTERRUPTED, Settings, command, console
@@ -25,6 +27,7 @@ from optuna_deadline.cli.watching import Watcher
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import ElasticWorker, Result, agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.planning.ends import find_winner
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.samplers import DeadlineSampler
 from optuna_deadline.terms import Terms
@@ -37,6 +40,9 @@ def demo(
     deadline: Annotated[str, typer.Option(help="How long to tune.")] = "60s",
     cpus: Annotated[int, typer.Option(help="CPU slots of each worker.")] = 2,
     workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 1,
+    studies: Annotated[
+        int, typer.Option(min=1, help="Studies that share the slots; the first one is shown.")
+    ] = 1,
     storage: Annotated[
         str | None, typer.Option(help="URL of a database; a SQLite file in --folder by default.")
     ] = None,
@@ -60,17 +66,19 @@ def demo(
     name = f"digits-{datetime.now():%Y%m%d-%H%M%S}"
     (folder / name).mkdir(parents=True, exist_ok=True)
     url = storage or f"sqlite:///{folder / name / 'study.db'}"
-    study = optuna.create_study(
-        study_name=name,
-        storage=open_storage(url),
-        direction="maximize",
-        sampler=DeadlineSampler(optuna.samplers.TPESampler(seed=seed)),
-    )
+    study = _create(name, url, seed)
     resources = {"min_resource": 1, "max_resource": None, "reduction_factor": 4}
     parameters = merge(resources, parse_settings(settings))
     terms = agree(study, deadline, policy, parameters, budget=money)
-    elastic = ElasticWorker(study, _OBJECTIVE, terms, cpus=cpus, checkpoints=folder)
-    others = [_start_worker(name, url, cpus, folder) for _ in range(workers - 1)]
+    rivals = [_create(f"{name}-{index}", url, seed + index) for index in range(1, studies)]
+    for rival in rivals:
+        agree(rival, deadline, policy, parameters, budget=money)
+    elastic = ElasticWorker(study, _OBJECTIVE, terms, cpus=cpus, pool=name, checkpoints=folder)
+    names = [study_.study_name for study_ in (study, *rivals)]
+    others = [
+        _start_worker(each, name, url, cpus, folder)
+        for each in [name] * (workers - 1) + names[1:] * workers
+    ]
     screen = console if console.is_terminal else Console()
     watcher = Watcher(elastic.table, terms)
     try:
@@ -83,6 +91,8 @@ def demo(
     outcome = _outcome(elastic, study, terms, result, watcher)
     if terms.budget is not None:
         outcome |= {"budget": terms.budget.amount, "spent": result.spent}
+    if rivals:
+        outcome["studies"] = [_share(each, name) for each in (study, *rivals)]
     _say(outcome, result, terms, url)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
@@ -91,6 +101,27 @@ def demo(
         raise typer.Exit(INTERRUPTED)
     if any(codes):
         raise typer.Exit(1)
+
+
+def _create(name: str, url: str, seed: int) -> optuna.Study:
+    return optuna.create_study(
+        study_name=name,
+        storage=open_storage(url),
+        direction="maximize",
+        sampler=DeadlineSampler(optuna.samplers.TPESampler(seed=seed)),
+    )
+
+
+def _share(study: optuna.Study, pool: str) -> dict[str, Any]:
+    """What one of several studies got of the pool, and made of it."""
+    table = AllocationTable(open_table(study), pool, study._study_id)
+    winner = find_winner(table, "maximize")
+    had = sum(row.slots * ((row.ended or row.granted) - row.granted) for row in table.segments())
+    return {
+        "study": study.study_name,
+        "slot_seconds": round(had, 3),
+        "best_value": winner.value if winner else None,
+    }
 
 
 def _check_installed() -> None:
@@ -104,11 +135,15 @@ def _check_installed() -> None:
         )
 
 
-def _start_worker(name: str, url: str, cpus: int, folder: Path) -> subprocess.Popen[bytes]:
+def _start_worker(
+    name: str, pool: str, url: str, cpus: int, folder: Path
+) -> subprocess.Popen[bytes]:
     program = "from optuna_deadline.cli import app; app()"
     options = [
         "--study",
         name,
+        "--pool",
+        pool,
         "--storage",
         url,
         "--cpus",
@@ -119,7 +154,7 @@ def _start_worker(name: str, url: str, cpus: int, folder: Path) -> subprocess.Po
     return subprocess.Popen(
         [sys.executable, "-c", program, "worker", _OBJECTIVE, *options],
         stdout=subprocess.DEVNULL,
-        stderr=(folder / name / f"worker-{time.monotonic_ns()}.log").open("wb"),
+        stderr=(folder / pool / f"worker-{time.monotonic_ns()}.log").open("wb"),
     )
 
 
@@ -158,5 +193,8 @@ def _say(outcome: dict[str, Any], result: Result, terms: Terms, url: str) -> Non
         f"{outcome['resizes']} resizes; {outcome['overhead_s']:.1f} slot-seconds lost to them; "
         f"ended {abs(outcome['overshoot_s']):.2f} s {when} the deadline."
     )
+    for share in outcome.get("studies", []):
+        best = "no report" if share["best_value"] is None else f"best {share['best_value']:.4f}"
+        print(f"{share['study']}: {share['slot_seconds']:.0f} slot-seconds, {best}")
     shown_url = make_url(url).render_as_string(hide_password=True)
     print(f"Look at it: optuna-dashboard {shown_url}")

@@ -34,10 +34,13 @@ def render(view: View, height: int = 24) -> RenderableType:
         height: The lines there are; trials that do not fit are counted in one line.
     """
     decisions = view.decisions[-_DECISIONS:]
-    room = max(1, height - _FIXED - len(decisions))
+    room = max(1, height - _FIXED - len(decisions) - bool(view.shares))
     rows = by_relevance(view)
     shown, rest = rows[:room], rows[room:]
-    parts: list[RenderableType] = [_time(view), _best(view), _pool(view), Text()]
+    parts: list[RenderableType] = [_time(view), _best(view), _pool(view)]
+    if view.shares:
+        parts.append(Text(_shares(view), no_wrap=True, overflow="ellipsis"))
+    parts.append(Text())
     parts.append(_trials(view, shown))
     if rest:
         parts.append(Text(f" and {len(rest)} more: {_states(rest)}", style="bright_black"))
@@ -69,6 +72,8 @@ def lines(previous: View | None, view: View) -> list[str]:
     if finite(view.best_value) and view.best_value != previous.best_value:
         where = f"trial {view.best_trial}, step {view.best_step}"
         said.append(f"{now}  best {figure(view.best_value)} ({where})")
+    if view.shares != previous.shares and view.shares:
+        said.append(f"{now}  {_shares(view)}")
     if previous.gate_open and not view.gate_open:
         said.append(f"{now}  no new trial from here on")
     if previous.time_left // 10 != view.time_left // 10:
@@ -133,6 +138,10 @@ def _pool(view: View) -> Text:
     pool = f" of {view.slots_of_pool} in the pool" if shared else ""
     slots = f"slots {view.slots_used}/{view.slots_total}{pool}  gate "
     return Text.assemble(slots, gate, f"  so far {moves}", no_wrap=True, overflow="ellipsis")
+
+
+def _shares(view: View) -> str:
+    return "pool  " + ", ".join(f"{name}: {slots}" for name, slots in view.shares)
 
 
 def _trials(view: View, rows: Iterable[TrialRow]) -> Table:

@@ -46,6 +46,7 @@ class View:
     slots_used: int = 0
     slots_total: int = 0  #: lent to the study
     slots_of_pool: int = 0
+    shares: tuple[tuple[str, int], ...] = ()  #: slots by study, where several share the pool
     rows: tuple[TrialRow, ...] = ()
     decisions: tuple[Decision, ...] = ()  #: the last ones, oldest first
     pauses: int = 0

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from datetime import datetime, timezone
 
-from optuna_deadline.allocation.records import Desired, Event, SegmentRow
+from optuna_deadline.allocation.records import Desired, Event, SegmentRow, Slot
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.cli.view import Decision, TrialRow, View
 from optuna_deadline.terms import Terms
@@ -69,12 +69,19 @@ class Watcher:
             slots_used=sum(slot.study_id == mine for slot in offered),
             slots_total=sum(slot.lent_to == mine for slot in offered),
             slots_of_pool=len(offered),
+            shares=self._shares(offered),
             rows=tuple(self._row(line) for line in trials),
             decisions=tuple(self._decisions),
             pauses=ended["pause"],
             resumes=max(0, starts - ended["resize"]),
             resizes=ended["resize"],
         )
+
+    def _shares(self, slots: list[Slot]) -> tuple[tuple[str, int], ...]:
+        if len({slot.lent_to for slot in slots}) < 2:
+            return ()
+        lent = Counter(slot.lent_to for slot in slots)
+        return tuple((row.name, lent[row.study_id]) for row in self._table.tenants())
 
     def _best(self) -> tuple[float, int, int] | None:
         reports = [
