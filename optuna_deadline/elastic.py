@@ -6,7 +6,7 @@ import logging
 import math
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,18 +26,22 @@ from optuna_deadline.deadlines import DeadlineLike
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.ends import find_winner
 from optuna_deadline.planning.ledger import Ledger
-from optuna_deadline.planning.planner import Planner, PlannerThread
+from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool import PoolLeader
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies import EvenDivider
 from optuna_deadline.pruners import DeadlinePruner
 from optuna_deadline.terms import Terms
+from optuna_deadline.ticker import Ticker
 from optuna_deadline.workers.agent import Agent
 from optuna_deadline.workers.devices import make_offer
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.objective import Objective, source_of, stop_if_loading
 
 _logger = logging.getLogger("optuna_deadline")
+
+_FAREWELL = 30.0  # seconds for the plan in hand, on the way out
+_AWAY = 0.2  # seconds until a database that was away is tried again
 
 #: Where checkpoints go unless told otherwise.
 CHECKPOINTS = Path("optuna_deadline_checkpoints")
@@ -247,14 +251,14 @@ class ElasticWorker:
         )
         leader = PoolLeader(self.table, EvenDivider(), agent.id)
         ticks = (leader.tick, planner.tick)
-        thread = PlannerThread(ticks, max(0.5, poll), agent.wake, DATABASE_AWAY)
+        thread = Ticker("planner", _pass(ticks, max(0.5, poll), agent.wake))
         try:
             agent.register()
             thread.start()
             with self._listening(agent, thread), _leaving_on_signals(agent):
                 agent.run(check=thread.check)
         finally:
-            thread.end()
+            thread.end(_FAREWELL)
             agent.close()
         return self.result()
 
@@ -277,7 +281,7 @@ class ElasticWorker:
         )
 
     @contextmanager
-    def _listening(self, agent: Agent, thread: PlannerThread) -> Iterator[None]:
+    def _listening(self, agent: Agent, thread: Ticker) -> Iterator[None]:
         """Look at once when PostgreSQL says that something changed; polling goes on anyway."""
         if not self._listen:
             yield
@@ -302,6 +306,22 @@ def _same_policy(study: Study, terms: Terms, given: choice.PolicyLike | None) ->
     if given is not None and choice.name_of(given) == terms.policy:
         return given
     return terms.policy
+
+
+def _pass(
+    ticks: Sequence[Callable[[], bool]], interval: float, changed: Callable[[], None]
+) -> Callable[[], float]:
+    """One pass of planning: what was changed is looked at now, a database that is away soon."""
+
+    def work() -> float:
+        try:
+            if any([tick() for tick in ticks]):
+                changed()
+        except DATABASE_AWAY:
+            return _AWAY  # the worker says so, once
+        return interval
+
+    return work
 
 
 @contextmanager

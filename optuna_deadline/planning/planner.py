@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from optuna_deadline.allocation.records import Claim, Orders
 from optuna_deadline.allocation.store import AllocationStore
@@ -247,61 +246,3 @@ class Planner:
         self._trials.adopt_strays({line.number for line in lines})
         self._table.settle(self._me, term)
         return True
-
-
-class PlannerThread(threading.Thread):
-    """Ticks whenever something happened, and on a timer.
-
-    Args:
-        ticks: The loop's body, one after the other; each returns whether it changed anything.
-        interval: Seconds between two plans at most.
-        changed: Called after a plan was written.
-        away: Which errors mean that the database is away.
-    """
-
-    def __init__(
-        self,
-        ticks: Sequence[Callable[[], bool]],
-        interval: float,
-        changed: Callable[[], None],
-        away: tuple[type[BaseException], ...],
-    ) -> None:
-        super().__init__(name="optuna-deadline-planner", daemon=True)
-        self._ticks = ticks
-        self._interval = interval
-        self._changed = changed
-        self._away = away
-        self._woken = threading.Event()
-        self._ending = False
-        self._error: BaseException | None = None
-
-    def wake(self) -> None:
-        """Plan soon."""
-        self._woken.set()
-
-    def check(self) -> None:
-        """Raise what ended the planning, if something did."""
-        if self._error is not None:
-            raise self._error
-
-    def end(self) -> None:
-        """Stop planning and wait for the plan in hand."""
-        self._ending = True
-        self._woken.set()
-        if self.is_alive():
-            self.join(timeout=30)
-
-    def run(self) -> None:
-        """Plan until :meth:`end`."""
-        while not self._ending:
-            self._woken.clear()
-            try:
-                if any([tick() for tick in self._ticks]):
-                    self._changed()
-            except self._away:
-                time.sleep(0.2)  # the worker says so, once
-            except BaseException as error:
-                self._error = error
-                self._changed()
-                return
-            self._woken.wait(self._interval)

@@ -19,7 +19,7 @@ from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.errors import DeadlineError, LeaseLost
 from optuna_deadline.forecasting.overheads import closing_seconds
-from optuna_deadline.workers.clerk import Clerk
+from optuna_deadline.ticker import Ticker
 from optuna_deadline.workers.devices import Offer, host_name
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import Gang, Verdict
@@ -88,7 +88,7 @@ class Agent:
         self._watchdog = Watchdog()
         self._trust = Trust(table, self.id, self._watchdog)
         self._board = Switchboard(source, None if offer.gpus else 1, self._watchdog)
-        self._clerk = Clerk(self._carry_out)
+        self._clerk = Ticker("clerk", self._carry_out)
 
     def wake(self) -> None:
         """Look at the plan now; callable from any thread or signal handler."""

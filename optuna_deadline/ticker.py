@@ -1,4 +1,4 @@
-"""A thread for the database's calls, so that a stalled one holds up neither ranks nor clock."""
+"""A thread that does one pass of work after another; planners and agents tick by it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import threading
 from collections.abc import Callable
 
 
-class Clerk(threading.Thread):
-    """Does one pass of work after another.
+class Ticker(threading.Thread):
+    """Works until it is ended or a pass fails.
 
     Args:
-        work: One pass; returns the seconds until the next unless somebody wakes the clerk.
+        name: What the thread is called.
+        work: One pass; returns the seconds until the next unless somebody wakes the ticker.
     """
 
-    def __init__(self, work: Callable[[], float]) -> None:
-        super().__init__(name="optuna-deadline-clerk", daemon=True)
+    def __init__(self, name: str, work: Callable[[], float]) -> None:
+        super().__init__(name=f"optuna-deadline-{name}", daemon=True)
         self._work = work
         self._woken = threading.Event()
         self._ending = False
@@ -33,7 +34,8 @@ class Clerk(threading.Thread):
         """Let the pass in hand be the last; False where it does not end in time."""
         self._ending = True
         self._woken.set()
-        self.join(patience)
+        if self.is_alive():
+            self.join(patience)
         return not self.is_alive()
 
     def run(self) -> None:
