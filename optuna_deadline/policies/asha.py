@@ -38,32 +38,30 @@ class Asha(Resources):
                 orders[trial.number] = Retire(f"below the cut of rung {rung.milestone}")
             else:
                 claims.append(Claim(trial, "not below the cut of any rung"))
-        return one_slot_each(snapshot, claims, orders)
+        return one_slot_each(snapshot, claims, orders, newcomers=self.newcomers(snapshot))
 
 
 @dataclass(frozen=True)
 class AshaPromote(Resources):
     """ASHA by promotion.
 
-    Args:
-        most_trials: New trials at most. When they are used up and nobody is to be promoted, the
-            best paused trial goes on: nothing else is to run.
+    When ``most_trials`` are used up and nobody is to be promoted, the best paused trial goes on:
+    nothing else is to run.
     """
-
-    most_trials: int | None = None
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Promote where that can be done, from the top rung down; else start a new trial."""
         view = self.overview(snapshot.trials)
         standings = stand(list(view.alive.values()), view.rungs)
-        return promote(snapshot, standings, self.most_trials)
+        return promote(snapshot, standings, self.newcomers(snapshot))
 
 
-def promote(snapshot: Snapshot, standings: Sequence[Standing], most: int | None = None) -> Plan:
-    """A plan in which the standings compete for single slots."""
+def promote(
+    snapshot: Snapshot, standings: Sequence[Standing], newcomers: int | None = None
+) -> Plan:
+    """A plan in which the standings, and at most so many newcomers, compete for single slots."""
     claims = sorted((s for s in standings if s.goes_on), key=_by_claim)
     waiting = [s for s in standings if not s.goes_on]
-    newcomers = None if most is None else max(0, most - len(snapshot.trials))
     orders: dict[int, Order] = {}
     thawed: list[Claim] = []
     if newcomers is None:

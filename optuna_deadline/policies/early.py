@@ -34,7 +34,7 @@ class Median(Resources):
                 orders[trial.number] = Retire(f"below the median of the others at {trial.step}")
             else:
                 claims.append(Claim(trial, "not below the median of the others"))
-        return one_slot_each(snapshot, claims, orders)
+        return one_slot_each(snapshot, claims, orders, newcomers=self.newcomers(snapshot))
 
     def _below(self, trial: TrialView, others: list[TrialView]) -> bool:
         step = trial.step
@@ -77,11 +77,13 @@ class OneEpoch(Resources):
             orders: dict[int, Order] = {
                 trial.number: Pause("waits until everybody had an epoch") for trial in ranked
             }
-            return one_slot_each(snapshot, claims, orders)
+            return one_slot_each(snapshot, claims, orders, newcomers=self.newcomers(snapshot))
         best = [Claim(trial, "among the best after one epoch") for trial in ranked]
         return one_slot_each(snapshot, claims, newcomers=0, leftovers=best)
 
     def _explores(self, snapshot: Snapshot) -> bool:
+        if self.newcomers(snapshot) == 0:
+            return False
         paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
         last = self.last_step(snapshot.trials)
         if not paces:

@@ -46,10 +46,12 @@ class SuccessiveHalving(Resources):
         claims: list[Claim] = []
         newcomers = size
         for group in groups:
-            missing = size - len(group)
+            missing = size - len(group) if self.newcomers(snapshot) != 0 else 0
             training = self._follow(group, missing, steps, orders, claims)
             # Only the last cohort may still take trials; a new one begins when all are through.
             newcomers = missing if missing else (0 if training else newcomers)
+        left = self.newcomers(snapshot)
+        newcomers = newcomers if left is None else min(newcomers, left)
         return one_slot_each(snapshot, claims, orders, newcomers=newcomers)
 
     def _milestones(self, snapshot: Snapshot) -> list[int]:
@@ -100,7 +102,7 @@ class Hyperband(Resources):
             mine = [t for t in snapshot.trials if pattern[t.number % len(pattern)] == bracket]
             first = self.min_resource * self.reduction_factor**bracket
             standings += stand(mine, build_rungs(mine, first, self.reduction_factor))
-        return promote(snapshot, standings)
+        return promote(snapshot, standings, self.newcomers(snapshot))
 
     def _pattern(self, last: int | None) -> list[int]:
         """The brackets of successive trials, in the proportions of Hyperband's cohorts."""

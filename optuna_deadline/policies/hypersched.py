@@ -36,6 +36,7 @@ class HyperSched(Resources):
         min_resource: The first rung, in report steps.
         max_resource: The step at which a trial is done; None takes what the objectives say.
         reduction_factor: Every rung keeps one in this many.
+        most_trials: Trials that are opened at most; None for as many as the time allows.
         recharge: A gang grows again only after this many overheads of training.
         allocator: How the pool is dealt to the survivors: "uniform", "top_job" or "softmax".
         gate: Whether new trials stop coming in once they could no longer catch up. The other two
@@ -64,7 +65,8 @@ class HyperSched(Resources):
         """One plan for the whole study."""
         view = self.overview(snapshot.trials)
         field = view.once("field", lambda: stand(view, self.retroactive))
-        if snapshot.time_left > self._entrance_seconds(snapshot, view, field):
+        in_time = snapshot.time_left > self._entrance_seconds(snapshot, view, field)
+        if in_time and self.newcomers(snapshot) != 0:
             if len(field.survivors) > snapshot.capacity:
                 return self._explore(snapshot, view, field)
             return view.once(
@@ -110,7 +112,9 @@ class HyperSched(Resources):
                 orders[trial.number] = Run(1, standing.words(trial))
                 free -= 1
         _hold_the_rest(orders, field.others, 4 * snapshot.capacity + 8)
-        return Plan(orders=orders, start=free, gate_open=True)
+        newcomers = self.newcomers(snapshot)
+        start = free if newcomers is None else min(free, newcomers)
+        return Plan(orders=orders, start=start, gate_open=True)
 
     def _consolidate(self, snapshot: Snapshot, view: Overview, field: Field) -> Plan:
         """Deal the slots to the survivors; what they cannot use goes to the best of the others."""

@@ -12,16 +12,23 @@ from optuna_deadline.policies.building import build
 from optuna_deadline.policies.early import Median, OneEpoch
 from optuna_deadline.policies.fifo import Fifo
 from optuna_deadline.policies.halving import Hyperband, SuccessiveHalving
+from optuna_deadline.policies.hermes import Hermes
 from optuna_deadline.policies.hypersched import HyperSched
 from optuna_deadline.policies.naive import NaiveElastic
 from optuna_deadline.policies.plan import Policy
 from optuna_deadline.policies.seer import Seer
+from optuna_deadline.policies.slaq import Slaq
+from optuna_deadline.policies.turns import LeastAttainedService, RoundRobin
 
 GROUP = "optuna_deadline.policies"
 DEFAULT = "hypersched"
 _OURS: dict[str, Callable[..., Policy]] = {
     "hypersched": HyperSched,
+    "hermes": Hermes,
     "fifo": Fifo,
+    "round_robin": RoundRobin,
+    "slaq": Slaq,
+    "least_attained_service": LeastAttainedService,
     "asha": Asha,
     "asha_promote": AshaPromote,
     "median": Median,

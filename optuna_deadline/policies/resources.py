@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.overview import Memory, Overview
-from optuna_deadline.policies.snapshot import TrialView
+from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,27 @@ class Resources:
         min_resource: The first rung, in report steps.
         max_resource: The step at which a trial is done; None takes what the objectives say.
         reduction_factor: Every rung keeps one in this many.
+        most_trials: Trials that are opened at most; None for as many as the time allows.
     """
 
     min_resource: int = 1
     max_resource: int | None = None
     reduction_factor: int = 4
+    most_trials: int | None = field(default=None, kw_only=True)
     _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_resources(self.min_resource, self.max_resource, self.reduction_factor)
+        if self.most_trials is not None and not _is_count(self.most_trials, 1):
+            raise DeadlineError(
+                f"most_trials must be a whole number from 1, but got {self.most_trials!r}."
+            )
+
+    def newcomers(self, snapshot: Snapshot) -> int | None:
+        """New trials that may still be opened, None where nobody has set a limit."""
+        if self.most_trials is None:
+            return None
+        return max(0, self.most_trials - len(snapshot.trials))
 
     def overview(self, trials: tuple[TrialView, ...]) -> Overview:
         """All trials at a glance; quick where few have changed since the last call."""

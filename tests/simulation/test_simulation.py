@@ -73,7 +73,7 @@ def test_slot_seconds_are_conserved(policy: str, faults: Faults) -> None:
 @pytest.mark.parametrize(
     "policy",
     ["hypersched", "fifo", "asha", "asha_promote", "median", "successive_halving", "hyperband",
-     "one_epoch"],
+     "one_epoch", "hermes", "round_robin", "slaq", "least_attained_service"],
 )  # fmt: skip
 def test_the_deadline_is_kept_and_a_model_is_in_hand(policy: str) -> None:
     outcome = study(policy, family="diverging", times=1.5).run()

@@ -1,0 +1,176 @@
+"""Hermes (Son et al., Electronics 10(3) 350, 2021): more trials than slots, the quick ones first.
+
+Hermes time-shares GPUs between the trials of a study and gives priority to those that converge
+quickly early in their training; who has to leave is checkpointed and loses nothing. That much is
+in our sources. The formula of convergence, the length of a turn, the margin, the ageing and how
+many trials are let in are our reconstruction, explained in ``docs/policies/hermes.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies.gangs import share_out
+from optuna_deadline.policies.plan import Order, Plan, Retire
+from optuna_deadline.policies.quanta import TimeShared, waited
+from optuna_deadline.policies.signals import SIGNALS, Standing, read_signals
+from optuna_deadline.policies.single import Claim, alive, one_slot_each, running_first
+from optuna_deadline.policies.snapshot import Snapshot, TrialView
+
+#: Switches that a newcomer's warm-up is worth at least, and its fewest reports.
+_WORTH, _FEWEST = 4.0, 2
+
+#: So many robust standard deviations above the median a trial stands out, of this many seen.
+_OUTSTANDING, _SEEN = 3.0, 4
+
+
+@dataclass(frozen=True)
+class Hermes(TimeShared):
+    """The policy of Hermes; every trial has one slot as long as there are trials for all slots.
+
+    Args:
+        quantum: See :class:`TimeShared`.
+        open_per_slot: See :class:`TimeShared`.
+        signal: How convergence is read from a curve, one of :data:`SIGNALS`.
+        own_origin: Measure gains from a trial's own first report, not from the study's lowest.
+        warm_up: Reports that a newcomer makes before it is compared with anybody; None for two,
+            and for four times the cost of a switch at least.
+        margin: How much better a waiting trial must be to displace one that trains, as a share
+            of the distance from the median to the best.
+        ageing: One turn in about this many goes to who has waited longest.
+        explore: The share of the slots that newcomers may take from trials that do not stand out.
+    """
+
+    signal: str = "gain"
+    own_origin: bool = False
+    warm_up: int | None = None
+    margin: float = 0.1
+    ageing: float = 10.0
+    explore: float = 0.75
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.signal not in SIGNALS:
+            known = ", ".join(SIGNALS)
+            raise DeadlineError(f"There is no signal {self.signal!r}; there are {known}.")
+        if self.warm_up is not None and self.warm_up < 1:
+            raise DeadlineError(f"warm_up must be a number from 1, but got {self.warm_up!r}.")
+        if not self.margin >= 0 or not self.ageing > 0 or not 0 < self.explore <= 1:
+            raise DeadlineError(
+                "margin must not be negative, ageing must be above 0 and explore between 0 and 1."
+            )
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Who trains until the next look: turns in hand, leaders, newcomers, then the others."""
+        trials = alive(snapshot)
+        in_time = self.in_time(snapshot, _WORTH * snapshot.overhead.total)
+        newcomers = self.room(snapshot) if in_time else 0
+        gate_open = in_time and self.newcomers(snapshot) != 0
+        if not newcomers and len(trials) < snapshot.capacity:
+            held = bool(self.in_turn(snapshot))
+            return Plan(orders=share_out(snapshot, trials, held), gate_open=gate_open)
+        window = max(_FEWEST, self.warm_up or 0)
+        signals = read_signals(snapshot.trials, self.signal, window, self.own_origin)
+        quantum, in_turn = self.quantum_seconds(snapshot), self.in_turn(snapshot)
+        ranking = _Ranking(self, snapshot, Standing.of(signals), in_time, quantum, in_turn)
+        staying, leading, others = ranking.sort(trials)
+        claims = [*staying, *leading]
+        if newcomers:
+            plan = one_slot_each(snapshot, claims, newcomers=newcomers, leftovers=others)
+        else:
+            claims += others
+            orders = {} if in_time else self._give_up(snapshot, claims)
+            claims = [claim for claim in claims if claim.trial.number not in orders]
+            plan = one_slot_each(snapshot, claims, orders, newcomers=0)
+        return replace(plan, gate_open=gate_open)
+
+    def is_fresh(self, snapshot: Snapshot, trial: TrialView) -> bool:
+        """Whether a trial has not been trained long enough to be compared."""
+        if self.warm_up is not None:
+            return len(trial.reports) < self.warm_up
+        worth = _WORTH * snapshot.overhead.total
+        return len(trial.reports) < _FEWEST or trial.trained < worth
+
+    def _give_up(self, snapshot: Snapshot, claims: Sequence[Claim]) -> dict[int, Order]:
+        """With too little time for newcomers there is too little for the last in the queue."""
+        kept = 2 * snapshot.capacity
+        return {c.trial.number: Retire("too many stand above it now") for c in claims[kept:]}
+
+
+@dataclass(frozen=True)
+class _Ranking:
+    """The living trials in the order in which they are served."""
+
+    policy: Hermes
+    snapshot: Snapshot
+    standing: Standing
+    in_time: bool  #: newcomers, and so those that were long without a turn, still have time
+    quantum: float  #: seconds of a turn
+    in_turn: set[int]
+
+    def sort(self, trials: Sequence[TrialView]) -> tuple[list[Claim], list[Claim], list[Claim]]:
+        """Those who stay or begin, those that go on before any newcomer, and the others."""
+        fresh: list[TrialView] = []
+        seasoned: list[TrialView] = []
+        for trial in trials:
+            is_fresh = self.policy.is_fresh(self.snapshot, trial)
+            (fresh if is_fresh else seasoned).append(trial)
+        seasoned.sort(key=lambda trial: (-self._priority(trial), trial.number))
+        claims = [Claim(t, "its turn is not over") for t in seasoned if self._stays(t)]
+        claims += [Claim(trial, "its warm-up") for trial in running_first(fresh)]
+        claims.sort(key=lambda claim: not claim.trial.running)
+        rest = [trial for trial in seasoned if not self._stays(trial)]
+        leaders = self._leaders(seasoned)
+        return (
+            claims,
+            [Claim(trial, "converges fastest") for trial in rest if trial.number in leaders],
+            [Claim(trial, self._words(trial)) for trial in rest if trial.number not in leaders],
+        )
+
+    def _stays(self, trial: TrialView) -> bool:
+        """Whether a seasoned trial cannot be preempted now."""
+        if not trial.running:
+            return False
+        turn = self.quantum + self.snapshot.overhead.total
+        if self.snapshot.time_left < turn:
+            return True  # nobody else could make as much of the slot
+        # The first turn is the warm-up: it ends as soon as the trial can be compared.
+        first = trial.trained <= self.snapshot.now - trial.changed
+        return not first and trial.number in self.in_turn
+
+    def _merit(self, trial: TrialView) -> float:
+        bonus = self.policy.margin if trial.running else 0.0
+        return self.standing.places.get(trial.number, -1.0) + bonus
+
+    def _priority(self, trial: TrialView) -> float:
+        """The merit, and what waiting adds to it."""
+        return self._merit(trial) + self._aged(trial)
+
+    def _aged(self, trial: TrialView) -> float:
+        """A median trial comes level with the best after ``ageing`` rounds of turns."""
+        if not self.in_time:
+            return 0.0
+        one_round = self.quantum * self.policy.open_per_slot
+        return waited(self.snapshot, trial) / (self.policy.ageing * one_round)
+
+    def _leaders(self, seasoned: Sequence[TrialView]) -> set[int]:
+        """Who gives way to no newcomer: the best, for some of the slots, and who stands out."""
+        capacity = self.snapshot.capacity
+        kept = capacity - math.ceil(self.policy.explore * capacity)
+        best = sorted(seasoned, key=lambda trial: (-self._merit(trial), trial.number))
+        leaders = {trial.number for trial in best[:kept]}
+        if len(self.standing.outliers) >= _SEEN:
+            leaders |= {trial.number for trial in seasoned if self._stands_out(trial)}
+        return leaders
+
+    def _stands_out(self, trial: TrialView) -> bool:
+        needed = _OUTSTANDING * (1 - self.policy.margin if trial.running else 1.0)
+        return self.standing.outliers[trial.number] > needed
+
+    def _words(self, trial: TrialView) -> str:
+        if self._aged(trial) > self.policy.margin:
+            return "waited longest for a turn"
+        return "converges faster than those that wait"
