@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import asdict
 from pathlib import Path
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 
-from benchmarks import prune_cost, simulator
+from benchmarks import prune_cost, record, simulator
 from benchmarks.bulk import add_trials
 from optuna_deadline import DeadlinePruner
+from optuna_deadline.simulation.tables import load
 
 
 def test_bulk_loaded_trials_are_what_optuna_reads(storage_url: str) -> None:
@@ -80,3 +83,39 @@ def test_simulator_writes_its_figures(tmp_path: Path) -> None:
     result = json.loads(figures.read_text())
     assert result.keys() >= {"rows", "target", "machine"}
     assert result["rows"][0]["reports"] > 0
+
+
+def test_a_cut_recording_goes_on_and_its_table_can_be_read(tmp_path: Path) -> None:
+    settings = {"epochs": 3, "seed": 0}
+    part, out = tmp_path / "t.part", tmp_path / "t.npz"
+    assert record.finished(part, settings) == {}
+    trainings = [
+        record.Training(index, record.draw(0, index), scores, scores, seconds, seconds)
+        for index, (scores, seconds) in enumerate(
+            [([0.1, 0.2, 0.9], [1.0, 2.0, 3.0]), ([0.1], [4.0]), ([0.1, 0.2, 0.3], [1.0] * 3)]
+        )
+    ]
+    with part.open("a") as file:
+        for training in trainings[:2]:
+            file.write(json.dumps(asdict(training)) + "\n")
+        file.write('{"index": 2, "hp"')  # the end came here
+    assert list(record.finished(part, settings).values()) == trainings[:2]
+    assert len(record.finished(part, settings)) == 2, "the cut line is gone"
+    with pytest.raises(ValueError, match="was begun with"):
+        record.finished(part, {"epochs": 4, "seed": 0})
+    record.write_table(out, trainings, settings)
+    (tuned,) = load(out)
+    assert tuned.name == "recorded/t" and tuned.step_seconds == (2.0, 4.0, 1.0)
+    assert tuned.curves[0][-1] == 1.0 and math.isnan(tuned.curves[1][1])
+    assert tuned.hyperparameters[2] == pytest.approx(record.draw(0, 2))
+
+
+@pytest.mark.slow
+def test_a_recording_is_made(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    out = tmp_path / "small.npz"
+    options = ["--configurations", "3", "--epochs", "2", "--jobs", "1", "--nice", "0"]
+    record.main(["--out", str(out), *options])
+    assert [path.name for path in tmp_path.iterdir()] == ["small.npz"]
+    (tuned,) = load(out)
+    assert len(tuned.curves) == 3 and tuned.steps == 2
