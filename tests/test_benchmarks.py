@@ -11,7 +11,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from benchmarks import prune_cost, record, simulator
+from benchmarks import planner, prune_cost, record, simulator
 from benchmarks.bulk import add_trials
 from optuna_deadline import DeadlinePruner
 from optuna_deadline.simulation.tables import load
@@ -119,3 +119,16 @@ def test_a_recording_is_made(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["small.npz"]
     (tuned,) = load(out)
     assert len(tuned.curves) == 3 and tuned.steps == 2
+
+
+def test_planner_writes_its_figures_and_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figures, picture = tmp_path / "figures.json", tmp_path / "picture.svg"
+    few = ["--policy", "fifo", "--trials", "5", "9", "--gpus", "4", "--repetitions", "1"]
+    planner.main([*few, "--json", str(figures), "--picture", str(picture)])
+    result = json.loads(figures.read_text())
+    assert [(row["trials"], row["gpus"]) for row in result["rows"]] == [(5, 4), (9, 4)]
+    assert "<svg" in picture.read_text()
+    drawn = planner.draw(30, 8, 1)
+    assert drawn == planner.draw(30, 8, 1) != planner.draw(30, 8, 2)
+    assert sum(trial.slots for trial in drawn.trials) == 8
