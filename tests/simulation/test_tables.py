@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.simulation import Workload
-from optuna_deadline.simulation.tables import load, load_prices, load_speedups
+from optuna_deadline.simulation.tables import load, load_prices, load_speedups, own
 from optuna_deadline.simulation.tables.curves import less_is_better, to_workload
 
 DATA = os.environ.get("OPTUNA_DEADLINE_TEST_DATA")
@@ -269,6 +269,13 @@ def test_a_shuffle_keeps_each_configuration_together() -> None:
         once.curves, once.step_seconds, once.hyperparameters, strict=True
     ):
         assert curve[0] == named["index"] == seconds - 1.0
+
+
+def test_our_own_table_is_there_and_worth_a_choice() -> None:
+    (digits,) = own()
+    assert digits.name == "recorded/digits" and digits.steps == 30
+    assert len(digits.curves) >= 150 and digits.hyperparameters[0].keys() >= {"lr", "width"}
+    assert max(digits.step_seconds) > 1.2 * min(digits.step_seconds)
 
 
 @pytest.mark.skipif(not DATA, reason="OPTUNA_DEADLINE_TEST_DATA names no folder of recordings")
