@@ -22,7 +22,7 @@ COMMANDS = sorted(
     {
         command
         for text in PAGES.values()
-        for command in re.findall(r"^optuna-deadline .*", text, re.MULTILINE)
+        for command in re.findall(r"^optuna-deadline .*", text.replace("\\\n", " "), re.MULTILINE)
     }
 )
 
