@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -151,7 +151,7 @@ def _number(entry: Any, key: str, where: str, *, least: float) -> float:
     raise DeadlineError(f"{where} must have a number {key!r} from {least:g}, not {value!r}.")
 
 
-#: Models drawn: name, smallest and largest batch size, seconds of an epoch at the smallest.
+#: Models drawn: name, smallest and largest batch size, about how many seconds an epoch takes.
 _MODELS = (
     ("ResNet-18", 32, 256, (20.0, 60.0)),
     ("ResNet-50", 32, 128, (200.0, 500.0)),
@@ -159,6 +159,7 @@ _MODELS = (
     ("LM", 10, 80, (40.0, 90.0)),
     ("Recommendation", 512, 8192, (15.0, 60.0)),
 )
+_SHORT_ONES = 0.8
 _GANGS, _GANG_ODDS = (1, 2, 4, 8), (0.68, 0.22, 0.08, 0.02)
 
 
@@ -169,15 +170,17 @@ def generate_trace(
     gpus: int,
     arrive_within: float = 5000.0,
     shortest: float = 720.0,
+    border: float = 5400.0,
     longest: float = 18_000.0,
     static: float = 0.05,
 ) -> Trace:
     """Draw a trace of the kind that Shockwave was measured on.
 
-    Jobs come as a Poisson process, their lengths are log-uniform, most have one GPU and few eight.
-    A part is static; half of the others scale their batches once, after a critical regime
-    (Accordion), half double them several times (gradient noise scale). All figures are round ones
-    of the published traces' summary and fitted to no result.
+    Jobs come as a Poisson process, most have one GPU and few eight. Four in five are short and one
+    in five is long, each kind log-uniform, with the border where the published traces have it. A
+    part is static; half of the others scale their batches once, after a critical regime
+    (Accordion), half double them several times (gradient noise scale). The constants are round
+    figures of what describes the published traces and fitted to no result.
 
     Args:
         seed: The same seed draws the same trace.
@@ -185,7 +188,8 @@ def generate_trace(
         gpus: Of the cluster.
         arrive_within: Seconds in which they come, on average.
         shortest: Seconds of the shortest job, alone.
-        longest: Seconds of the longest job, alone, at its first batch size.
+        border: Seconds between the short and the long ones.
+        longest: Seconds of the longest job, alone.
         static: The part of jobs that never change their batch sizes.
     """
     rng = np.random.default_rng([seed, jobs, gpus])
@@ -196,14 +200,20 @@ def generate_trace(
     drawn = []
     for number in range(jobs):
         name, smallest, largest, pace = _MODELS[rng.integers(len(_MODELS))]
-        seconds = math.exp(rng.uniform(math.log(shortest), math.log(longest)))
+        low, high = (shortest, border) if rng.random() < _SHORT_ONES else (border, longest)
+        seconds = math.exp(rng.uniform(math.log(low), math.log(high)))
         epoch = float(rng.uniform(*pace))
         epochs = max(1, round(seconds / epoch))
         begin = smallest * 2 ** int(rng.integers(int(math.log2(largest / smallest)) + 1))
         mode = str(rng.choice(["static", "accordion", "gns"],
                               p=[static, (1 - static) / 2, (1 - static) / 2]))  # fmt: skip
         gain = float(rng.uniform(1.1, 1.5))  # of an epoch by doubling the batch
-        stretches = _draw_stretches(rng, mode, epochs, begin, largest, epoch, gain)
+        stretches = _draw_stretches(rng, mode, epochs, begin, largest, gain)
+        whole = sum(stretch.epochs * stretch.epoch_seconds for stretch in stretches)
+        stretches = tuple(
+            replace(stretch, epoch_seconds=stretch.epoch_seconds * seconds / whole)
+            for stretch in stretches
+        )
         gang = fitting[int(rng.choice(len(fitting), p=odds / odds.sum()))][0]
         drawn.append(Job(number, round(float(arrivals[number]), 3), gang, stretches, name, mode))
     return Trace(gpus=gpus, jobs=tuple(drawn))
@@ -215,7 +225,6 @@ def _draw_stretches(
     epochs: int,
     begin: int,
     largest: int,
-    epoch: float,
     gain: float,
 ) -> tuple[Stretch, ...]:
     doublings = int(math.log2(largest / begin)) if begin < largest else 0
@@ -226,6 +235,6 @@ def _draw_stretches(
         sizes += [begin * 2 ** (1 + i) for i in range(doublings)]
     cuts = sorted({0, epochs, *(int(c) for c in rng.integers(1, epochs + 1, len(sizes) - 1))})
     return tuple(
-        Stretch(size, last - first, epoch * gain ** -math.log2(size / begin))
+        Stretch(size, last - first, gain ** -math.log2(size / begin))
         for size, first, last in zip(sizes, cuts, cuts[1:], strict=False)
     )

@@ -37,7 +37,7 @@ BASELINES = [
 ]
 traces = st.builds(
     lambda seed, jobs, gpus, within: generate_trace(
-        seed, jobs=jobs, gpus=gpus, arrive_within=within, longest=2500.0
+        seed, jobs=jobs, gpus=gpus, arrive_within=within, border=1000.0, longest=2500.0
     ),
     st.integers(0, 1000),
     st.integers(1, 14),
