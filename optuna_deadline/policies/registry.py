@@ -19,6 +19,7 @@ from optuna_deadline.policies.plan import Policy
 from optuna_deadline.policies.seer import Seer
 from optuna_deadline.policies.slaq import Slaq
 from optuna_deadline.policies.turns import LeastAttainedService, RoundRobin
+from optuna_deadline.policies.shockwave import ShockwaveStudy
 
 GROUP = "optuna_deadline.policies"
 DEFAULT = "hypersched"
@@ -37,6 +38,7 @@ _OURS: dict[str, Callable[..., Policy]] = {
     "one_epoch": OneEpoch,
     "seer": Seer,
     "naive_elastic": NaiveElastic,
+    "shockwave": ShockwaveStudy,
 }
 
 

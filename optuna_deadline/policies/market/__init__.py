@@ -11,6 +11,8 @@ from optuna_deadline.policies.market.allocators import (
 )
 from optuna_deadline.policies.market.allox import AlloX
 from optuna_deadline.policies.market.shares import Allocation, Allocator, Shares
+from optuna_deadline.policies.market.shockwave import Shockwave, Window
+from optuna_deadline.policies.market.studies import StudyMarket
 from optuna_deadline.policies.market.views import JobView, Market, Regime, Round, Scheduler
 
 __all__ = [
@@ -28,4 +30,7 @@ __all__ = [
     "Round",
     "Scheduler",
     "Shares",
+    "Shockwave",
+    "StudyMarket",
+    "Window",
 ]

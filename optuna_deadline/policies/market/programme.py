@@ -1,0 +1,149 @@
+"""The market's programme over a window of rounds: how many rounds each job gets.
+
+    max  sum_j w_j U(s_j + c_j d_j) + sum_j [D_j <= R] c_j / D_j
+         - pressure * sum_j g_j max(0, D_j - c_j - H)
+    s.t. sum_j g_j c_j <= G R,   0 <= c_j <= min(R, D_j) whole
+
+with ``c`` rounds of the window's ``R``, gangs ``g`` of ``G`` GPUs, progress ``s`` and what a round
+adds to it ``d``, rounds left ``D``, weights ``w``, and ``U`` the logarithm of the progress, linear
+between 0, 0.2 ... 1 as in Shockwave's code. Who runs when is of no matter to it (``ordering``).
+
+Our reconstruction are the other two terms. The second one pays 1 for each job that ends in the
+window: of two that are due alike, the one with less left goes first, for the mean completion time.
+In the third ``H = max(0, sum_j g_j D_j / G - R)`` is when the cluster
+would be done after the window if no GPU ever idled; work beyond ``H`` finds idle GPUs beside it.
+The paper puts a bound of the makespan there and its code the longest job left. The longest alone
+hides all others: as long as it sticks out, what sticks out of theirs costs nothing.
+
+The objective is a sum of concave functions of each ``c_j`` and there is one row, so taking single
+rounds by their gain per GPU solves the linear relaxation, and misses the whole optimum by less
+than what one gang could gain (:func:`by_gain`). :func:`by_milp` closes that gap with HiGHS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_BASES = np.linspace(0.0, 1.0, 6)
+_LOGS = np.log(np.maximum(_BASES, 1e-6))
+_SLOPES = np.diff(_LOGS) / np.diff(_BASES)
+_OFFSETS = _LOGS[:-1] - _SLOPES * _BASES[:-1]
+
+
+def utility(progress: Array) -> Array:
+    """The logarithm of the progress, linear between the bases; at most 0."""
+    lines = progress[..., None] * _SLOPES + _OFFSETS
+    return np.asarray(np.minimum(0.0, lines.min(axis=-1)))
+
+
+@dataclass(frozen=True, eq=False)
+class Programme:
+    """What is to be decided; one entry for each job."""
+
+    gangs: Array
+    weights: Array
+    progress: Array  #: from 0 to 1
+    step: Array  #: what a round adds to the progress
+    left: Array  #: rounds to the end
+    gpus: int
+    rounds: int
+    pressure: float  #: what a GPU's round beyond the common end costs
+
+    @property
+    def most(self) -> Counts:
+        """Rounds that a job can use."""
+        return np.minimum(self.rounds, np.ceil(self.left - 1e-9)).astype(np.int64)
+
+    @property
+    def common_end(self) -> float:
+        """``H``, in rounds after the window."""
+        return max(0.0, float(self.gangs @ self.left) / self.gpus - self.rounds)
+
+    @property
+    def ending(self) -> Array:
+        """What each round brings a job nearer to an end within the window; 0 if it has none."""
+        return np.where(self.left <= self.rounds, 1.0 / np.maximum(1.0, self.left), 0.0)
+
+    def gains(self) -> Array:
+        """What the first, the second, ... round of each job adds to the objective."""
+        rounds = np.arange(self.rounds + 1)
+        reached = np.minimum(1.0, self.progress[:, None] + rounds * self.step[:, None])
+        beyond = np.maximum(0.0, self.left[:, None] - rounds - self.common_end)
+        value = self.weights[:, None] * utility(reached)
+        value -= self.pressure * self.gangs[:, None] * beyond
+        return np.asarray(np.diff(value, axis=1) + self.ending[:, None])
+
+    def value(self, counts: Counts) -> float:
+        """The objective, less that of giving nobody anything."""
+        taken = np.arange(self.rounds) < counts[:, None]
+        return float(self.gains()[taken].sum())
+
+
+def by_gain(programme: Programme) -> Counts:
+    """Take single rounds by their gain per GPU until the window is full."""
+    gains, rounds = programme.gains(), programme.rounds
+    ranked = np.argsort(-(gains / programme.gangs[:, None]), axis=None, kind="stable")
+    jobs, nth = np.divmod(ranked, rounds)
+    useful = nth < programme.most[jobs]
+    jobs = jobs[useful]
+    counts = np.zeros(len(gains), dtype=np.int64)
+    room = float(programme.gpus * rounds)
+    sizes = programme.gangs[jobs]
+    whole = int(np.searchsorted(np.cumsum(sizes), room, side="right"))
+    np.add.at(counts, jobs[:whole], 1)
+    room -= float(sizes[:whole].sum())
+    passed: set[int] = set()  # a job that did not fit gets none of its later rounds either
+    for job in jobs[whole:]:
+        if room < 1:
+            break
+        if programme.gangs[job] <= room and int(job) not in passed:
+            counts[job] += 1
+            room -= float(programme.gangs[job])
+        else:
+            passed.add(int(job))
+    return counts
+
+
+def by_milp(programme: Programme, seconds: float, gap: float = 1e-3) -> Counts | None:
+    """The programme by HiGHS.
+
+    Args:
+        programme: What is to be decided.
+        seconds: The time limit; what was found by then is taken.
+        gap: To the optimum, as a part of it.
+
+    Returns:
+        The rounds of each job; None where nothing was found in time.
+    """
+    count = len(programme.gangs)
+    one, none = sparse.identity(count), sparse.csr_matrix((count, count))
+    # Columns: c, then U, then what sticks out beyond the common end.
+    rows = [sparse.hstack([sparse.csr_matrix(programme.gangs), sparse.csr_matrix((1, 2 * count))])]
+    bounds = [np.array([float(programme.gpus * programme.rounds)])]
+    for slope, offset in zip(_SLOPES, _OFFSETS, strict=True):
+        rows.append(sparse.hstack([-slope * sparse.diags(programme.step), one, none]))
+        bounds.append(slope * programme.progress + offset)
+    rows.append(sparse.hstack([-one, none, -one]))
+    bounds.append(programme.common_end - programme.left)
+    cost = np.concatenate(
+        [-programme.ending, -programme.weights, programme.pressure * programme.gangs]
+    )
+    found = milp(
+        cost / max(1.0, float(np.abs(cost).max())),
+        integrality=np.repeat([1, 0, 0], count),
+        bounds=Bounds(
+            np.concatenate([np.zeros(count), np.full(count, -np.inf), np.zeros(count)]),
+            np.concatenate([programme.most, np.zeros(count), np.full(count, np.inf)]),
+        ),
+        constraints=LinearConstraint(sparse.vstack(rows).tocsc(), ub=np.concatenate(bounds)),
+        options={"time_limit": seconds, "mip_rel_gap": gap},
+    )
+    return None if found.x is None else np.round(found.x[:count]).astype(np.int64)

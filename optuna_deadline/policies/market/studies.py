@@ -1,0 +1,80 @@
+"""Studies as the agents of the market: how many slots of a pool each is lent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.forecasting.throughput import WORTHWHILE
+from optuna_deadline.policies.dividing import PoolSnapshot, StudyView
+from optuna_deadline.policies.market.entitlement import HEAVIEST
+from optuna_deadline.policies.market.programme import utility
+
+
+@dataclass(frozen=True)
+class StudyMarket:
+    """Shockwave's market with studies in the place of jobs; a divider of a pool.
+
+    Slots go one by one to the study whose welfare gains most by another one over ``window``
+    seconds: the logarithm of its progress, by its weight, and heavier by rho for a study that is
+    behind its fair share. Every study that needs a slot has one, as far as there are enough; one
+    whose rho is above ``overdue`` is served before the others. Our reconstruction: the paper
+    knows jobs only. The studies' own policies divide what they are lent.
+
+    Args:
+        window: Seconds that the market looks ahead.
+        exponent: Of rho in the weights.
+        overdue: The rho beyond which a study is served first.
+
+    Raises:
+        DeadlineError: A parameter cannot be.
+    """
+
+    window: float = 600.0
+    exponent: float = 12.0
+    overdue: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.window <= 0 or self.exponent < 0 or self.overdue <= 1:
+            raise DeadlineError(
+                "window must be above 0, exponent not negative and overdue above 1, but got "
+                f"{self!r}."
+            )
+
+    def divide(self, pool: PoolSnapshot) -> Mapping[int, int]:
+        """Slots by study id."""
+        shares = {study.study_id: 0 for study in pool.studies}
+        bids = [bid for study in pool.studies if study.most for bid in self._bids(pool, study)]
+        for _, study_id in sorted(bids)[: max(0, pool.capacity)]:
+            shares[study_id] += 1
+        return shares
+
+    def _bids(self, pool: PoolSnapshot, study: StudyView) -> list[tuple[tuple[float, ...], int]]:
+        """One bid for each slot that the study could use, the first slot's first."""
+        rho, total = self._rho(study)
+        count = min(study.most, pool.capacity)
+        slots = np.arange(count + 1)
+        reached = np.minimum(1.0, (study.done + slots * self.window) / total)
+        late = min(HEAVIEST, rho**self.exponent) if rho > 1 else 1.0
+        gains = study.weight * late * np.diff(utility(reached))
+        # A slot that changes hands costs a restart: it must be worth it.
+        gains[: study.slots] *= WORTHWHILE
+        overdue = rho if rho > self.overdue else 0.0
+        return [
+            ((nth > 0, -overdue if nth == 0 else 0.0, -float(gain), nth), study.study_id)
+            for nth, gain in enumerate(gains)
+        ]
+
+    def _rho(self, study: StudyView) -> tuple[float, float]:
+        """How late the study will be, and its slot-seconds from beginning to end.
+
+        On its fair share it would train ``total`` slot-seconds in as many; what it is behind comes
+        on top. A study that cannot say what it needs is taken to need the window on all it could
+        use.
+        """
+        remaining = study.remaining if study.remaining is not None else self.window * study.most
+        total = max(study.done + remaining, 1.0)
+        return 1.0 + max(0.0, study.lag) / total, total

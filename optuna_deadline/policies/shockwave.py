@@ -1,0 +1,104 @@
+"""Shockwave's market on one study: its trials are the jobs.
+
+Our reconstruction throughout: the paper shares a cluster among jobs that will all be trained to
+their ends, and prunes nobody. So this policy suits a study whose trials all matter (a sweep, an
+ensemble); one that looks for a single best model does better with a policy that gives trials up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from optuna_deadline.forecasting.throughput import WORTHWHILE
+from optuna_deadline.policies.market.programme import utility
+from optuna_deadline.policies.plan import Order, Pause, Plan, Run
+from optuna_deadline.policies.resources import Resources
+from optuna_deadline.policies.single import alive
+from optuna_deadline.policies.snapshot import Snapshot, TrialView
+
+#: Steps taken to be a whole training until somebody says how long one is.
+_UNKNOWN = 100
+
+
+@dataclass(frozen=True)
+class ShockwaveStudy(Resources):
+    """Equal trials buy slots; log of progress per second of work; new trials while they can end.
+
+    A slot goes to the trial whose logarithm of progress gains most in the next second, so the
+    young come first and nobody is left behind. Who trains already goes on unless another one gains
+    twice as much. New trials start on free slots as long as a whole training fits before the
+    deadline; from then on free slots make gangs larger where S(k) pays.
+
+    Args:
+        patience: So many times as much must a waiting trial gain to take a running one's slot.
+    """
+
+    patience: float = 2.0
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """One plan for the whole study."""
+        trials = sorted(alive(snapshot), key=lambda trial: self._bid(snapshot, trial))
+        chosen, waiting = trials[: snapshot.capacity], trials[snapshot.capacity :]
+        orders: dict[int, Order] = {
+            trial.number: Pause("waits: others gain more by a slot") for trial in waiting
+        }
+        free = snapshot.capacity - len(chosen)
+        gate_open = snapshot.time_left > self._whole_training(snapshot)
+        sizes = [1] * len(chosen) if gate_open else _grow(snapshot, chosen, free)
+        for trial, slots in zip(chosen, sizes, strict=True):
+            orders[trial.number] = Run(slots, "its share of the market")
+        start = free if gate_open else 0
+        return Plan(
+            orders=orders,
+            start=start,
+            start_reason="a free slot, and time enough for a whole training",
+            gate_open=gate_open,
+        )
+
+    def _bid(self, snapshot: Snapshot, trial: TrialView) -> tuple[float, int]:
+        """The gain of a step by its seconds, negative so that the greatest comes first."""
+        last = self.last_step(snapshot.trials) or max(_UNKNOWN, 2 * trial.step)
+        reached = np.minimum(1.0, np.array([trial.step, trial.step + 1]) / last)
+        before, after = utility(reached).tolist()
+        gain = (after - before) / (trial.step_seconds or _pace(snapshot))
+        return -gain * (self.patience if trial.running else 1.0), trial.number
+
+    def _whole_training(self, snapshot: Snapshot) -> float:
+        """Seconds that a newcomer needs to its end; 0 until anything is known of it."""
+        last = self.last_step(snapshot.trials)
+        if last is None or not any(trial.step_seconds for trial in snapshot.trials):
+            return 0.0
+        return snapshot.overhead.startup + last * _pace(snapshot)
+
+
+def _pace(snapshot: Snapshot) -> float:
+    """Seconds of a step on one slot, in the middle of the trials."""
+    return median([t.step_seconds for t in snapshot.trials if t.step_seconds] or [1.0])
+
+
+def _grow(snapshot: Snapshot, chosen: list[TrialView], free: int) -> list[int]:
+    """Gangs: free slots are dealt out size by size; who trains changes only where it pays."""
+    useful = snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
+    sizes = [1] * len(chosen)
+    grown = True
+    while grown:
+        grown = False
+        for index in range(len(sizes)):
+            larger = next((size for size in useful if size > sizes[index]), None)
+            if larger is not None and larger - sizes[index] <= free:
+                free -= larger - sizes[index]
+                sizes[index] = larger
+                grown = True
+    return [_keep(snapshot, trial, size) for trial, size in zip(chosen, sizes, strict=True)]
+
+
+def _keep(snapshot: Snapshot, trial: TrialView, size: int) -> int:
+    """The size that a trial has, where growing would not gain what the restart costs."""
+    if not 0 < trial.slots < size:
+        return size
+    left, speedup = snapshot.time_left, snapshot.speedup
+    trained = max(0.0, left - snapshot.overhead.total) * speedup(size)
+    return size if trained > WORTHWHILE * left * speedup(trial.slots) else trial.slots
