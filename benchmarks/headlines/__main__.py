@@ -16,7 +16,7 @@ from benchmarks.headlines.rows import Options, Row, System
 from benchmarks.measuring import Progress, output_file, write_json
 
 #: Each is a module of this package.
-SYSTEMS: tuple[str, ...] = ("hypersched", "seer", "rubberband", "hermes")
+SYSTEMS: tuple[str, ...] = ("hypersched", "seer", "rubberband", "hermes", "shockwave")
 
 
 def main(arguments: list[str] | None = None) -> None:

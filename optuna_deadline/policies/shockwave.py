@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
-
 from optuna_deadline.forecasting.throughput import WORTHWHILE
-from optuna_deadline.policies.market.programme import utility
+from optuna_deadline.policies.market.programme import slope
 from optuna_deadline.policies.plan import Order, Pause, Plan, Run
 from optuna_deadline.policies.resources import Resources
 from optuna_deadline.policies.single import alive
@@ -40,13 +38,16 @@ class ShockwaveStudy(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """One plan for the whole study."""
-        trials = sorted(alive(snapshot), key=lambda trial: self._bid(snapshot, trial))
+        last, pace = self.last_step(snapshot.trials), _pace(snapshot)
+        trials = sorted(alive(snapshot), key=lambda trial: self._bid(trial, last, pace))
         chosen, waiting = trials[: snapshot.capacity], trials[snapshot.capacity :]
         orders: dict[int, Order] = {
             trial.number: Pause("waits: others gain more by a slot") for trial in waiting
         }
         free = snapshot.capacity - len(chosen)
-        gate_open = snapshot.time_left > self._whole_training(snapshot)
+        known = last is not None and any(trial.step_seconds for trial in snapshot.trials)
+        whole = snapshot.overhead.startup + (last or 0) * pace if known else 0.0
+        gate_open = snapshot.time_left > whole
         sizes = [1] * len(chosen) if gate_open else _grow(snapshot, chosen, free)
         for trial, slots in zip(chosen, sizes, strict=True):
             orders[trial.number] = Run(slots, "its share of the market")
@@ -58,20 +59,11 @@ class ShockwaveStudy(Resources):
             gate_open=gate_open,
         )
 
-    def _bid(self, snapshot: Snapshot, trial: TrialView) -> tuple[float, int]:
+    def _bid(self, trial: TrialView, last: int | None, pace: float) -> tuple[float, int]:
         """The gain of a step by its seconds, negative so that the greatest comes first."""
-        last = self.last_step(snapshot.trials) or max(_UNKNOWN, 2 * trial.step)
-        reached = np.minimum(1.0, np.array([trial.step, trial.step + 1]) / last)
-        before, after = utility(reached).tolist()
-        gain = (after - before) / (trial.step_seconds or _pace(snapshot))
+        whole = last or max(_UNKNOWN, 2 * trial.step)
+        gain = slope(trial.step / whole) / whole / (trial.step_seconds or pace)
         return -gain * (self.patience if trial.running else 1.0), trial.number
-
-    def _whole_training(self, snapshot: Snapshot) -> float:
-        """Seconds that a newcomer needs to its end; 0 until anything is known of it."""
-        last = self.last_step(snapshot.trials)
-        if last is None or not any(trial.step_seconds for trial in snapshot.trials):
-            return 0.0
-        return snapshot.overhead.startup + last * _pace(snapshot)
 
 
 def _pace(snapshot: Snapshot) -> float:

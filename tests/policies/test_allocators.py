@@ -59,7 +59,7 @@ def best(objective: np.ndarray, rows: np.ndarray, bounds: np.ndarray) -> float:
 
 @pytest.mark.parametrize("allocator", ALLOCATORS, ids=lambda a: type(a).__name__)
 @given(market=markets())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_shares_are_parts_of_the_time(allocator: Allocator[object], market: Market) -> None:
     shares = allocator.allocate(market, None).shares
     assert shares.keys() == market.by_number.keys()
@@ -70,7 +70,7 @@ def test_shares_are_parts_of_the_time(allocator: Allocator[object], market: Mark
 
 
 @given(market=markets())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_max_min_fair_solves_its_programme(market: Market) -> None:
     gangs = np.array([job.gang for job in market.jobs], float)
     count = len(gangs)
@@ -81,7 +81,7 @@ def test_max_min_fair_solves_its_programme(market: Market) -> None:
 
 
 @given(market=markets())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_max_throughput_solves_its_programme(market: Market) -> None:
     gangs = np.array([job.gang for job in market.jobs], float)
     speed = np.array([job.regime.steps / job.regime.epoch_seconds for job in market.jobs])
@@ -92,7 +92,7 @@ def test_max_throughput_solves_its_programme(market: Market) -> None:
 
 
 @given(market=markets())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_min_total_duration_solves_its_programme(market: Market) -> None:
     """``max 1 / T`` such that everybody's share is at least what it needs to end by T."""
     gangs = np.array([job.gang for job in market.jobs], float)
@@ -106,7 +106,7 @@ def test_min_total_duration_solves_its_programme(market: Market) -> None:
 
 
 @given(market=markets())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_finish_time_fair_cannot_be_bettered(market: Market) -> None:
     """With a worst rho that is a little less, the shares needed would not fit."""
     allocation = FinishTimeFair().allocate(market, None)

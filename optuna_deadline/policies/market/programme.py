@@ -44,6 +44,13 @@ def utility(progress: Array) -> Array:
     return np.asarray(np.minimum(0.0, lines.min(axis=-1)))
 
 
+def slope(progress: float) -> float:
+    """What progress adds to the utility at a point; 0 at the end."""
+    if progress >= 1.0:
+        return 0.0
+    return float(_SLOPES[int(progress * len(_SLOPES))])
+
+
 @dataclass(frozen=True, eq=False)
 class Programme:
     """What is to be decided; one entry for each job."""
