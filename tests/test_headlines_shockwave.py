@@ -44,3 +44,13 @@ def test_the_same_rows_with_data_hold_figures_and_make_pictures(tmp_path: Path) 
     assert [row.name for row in rows] == [row.name for row in lacking]
     assert all(row.ours is not None for row in rows)
     assert (tmp_path / "shockwave.png").exists() and (tmp_path / "shockwave_rho.png").exists()
+
+
+def test_a_folder_with_other_traces_gives_rows_for_them(tmp_path: Path) -> None:
+    folder = tmp_path / "shockwave"
+    write_data(folder)
+    (folder / shockwave._SMALL).rename(folder / "jobs_3_gpus_2.json")
+    assert all(row.ours is None for row in shockwave._published(options(tmp_path), folder))
+    rows = list(shockwave._others(options(tmp_path), folder))
+    assert [row.name.partition(":")[0] for row in rows] == ["jobs_3_gpus_2"] * 2
+    assert all(row.ours is not None for row in rows)
