@@ -17,9 +17,9 @@ from optuna_deadline.policies.hypersched import HyperSched
 from optuna_deadline.policies.naive import NaiveElastic
 from optuna_deadline.policies.plan import Policy
 from optuna_deadline.policies.seer import Seer
+from optuna_deadline.policies.shockwave import ShockwaveStudy
 from optuna_deadline.policies.slaq import Slaq
 from optuna_deadline.policies.turns import LeastAttainedService, RoundRobin
-from optuna_deadline.policies.shockwave import ShockwaveStudy
 
 GROUP = "optuna_deadline.policies"
 DEFAULT = "hypersched"
