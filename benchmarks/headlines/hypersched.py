@@ -69,16 +69,16 @@ def rows(options: Options) -> Iterator[Row]:
             ratio.mean < 1,
             str(ratio),
         )
-    yield from _survivor(results)
-    yield from _ablations(options, results, seeds)
-    _study(options, results, TOY, _MIDDLE, [(OURS, ()), (PROMOTION, ())], seeds)
-    ours, other = results[OURS, TOY, _MIDDLE, ""], results[PROMOTION, TOY, _MIDDLE, ""]
-    yield _gain(f"score gained over {PROMOTION} on the toy at {_MIDDLE:g} s", None, ours, other)
     if options.pictures is not None:
         _draw_accuracy(options.pictures / "hypersched-accuracy.svg", results)
         longest = max(PAPER)
         segments = allocation(Case(OURS, FAMILY, 0, longest))
         _draw_allocation(options.pictures / "hypersched-allocation.svg", segments, longest)
+    yield from _survivor(results)
+    yield from _ablations(options, results, seeds)
+    _study(options, results, TOY, _MIDDLE, [(OURS, ()), (PROMOTION, ())], seeds)
+    ours, other = results[OURS, TOY, _MIDDLE, ""], results[PROMOTION, TOY, _MIDDLE, ""]
+    yield _gain(f"score gained over {PROMOTION} on the toy at {_MIDDLE:g} s", None, ours, other)
 
 
 def _study(

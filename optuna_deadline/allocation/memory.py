@@ -145,7 +145,8 @@ class MemoryTable(MemoryLeases):
                 new, number=grant.number, fence=grant.fence, value=none_if_nan(new.value)
             )
             rows = study.checkpoints.get(grant.number, [])
-            rows = [pair for pair in rows if pair[1].path != new.path]
+            name = str(new.path)  # paths compare part by part, which takes ten times as long
+            rows = [pair for pair in rows if str(pair[1].path) != name]
             rows.append((self.state.checkpoint_ids, new))
             kept = kept_ids([(i, row.value) for i, row in reversed(rows)], KEPT_CHECKPOINTS)
             study.checkpoints[grant.number] = [pair for pair in rows if pair[0] in kept]
