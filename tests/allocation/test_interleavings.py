@@ -26,7 +26,7 @@ from sql_world import World
 from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation.bounds import FROZEN
 from optuna_deadline.allocation.engine import connect, disconnect
-from optuna_deadline.allocation.records import Assignment, Grant
+from optuna_deadline.allocation.records import Assignment, Claim, Grant
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.transaction import Transaction, Transactions
 from optuna_deadline.checkpoints import Checkpoint
@@ -67,6 +67,7 @@ class Scene:
     grant: Grant
     waiting: int
     term: int
+    led: int
 
     def id(self, worker: str) -> str:
         """The worker's own in this scene."""
@@ -77,7 +78,10 @@ class Scene:
         table = self.world.table()
         table.reap()  # what a reaper left behind for a locked row, the next one takes
         return [
-            [(s.device, s.holder, s.number, s.fence, s.lease) for s in table.slots()],
+            [
+                (s.device, s.holder, s.number, s.fence, s.lease, s.lent_to == table.study_id)
+                for s in table.slots()
+            ],
             [
                 (t.number, t.state, t.owner, t.fence, t.mode, t.slots, t.reason, t.value)
                 for t in table.trials()
@@ -149,6 +153,19 @@ def _settle(scene: Scene, table: AllocationTable) -> None:
     table.settle(scene.id("p"), scene.term)
 
 
+def _lend(scene: Scene, table: AllocationTable) -> None:
+    """Both slots go to a study that is none, the free one and the one in use."""
+    table.lend(scene.id("p"), scene.led, dict.fromkeys(scene.slots, 0), {}, {})
+
+
+def _lead(scene: Scene, table: AllocationTable) -> int | None:
+    return table.lead(scene.id("q"))
+
+
+def _claim(scene: Scene, table: AllocationTable) -> None:
+    table.claim(scene.id("p"), scene.term, Claim(2, 2, 0.0, None))
+
+
 def _register(me: str) -> Act:
     def act(scene: Scene, table: AllocationTable) -> list[str]:
         return [s.device for s in table.register(scene.id(me), scene.id("host"), 1, [], 1)]
@@ -185,6 +202,12 @@ PAIRS: dict[str, tuple[Act, Act, float]] = {
     "settle/elect": (_settle, _elect, 31),
     "leave/elect": (_leave, _elect, 1),
     "elect/elect": (_elect, lambda scene, table: table.elect(scene.id("r")), 31),
+    "lend/acquire": (_lend, _acquire, 1),
+    "lend/release": (_lend, _release, 1),
+    "lend/plan": (_lend, _plan, 1),
+    "lend/claim": (_lend, _claim, 1),
+    "lend/lead": (_lend, _lead, 31),
+    "lend/reap": (_lend, _reap, 46),
     "reap/reap": (_reap, _reap, 46),
     "register/register": (_register("b"), _register("c"), 1),
 }
@@ -219,8 +242,10 @@ def make_scene(
         table.write_plan(planner, term, [Assignment(n, "run", me, 1, "test") for n in (0, 1)])
         grant = table.acquire(me, 0, slots[:1])
         assert grant is not None
+        led = table.lead(planner)
+        assert led == 1
         world.time += seconds
-        return Scene(world, slots, grant, 1, term)
+        return Scene(world, slots, grant, 1, term, led)
 
     yield make
     storage.remove_session()
