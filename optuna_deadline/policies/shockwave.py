@@ -20,6 +20,9 @@ from optuna_deadline.policies.snapshot import Snapshot, TrialView
 #: Steps taken to be a whole training until somebody says how long one is.
 _UNKNOWN = 100
 
+#: Gangs grow only when nothing has changed for so many restarts.
+_REST = 5.0
+
 
 @dataclass(frozen=True)
 class ShockwaveStudy(Resources):
@@ -47,11 +50,13 @@ class ShockwaveStudy(Resources):
         free = snapshot.capacity - len(chosen)
         known = last is not None and any(trial.step_seconds for trial in snapshot.trials)
         whole = snapshot.overhead.startup + (last or 0) * pace if known else 0.0
-        gate_open = snapshot.time_left > whole
+        newcomers = self.newcomers(snapshot)
+        gate_open = snapshot.time_left > whole and newcomers != 0
+        chosen.sort(key=lambda trial: trial.number)
         sizes = [1] * len(chosen) if gate_open else _grow(snapshot, chosen, free)
         for trial, slots in zip(chosen, sizes, strict=True):
             orders[trial.number] = Run(slots, "its share of the market")
-        start = free if gate_open else 0
+        start = (free if newcomers is None else min(free, newcomers)) if gate_open else 0
         return Plan(
             orders=orders,
             start=start,
@@ -84,7 +89,12 @@ def _grow(snapshot: Snapshot, chosen: list[TrialView], free: int) -> list[int]:
                 free -= larger - sizes[index]
                 sizes[index] = larger
                 grown = True
-    return [_keep(snapshot, trial, size) for trial, size in zip(chosen, sizes, strict=True)]
+    lull = _REST * snapshot.overhead.total
+    rests = any(trial.running and snapshot.now - trial.changed < lull for trial in chosen)
+    return [
+        min(size, trial.slots or 1) if rests else _keep(snapshot, trial, size)
+        for trial, size in zip(chosen, sizes, strict=True)
+    ]
 
 
 def _keep(snapshot: Snapshot, trial: TrialView, size: int) -> int:

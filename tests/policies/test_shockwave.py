@@ -256,6 +256,12 @@ class TestShockwaveStudy(PolicyTestCase):
         return make_policy("shockwave", {})
 
 
+class TestShockwaveStudyOfFewTrials(PolicyTestCase):
+    @pytest.fixture
+    def policy(self) -> Policy:
+        return make_policy("shockwave", {"most_trials": 6})
+
+
 @st.composite
 def pools(draw: st.DrawFn) -> PoolSnapshot:
     studies = tuple(
