@@ -29,7 +29,7 @@ from optuna_deadline.planning.ledger import Ledger
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool import PoolLeader
 from optuna_deadline.planning.trials import OptunaTrials
-from optuna_deadline.policies import EvenDivider
+from optuna_deadline.policies.dividers import make_divider
 from optuna_deadline.pruners import DeadlinePruner
 from optuna_deadline.terms import Terms
 from optuna_deadline.ticker import Ticker
@@ -90,6 +90,7 @@ def run(
     price: PriceLike | None = None,
     pool: str | None = None,
     weight: float | None = None,
+    divider: str = "even",
     checkpoints: str | Path | None = None,
     table: str | None = None,
 ) -> Result:
@@ -121,6 +122,8 @@ def run(
             pool share the slots of each host on which both have workers.
         weight: How many times as many slots the study may have as one of weight 1, from now on;
             None leaves it, 1 at first.
+        divider: How the pool is divided while this worker leads it, "even" or "market"; give all
+            its workers the same.
         checkpoints: Folder for checkpoints, "optuna_deadline_checkpoints" by default.
         table: A database for the table, where the study's storage is not SQL.
 
@@ -143,7 +146,7 @@ def run(
         extend=extend, table=table, budget=make_budget(budget, price),
     )  # fmt: skip
     worker = ElasticWorker(
-        study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool, weight=weight,
+        study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints, table=table, policy=policy,
     )  # fmt: skip
     return worker.run()
@@ -203,6 +206,7 @@ class ElasticWorker:
         gpus: str | int | None = None,
         pool: str | None = None,
         weight: float | None = None,
+        divider: str = "even",
         checkpoints: str | Path | None = None,
         table: str | None = None,
         policy: choice.PolicyLike | None = None,
@@ -222,6 +226,7 @@ class ElasticWorker:
         self._source = source_of(objective)
         self._offer = make_offer(gpus, cpus)
         self._weight = check_weight(weight)
+        self._divider = make_divider(divider)
         self._policy = choice.make(_same_policy(study, terms, policy), terms.parameters)
         self._folder = Path(checkpoints or CHECKPOINTS).resolve() / study.study_name
 
@@ -249,7 +254,7 @@ class ElasticWorker:
             me=agent.id,
             purse=self._ledger,
         )
-        leader = PoolLeader(self.table, EvenDivider(), agent.id)
+        leader = PoolLeader(self.table, self._divider, agent.id)
         ticks = (leader.tick, planner.tick)
         thread = Ticker("planner", _pass(ticks, max(0.5, poll), agent.wake))
         try:

@@ -29,13 +29,16 @@ def worker(
     weight: Annotated[
         float | None, typer.Option(help="The study's weight in the pool; 1 at first.")
     ] = None,
+    divider: Annotated[
+        str, typer.Option(help="How the pool is divided, even or market; the same for all.")
+    ] = "even",
     checkpoints: Annotated[Path, typer.Option(help="Folder for checkpoints.")] = CHECKPOINTS,
 ) -> None:
     """Train trials of a study on this machine's slots; start as many as there are machines."""
     found = load_study(study, storage)
     terms = agree(found, None, None, {})
     elastic = ElasticWorker(
-        found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, weight=weight,
+        found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints,
     )  # fmt: skip
     _logger.info("Working on %s, deadline %s.", study, terms)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import EvenDivider, PoolSnapshot, StudyView
+from optuna_deadline.policies.dividers import make_divider
 from optuna_deadline.policies.dividing import fair_shares
 
 _weights = st.sampled_from([0.3, 1.0, 1.0, 2.0, 7.0])
@@ -131,3 +134,15 @@ def test_nobody_falls_behind_further_than_promised(
             waited[study.study_id] = 0.0 if mine else waited[study.study_id] + period
             assert abs(studies[index].lag) <= bound
             assert waited[study.study_id] * fair[study.study_id] <= 2 * bound
+
+
+@given(pools(), st.sampled_from(["even", "market"]))
+def test_every_divider_by_name_stays_within_the_pool(pool: PoolSnapshot, name: str) -> None:
+    shares = make_divider(name).divide(pool)
+    assert all(0 <= shares[study.study_id] <= study.most for study in pool.studies)
+    assert sum(shares.values()) <= pool.capacity
+
+
+def test_an_unknown_divider_is_refused_with_those_there_are() -> None:
+    with pytest.raises(DeadlineError, match=r"no divider 'fair'; choose one of 'even', 'market'"):
+        make_divider("fair")
