@@ -152,44 +152,29 @@ class PolicyTestCase:
 
     @given(view=snapshots())
     @_often
-    def test_never_more_than_there_is(self, policy: Policy, view: Snapshot) -> None:
-        """The plan fits into the pool, new trials included."""
-        assert 0 <= policy.plan(view).slots <= view.capacity
-
-    @given(view=snapshots())
-    @_often
-    def test_gangs_fit_on_one_worker(self, policy: Policy, view: Snapshot) -> None:
-        """No gang is larger than the largest worker."""
-        runs = [o for o in policy.plan(view).orders.values() if isinstance(o, Run)]
+    def test_a_plan_can_be_carried_out(self, policy: Policy, view: Snapshot) -> None:
+        """It fits into the pool, each gang on one worker; every living trial has one order."""
+        plan = policy.plan(view)
+        assert 0 <= plan.slots <= view.capacity
+        runs = [order for order in plan.orders.values() if isinstance(order, Run)]
         assert all(1 <= order.slots <= view.largest_gang for order in runs)
-
-    @given(view=snapshots())
-    @_often
-    def test_every_living_trial_has_one_order(self, policy: Policy, view: Snapshot) -> None:
-        """Nobody is forgotten, and the dead are left alone."""
-        assert set(policy.plan(view).orders) == {t.number for t in view.trials if t.alive}
-
-    @given(view=snapshots())
-    @_often
-    def test_every_order_has_its_reason(self, policy: Policy, view: Snapshot) -> None:
-        """A user can read why."""
-        assert all(order.reason for order in policy.plan(view).orders.values())
-
-    @given(view=snapshots())
-    @_often
-    def test_the_same_again(self, policy: Policy, view: Snapshot) -> None:
-        """A plan is a function of the snapshot alone."""
-        assert policy.plan(view) == policy.plan(view)
+        assert set(plan.orders) == {trial.number for trial in view.trials if trial.alive}
+        assert all(order.reason for order in plan.orders.values()), "a user must read why"
+        if any(trial.step_seconds for trial in view.trials):
+            late = policy.plan(replace(view, now=view.deadline))
+            assert late.start == 0, "nothing starts when the time is over"
 
     @given(view=snapshots(), seed=st.integers(0, 2**32))
     @_often
-    def test_the_order_of_trials_does_not_matter(
+    def test_a_plan_depends_on_the_state_alone(
         self, policy: Policy, view: Snapshot, seed: int
     ) -> None:
-        """Trials come from a table, which has no order."""
+        """Not on an earlier call, nor on the order of trials, since a table has none."""
+        plan = policy.plan(view)
+        assert policy.plan(view) == plan
         shuffled = list(view.trials)
         random.Random(seed).shuffle(shuffled)
-        assert policy.plan(replace(view, trials=tuple(shuffled))) == policy.plan(view)
+        assert policy.plan(replace(view, trials=tuple(shuffled))) == plan
 
     @given(view=snapshots())
     @_often
@@ -204,29 +189,14 @@ class PolicyTestCase:
 
     @given(view=snapshots())
     @_often
-    def test_nothing_starts_when_the_time_is_over(self, policy: Policy, view: Snapshot) -> None:
-        """No new trial at the deadline or after it."""
-        if any(trial.step_seconds for trial in view.trials):
-            assert policy.plan(replace(view, now=view.deadline)).start == 0
-
-    @given(view=snapshots())
-    @_often
-    def test_the_pool_asked_for_can_be_had(self, policy: Policy, view: Snapshot) -> None:
-        """No more slots than are on offer, in whole nodes, and room for what shall run."""
+    def test_the_budget_is_never_broken(self, policy: Policy, view: Snapshot) -> None:
+        """The pool asked for is on offer, has room for the plan, and its entrance can be paid."""
         plan, money = policy.plan(view), view.money
         if plan.pool_slots is None:
             return
         assert money is not None, "without money the pool is what it is"
         assert 0 <= plan.pool_slots <= money.offer and plan.pool_slots % money.node == 0
         assert plan.slots <= plan.pool_slots
-
-    @given(view=snapshots())
-    @_often
-    def test_the_budget_is_never_broken(self, policy: Policy, view: Snapshot) -> None:
-        """A plan commits to no more than is left: each new node costs its entrance at least."""
-        plan, money = policy.plan(view), view.money
-        if plan.pool_slots is None or money is None:
-            return
         new = max(0, money.nodes(plan.pool_slots) - money.nodes(money.held))
         assert new * money.entrance <= money.left + 1e-6
         if money.left <= 0:
