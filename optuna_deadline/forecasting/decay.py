@@ -53,9 +53,10 @@ def fit_decay(steps: Sequence[float], losses: Sequence[float], memory: float) ->
     best: tuple[float, Decay] | None = None
     for below in _FLOORS:
         floor = low - below * reach
-        inverse = 1.0 / (y - floor)
-        # An error of the loss weighs as the square of what it does to the inverse.
-        found = _solve(k, inverse, np.sqrt(weights) / inverse**2)
+        with np.errstate(all="ignore"):  # a loss may fall by less than a float can invert
+            inverse = 1.0 / (y - floor)
+            # An error of the loss weighs as the square of what it does to the inverse.
+            found = _solve(k, inverse, np.sqrt(weights) / inverse**2)
         if found is None:
             continue
         fit = Decay(*found, floor)
@@ -72,7 +73,10 @@ def _solve(
 ) -> tuple[float, float, float] | None:
     """``a``, ``b``, ``c`` of which none is negative and whose curve is positive on all steps."""
     columns = np.stack([k * k, k, np.ones_like(k)], axis=1)
-    solution, _ = nnls(columns * weights[:, None], inverse * weights)
+    matrix, wanted = columns * weights[:, None], inverse * weights
+    if not (np.isfinite(matrix).all() and np.isfinite(wanted).all()):
+        return None
+    solution, _ = nnls(matrix, wanted)
     a, b, c = (float(x) for x in solution)
     if a * k[0] ** 2 + b * k[0] + c <= 0:
         return None

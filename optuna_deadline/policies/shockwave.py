@@ -77,13 +77,14 @@ def _pace(snapshot: Snapshot) -> float:
 
 
 def _grow(snapshot: Snapshot, chosen: list[TrialView], free: int) -> list[int]:
-    """Gangs: free slots are dealt out size by size; who trains changes only where it pays."""
+    """Gangs: free slots are dealt out size by size, to those first that are gangs already."""
     useful = snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
     sizes = [1] * len(chosen)
+    turns = sorted(range(len(chosen)), key=lambda index: -chosen[index].slots)
     grown = True
     while grown:
         grown = False
-        for index in range(len(sizes)):
+        for index in turns:
             larger = next((size for size in useful if size > sizes[index]), None)
             if larger is not None and larger - sizes[index] <= free:
                 free -= larger - sizes[index]
