@@ -50,6 +50,12 @@ def demo(
         str, typer.Option(help="Who decides: a name, FILE.py:NAME or MODULE:NAME.")
     ] = DEFAULT,
     settings: Settings = None,
+    divider: Annotated[
+        str | None,
+        typer.Option(
+            help="How the studies share: even or market; market for shockwave by default."
+        ),
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(help="What may be spent, as in 0.02usd; needs --price.")
     ] = None,
@@ -73,10 +79,13 @@ def demo(
     rivals = [_create(f"{name}-{index}", url, seed + index) for index in range(1, studies)]
     for rival in rivals:
         agree(rival, deadline, policy, parameters, budget=money)
-    elastic = ElasticWorker(study, _OBJECTIVE, terms, cpus=cpus, pool=name, checkpoints=folder)
+    divider = divider or ("market" if policy == "shockwave" else "even")
+    elastic = ElasticWorker(
+        study, _OBJECTIVE, terms, cpus=cpus, pool=name, divider=divider, checkpoints=folder
+    )
     names = [study_.study_name for study_ in (study, *rivals)]
     others = [
-        _start_worker(each, name, url, cpus, folder)
+        _start_worker(each, name, divider, url, cpus, folder)
         for each in [name] * (workers - 1) + names[1:] * workers
     ]
     screen = console if console.is_terminal else Console()
@@ -136,20 +145,12 @@ def _check_installed() -> None:
 
 
 def _start_worker(
-    name: str, pool: str, url: str, cpus: int, folder: Path
+    name: str, pool: str, divider: str, url: str, cpus: int, folder: Path
 ) -> subprocess.Popen[bytes]:
     program = "from optuna_deadline.cli import app; app()"
     options = [
-        "--study",
-        name,
-        "--pool",
-        pool,
-        "--storage",
-        url,
-        "--cpus",
-        str(cpus),
-        "--checkpoints",
-        str(folder),
+        *("--study", name, "--pool", pool, "--divider", divider, "--storage", url),
+        *("--cpus", str(cpus), "--checkpoints", str(folder)),
     ]
     return subprocess.Popen(
         [sys.executable, "-c", program, "worker", _OBJECTIVE, *options],

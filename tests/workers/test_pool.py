@@ -30,16 +30,16 @@ import optuna
 from optuna_deadline.cli.app import in_one_sentence, set_up_logging
 from optuna_deadline.elastic import ElasticWorker, agree
 set_up_logging()
-url, name, objective, cpus, weight, folder = sys.argv[1:7]
+url, name, objective, cpus, weight, divider, folder = sys.argv[1:8]
 with in_one_sentence():
     study = optuna.load_study(study_name=name, storage=url)
     worker = ElasticWorker(
         study, objective, agree(study, None, None, {}), cpus=int(cpus), pool="lab",
-        weight=float(weight), checkpoints=folder, ttl=8, grace=2,
+        weight=float(weight), divider=divider, checkpoints=folder, ttl=8, grace=2,
     )
     sys.exit(0 if worker.run().settled else 130)
 """
-Start = Callable[[str, float], subprocess.Popen[str]]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -47,11 +47,12 @@ def start(storage_url: str, tmp_path: Path) -> Iterator[Start]:
     """Starts a worker of a study by the study's name and weight, and leaves none behind."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(name: str, weight: float) -> subprocess.Popen[str]:
+    def start(name: str, weight: float, divider: str = "even") -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [
                 sys.executable, "-c", WORKER, storage_url, name,
-                f"{HERE / 'objectives.py'}:using", str(CPUS), str(weight), str(tmp_path / "ckpt"),
+                f"{HERE / 'objectives.py'}:using", str(CPUS), str(weight), divider,
+                str(tmp_path / "ckpt"),
             ],
             stderr=(tmp_path / f"worker-{len(started)}.log").open("w"),
             text=True,
@@ -138,6 +139,25 @@ def test_two_studies_share_by_their_weights_and_the_last_has_all(
     wait_for(lambda: held(two) == [CPUS, CPUS])
     end(two)
     assert workers[1].wait(60) == 0
+    check_usage(tmp_path / "usage")
+
+
+def test_the_market_starves_nobody_and_evens_out_what_it_lends(
+    storage_url: str, start: Start, tmp_path: Path
+) -> None:
+    one, two = create(storage_url, "one"), create(storage_url, "two")
+    workers = [start(name, 1, "market") for name in ("one", "two")]
+    wait_for(lambda: min(*held(one), *held(two)) > 0)
+    since = one.now()
+    while one.now() < since + 8:
+        assert held(one)[0] > 0 and held(two)[0] > 0
+        time.sleep(0.2)
+    until = one.now()
+    mine, theirs = slot_seconds(one, since, until), slot_seconds(two, since, until)
+    assert mine / (mine + theirs) == pytest.approx(0.5, abs=0.26)  # within a slot of four
+    end(one)
+    end(two)
+    assert [process.wait(60) for process in workers] == [0, 0]
     check_usage(tmp_path / "usage")
 
 
