@@ -31,13 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Real processes take turns in one of xdist's workers; everything else runs beside them."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.xdist_group("real"))
+    if item.config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("slow"):
+        item.add_marker(pytest.mark.xdist_group("real"))
 
 
 @pytest.fixture(scope="session")

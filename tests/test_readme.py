@@ -49,8 +49,9 @@ def test_a_command_exists_with_its_options(command: str) -> None:
     typer = pytest.importorskip("typer.main")
     from optuna_deadline.cli import app
 
-    _, name, *arguments = shlex.split(command)
-    found = typer.get_command(app).commands[name]
+    found, arguments = typer.get_command(app), shlex.split(command)[1:]
+    while hasattr(found, "commands"):
+        found = found.commands[arguments.pop(0)]
     known = {option for parameter in found.params for option in parameter.opts}
     assert {argument for argument in arguments if argument.startswith("--")} <= known
 
