@@ -32,9 +32,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Real processes take turns in one of xdist's workers; everything else runs beside them."""
+    """Under xdist real workers take turns, and so do real trainings; all else runs beside them."""
     if item.config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("slow"):
-        item.add_marker(pytest.mark.xdist_group("real"))
+        training = item.path.parent.name == "lightning"
+        item.add_marker(pytest.mark.xdist_group("training" if training else "workers"))
 
 
 @pytest.fixture(scope="session")
