@@ -321,6 +321,11 @@ class TestStudyMarket:
         shares = StudyMarket().divide(PoolSnapshot(0.0, 8, (one, heavy)))
         assert shares[2] > shares[1]
 
+    def test_a_deadline_within_the_window_does_not_blur_the_shares(self) -> None:
+        mine = StudyView(1, deadline=45.0, most=4, slots=3)
+        other = replace(mine, study_id=2, slots=1)
+        assert StudyMarket().divide(PoolSnapshot(0.0, 4, (mine, other))) == {1: 2, 2: 2}
+
     def test_who_is_far_behind_goes_first_when_slots_are_scarce(self) -> None:
         behind = StudyView(1, most=4, done=10.0, remaining=1e4, entitled=5e4)
         others = tuple(StudyView(n, most=4, slots=1, remaining=1e4) for n in (2, 3))

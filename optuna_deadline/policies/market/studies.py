@@ -25,7 +25,7 @@ class StudyMarket:
     knows jobs only. The studies' own policies divide what they are lent.
 
     Args:
-        window: Seconds that the market looks ahead.
+        window: Seconds that the market looks ahead, at most until the study's deadline.
         exponent: Of rho in the weights.
         overdue: The rho beyond which a study is served first.
 
@@ -54,10 +54,12 @@ class StudyMarket:
 
     def _bids(self, pool: PoolSnapshot, study: StudyView) -> list[tuple[tuple[float, ...], int]]:
         """One bid for each slot that the study could use, the first slot's first."""
-        rho, total = self._rho(study)
+        # Beyond its deadline a slot is of no use, and gains that are all nothing share nothing.
+        window = min(self.window, study.time_left(pool.now))
+        rho, total = _rho(study, window)
         count = min(study.most, pool.capacity)
         slots = np.arange(count + 1)
-        reached = np.minimum(1.0, (study.done + slots * self.window) / total)
+        reached = np.minimum(1.0, (study.done + slots * window) / total)
         late = min(HEAVIEST, rho**self.exponent) if rho > 1 else 1.0
         gains = study.weight * late * np.diff(utility(reached))
         # A slot that changes hands costs a restart: it must be worth it.
@@ -68,13 +70,13 @@ class StudyMarket:
             for nth, gain in enumerate(gains)
         ]
 
-    def _rho(self, study: StudyView) -> tuple[float, float]:
-        """How late the study will be, and its slot-seconds from beginning to end.
 
-        On its fair share it would train ``total`` slot-seconds in as many; what it is behind comes
-        on top. A study that cannot say what it needs is taken to need the window on all it could
-        use.
-        """
-        remaining = study.remaining if study.remaining is not None else self.window * study.most
-        total = max(study.done + remaining, 1.0)
-        return 1.0 + max(0.0, study.lag) / total, total
+def _rho(study: StudyView, window: float) -> tuple[float, float]:
+    """How late the study will be, and its slot-seconds from beginning to end.
+
+    On its fair share it would train ``total`` slot-seconds in as many; what it is behind comes on
+    top. A study that cannot say what it needs is taken to need the window on all it could use.
+    """
+    remaining = study.remaining if study.remaining is not None else window * study.most
+    total = max(study.done + remaining, 1.0)
+    return 1.0 + max(0.0, study.lag) / total, total
