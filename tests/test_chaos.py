@@ -61,11 +61,17 @@ def test_the_ranks_of_one_gang_share_their_trial() -> None:
     assert checker.overlaps(gang) == []
 
 
+BROUGHT = Entry(-1, "register", "pool", "study", worker="a", lent=(1,))
+
+
 def events(*lines: tuple[str, int, str]) -> list[Entry]:
-    """Changes of one slot: kind, fence, worker."""
+    """Changes of one slot that was brought to the study: kind, fence, worker."""
     return [
-        Entry(id, kind, "pool", "study", 1, 1, fence, worker=worker)
-        for id, (kind, fence, worker) in enumerate(lines)
+        BROUGHT,
+        *(
+            Entry(id, kind, "pool", "study", 1, 1, fence, worker=worker)
+            for id, (kind, fence, worker) in enumerate(lines)
+        ),
     ]
 
 
@@ -92,12 +98,69 @@ def test_an_illegal_change_is_found(
     assert checker.illegal_events(events(*mutate(list(GOOD_EVENTS))))
 
 
-def test_an_event_by_an_old_term_is_found() -> None:
-    terms = [(0, 1), (1, 1), (2, 2), (3, 2)]
-    log = [Entry(id, "plan", "pool", "study", term=term) for id, term in terms]
-    assert checker.illegal_events(log) == []
-    assert checker.illegal_events([*log, Entry(4, "plan", "pool", "study", term=1)])
-    assert not checker.illegal_events([*log, Entry(4, "plan", "other pool", "study", term=1)])
+def seat(id: int, kind: str, term: int | None, worker: str | None, study: str = "s") -> Entry:
+    """A line by or about a planner or a leader."""
+    slot = 1 if kind == "lend" else None
+    return Entry(id, kind, "pool", study, slot=slot, term=term, worker=worker)
+
+
+GOOD_TERMS = [
+    seat(0, "elect", 1, "a"),
+    seat(1, "lead", 1, "a"),
+    seat(2, "plan", 1, "z"),  # for whom, not by whom
+    seat(3, "elect", 2, "b"),
+    seat(4, "lend", 1, "a", "t"),  # to another study, by the pool's leader
+    seat(5, "elect", 1, "c", "t"),
+    seat(6, "open", 2, None),
+    seat(7, "settle", 2, "b"),
+    seat(8, "lead", 2, "c"),
+    seat(9, "lend", 2, "c"),
+    seat(10, "gate", 1, "c", "t"),
+]
+
+
+def test_planners_and_the_leader_count_their_own_terms() -> None:
+    assert checker.illegal_events(GOOD_TERMS) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        seat(11, "plan", 1, "a"),  # an old term of the planner
+        seat(11, "open", 1, None),
+        seat(11, "lend", 1, "a"),  # an old term of the leader
+        seat(11, "gate", 2, "a"),  # by somebody who was not elected
+        seat(11, "lend", 2, "a"),
+        seat(11, "plan", 3, "a"),  # a term that nobody began
+        seat(11, "plan", 2, "c", "t"),  # another study's term
+        seat(11, "elect", 2, "a"),  # a term again
+        seat(11, "elect", 4, "a"),  # a term left out
+        seat(11, "lead", 2, "a"),
+        seat(11, "lead", 4, "a"),
+    ],
+)
+def test_a_line_out_of_its_term_is_found(planted: Entry) -> None:
+    assert checker.illegal_events([*GOOD_TERMS, planted])
+
+
+def test_who_left_rules_no_more() -> None:
+    left = [*GOOD_TERMS, seat(11, "leave", None, "c", "t")]
+    assert checker.illegal_events([*left, seat(12, "plan", 2, None)]) == []
+    assert checker.illegal_events([*left, seat(12, "lend", 2, "c")])
+    assert checker.illegal_events([*left, seat(12, "plan", 1, None, "t")])
+    assert checker.illegal_events([*left, seat(12, "lead", 3, "b")]) == []
+
+
+def test_only_the_study_that_a_slot_is_lent_to_takes_it() -> None:
+    log = [*events(*GOOD_EVENTS), seat(10, "lead", 1, "a"), seat(11, "lend", 1, "a", "t")]
+    mine = Entry(12, "acquire", "pool", "study", 1, 1, 5, worker="a")
+    theirs = replace(mine, study="t")
+    assert checker.illegal_events([*log, theirs]) == []
+    assert checker.illegal_events([*log, mine])
+    again = replace(BROUGHT, id=12)  # all others who offered it are dead
+    assert checker.illegal_events([*log, again, replace(mine, id=13)]) == []
+    assert checker.illegal_events([*log, replace(again, lent=()), replace(mine, id=13)])
+    assert checker.illegal_events(events(*GOOD_EVENTS)[1:])  # nobody brought it
 
 
 def test_a_segment_granted_twice_is_found() -> None:

@@ -10,6 +10,7 @@ from benchmarks.chaos.usage import Use
 
 Trial = tuple[str, int]  #: study and number
 Segment = tuple[str, int, int]  #: study, number, fence
+Seat = tuple[str, str | None]  #: a pool's leader, or with a study its planner
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Entry:
     term: int | None = None
     worker: str | None = None
     step: int | None = None  #: of a checkpoint
+    lent: tuple[int, ...] = ()  #: slots that a registration brought to the study
 
 
 @dataclass(frozen=True)
@@ -64,18 +66,17 @@ def illegal_events(entries: Iterable[Entry]) -> list[str]:
     """Breaks of the table's own rules.
 
     Each slot's log alternates acquire and release or reap with fences that count up by one, and
-    who releases is who acquired; a trial's segments count up by one; no line of an older term
-    follows one of a newer.
+    who releases is who acquired; who acquires is of the study to which the slot is lent; a trial's
+    segments count up by one. A pool has one leader and a study in it one planner at a time: their
+    terms count up by one each, every line with a term is of the one that runs, and a line that
+    names its writer names who was elected.
     """
     found = []
-    terms: dict[str, int] = {}
     slots: dict[int, list[Entry]] = defaultdict(list)
     segments: dict[Trial, list[int]] = defaultdict(list)
-    for entry in sorted(entries, key=lambda entry: entry.id):
-        if entry.term is not None:
-            if entry.term < terms.get(entry.pool, 0):
-                found.append(f"{entry} after term {terms[entry.pool]} began")
-            terms[entry.pool] = max(entry.term, terms.get(entry.pool, 0))
+    entries = sorted(entries, key=lambda entry: entry.id)
+    found += _out_of_term(entries) + _not_lent(entries)
+    for entry in entries:
         if entry.kind in ("acquire", "release", "reap") and entry.slot is not None:
             slots[entry.slot].append(entry)
         if entry.kind in ("start", "resume"):
@@ -86,6 +87,46 @@ def illegal_events(entries: Iterable[Entry]) -> list[str]:
     for trial, fences in segments.items():
         if sorted(fences) != list(range(1, len(fences) + 1)):
             found.append(f"the segments of {trial} are {fences}")
+    return found
+
+
+def _out_of_term(entries: Iterable[Entry]) -> list[str]:
+    found = []
+    terms: dict[Seat, int] = defaultdict(int)
+    holders: dict[Seat, str | None] = {}
+    for entry in entries:
+        leads = entry.kind in ("lead", "lend")
+        seat = (entry.pool, None if leads else entry.study)
+        if entry.kind in ("elect", "lead"):
+            if entry.term != terms[seat] + 1:
+                found.append(f"{entry} after term {terms[seat]}")
+            terms[seat] = max(terms[seat], entry.term or 0)
+            holders[seat] = entry.worker
+        elif entry.kind == "leave":
+            for left in ((entry.pool, None), (entry.pool, entry.study)):
+                if holders.get(left) == entry.worker:
+                    holders[left] = None
+        elif entry.term is not None:
+            holder = holders.get(seat)
+            # An opening names nobody, and a line of a plan whom the trial is for.
+            signed = entry.kind not in ("open", "plan")
+            if entry.term != terms[seat] or holder is None or (signed and entry.worker != holder):
+                found.append(f"{entry} in term {terms[seat]} of {holder}")
+    return found
+
+
+def _not_lent(entries: Iterable[Entry]) -> list[str]:
+    found = []
+    lent: dict[int, str] = {}
+    for entry in entries:
+        if entry.kind == "register":
+            lent.update(dict.fromkeys(entry.lent, entry.study))
+        elif entry.slot is not None and entry.kind == "lend":
+            lent[entry.slot] = entry.study
+        elif entry.slot is not None and entry.kind == "acquire":
+            borrower = lent.get(entry.slot)
+            if borrower != entry.study:
+                found.append(f"{entry}: the slot was lent to {borrower}")
     return found
 
 

@@ -18,12 +18,13 @@ def read_entries(engine: sa.Engine) -> list[Entry]:
     names = _names(engine)
     with engine.connect() as connection:
         rows = connection.execute(sa.select(schema.event).order_by(schema.event.c.id)).all()
+    details = [json.loads(row.detail or "{}") for row in rows]
     return [
         Entry(
             row.id, row.kind, row.pool, names.get(row.study_id, ""), row.number, row.slot,
-            row.fence, row.term, row.worker, json.loads(row.detail or "{}").get("step"),
+            row.fence, row.term, row.worker, detail.get("step"), tuple(detail.get("lent", ())),
         )
-        for row in rows
+        for row, detail in zip(rows, details, strict=True)
     ]  # fmt: skip
 
 
@@ -66,9 +67,10 @@ def unsettled(engine: sa.Engine) -> list[str]:
         return list(connection.execute(query).scalars())
 
 
-def offered_devices(engine: sa.Engine) -> dict[str, int]:
-    """The slots, and the process numbers of the workers that offer them."""
-    columns = (schema.slot.c.device, schema.worker.c.pid)
+def offers(engine: sa.Engine) -> list[tuple[str, str, int]]:
+    """Each offer of a slot: its device, the study and the process number of the worker."""
+    names = _names(engine)
+    columns = (schema.slot.c.device, schema.worker.c.study_id, schema.worker.c.pid)
     offered = schema.slot.c.id == schema.offer.c.slot_id
     query = (
         sa.select(*columns)
@@ -76,7 +78,8 @@ def offered_devices(engine: sa.Engine) -> dict[str, int]:
         .join(schema.worker, schema.worker.c.id == schema.offer.c.worker)
     )
     with engine.connect() as connection:
-        return {row.device: row.pid for row in connection.execute(query)}
+        rows = connection.execute(query).all()
+    return [(row.device, names[row.study_id], row.pid) for row in rows]
 
 
 def bring_forward(engine: sa.Engine, seconds: float) -> None:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from benchmarks.chaos.databases import Database, Postgres
 from benchmarks.chaos.fleet import Fleet, Member
 from benchmarks.chaos.worker import GRACE, TTL
-from optuna_deadline.allocation.schema import tenant, worker
+from optuna_deadline.allocation.schema import leader, tenant, worker
 from optuna_deadline.testing.proxy import Proxy
 
 T = TypeVar("T")
@@ -53,8 +53,10 @@ class Faults:
             "kill zygote": (2, lambda: self._kill("zygote")),
             "freeze zygote": (2, lambda: self._freeze("zygote", _LONG)),
             "freeze a whole worker": (2, self._freeze_family),
-            "kill planner": (2, lambda: self._with_planner(os.kill)),
-            "freeze planner for long": (2, lambda: self._with_planner(None)),
+            "kill planner": (2, lambda: self._kill_holder(tenant.c.planner)),
+            "freeze planner for long": (2, lambda: self._freeze_holder(tenant.c.planner)),
+            "kill leader": (2, lambda: self._kill_holder(leader.c.holder)),
+            "freeze leader for long": (2, lambda: self._freeze_holder(leader.c.holder)),
             "step clock": (2, self._step_clock),
         }
         if isinstance(database, Postgres):
@@ -125,17 +127,22 @@ class Faults:
         self._rng.shuffle(pids)
         self._later(_LONG, lambda: each(self._fleet.thaw, pids))
 
-    def _with_planner(self, kill: Callable[[int, int], None] | None) -> None:
-        query = sa.select(worker.c.pid).join(tenant, tenant.c.planner == worker.c.id)
+    def _kill_holder(self, office: sa.Column[str]) -> None:
+        os.kill(self._holder(office).pid, signal.SIGKILL)
+
+    def _freeze_holder(self, office: sa.Column[str]) -> None:
+        member = self._holder(office)
+        pid = member.pid
+        self._fleet.freeze(member)
+        self._later(_LONG, lambda: self._fleet.thaw(pid))
+
+    def _holder(self, office: sa.Column[str]) -> Member:
+        """The worker that plans a study or leads the pool."""
+        query = sa.select(worker.c.pid).join(office.table, office == worker.c.id)
         with self._engine.connect() as connection:
             pid = self._rng.choice([row.pid for row in connection.execute(query)])
         everyone = [*self._fleet.members, *self._fleet.ghosts]
-        member = next(member for member in everyone if member.pid == pid)
-        if kill is not None:
-            kill(pid, signal.SIGKILL)
-        else:
-            self._fleet.freeze(member)
-            self._later(_LONG, lambda: self._fleet.thaw(pid))
+        return next(member for member in everyone if member.pid == pid)
 
     def _step_clock(self) -> None:
         self._database.step_clock(self._rng.choice(_STEPS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
@@ -21,8 +22,9 @@ from benchmarks.chaos.worker import GRACE, TTL, Place, step_sqlite
 from optuna_deadline.allocation.engine import connect
 from optuna_deadline.elastic import agree
 
-#: Study, and CPU slots of each of its workers: one explores, one soon deals slots to gangs.
-FLEET = {"explore": (1, 1, 1, 2), "deal": (1, 1, 2, 2)}
+#: Study, and CPU slots of each of its workers, which share a pool: one explores, one soon deals
+#: slots to gangs.
+FLEET = {"explore": (1, 1, 2, 2), "deal": (1, 1, 2, 2)}
 PARAMETERS = {
     "explore": {"min_resource": 8, "max_resource": 60},
     "deal": {"min_resource": 8, "max_resource": 400},
@@ -122,7 +124,7 @@ def _strike(fleet: Fleet, database: Database, rng: random.Random, seconds: float
 
 
 def _recover(fleet: Fleet, database: Database, folder: Path) -> float:
-    """Quiet: seconds until every slot is in use again, since its worker started at the latest."""
+    """Quiet: seconds until every slot is in use again, once a worker that has it is started."""
     began = time.monotonic()
     fleet.dismiss_ghosts()
     while time.monotonic() < began + QUIET:
@@ -130,15 +132,18 @@ def _recover(fleet: Fleet, database: Database, folder: Path) -> float:
         time.sleep(0.2)
     engine = connect(database.url)
     started = {member.pid: max(began, member.started_at) for member in fleet.members}
-    offered = evidence.offered_devices(engine).items()
-    since = {device: started[pid] for device, pid in offered if pid in started}
+    offers = [offer for offer in evidence.offers(engine) if offer[2] in started]
+    since: dict[str, float] = {}
+    for device, _, pid in offers:
+        since[device] = min(started[pid], since.get(device, math.inf))
     used = in_use_after(folder / "usage", since)
     for device in sorted(since.keys() - used.keys()):
         say(f"{device} is offered and was not used again")
     waits = {device: used.get(device, began + QUIET) - since[device] for device in since}
     say("in use again after " + ", ".join(f"{d} {s:.1f} s" for d, s in sorted(waits.items())))
-    if len(since) < sum(map(sum, FLEET.values())):
-        say(f"only {len(since)} slots are offered")
+    offered = Counter(study for _, study, _ in offers)
+    if offered != {study: sum(sizes) for study, sizes in FLEET.items()}:
+        say(f"only so many slots are offered: {dict(offered)}")
         return QUIET
     return max(waits.values())
 

@@ -17,6 +17,7 @@ from optuna_deadline.elastic import ElasticWorker, agree
 
 TTL = 3.0
 GRACE = 1.5
+POOL = "chaos"  # both studies share it
 OBJECTIVE = Path(__file__).with_name("objective.py")
 
 
@@ -58,7 +59,8 @@ def work(place: Place, log: Path) -> None:
         )
         worker = ElasticWorker(
             study, f"{OBJECTIVE}:train", agree(study, None, None, {}),
-            cpus=place.cpus, checkpoints=place.folder / "checkpoints", ttl=TTL, grace=GRACE,
+            cpus=place.cpus, pool=POOL, checkpoints=place.folder / "checkpoints",
+            ttl=TTL, grace=GRACE,
         )  # fmt: skip
         settled = worker.run().settled
     sys.exit(0 if settled else 130)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.notices import notify
-from optuna_deadline.allocation.plans import guard, stand
+from optuna_deadline.allocation.plans import guard, has_left, stand
 from optuna_deadline.allocation.records import Claim, Tenant
 from optuna_deadline.allocation.schema import leader, offer, slot, study, tenant, worker
 from optuna_deadline.allocation.transaction import Transaction
@@ -22,7 +22,7 @@ def lead(tx: Transaction, me: str, ttl: float) -> int | None:
     """Become or stay the pool's leader; returns the term, or None while another one leads."""
     row = tx.execute(sa.select(leader).where(leader.c.pool == tx.pool).with_for_update()).first()
     won = None if row is None else stand(row.holder, row.term, row.expires, me, tx.now, ttl)
-    if won is None:
+    if row is None or won is None or (won != row.term and has_left(tx, me)):
         return None
     tx.execute(
         sa.update(leader)

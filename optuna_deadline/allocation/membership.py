@@ -119,6 +119,7 @@ def register(
         )
     )
     join_pool(tx, weight)
+    lent = []
     for name in names:
         if name not in known:
             known[name] = tx.execute(
@@ -126,14 +127,16 @@ def register(
                 .values(host=host, device=name, pool=tx.pool, fence=0, lent_to=tx.study_id)
                 .returning(slot.c.id)
             ).scalar_one()
+            lent.append(known[name])
         elif not any(w in everywhere for w in offers[known[name]] if w != me):
             tx.execute(
                 sa.update(slot)
                 .where(slot.c.id == known[name])
                 .values(pool=tx.pool, lent_to=tx.study_id)
             )
+            lent.append(known[name])
         _offer(tx, me, known[name])
-    tx.event("register", worker=me, host=host, devices=names)
+    tx.event("register", worker=me, host=host, devices=names, lent=lent)
     return [row for row in slots(tx) if me in row.offered_by]
 
 

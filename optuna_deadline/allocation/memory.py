@@ -86,13 +86,15 @@ class MemoryTable(MemoryLeases):
                 (self.pool, self.study_id), MemoryTenant(1.0, now, now)
             )
             place.weight = place.weight if weight is None else weight
+            lent = []
             for name in names:
                 others = [row for row in offered.get(name, ()) if row.id != me]
-                self._offer(worker, name, known.get(name), taken_over=not others)
-            self._event("register", worker=me, host=host, devices=names)
+                slot_id = self._offer(worker, name, known.get(name), taken_over=not others)
+                lent += [] if others else [slot_id]
+            self._event("register", worker=me, host=host, devices=names, lent=lent)
             return [row for row in self.slots() if me in row.offered_by]
 
-    def _offer(self, me: Worker, name: str, slot_id: int | None, *, taken_over: bool) -> None:
+    def _offer(self, me: Worker, name: str, slot_id: int | None, *, taken_over: bool) -> int:
         """Offer a slot; what a dead rival offered is no longer its own, should it wake."""
         state = self.state
         if slot_id is None:
@@ -107,6 +109,7 @@ class MemoryTable(MemoryLeases):
         workers = [state.workers[other] for other in state.offers[slot_id]]
         kept = [w.id for w in workers if w.pool == me.pool and w.study_id != me.study_id]
         state.offers[slot_id] = [*kept, me.id]
+        return slot_id
 
     def leave(self, me: str) -> None:
         """Leave the pool; what it led and planned is handed on at once."""

@@ -21,12 +21,16 @@ class MemoryPlans(MemoryReadings):
             if place is None:
                 return None
             won = stand(place.planner, place.term, place.expires, me, now, self.ttl)
-            if won is None:
+            if won is None or (won != place.term and self._has_left(me)):
                 return None
             if won != place.term:
                 self._event("elect", worker=me, term=won)
             place.planner, place.term, place.expires = me, won, now + self.ttl
             return won
+
+    def _has_left(self, me: str) -> bool:
+        row = self.state.workers.get(me)
+        return row is not None and row.state == "left"
 
     def _rule(self, me: str, term: int) -> MemoryTenant:
         place = self._tenant
@@ -41,7 +45,7 @@ class MemoryPlans(MemoryReadings):
             if pool is None:
                 return None
             won = stand(pool.leader, pool.term, pool.expires, me, now, self.ttl)
-            if won is None:
+            if won is None or (won != pool.term and self._has_left(me)):
                 return None
             if won != pool.term:
                 self._event("lead", worker=me, term=won)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.notices import notify
 from optuna_deadline.allocation.records import ALIVE, Assignment
-from optuna_deadline.allocation.schema import pool, study, tenant, trial
+from optuna_deadline.allocation.schema import pool, study, tenant, trial, worker
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.errors import LeaseLost
 
@@ -20,7 +20,7 @@ def elect(tx: Transaction, me: str, ttl: float) -> int | None:
     if row is None:
         return None
     won = stand(row.planner, row.term, row.expires, me, tx.now, ttl)
-    if won is None:
+    if won is None or (won != row.term and has_left(tx, me)):
         return None
     tx.execute(
         sa.update(tenant).where(*_place(tx)).values(planner=me, term=won, expires=tx.now + ttl)
@@ -42,6 +42,12 @@ def stand(
     if holder not in (None, me) and rules:
         return None
     return int(term) if holder == me and rules else int(term) + 1
+
+
+def has_left(tx: Transaction, me: str) -> bool:
+    """Whether a worker said goodbye: its thread may stand for election a last time after that."""
+    state = tx.execute(sa.select(worker.c.state).where(worker.c.id == me)).scalar()
+    return bool(state == "left")
 
 
 def _place(tx: Transaction) -> tuple[sa.ColumnElement[bool], ...]:

@@ -233,7 +233,7 @@ class AllocationStore(Protocol):
         """Become or stay the study's planner for ttl seconds; returns the term.
 
         Terms only rise. The same planner after a gap has a new term, since others may have ruled
-        meanwhile. None while another one rules.
+        meanwhile. None while another one rules, and for a worker that has left.
         """
 
     def open_trial(self, me: str, term: int, number: int, trial_id: int) -> None:

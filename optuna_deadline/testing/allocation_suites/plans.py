@@ -32,7 +32,15 @@ class PlanSuite:
         world.join("a")
         assert world.table().elect("a") == 1
         world.table().leave("a")
+        assert world.table().elect("a") is None
         assert world.table().elect("b") == 2
+
+    def test_who_has_left_leads_no_more(self, world: AllocationWorld) -> None:
+        world.join("a")
+        assert world.table().lead("a") == 1
+        world.table().leave("a")
+        assert world.table().lead("a") is None
+        assert world.table().lead("b") == 2
 
     def test_I6_an_old_term_writes_nothing(self, world: AllocationWorld) -> None:
         world.join("a")
