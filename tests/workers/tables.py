@@ -16,17 +16,18 @@ import optuna, optuna_deadline
 from optuna_deadline.cli.app import in_one_sentence, set_up_logging
 from optuna_deadline.elastic import ElasticWorker, agree
 set_up_logging()
-url, objective, cpus, ttl, grace, folder = sys.argv[1:7]
+url, objective, cpus, ttl, grace, folder, *place = sys.argv[1:]
+name, pool = place or ("study", "study")
 with in_one_sentence():
-    study = optuna.load_study(study_name="study", storage=url)
+    study = optuna.load_study(study_name=name, storage=url)
     worker = ElasticWorker(
-        study, objective, agree(study, None, None, {}), cpus=int(cpus), checkpoints=folder,
-        ttl=float(ttl), grace=float(grace),
+        study, objective, agree(study, None, None, {}), cpus=int(cpus), pool=pool,
+        checkpoints=folder, ttl=float(ttl), grace=float(grace),
     )
     sys.exit(0 if worker.run().settled else 130)
 """
 
 
-def table_of(study: optuna.Study) -> AllocationTable:
+def table_of(study: optuna.Study, pool: str | None = None) -> AllocationTable:
     """The study's table, to look at."""
-    return AllocationTable(open_table(study), study.study_name, study._study_id)
+    return AllocationTable(open_table(study), pool or study.study_name, study._study_id)

@@ -22,6 +22,7 @@ from tables import HERE, WORKER, table_of
 
 from optuna_deadline.allocation import schema
 from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.budgets import Budget, Price
 from optuna_deadline.checkpoints import intact
 from optuna_deadline.crashpoints import _parse
 from optuna_deadline.elastic import agree
@@ -33,7 +34,7 @@ PACKAGE = Path(__file__).parents[2] / "optuna_deadline"
 #: Transitions; each has a point before its commit and one after it.
 TRANSITIONS = (
     "register", "acquire", "release", "reap", "add_report", "add_checkpoint", "open_trial",
-    "write_plan", "conclude", "mark_told", "settle",
+    "write_plan", "conclude", "mark_told", "settle", "resize_pool", "lend",
 )  # fmt: skip
 #: Points of their own; the first four are in a rank, whose worker lives on.
 IN_RANKS = ("checkpoint.written", "checkpoint.synced", "checkpoint.renamed", "checkpoint.publish")
@@ -42,10 +43,12 @@ DEATHS = (*(f"{name}.{when}" for name in TRANSITIONS for when in ("commit", "com
 #: Where a worker freezes instead and comes back when all is over: with locks held, and with none.
 FREEZES = (
     "acquire.commit", "acquire.committed", "add_report.commit", "write_plan.commit",
-    "release.commit", "launch.forked",
+    "release.commit", "launch.forked", "resize_pool.commit", "lend.commit",
 )  # fmt: skip
 CASES = [*(f"{name}:exit" for name in DEATHS), *(f"{name}:freeze" for name in FREEZES)]
-AT_ONCE = 6  # most of a case is waiting for leases to run out
+AT_ONCE = 4  # most of a case is waiting for leases to run out
+BUDGET = Budget(1000.0, Price(3600.0))  # slot-seconds: more than a case takes
+POOL = "lab"
 
 
 def test_every_crash_point_is_exercised() -> None:
@@ -64,12 +67,12 @@ def test_a_crash_point_is_armed_by_name_and_action() -> None:
 
 @dataclass
 class Aftermath:
-    """One case: the study, the worker that was struck, and the one that went on."""
+    """One case: its studies, the worker that was struck, and those that went on."""
 
-    study: optuna.Study
+    studies: list[optuna.Study]
     fired: bool
     struck: int
-    finished: int
+    finished: list[int]
     words: str
 
 
@@ -88,11 +91,11 @@ def aftermaths(
         if hasattr(item, "callspec")
     ]
     names = {case: f"od_crash_{os.getpid()}_{index}" for index, case in enumerate(chosen)}
-    copying = threading.Lock()  # PostgreSQL copies a template for one at a time
+    copying = threading.Lock()  # one at a time gets a copied template, and a folder
 
     def play(case: str) -> Aftermath:
-        folder = tmp_path_factory.mktemp("case")
         with copying:
+            folder = tmp_path_factory.mktemp("case")
             url = postgres.create_database(names[case], postgres_template)
         return _play(case, url, folder)
 
@@ -105,17 +108,16 @@ def aftermaths(
 
 
 def _play(case: str, url: str, folder: Path) -> Aftermath:
-    sampler = optuna.samplers.RandomSampler(seed=1)
-    study = optuna.create_study(
-        study_name="study", storage=url, direction="maximize", sampler=sampler
-    )
-    agree(study, "100s", None, {})
+    transition = case.partition(".")[0]
+    study = _create(url, "study", transition)
+    studies, table = [study], table_of(study, POOL)
     marker = folder / "fired"
     processes: list[subprocess.Popen[bytes]] = []
     with (folder / "log").open("w") as log:
 
-        def start(cpus: int, **environment: str) -> subprocess.Popen[bytes]:
-            arguments = (url, f"{HERE / 'objectives.py'}:brief", str(cpus), "2", "1", str(folder))
+        def start(name: str, cpus: int, **environment: str) -> subprocess.Popen[bytes]:
+            objective = f"{HERE / 'objectives.py'}:brief"
+            arguments = (url, objective, str(cpus), "2", "1", str(folder), name, POOL)
             processes.append(
                 subprocess.Popen(
                     [sys.executable, "-c", WORKER, *arguments],
@@ -125,25 +127,50 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
             )
             return processes[-1]
 
+        def lent(study: optuna.Study) -> bool:
+            return any(slot.lent_to == study._study_id for slot in table.slots())
+
         try:
-            struck = start(2, OPTUNA_DEADLINE_CRASHPOINT=f"{case}:{marker}")
-            table = table_of(study)
+            if transition == "lend":  # another study leads the pool, until its worker leaves
+                studies.append(_create(url, "neighbour", transition))
+                leader = start("neighbour", 2)
+                _wait_until(lambda: lent(studies[1]))
+            struck = start("study", 2, OPTUNA_DEADLINE_CRASHPOINT=f"{case}:{marker}")
             hit = lambda: marker.exists() or struck.poll() is not None  # noqa: E731
-            _wait_until(lambda: hit() or table.checkpoints())
-            if not hit():  # the later points come at the end, so let it come
-                _end_within(study, 4)
+            if transition == "lend":
+                _wait_until(lambda: hit() or lent(study))
+                leader.terminate()
+            else:
+                _wait_until(lambda: hit() or table.checkpoints())
+                if not hit():  # the later points come at the end, so let it come
+                    _end_within(study, 4)
             _wait_until(hit)
-            other = start(1)
-            _wait_until(lambda: other.poll() is not None or table.checkpoints())
-            _end_within(study, 5)  # with a model in hand, however slow the machine is
-            finished = other.wait(60)
+            others = [start(one.study_name, len(studies)) for one in studies]
+            for one, other in zip(studies, others, strict=True):
+                models = table_of(one, POOL).checkpoints
+                _wait_until(lambda: other.poll() is not None or models())  # noqa: B023
+            for one in studies:
+                _end_within(one, 5)  # with a model in hand, however slow the machine is
+            finished = [other.wait(60) for other in others]
             struck.send_signal(signal.SIGCONT)
             end = struck.wait(30)
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
-    return Aftermath(study, marker.exists(), end, finished, (folder / "log").read_text())
+    return Aftermath(studies, marker.exists(), end, finished, (folder / "log").read_text())
+
+
+def _create(url: str, name: str, transition: str) -> optuna.Study:
+    """A study whose terms lead to the transition."""
+    sampler = optuna.samplers.RandomSampler(seed=1)
+    study = optuna.create_study(
+        study_name=name, storage=url, direction="maximize", sampler=sampler
+    )
+    # Promotion leaves trials paused on every rung; the planner concludes them at the end.
+    policy = "asha_promote" if transition == "conclude" else None
+    agree(study, "100s", policy, {}, budget=BUDGET if transition == "resize_pool" else None)
+    return study
 
 
 def _wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
@@ -160,6 +187,7 @@ def _end_within(study: optuna.Study, seconds: float) -> None:
         soon = table_of(study).now() + seconds
         connection.execute(
             sa.update(row)
+            .where(row.c.study_id == study._study_id)
             .where(row.c.deadline > soon, row.c.settled.is_(None))
             .values(deadline=soon)
         )
@@ -173,8 +201,14 @@ def test_nothing_is_lost(case: str, aftermaths: Callable[[str], Aftermath]) -> N
     place, _, action = case.partition(":")
     assert after.fired, f"never got to {place}:\n{after.words}"
     lives = action == "freeze" or place in IN_RANKS
-    assert (after.struck, after.finished) == (0 if lives else 137, 0), after.words
-    study, table = after.study, table_of(after.study)
+    assert after.struck == (0 if lives else 137), after.words
+    assert set(after.finished) == {0}, after.words
+    for study in after.studies:
+        _check(study)
+
+
+def _check(study: optuna.Study) -> None:
+    table = table_of(study, POOL)
     trials = study.get_trials(deepcopy=False)
     assert trials and all(trial.state.is_finished() for trial in trials)
     reports = table.reports()
@@ -184,6 +218,7 @@ def test_nothing_is_lost(case: str, aftermaths: Callable[[str], Aftermath]) -> N
     assert all(slot.holder is None for slot in table.slots())
     assert all(not line.alive and line.told for line in table.trials())
     assert [event.kind for event in table.events()].count("settle") == 1
+    assert not table.orders("").pool_slots  # who pays for slots pays for none any more
     winner = find_winner(table, "maximize")
     assert winner is not None and winner.checkpoint is not None and intact(winner.checkpoint)
     best = [trial for trial in trials if trial.state is TrialState.COMPLETE]
