@@ -305,6 +305,8 @@ def reap(tx: Transaction) -> int:
     names = [row.id for row in tx.rows(silent)]
     if names:
         tx.execute(sa.update(worker).where(worker.c.id.in_(names)).values(state="lost"))
+    if expired:
+        notify(tx)
     return len(expired)
 
 

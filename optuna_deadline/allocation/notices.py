@@ -1,7 +1,7 @@
 """NOTIFY: says that there is something to read, never what. PostgreSQL only, and only for speed.
 
-Sent where somebody else may act on it: a plan, a release, the end of the study. Never by a renewal
-or a report: each notifying commit takes a lock on the whole server.
+Sent where somebody else may act on it: a plan, a release, a reap, the end of the study. Never by a
+renewal or a report: each notifying commit takes a lock on the whole server.
 """
 
 from __future__ import annotations

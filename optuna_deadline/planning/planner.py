@@ -85,6 +85,8 @@ class Planner:
         if orders.settled:
             return False
         reading = self._reader.read(orders.deadline)
+        if reading.overdue and self._table.reap():
+            reading = self._reader.read(orders.deadline)
         if self._funds is not None:
             reading = self._funds.see(reading, orders)
         self._refuse_the_hopeless(reading)

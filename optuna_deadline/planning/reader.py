@@ -30,6 +30,7 @@ class Reading:
     capacities: Mapping[str, int]  #: by worker, the slots that are lent to the study
     reach: Mapping[str, int]  #: by worker, all slots of the pool that it offers
     done: float  #: slot-seconds of training so far
+    overdue: bool = False  #: whether a slot of the pool is to be reaped
 
 
 class SnapshotReader:
@@ -67,7 +68,9 @@ class SnapshotReader:
         stale |= self._take_segments(table.segments(self._last_segments - _LATE_SECONDS))
         self._last_segments = now
         workers = [row for row in table.workers() if row.study_id == table.study_id]
-        reach, capacities = _by_worker(table.slots(), workers, table.study_id)
+        slots = table.slots()
+        reach, capacities = _by_worker(slots, workers, table.study_id)
+        overdue = any(s.lease is not None and s.lease + table.grace < now for s in slots)
         snapshot = Snapshot(
             now=now,
             started=self._started,
@@ -78,7 +81,7 @@ class SnapshotReader:
             speedup=self._throughputs.speedup,
             overhead=self._overhead,
         )
-        return Reading(snapshot, lines, workers, capacities, reach, self._done)
+        return Reading(snapshot, lines, workers, capacities, reach, self._done, overdue)
 
     def _take_segments(self, rows: list[SegmentRow]) -> set[int]:
         """Returns the trials whose pace was learned anew."""
