@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 #: Floors that are tried, as how many ranges of the losses they lie below the lowest.
 _FLOORS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -73,6 +72,8 @@ def _solve(
 ) -> tuple[float, float, float] | None:
     """``a``, ``b``, ``c`` of which none is negative and whose curve is positive on all steps."""
     columns = np.stack([k * k, k, np.ones_like(k)], axis=1)
+    from scipy.optimize import nnls  # half a second of every worker's start
+
     matrix, wanted = columns * weights[:, None], inverse * weights
     if not (np.isfinite(matrix).all() and np.isfinite(wanted).all()):
         return None

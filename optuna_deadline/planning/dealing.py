@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from optuna_deadline.allocation.records import Slot
 
@@ -36,6 +35,10 @@ def deal(
         The study for each slot that somebody is to have; the others may stay as they are.
     """
     slots = sorted(slots, key=lambda slot: (slot.host, slot.id))
+    if len(reach) == 1:
+        [(study, reached)] = reach.items()
+        if shares.get(study, 0) >= len(slots) and all(slot.id in reached for slot in slots):
+            return {slot.id: study for slot in slots}  # a study alone has all
     seats = [study for study in sorted(shares) for _ in range(shares[study])]
     dealt = _seat(seats, slots, reach)
     left = [slot for slot in slots if slot.id not in dealt]
@@ -56,6 +59,8 @@ def _seat(
     """The cheapest assignment of seats, a study for each, to slots."""
     if not seats or not slots:
         return {}
+    from scipy.optimize import linear_sum_assignment  # half a second of every worker's start
+
     # Distances together stay below any other reason.
     rows, columns = np.arange(len(seats))[:, None], np.arange(len(slots))[None, :]
     costs = np.abs(rows - columns) / (len(seats) + len(slots)) ** 2

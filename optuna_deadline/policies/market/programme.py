@@ -26,8 +26,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -130,6 +128,9 @@ def by_milp(programme: Programme, seconds: float, gap: float = 1e-3) -> Counts |
     Returns:
         The rounds of each job; None where nothing was found in time.
     """
+    from scipy import sparse  # half a second of every worker's start
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     count = len(programme.gangs)
     one, none = sparse.identity(count), sparse.csr_matrix((count, count))
     # Columns: c, then U, then what sticks out beyond the common end.
