@@ -19,7 +19,7 @@ from optuna_deadline.allocation import engine as engines  # noqa: E402
 from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer  # noqa: E402
 
 # How long an example takes says something about the machine, not about the code; and a change is
-# judged by the examples that the last one was judged by. HYPOTHESIS_PROFILE=explore draws new ones.
+# judged by the same examples as the last one. HYPOTHESIS_PROFILE=explore draws new ones.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))

@@ -231,7 +231,7 @@ def _stop(snapshot: Snapshot) -> Plan:
 
 
 def _down(value: float, unit: float) -> float:
-    return math.floor(value / unit + 1e-9) * unit if unit > 1e-9 * value else value
+    return math.floor(value / unit + 1e-9) * unit if unit > 1e-9 * abs(value) else value
 
 
 def _digits(value: float) -> float:
