@@ -35,7 +35,7 @@ _NOT_DURABLE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 _SETTINGS = (
     "listen_addresses=127.0.0.1",
     "unix_socket_directories=",
-    "max_connections=200",
+    "max_connections=500",
     "dynamic_shared_memory_type=mmap",  # in the data folder, which is deleted
 )
 
