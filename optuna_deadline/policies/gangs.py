@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optuna_deadline.forecasting.throughput import WORTHWHILE
+from optuna_deadline.policies.dealing import uniform
 from optuna_deadline.policies.plan import Order, Run
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
@@ -22,27 +23,17 @@ def share_out(snapshot: Snapshot, trials: Sequence[TrialView], held: bool) -> di
     """
     sizes = snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
     ranked = sorted(trials, key=lambda t: (-t.slots, -t.last_score, t.number))
-    shares = [1] * len(ranked)
-    left = snapshot.capacity - len(ranked)
-    dealing = True
-    while left > 0 and dealing:
-        dealing = False
-        for index, share in enumerate(shares):
-            larger = next((size for size in sizes if size > share), None)
-            if larger is not None and larger - share <= left:
-                left -= larger - share
-                shares[index] = larger
-                dealing = True
+    shares = uniform([trial.last_score for trial in ranked], sizes, snapshot.capacity)
     orders: dict[int, Order] = {}
     for trial, share in zip(ranked, shares, strict=True):
         kept = max(size for size in sizes if size <= max(1, trial.slots))
-        if share > kept and trial.running and (held or not _pays(snapshot, kept, share)):
+        if share > kept and trial.running and (held or not pays(snapshot, kept, share)):
             share = kept
         orders[trial.number] = Run(share, "fewer trials than slots: as many as it can use")
     return orders
 
 
-def _pays(snapshot: Snapshot, slots: int, more: int) -> bool:
+def pays(snapshot: Snapshot, slots: int, more: int) -> bool:
     """Whether a restart on more slots makes up for its cost until the deadline."""
     left = snapshot.time_left
     trained = snapshot.speedup(more) * max(0.0, left - snapshot.overhead.total)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from optuna_deadline.forecasting.throughput import WORTHWHILE
+from optuna_deadline.policies.dealing import uniform
+from optuna_deadline.policies.gangs import pays
 from optuna_deadline.policies.market.programme import slope
 from optuna_deadline.policies.plan import Order, Pause, Plan, Run
 from optuna_deadline.policies.resources import Resources
@@ -79,29 +80,19 @@ def _pace(snapshot: Snapshot) -> float:
 def _grow(snapshot: Snapshot, chosen: list[TrialView], free: int) -> list[int]:
     """Gangs: free slots are dealt out size by size, to those first that are gangs already."""
     useful = snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
-    sizes = [1] * len(chosen)
     turns = sorted(range(len(chosen)), key=lambda index: -chosen[index].slots)
-    grown = True
-    while grown:
-        grown = False
-        for index in turns:
-            larger = next((size for size in useful if size > sizes[index]), None)
-            if larger is not None and larger - sizes[index] <= free:
-                free -= larger - sizes[index]
-                sizes[index] = larger
-                grown = True
+    scores = [chosen[index].last_score for index in turns]
+    dealt = dict(zip(turns, uniform(scores, useful, len(chosen) + free), strict=True))
     lull = _REST * snapshot.overhead.total
     rests = any(trial.running and snapshot.now - trial.changed < lull for trial in chosen)
     return [
         min(size, trial.slots or 1) if rests else _keep(snapshot, trial, size)
-        for trial, size in zip(chosen, sizes, strict=True)
+        for size, trial in ((dealt[index], trial) for index, trial in enumerate(chosen))
     ]
 
 
 def _keep(snapshot: Snapshot, trial: TrialView, size: int) -> int:
     """The size that a trial has, where growing would not gain what the restart costs."""
-    if not 0 < trial.slots < size:
-        return size
-    left, speedup = snapshot.time_left, snapshot.speedup
-    trained = max(0.0, left - snapshot.overhead.total) * speedup(size)
-    return size if trained > WORTHWHILE * left * speedup(trial.slots) else trial.slots
+    if 0 < trial.slots < size and not pays(snapshot, trial.slots, size):
+        return trial.slots
+    return size
