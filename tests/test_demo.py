@@ -42,7 +42,7 @@ def test_demo(database: str, workers: int, tmp_path: Path, request: pytest.Fixtu
     assert outcome["complete"] + outcome["pruned"] == outcome["trials"]
     assert outcome["pauses"] >= 1 and outcome["resumes"] + outcome["resizes"] >= 1
     assert "Traceback" not in done.stdout + done.stderr
-    for words in ("best value", "torch.load(", "optuna-dashboard", "the deadline"):
+    for words in ("best value", "torch.load(", "optuna-dashboard", "before the deadline"):
         assert words in done.stdout
     assert _accuracy(Path(outcome["checkpoint"])) == pytest.approx(outcome["best_value"], abs=1e-6)
 
