@@ -168,8 +168,8 @@ class HyperSched(Resources):
         """Grow where the gain outweighs the restart; else keep as much as is of use."""
         if not trial.slots:
             return Move(share, f"resumes on {share}: the best of those that are left")
+        keep = max(size for size in sizes if size <= trial.slots)
         if share <= trial.slots:
-            keep = max(size for size in sizes if size <= trial.slots)
             return Move(keep, _moves(trial, keep, "its share of the pool"))
         left = snapshot.time_left
         lost = snapshot.overhead.total if self.weigh_overhead else 0.0
@@ -177,10 +177,10 @@ class HyperSched(Resources):
         gain = speedup(share) * (left - lost) / (left * speedup(trial.slots)) if left else 0.0
         if gain <= WORTHWHILE:
             words = f"growing to {share} would gain {gain:.2f}x after {lost:.1f} s overhead"
-            return Move(trial.slots, _moves(trial, trial.slots, words))
+            return Move(keep, _moves(trial, keep, words))
         if snapshot.now - trial.changed < self.recharge * snapshot.overhead.total:
-            words = _moves(trial, trial.slots, f"grows to {share} after a while")
-            return Move(trial.slots, words, held_back=True)
+            words = _moves(trial, keep, f"grows to {share} after a while")
+            return Move(keep, words, held_back=True)
         part = left / max(snapshot.deadline - snapshot.started, 1e-9)
         words = f"{part:.0%} of the time left, gain {gain:.1f}x after {lost:.1f} s overhead"
         return Move(share, _moves(trial, share, words))
