@@ -18,7 +18,7 @@ from optuna_deadline.allocation.memory_state import (
     MemoryTenant,
     changed,
 )
-from optuna_deadline.allocation.records import Grant, ReportRow, Slot, Worker
+from optuna_deadline.allocation.records import Grant, ReportRow, SegmentRow, Slot, Worker
 from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
 from optuna_deadline.allocation.writes import kept_ids, none_if_nan
 from optuna_deadline.checkpoints import Checkpoint
@@ -134,29 +134,25 @@ class MemoryTable(MemoryLeases):
             key = (grant.number, step)
             if key not in study.steps:
                 study.steps.add(key)
-                new = len(study.reports) + 1
-                study.reports.append(
-                    ReportRow(new, *key, value, len(grant.slots), trained, self.now())
-                )
+                rows, slots = study.reports, len(grant.slots)
+                rows.append(ReportRow(len(rows) + 1, *key, value, slots, trained, self.now()))
 
     def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Path]:
         """Commit a checkpoint; returns the files that may go."""
         with self._lock:
-            study = self._guard(me, grant)
-            self.state.checkpoint_ids += 1
-            new = changed(
-                new, number=grant.number, fence=grant.fence, value=none_if_nan(new.value)
-            )
-            rows = study.checkpoints.get(grant.number, [])
+            study, number, fence = self._guard(me, grant), grant.number, grant.fence
+            row_id = self.state.checkpoint_ids = self.state.checkpoint_ids + 1
+            value = none_if_nan(new.value)
+            if (new.number, new.fence, new.value) != (number, fence, value):
+                new = changed(new, number=number, fence=fence, value=value)
             name = str(new.path)  # paths compare part by part, which takes ten times as long
-            rows = [pair for pair in rows if str(pair[1].path) != name]
-            rows.append((self.state.checkpoint_ids, new))
-            kept = kept_ids([(i, row.value) for i, row in reversed(rows)], KEPT_CHECKPOINTS)
-            study.checkpoints[grant.number] = [pair for pair in rows if pair[0] in kept]
-            self._event(
-                "checkpoint", number=grant.number, fence=grant.fence, worker=me, step=new.step
-            )
-            return [row.path for i, row in reversed(rows) if i not in kept]
+            rows = study.checkpoints.get(number, ())
+            rows = [(row_id, new), *[pair for pair in rows if str(pair[1].path) != name]]
+            kept = kept_ids([(i, row.value) for i, row in rows], KEPT_CHECKPOINTS)
+            gone = [row.path for i, row in rows if i not in kept]
+            study.checkpoints[number] = [p for p in rows if p[0] in kept] if gone else rows
+            self._event("checkpoint", number=number, fence=fence, worker=me, step=new.step)
+            return gone
 
     def set_progress(
         self,
@@ -173,12 +169,9 @@ class MemoryTable(MemoryLeases):
         with self._lock:
             study = self._guard(me, grant)
             key = (grant.number, grant.fence)
-            study.running[key] = changed(
-                study.running[key],
-                startup=startup,
-                position_from=position_from,
-                position_to=position_to,
-                trained=trained,
+            row = study.running[key]
+            study.running[key] = SegmentRow(
+                *row[:6], startup, row.stop, position_from, position_to, trained
             )
             if horizon is not None:
                 self._put(study.trials[grant.number], horizon=horizon)

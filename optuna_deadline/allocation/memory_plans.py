@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from optuna_deadline.allocation.memory_readings import MemoryReadings
 from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, MemoryTenant, changed
 from optuna_deadline.allocation.plans import stand
-from optuna_deadline.allocation.records import Assignment, Claim, Desired, Event, Grant, Slot
+from optuna_deadline.allocation.records import Assignment, Claim, Desired, Grant, Slot
 from optuna_deadline.errors import LeaseLost
 
 
@@ -209,7 +209,8 @@ class MemoryPlans(MemoryReadings):
 
     def _guard(self, me: str, grant: Grant) -> MemoryStudy:
         study = self._study
-        if study is None or not self._owns(me, grant.number, grant.fence):
+        line = None if study is None else study.trials.get(grant.number)
+        if study is None or line is None or line.owner != me or line.fence != grant.fence:
             raise LeaseLost(f"Trial {grant.number} no longer belongs to segment {grant.fence}.")
         return study
 
@@ -250,7 +251,7 @@ class MemoryPlans(MemoryReadings):
     ) -> None:
         row = study.running.pop((number, fence), None)
         if row is not None:
-            study.end(changed(row, ended=self.now(), outcome=outcome, stop=stop))
+            study.end(row._replace(ended=self.now(), outcome=outcome, stop=stop))
 
     def _event(
         self,
@@ -264,6 +265,6 @@ class MemoryPlans(MemoryReadings):
         study_id: int | None = None,
         **detail: object,
     ) -> None:
-        events = self.state.events
-        row = Event(len(events) + 1, self.now(), kind, number, slot, fence, term, worker, detail)
-        events.append((self.pool, self.study_id if study_id is None else study_id, row))
+        of, items = self.study_id if study_id is None else study_id, tuple(detail.items())
+        said = (self.pool, of, self.now(), kind, number, slot, fence, term, worker, items)
+        self.state.events.append(said)

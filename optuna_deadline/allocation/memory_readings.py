@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from optuna_deadline.allocation.memory_state import (
     MemoryPool,
@@ -27,6 +27,7 @@ from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.errors import StudyGone
 
 _EVENTS = 10_000
+_IN_ORDER = attrgetter("granted", "number", "fence")
 
 
 class MemoryReadings:
@@ -85,18 +86,18 @@ class MemoryReadings:
         with self._lock:
             live = {row.id for row in self._live(self.now())}
             found = []
-            for row in self.state.slots.values():
-                if row.pool == self.pool:
-                    offers = tuple([w for w in self.state.offers[row.id] if w in live])
-                    found.append(
-                        row if row.offered_by == offers else changed(row, offered_by=offers)
-                    )
+            for row in [row for row in self.state.slots.values() if row.pool == self.pool]:
+                offers = tuple([w for w in self.state.offers[row.id] if w in live])
+                if row.offered_by != offers:  # kept with the row: nearly always it is the same
+                    row = self.state.slots[row.id] = changed(row, offered_by=offers)
+                found.append(row)
             return found
 
     def free_slots(self, me: str) -> list[int]:
         """Slots that the worker may acquire now."""
         with self._lock:
-            return [row.id for row in self.state.slots.values() if self._may_take(me, row)]
+            rows = self.state.slots.values()
+            return [row.id for row in rows if row.holder is None and self._may_take(me, row)]
 
     def _may_take(self, me: str, row: Slot) -> bool:
         mine = me in self.state.offers[row.id] and row.lent_to == self.study_id
@@ -122,18 +123,13 @@ class MemoryReadings:
             study, pool = self._study, self._pool
             if study is None:
                 raise StudyGone("The study was deleted while the worker ran.")
-            wanted = study.wanted.get(me)
-            if wanted is None:
-                lines = study.untold.values()
-                mine = [line for line in lines if line.owner == me or line.worker == me]
-                wanted = study.wanted[me] = tuple([line for line in mine if line.alive])
             epoch = 0 if pool is None else pool.epoch
             return Orders(
                 now=self.now(),
                 deadline=study.deadline,
                 settled=study.settled is not None,
                 epoch=epoch,
-                desired=wanted,
+                desired=study.orders(me),
                 pool_slots=study.pool_slots,
                 funds_end=None if math.isinf(study.funds_end) else study.funds_end,
             )
@@ -161,7 +157,7 @@ class MemoryReadings:
                 if row.ended is not None and row.ended < since:
                     break
                 found.append(row)
-        return sorted(found, key=lambda row: (row.granted, row.number, row.fence))
+        return sorted(found, key=_IN_ORDER)
 
     def reports(self, after: int = 0, number: int | None = None) -> list[ReportRow]:
         """Reports with a row id above ``after``, of one trial or of all."""
@@ -177,7 +173,7 @@ class MemoryReadings:
             if study is None:
                 return []
             if number is not None:
-                return [row for _, row in reversed(study.checkpoints.get(number, []))]
+                return [row for _, row in study.checkpoints.get(number, ())]
             rows = [pair for pairs in study.checkpoints.values() for pair in pairs]
         return [row for _, row in sorted(rows, key=itemgetter(0), reverse=True)]
 
@@ -187,19 +183,24 @@ class MemoryReadings:
             study = self._study
             if study is None:
                 return 0.0
-            rows = [*study.ended_by.get(number, ()), *study.running.values()]
-        return float(
-            sum(row.trained or 0.0 for row in rows if row.number == number and row.fence < fence)
-        )
+            rows = [*study.ended_by.get(number, ())]
+            rows += [row for key, row in study.running.items() if key[0] == number]
+        return float(sum([row.trained or 0.0 for row in rows if row.fence < fence]))
 
     def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
         """The audit from a row id on, of some kinds or of all."""
         mine = (self.pool, self.study_id)
         with self._lock:
-            found = []
-            for pool, study_id, event in self.state.events[max(0, after) :]:
-                if (pool, study_id) == mine and (kinds is None or event.kind in kinds):
-                    found.append(event)
+            found: list[Event] = []
+            said = self.state.events
+            for place in range(max(0, after), len(said)):
+                line = said[place]
+                if line[:2] == mine and (kinds is None or line[3] in kinds):
+                    _, _, at, kind, number, slot, fence, term, worker, items = line
+                    detail = dict(items)
+                    found.append(
+                        Event(place + 1, at, kind, number, slot, fence, term, worker, detail)
+                    )
                     if len(found) == _EVENTS:
                         break
             return found

@@ -10,7 +10,6 @@ from typing import TypeVar
 from optuna_deadline.allocation.records import (
     Claim,
     Desired,
-    Event,
     ReportRow,
     SegmentRow,
     Slot,
@@ -19,6 +18,22 @@ from optuna_deadline.allocation.records import (
 from optuna_deadline.checkpoints import Checkpoint
 
 Row = TypeVar("Row")
+
+#: An event without its id, which is its place: pool, study, time, kind, number, slot, fence, term,
+#: worker and the items of its detail. Many are written and few are read, so they are no records;
+#: and the garbage collector walks past tuples of plain values.
+Said = tuple[
+    str,
+    int,
+    float,
+    str,
+    int | None,
+    int | None,
+    int | None,
+    int | None,
+    str | None,
+    tuple[tuple[str, object], ...],
+]
 
 
 def changed(row: Row, **columns: object) -> Row:
@@ -71,28 +86,50 @@ class MemoryStudy:
     funds_end: float = math.inf
     trials: dict[int, Desired] = field(default_factory=dict)
     untold: dict[int, Desired] = field(default_factory=dict)  #: those that others still read
-    wanted: dict[str, tuple[Desired, ...]] = field(default_factory=dict)  #: by worker, if read
+    concerns: dict[str | None, set[int]] = field(default_factory=dict)  #: living trials by worker
+    wanted: dict[str | None, tuple[Desired, ...]] = field(default_factory=dict)  #: if read
     running: dict[tuple[int, int], SegmentRow] = field(default_factory=dict)
     ended: list[SegmentRow] = field(default_factory=list)  #: in the order of their ends
     ended_by: dict[int, list[SegmentRow]] = field(default_factory=dict)  #: by trial
     reports: list[ReportRow] = field(default_factory=list)  #: row id = index + 1
     steps: set[tuple[int, int]] = field(default_factory=set)  #: (number, step) of each report
+    #: By trial, (row id, checkpoint), the newest first.
     checkpoints: dict[int, list[tuple[int, Checkpoint]]] = field(default_factory=dict)
 
     def put(self, line: Desired) -> None:
         """Write a trial's row."""
         number = line.number
-        new = number not in self.trials
+        before = self.trials.get(number)
         self.trials[number] = line
-        self.wanted.clear()
+        self._say_whom_it_concerns(before, line)
         if line.told and not line.alive:
             self.untold.pop(number, None)
         else:
-            new = new or number not in self.untold
+            new = number not in self.untold
             self.untold[number] = line
-        if new:  # both are read by number
+            if new:
+                _sort_the_last(self.untold)
+        if before is None:
             _sort_the_last(self.trials)
-            _sort_the_last(self.untold)
+
+    def _say_whom_it_concerns(self, before: Desired | None, line: Desired) -> None:
+        """Nobody else's orders have changed."""
+        number = line.number
+        if before is not None and before.alive:
+            for worker in (before.owner, before.worker):
+                self.wanted.pop(worker, None)
+                self.concerns[worker].discard(number)
+        if line.alive:
+            for worker in (line.owner, line.worker):
+                self.wanted.pop(worker, None)
+                self.concerns.setdefault(worker, set()).add(number)
+
+    def orders(self, worker: str) -> tuple[Desired, ...]:
+        """The living trials that a worker owns or shall own; the same tuple until they change."""
+        if worker not in self.wanted:
+            numbers = sorted(self.concerns.get(worker, ()))
+            self.wanted[worker] = tuple([self.trials[number] for number in numbers])
+        return self.wanted[worker]
 
     def end(self, row: SegmentRow) -> None:
         """Write the row of a segment that has ended."""
@@ -111,7 +148,7 @@ class MemoryState:
     tenants: dict[tuple[str, int], MemoryTenant] = field(default_factory=dict)  #: pool, study
     slots: dict[int, Slot] = field(default_factory=dict)
     offers: dict[int, list[str]] = field(default_factory=dict)  #: slot -> workers, dead ones too
-    events: list[tuple[str, int, Event]] = field(default_factory=list)  #: (pool, study, event)
+    events: list[Said] = field(default_factory=list)
     checkpoint_ids: int = 0
 
     def delete_study(self, study_id: int) -> None:

@@ -1,8 +1,9 @@
-"""Rows of the table as frozen values."""
+"""Rows of the table as frozen values; those that come by the thousand are tuples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 #: States in which a trial can still be trained.
 ALIVE = ("ready", "running", "paused")
@@ -143,8 +144,7 @@ class Assignment:
     reason: str
 
 
-@dataclass(frozen=True)
-class SegmentRow:
+class SegmentRow(NamedTuple):
     """One stretch of training, with what it cost and how fast it went."""
 
     number: int
@@ -160,8 +160,7 @@ class SegmentRow:
     trained: float | None
 
 
-@dataclass(frozen=True)
-class ReportRow:
+class ReportRow(NamedTuple):
     """One report of one trial."""
 
     id: int

@@ -106,11 +106,19 @@ def add_checkpoint(
 
 def kept_ids(newest_first: Sequence[tuple[int, float | None]], keep: int) -> set[int]:
     """Which checkpoints stay, of (id, value): the newest, the lowest and the highest value."""
-    valued = [(value, row_id) for row_id, value in newest_first if value is not None]
-    kept = {row_id for row_id, _ in newest_first[:keep]}
-    if valued:
-        kept.add(min(valued, key=lambda item: item[0])[1])
-        kept.add(max(valued, key=lambda item: item[0])[1])
+    kept: set[int] = set()
+    lowest: tuple[int, float] | None = None
+    highest: tuple[int, float] | None = None
+    for place, (row_id, value) in enumerate(newest_first):
+        if place < keep:
+            kept.add(row_id)
+        if value is not None:
+            if lowest is None or value < lowest[1]:
+                lowest = row_id, value
+            if highest is None or value > highest[1]:
+                highest = row_id, value
+    if lowest is not None and highest is not None:
+        kept |= {lowest[0], highest[0]}
     return kept
 
 

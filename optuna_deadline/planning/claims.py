@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import replace
+from operator import attrgetter
 
 from optuna_deadline.allocation.records import Claim
 from optuna_deadline.planning.reader import Reading
@@ -12,6 +14,8 @@ from optuna_deadline.policies.snapshot import Snapshot
 
 #: Slots are given up when they were not wanted for so many overheads of a resize, and seconds.
 _OVERHEADS, _SECONDS = 5.0, 5.0
+
+_NUMBER = attrgetter("number")
 
 
 def wish(policy: Policy, reading: Reading) -> Plan:
@@ -38,7 +42,7 @@ class Claims:
         snapshot = reading.snapshot
         most = self._most(snapshot, max(wished.slots, wished.pool_slots or 0))
         return Claim(
-            live=sum(trial.alive for trial in snapshot.trials),
+            live=reading.live,
             most=most,
             done=reading.done,
             remaining=_remaining(snapshot, wished, most),
@@ -65,12 +69,11 @@ def _remaining(snapshot: Snapshot, wished: Plan, most: int) -> float | None:
     if wished.gate_open:
         return limit
     total = 0.0
-    for trial in snapshot.trials:
-        order = wished.orders.get(trial.number)
-        if not isinstance(order, Run):
-            continue
+    runs = {n: order.slots for n, order in wished.orders.items() if isinstance(order, Run)}
+    for number in sorted(runs):
+        trial = snapshot.trials[bisect_left(snapshot.trials, number, key=_NUMBER)]
         if trial.horizon is None or trial.step_seconds is None:
             return None
-        slots_per_speed = order.slots / max(snapshot.speedup(order.slots), 1e-9)
+        slots_per_speed = runs[number] / max(snapshot.speedup(runs[number]), 1e-9)
         total += max(0, trial.horizon - trial.step) * trial.step_seconds * slots_per_speed
     return min(total, limit)

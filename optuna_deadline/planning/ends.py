@@ -110,12 +110,9 @@ def tell(trials: Trials, table: AllocationStore, lines: Sequence[Desired]) -> in
     Done by the planner alone, and safe to repeat: a crash between the two databases' writes leaves
     the trial untold, and the next planner tells it.
     """
-    told = 0
-    for line in lines:
-        if line.told or line.alive:
-            continue
+    ended = [line for line in lines if not line.told and not line.alive]
+    for line in ended:
         trials.end(line, partial(table.reports, number=line.number))
         crashpoint("tell.after")
         table.mark_told(line.number)
-        told += 1
-    return told
+    return len(ended)

@@ -163,7 +163,7 @@ class Planner:
         orders = {
             number: order
             for number, order in plan.orders.items()
-            if not isinstance(order, Pause) or current[number].mode != "pause"
+            if current[number].mode != "pause" or not isinstance(order, Pause)
         }
         self._keep_the_best(orders)
         for number in self._open_trials(term, plan.start):
@@ -174,7 +174,7 @@ class Planner:
                 self._table.conclude(self._me, term, number, "retired", order.reason)
                 del orders[number]
         for line in reading.trials:
-            if line.alive and line.mode == "stop" and line.owner is None:  # it died meanwhile
+            if line.mode == "stop" and line.owner is None and line.alive:  # it died meanwhile
                 self._table.conclude(self._me, term, line.number, "retired", line.reason)
         lines = changed(place(orders, reading.capacities, current), current)
         if lines:

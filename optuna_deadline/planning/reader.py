@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ from optuna_deadline.policies.snapshot import WORST, Report, Snapshot, TrialView
 _LATE_ROWS = 200
 _LATE_SECONDS = 10.0
 
+_STEP = attrgetter("step")
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -30,6 +32,7 @@ class Reading:
     capacities: Mapping[str, int]  #: by worker, the slots that are lent to the study
     reach: Mapping[str, int]  #: by worker, all slots of the pool that it offers
     done: float  #: slot-seconds of training so far
+    live: int  #: trials that a policy may still train
     overdue: bool = False  #: whether a slot of the pool is to be reaped
 
 
@@ -56,6 +59,7 @@ class SnapshotReader:
         self._last_lines: list[Desired] = []
         self._open: set[int] = set()  # those of them that were untold
         self._places: dict[int, int] = {}
+        self._live = 0
         self._views: list[TrialView] = []
         self._seen: tuple[TrialView, ...] = ()
 
@@ -71,17 +75,20 @@ class SnapshotReader:
         slots = table.slots()
         reach, capacities = _by_worker(slots, workers, table.study_id)
         overdue = any(s.lease is not None and s.lease + table.grace < now for s in slots)
+        seen = self._see(lines, stale)
         snapshot = Snapshot(
             now=now,
             started=self._started,
             deadline=deadline,
             capacity=sum(capacities.values()),
             largest_gang=max(capacities.values(), default=0),
-            trials=self._see(lines, stale),
+            trials=seen,
             speedup=self._throughputs.speedup,
             overhead=self._overhead,
         )
-        return Reading(snapshot, lines, workers, capacities, reach, self._done, overdue)
+        return Reading(
+            snapshot, lines, workers, capacities, reach, self._done, self._live, overdue
+        )
 
     def _take_segments(self, rows: list[SegmentRow]) -> set[int]:
         """Returns the trials whose pace was learned anew."""
@@ -112,13 +119,10 @@ class SnapshotReader:
         if any(self._lines[number].alive for number in self._open - still_open):
             lines = self._table.trials()  # somebody else told their ends, which were not seen
         known = self._lines
-        for line in lines:
-            number = line.number
-            before = known.get(number)
-            if before is line or before == line:
-                continue
-            known[number] = line
-            stale.add(number)
+        for line in [line for line in lines if known.get(line.number) is not line]:
+            if known.get(line.number) != line:
+                known[line.number] = line
+                stale.add(line.number)
         self._open = still_open
         if stale:
             for number in sorted(stale & known.keys()):
@@ -128,9 +132,12 @@ class SnapshotReader:
 
     def _look_at(self, number: int) -> None:
         view = self._view(self._lines[number])
-        if number in self._places:
-            self._views[self._places[number]] = view
+        place = self._places.get(number)
+        if place is not None:
+            self._live += view.alive - self._views[place].alive
+            self._views[place] = view
             return
+        self._live += view.alive
         self._views.append(view)
         self._places[number] = len(self._views) - 1
         if len(self._views) > 1 and self._views[-2].number > number:
@@ -162,7 +169,6 @@ class _Reports:
         self._sign = sign
         self._last = 0
         self._late: set[int] = set()  # ids above the solid ones that were seen
-        self._steps: dict[int, dict[int, Report]] = {}
         self._sorted: dict[int, tuple[Report, ...]] = {}
 
     def of(self, number: int) -> tuple[Report, ...]:
@@ -191,16 +197,16 @@ class _Reports:
         self._late = {row_id for row_id in self._late if row_id > self.solid}
 
     def _add(self, row: ReportRow) -> bool:
-        known = self._steps.setdefault(row.number, {})
-        if row.step in known:
+        number, step, value = row.number, row.step, row.value
+        before = self._sorted.get(number, ())
+        report = Report(step, WORST if math.isnan(value) else self._sign * value, row.trained)
+        if not before or before[-1].step < step:
+            self._sorted[number] = (*before, report)
+            return True
+        place = bisect_left(before, step, key=_STEP)
+        if before[place].step == step:
             return False
-        score = WORST if math.isnan(row.value) else self._sign * row.value
-        report = known[row.step] = Report(row.step, score, row.trained)
-        before = self._sorted.get(row.number, ())
-        if not before or before[-1].step < row.step:
-            self._sorted[row.number] = (*before, report)
-        else:
-            self._sorted[row.number] = tuple(known[step] for step in sorted(known))
+        self._sorted[number] = (*before[:place], report, *before[place:])
         return True
 
 
@@ -208,16 +214,19 @@ class _Costs:
     """What the newest segments cost, in the order in which they were granted."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[float, int, int, float]] = []
+        self._known: list[tuple[float, ...]] = []  # granted, number, fence, seconds
 
     def take(self, row: SegmentRow, seconds: float | None) -> None:
         """Take what one segment cost; nothing as long as that is not known."""
-        if seconds is not None:
-            cost = (row.granted, row.number, row.fence, seconds)
-            if cost not in self._known:
-                self._known = [known for known in self._known if known[:3] != cost[:3]]
-                insort(self._known, cost)
-                del self._known[:-KEPT_COSTS]
+        if seconds is None:
+            return
+        key, known = (row.granted, row.number, row.fence), self._known
+        place = bisect_left(known, key)
+        if place < len(known) and known[place][:3] == key:
+            known[place] = (*key, seconds)
+        else:
+            known.insert(place, (*key, seconds))
+            del known[:-KEPT_COSTS]
 
     def newest(self) -> list[float]:
         """Seconds, the newest last."""

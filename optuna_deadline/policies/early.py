@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from operator import attrgetter
 from statistics import median
 
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire
 from optuna_deadline.policies.resources import Resources
 from optuna_deadline.policies.single import Claim, alive, one_slot_each, running_first
-from optuna_deadline.policies.snapshot import WORST, Snapshot, TrialView
+from optuna_deadline.policies.snapshot import WORST, Report, Snapshot, TrialView
 
 #: As many others must have come as far before a median means anything (our choice).
 _FEWEST = 3
+
+_STEP = attrgetter("step")
 
 
 @dataclass(frozen=True)
@@ -28,24 +33,46 @@ class Median(Resources):
         """Give up who is below the median; everybody else goes on."""
         orders: dict[int, Order] = {}
         claims = []
-        judged = [trial for trial in snapshot.trials if trial.state != "failed"]
+        averages = _Averages([trial for trial in snapshot.trials if trial.state != "failed"])
         for trial in running_first(alive(snapshot)):
-            if self._below(trial, judged):
+            if self._below(trial, averages):
                 orders[trial.number] = Retire(f"below the median of the others at {trial.step}")
             else:
                 claims.append(Claim(trial, "not below the median of the others"))
         return one_slot_each(snapshot, claims, orders, newcomers=self.newcomers(snapshot))
 
-    def _below(self, trial: TrialView, others: list[TrialView]) -> bool:
-        step = trial.step
-        if not trial.reports or step < self.min_resource:
+    def _below(self, trial: TrialView, averages: _Averages) -> bool:
+        if not trial.reports or trial.step < self.min_resource:
             return False
-        means = [
-            _mean_until(other, step)
-            for other in others
-            if other.number != trial.number and other.reports and other.step >= step
-        ]
-        return len(means) >= _FEWEST and trial.best_score < median(means)
+        middle = averages.median_of_others(trial)
+        return middle is not None and trial.best_score < middle
+
+
+class _Averages:
+    """What trials averaged until a step, worked out once for all that are judged there."""
+
+    def __init__(self, trials: Sequence[TrialView]) -> None:
+        judged = [trial for trial in trials if trial.reports]
+        self._furthest = sorted(judged, key=lambda trial: trial.step, reverse=True)
+        self._running = {trial.number: _running_means(trial.reports) for trial in judged}
+        self._ordered: dict[int, list[float]] = {}
+
+    def median_of_others(self, trial: TrialView) -> float | None:
+        """The median at a trial's step of all others that came as far; None where few did."""
+        step = trial.step
+        if step not in self._ordered:
+            came = takewhile(lambda other: other.step >= step, self._furthest)
+            self._ordered[step] = sorted([self._until(other, step) for other in came])
+        ordered, last = self._ordered[step], len(self._ordered[step]) - 1
+        if last < _FEWEST:
+            return None
+        own = bisect_left(ordered, self._running[trial.number][-1])
+        others = [place + (place >= own) for place in ((last - 1) // 2, last // 2)]
+        return (ordered[others[0]] + ordered[others[1]]) / 2
+
+    def _until(self, trial: TrialView, step: int) -> float:
+        until = bisect_right(trial.reports, step, key=_STEP)
+        return self._running[trial.number][until - 1] if until else WORST
 
 
 @dataclass(frozen=True)
@@ -95,7 +122,6 @@ class OneEpoch(Resources):
         return snapshot.time_left > waves * whole
 
 
-def _mean_until(trial: TrialView, step: int) -> float:
-    until = bisect_right(trial.reports, step, key=lambda report: report.step)
-    scores = [report.score for report in trial.reports[:until]]
-    return sum(scores) / len(scores) if scores else WORST
+def _running_means(reports: Sequence[Report]) -> list[float]:
+    totals = accumulate([report.score for report in reports])
+    return [total / count for count, total in enumerate(totals, 1)]

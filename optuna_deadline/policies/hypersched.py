@@ -106,7 +106,7 @@ class HyperSched(Resources):
         free = max(0, snapshot.capacity - len(survivors))
         for standing in field.others:
             trial = view.alive[standing.number]
-            if trial.running:
+            if trial.slots:
                 orders[trial.number] = Pause(standing.words(trial))
             elif free > 0 and not standing.fails:
                 orders[trial.number] = Run(1, standing.words(trial))

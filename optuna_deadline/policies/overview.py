@@ -26,6 +26,8 @@ class Overview:
     Attributes:
         alive: The trials that can still be trained, by number.
         rungs: As :func:`~optuna_deadline.policies.rungs.build_rungs` builds them.
+        order: The living as the last look ranked them, for the next to begin with; a hint, in
+            which some may be missing and some have ended.
     """
 
     def __init__(self, min_resource: int, reduction_factor: int) -> None:
@@ -35,6 +37,7 @@ class Overview:
     def _forget_all(self) -> None:
         self.alive: dict[int, TrialView] = {}
         self.rungs: list[Rung] = []
+        self.order: list[int] = []
         self._seen: tuple[TrialView, ...] = ()
         self._reached: dict[int, int] = {}  # how many rungs each trial is recorded on
         self._paces: list[float] = []
@@ -86,21 +89,25 @@ class Overview:
         return self
 
     def _replace(self, old: TrialView | None, new: TrialView) -> None:
-        was_alive = old is not None and old.alive
         if new.alive:
             self.alive[new.number] = new
-        elif was_alive:
+        elif old is not None and old.alive:
             del self.alive[new.number]
-        if (
-            old is None
-            or (old.state, old.slots, old.horizon) != (new.state, new.slots, new.horizon)
-            or old.changed != new.changed
-        ):
+        if old is None:
             self._known.clear()
-        self._climb(old, new)
-        _exchange(self._paces, None if old is None else old.step_seconds, new.step_seconds)
-        _exchange(self._trained, _trained(old), _trained(new))
-        _exchange(self._horizons, None if old is None else old.horizon, new.horizon)
+            self._climb(None, new)
+            pace, trained, horizon = None, None, None
+        else:
+            if (old.state, old.slots, old.horizon, old.changed) != (
+                new.state, new.slots, new.horizon, new.changed,
+            ):  # fmt: skip
+                self._known.clear()
+            if old.reports is not new.reports or old.state != new.state:
+                self._climb(old, new)
+            pace, trained, horizon = old.step_seconds, _trained(old), old.horizon
+        _exchange(self._paces, pace, new.step_seconds)
+        _exchange(self._trained, trained, _trained(new))
+        _exchange(self._horizons, horizon, new.horizon)
 
     def _climb(self, old: TrialView | None, new: TrialView) -> None:
         """Record on the rungs that were reached since the last look."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from optuna_deadline.policies.snapshot import Snapshot
@@ -48,10 +49,10 @@ class Plan:
     gate_open: bool = True
     pool_slots: int | None = None  #: slots there shall be; None for as many as there are
 
-    @property
+    @cached_property
     def slots(self) -> int:
         """Slots that the plan uses."""
-        return self.start + sum(o.slots for o in self.orders.values() if isinstance(o, Run))
+        return self.start + sum([o.slots for o in self.orders.values() if isinstance(o, Run)])
 
 
 class Policy(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from optuna_deadline.forecasting.overheads import Overhead
 from optuna_deadline.forecasting.throughput import Speedup
@@ -12,8 +13,7 @@ from optuna_deadline.policies.money import Money
 WORST = -math.inf
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """One report: how good after how much training."""
 
     step: int

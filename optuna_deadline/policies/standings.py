@@ -61,32 +61,42 @@ def stand(view: Overview, retroactive: bool) -> Field:
     """Judge the living trials by the rungs as they are."""
     survivors: list[int] = []
     others: list[Standing] = []
-    for standing in _stand_all(view.alive.values(), view.rungs, retroactive):
-        if standing.fails or not view.alive[standing.number].slots:
+    alive = view.alive
+    for standing in _stand_all(_nearly_sorted(view), view.rungs, retroactive):
+        if standing.fails or not alive[standing.number].slots:
             others.append(standing)
         else:
             survivors.append(standing.number)
+    view.order = survivors + [standing.number for standing in others]
     return Field(survivors, others)
+
+
+def _nearly_sorted(view: Overview) -> list[TrialView]:
+    """The living in the order in which they stood last: to sort that again costs little."""
+    alive = view.alive
+    known = [number for number in view.order if number in alive]
+    if len(known) < len(alive):
+        known += alive.keys() - set(known)
+    return [alive[number] for number in known]
 
 
 def _stand_all(
     trials: Iterable[TrialView], rungs: Sequence[Rung], retroactive: bool
 ) -> list[Standing]:
-    cuts = [(rung, rung.recorded, rung.cutoff) for rung in rungs]
+    cuts = [(rung.milestone, rung.recorded, rung.cutoff, rung) for rung in reversed(rungs)]
     standings = []
     for trial in trials:
-        number = trial.number
+        number, reports = trial.number, trial.reports
+        last = reports[-1].step if reports else 0
         above, worse, found, fails = 0, -WORST, None, False
         judged = True
-        for rung, recorded, cut in reversed(cuts):
-            score = recorded.get(number)
-            if score is None:
+        for milestone, recorded, cut, rung in cuts:
+            if milestone > last:
                 continue
+            score = recorded[number]
             if found is None:
-                above, worse, found = -rung.milestone, -score, rung
-                judged = retroactive or (
-                    first_report(trial.reports, rung.milestone) is trial.reports[-1]
-                )
+                above, worse, found = -milestone, -score, rung
+                judged = retroactive or first_report(reports, milestone) is reports[-1]
             if judged and cut is not None and score < cut:
                 found, fails = rung, True
                 break

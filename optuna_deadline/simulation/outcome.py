@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.planning.ends import find_winner
 from optuna_deadline.simulation.world import World
+
+#: Events that figures are read from.
+_READ = ("start", "resume", "acquire", "release", "reap", "settle")
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,13 @@ class Outcome:
 def measure(world: World) -> Outcome:
     """Read the figures of a study that has ended."""
     table, workload, bill = world.table, world.workload, world.bill
-    log = events(world)
+    log = events(world, _READ)
     ended = next(event.at for event in log if event.kind == "settle")
     kinds = Counter(event.kind for event in log)
     outcomes = Counter(segment.outcome for segment in table.segments())
     best: list[tuple[float, float]] = []
-    for row in table.reports():
+    reports = table.reports()
+    for row in reports:
         if row.value > (best[-1][1] if best else -math.inf):
             best.append((row.at, row.value))
     winner = find_winner(table, "maximize", world.disk.holds)
@@ -88,7 +93,7 @@ def measure(world: World) -> Outcome:
         regret=workload.best - (winner.value if winner else -math.inf),
         choice_regret=workload.best - chosen,
         trials=kinds["start"],
-        reports=len(table.reports()),
+        reports=len(reports),
         pauses=outcomes["pause"],
         resumes=max(0, kinds["resume"] - outcomes["resize"]),
         resizes=outcomes["resize"],
@@ -104,10 +109,10 @@ def measure(world: World) -> Outcome:
     )
 
 
-def events(world: World) -> list[Event]:
-    """The whole audit of a study."""
+def events(world: World, kinds: Sequence[str] | None = None) -> list[Event]:
+    """The audit of a study, some kinds of events or all."""
     found: list[Event] = []
-    while page := world.table.events(found[-1].id if found else 0):
+    while page := world.table.events(found[-1].id if found else 0, kinds):
         found.extend(page)
     return found
 

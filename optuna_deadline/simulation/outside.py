@@ -37,6 +37,23 @@ class Disk:
     """A file system that all hosts share: how far the training in each checkpoint has come."""
 
     positions: dict[Path, float] = field(default_factory=dict)
+    _made: int = 0
+    _free: list[Path] = field(default_factory=list)  # names of deleted files, to be used again
+
+    def write(self, position: float) -> Path:
+        """Write a checkpoint to a new file."""
+        if self._free:
+            path = self._free.pop()
+        else:
+            self._made += 1
+            path = Path(str(self._made))
+        self.positions[path] = position
+        return path
+
+    def delete(self, path: Path) -> None:
+        """Delete a file, if it is there."""
+        if self.positions.pop(path, None) is not None:
+            self._free.append(path)
 
     def holds(self, checkpoint: Checkpoint) -> bool:
         """Whether the checkpoint can be loaded."""

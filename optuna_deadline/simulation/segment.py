@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Protocol
 
 from optuna_deadline.allocation.records import Desired, Grant
@@ -45,7 +44,6 @@ class Segment:
         self.stop_seconds: float | None = None
         self._world, self._worker = world, worker
         self._failures = line.failures
-        self._saves = 0
         workload, cluster, number = world.workload, world.cluster, grant.number
         configuration = workload.configuration(number)
         self._curve = workload.curves[configuration]
@@ -107,13 +105,11 @@ class Segment:
         return self._from + self._trained() * self._rate
 
     def _save(self, position: float, value: float | None) -> None:
-        self._saves += 1
         grant, disk = self.grant, self._world.disk
-        path = Path(f"{grant.number}-{grant.fence}-{self._saves}")
-        disk.positions[path] = position
+        path = disk.write(position)
         new = Checkpoint(grant.number, grant.fence, int(position), value, path, 1, "simulated")
         for old in self._world.table.add_checkpoint(self._worker.id, grant, new):
-            disk.positions.pop(old, None)
+            disk.delete(old)
         self._saved, self._saved_at = position, self._world.timeline.now()
 
     def _tell(self, trained: float, position: float, horizon: int | None = None) -> None:

@@ -40,7 +40,7 @@ class SimulatedWorker:
         self._offer = world.cluster.slots if slots is None else slots
         self._end = world.deadline
         self._segments: dict[int, Segment] = {}
-        self._followed: tuple[Desired, ...] = ()
+        self._followed: tuple[Desired, ...] | None = None  #: what was carried out to the last line
         self._slowest_stop = _FIRST_STOP
         self._timers: dict[str, Timer] = {}
         self._plan_at = 0.0
@@ -135,18 +135,22 @@ class SimulatedWorker:
                 segment = self._segments[line.number]
                 segment.direct(directive_for(line, self.id, segment.grant.size))
         if orders.end - orders.now > closing_seconds(self._slowest_stop):
-            for line in orders.desired:
-                self._start(line)
+            self._start([line for line in orders.desired if self._is_to_start(line)])
 
-    def _start(self, line: Desired) -> None:
+    def _is_to_start(self, line: Desired) -> bool:
         ready = line.owner is None and line.mode == "run" and line.worker == self.id
-        if not ready or line.number in self._segments:
-            return
-        free = self._world.table.free_slots(self.id)
-        if len(free) < line.slots:
-            return
-        grant = self._world.table.acquire(self.id, line.number, free[: line.slots])
-        if grant is not None:
+        return ready and line.number not in self._segments
+
+    def _start(self, lines: list[Desired]) -> None:
+        free = self._world.table.free_slots(self.id) if lines else []
+        for line in lines:
+            grant = None
+            if len(free) >= line.slots:
+                grant = self._world.table.acquire(self.id, line.number, free[: line.slots])
+            if grant is None:
+                self._followed = None  # somebody holds the slots yet: to be tried again
+                continue
+            del free[: line.slots]
             self._segments[line.number] = Segment(self._world, self, grant, line)
 
     def over(self, segment: Segment) -> None:

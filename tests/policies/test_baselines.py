@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optuna_deadline.policies import (
     Pause,
@@ -18,6 +22,7 @@ from optuna_deadline.policies.asha import Asha, AshaPromote
 from optuna_deadline.policies.early import Median, OneEpoch
 from optuna_deadline.policies.fifo import Fifo
 from optuna_deadline.policies.halving import Hyperband, SuccessiveHalving
+from optuna_deadline.policies.snapshot import WORST
 from optuna_deadline.testing.policies import PolicyTestCase
 
 
@@ -124,6 +129,18 @@ def test_the_median_rule_spares_the_better_half() -> None:
     peers = [trial(n, [0.4, 0.5, 0.6], "paused") for n in range(2, 5)]
     plan = Median().plan(snapshot(trial(0, [0.1, 0.2]), trial(1, [0.5, 0.5]), *peers))
     assert isinstance(plan.orders[0], Retire) and isinstance(plan.orders[1], Run)
+
+
+@given(st.lists(st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4, WORST]), max_size=5), max_size=9))
+def test_the_median_rule_is_the_one_of_its_definition(curves: list[list[float]]) -> None:
+    trials = [trial(number, curve) for number, curve in enumerate(curves)]
+    orders = Median(min_resource=2).plan(snapshot(*trials)).orders
+    for number, mine in enumerate(curves):
+        others = [curve for other, curve in enumerate(curves) if other != number]
+        step = len(mine)
+        means = [sum(curve[:step]) / step for curve in others if step and len(curve) >= step]
+        given_up = step >= 2 and len(means) >= 3 and max(mine) < median(means)
+        assert isinstance(orders[number], Retire) == given_up
 
 
 def test_halving_in_step_waits_for_the_last_one() -> None:
