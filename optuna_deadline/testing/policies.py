@@ -31,7 +31,7 @@ from optuna_deadline.policies import (
 _STATES = ["ready", "running", "running", "paused", "paused", "retired", "complete"]
 _SPEEDUPS: list[dict[int, float]] = [{}, {2: 1.9, 4: 3.5}, {2: 0.8}, {2: 1.2, 4: 1.1}]
 _often = settings(
-    max_examples=max(100, settings.default.max_examples),
+    max_examples=max(100, settings().max_examples),
     deadline=None,
     # Fixtures are values here, and several classes inherit one test.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
