@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import Study
 from optuna.trial import TrialState
 
@@ -61,6 +62,8 @@ class OptunaTrials:
             self._report_all(line, reports)
             crashpoint("tell.before")
             self._study.tell(line.number, values, state=state, skip_if_finished=True)
+        except UpdateFinishedTrialError:
+            pass  # a planner that was silent until now told it between our look and our word
         except ValueError as error:
             _logger.warning("Optuna did not take the end of trial %d: %s", line.number, error)
         except KeyError:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import optuna
+import pytest
 from optuna.trial import TrialState
 
+from optuna_deadline.allocation.records import Desired, ReportRow
 from optuna_deadline.planning.trials import OptunaTrials
 
 
@@ -16,3 +20,27 @@ def test_only_trials_that_nobody_ever_trained_are_adopted() -> None:
     states = [trial.state for trial in study.trials]
     assert states == [TrialState.RUNNING, TrialState.PRUNED, TrialState.RUNNING]
     assert stray.number == 1
+
+
+@pytest.mark.parametrize("told_before", ["set_trial_intermediate_value", "set_trial_state_values"])
+def test_two_planners_may_tell_one_end_at_once(
+    monkeypatch: pytest.MonkeyPatch, told_before: str
+) -> None:
+    study = optuna.create_study()
+    trial = study.ask()
+    real = getattr(study._storage, told_before)
+
+    def overtaken(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        optuna.load_study(study_name=study.study_name, storage=study._storage).tell(trial, 0.5)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(study._storage, told_before, overtaken)
+    line = Desired(
+        trial.number, trial._trial_id, "complete", fence=1, owner=None, mode="pause", worker=None,
+        slots=0, reason="", since=0.0, horizon=None, value=0.5, told=False, failures=0,
+    )  # fmt: skip
+    report = ReportRow(1, trial.number, step=0, value=0.5, slots=1, trained=1.0, at=0.0)
+    OptunaTrials(study).end(line, lambda: [report])
+    assert study.trials[0].state is TrialState.COMPLETE
+    assert study.trials[0].value == 0.5
