@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 _WITHOUT_TORCH = """
@@ -47,3 +49,23 @@ def test_a_worker_starts_without_scipy() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.stdout.strip() == "False", run.stderr
+
+
+def test_a_rank_starts_without_table_and_policies() -> None:
+    """Every worker starts a process that forks ranks, and another one where it dies."""
+    program = (
+        "import sys, optuna_deadline, optuna_deadline.workers.zygote; optuna_deadline.segment; "
+        "print({'sqlalchemy', 'optuna_deadline.policies'} & set(sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.strip() == "set()", run.stderr
+
+
+def test_all_that_is_public_is_there() -> None:
+    import optuna_deadline
+
+    assert set(optuna_deadline.__all__) <= set(dir(optuna_deadline))
+    for name in optuna_deadline.__all__:
+        assert getattr(optuna_deadline, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'rnu'"):
+        _ = optuna_deadline.rnu

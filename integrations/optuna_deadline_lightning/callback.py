@@ -209,7 +209,7 @@ class DeadlineCallback(Callback):
             boundaries.resumed_in_full(trainer)
 
     def _end_or_prune(self, trainer: pl.Trainer) -> None:
-        from optuna_deadline.out_of_time import out_of_time
+        from optuna_deadline._out_of_time import out_of_time
 
         if out_of_time(self.trial):
             trainer.should_stop = True  # not a pruning: the objective returns what it has

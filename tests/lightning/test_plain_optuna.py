@@ -119,7 +119,7 @@ def test_out_of_time_ends_the_fit_with_a_value(monkeypatch: pytest.MonkeyPatch) 
     def third_report(trial: optuna.Trial) -> bool:
         return len(trial.study.get_trials()[trial.number].intermediate_values) == 3
 
-    module = importlib.import_module("optuna_deadline.out_of_time")
+    module = importlib.import_module("optuna_deadline._out_of_time")
     monkeypatch.setattr(module, "out_of_time", third_report)
     short = study()
     short.optimize(objective(lambda trial: DeadlineCallback(trial, "val_loss")), n_trials=1)

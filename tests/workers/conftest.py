@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
-from tables import HERE, WORKER
+from forked import Job, WorkerProcess, start_server
 
 
 @pytest.fixture
@@ -34,30 +31,22 @@ def _create(url: str) -> optuna.Study:
 
 
 @pytest.fixture
-def start_worker(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start_worker(tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
     """Starts real worker processes, and leaves none behind."""
-    started: list[subprocess.Popen[str]] = []
+    start_server()
+    started: list[WorkerProcess] = []
 
-    def start(
-        url: str, objective: str, *, cpus: int = 1, ttl: float = 30, grace: float = 15, **env: str
-    ) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [
-                sys.executable, "-c", WORKER, url, f"{HERE / 'objectives.py'}:{objective}",
-                str(cpus), str(ttl), str(grace), str(tmp_path / "checkpoints"),
-            ],
-            stderr=(tmp_path / f"worker-{len(started)}.log").open("w"),
-            text=True,
-            env={**os.environ, **env},
-        )  # fmt: skip
+    def start(url: str, objective: str, **given: Any) -> WorkerProcess:
+        """Names in capitals are variables of its environment, all others fields of its job."""
+        environment = {name: given.pop(name) for name in list(given) if name.isupper()}
+        job = Job(url, objective, tmp_path / "checkpoints", **given)
+        process = WorkerProcess(job, tmp_path / f"worker-{len(started)}.log", **environment)
         started.append(process)
         return process
 
     yield start
     for process in started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.kill()
+        process.kill()
         process.wait()
     for written in sorted(tmp_path.glob("worker-*.log")):
         print(f"-- {written.name}\n{written.read_text()}")  # shown where the test failed

@@ -13,6 +13,7 @@ import optuna_deadline
 from optuna_deadline import Price
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.budgets import Budget, make_budget
+from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineConflict, DeadlineError
 
 PER_SLOT_SECOND = 3600.0
@@ -88,7 +89,6 @@ def test_a_budget_is_read_as_people_write_it(text: str | float) -> None:
 
 
 def test_the_first_budget_holds(sqlite_study: optuna.Study) -> None:
-    agree = optuna_deadline.elastic.agree
     terms = agree(sqlite_study, "1h", "seer", {}, budget=make_budget("20usd", 0.9))
     assert terms.budget == make_budget(20, 0.9)
     assert agree(sqlite_study, "1h", None, {}).budget == terms.budget

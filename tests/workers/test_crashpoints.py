@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,12 +13,10 @@ from pathlib import Path
 
 import optuna
 import pytest
-import sqlalchemy as sa
+from forked import Job, WorkerProcess, start_server
 from optuna.trial import TrialState
-from tables import HERE, WORKER, table_of
+from tables import end_within, table_of, wait_until
 
-from optuna_deadline.allocation import schema
-from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.budgets import Budget, Price
 from optuna_deadline.checkpoints import intact
 from optuna_deadline.crashpoints import _parse
@@ -91,6 +86,7 @@ def aftermaths(
         if hasattr(item, "callspec")
     ]
     names = {case: f"od_crash_{os.getpid()}_{index}" for index, case in enumerate(chosen)}
+    start_server()
     copying = threading.Lock()  # one at a time gets a copied template, and a folder
 
     def play(case: str) -> Aftermath:
@@ -111,54 +107,46 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
     transition = case.partition(".")[0]
     study = _create(url, "study", transition)
     studies, table = [study], table_of(study, POOL)
-    marker = folder / "fired"
-    processes: list[subprocess.Popen[bytes]] = []
-    with (folder / "log").open("w") as log:
+    marker, log = folder / "fired", folder / "log"
+    processes: list[WorkerProcess] = []
 
-        def start(name: str, cpus: int, **environment: str) -> subprocess.Popen[bytes]:
-            objective = f"{HERE / 'objectives.py'}:brief"
-            arguments = (url, objective, str(cpus), "2", "1", str(folder), name, POOL)
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", WORKER, *arguments],
-                    stderr=log,
-                    env={**os.environ, **environment},
-                )
-            )
-            return processes[-1]
+    def start(name: str, cpus: int, **environment: str) -> WorkerProcess:
+        job = Job(url, "brief", folder, study=name, pool=POOL, cpus=cpus, ttl=2, grace=1)
+        processes.append(WorkerProcess(job, log, **environment))
+        return processes[-1]
 
-        def lent(study: optuna.Study) -> bool:
-            return any(slot.lent_to == study._study_id for slot in table.slots())
+    def lent(study: optuna.Study) -> bool:
+        return any(slot.lent_to == study._study_id for slot in table.slots())
 
-        try:
-            if transition == "lend":  # another study leads the pool, until its worker leaves
-                studies.append(_create(url, "neighbour", transition))
-                leader = start("neighbour", 2)
-                _wait_until(lambda: lent(studies[1]))
-            struck = start("study", 2, OPTUNA_DEADLINE_CRASHPOINT=f"{case}:{marker}")
-            hit = lambda: marker.exists() or struck.poll() is not None  # noqa: E731
-            if transition == "lend":
-                _wait_until(lambda: hit() or lent(study))
-                leader.terminate()
-            else:
-                _wait_until(lambda: hit() or table.checkpoints())
-                if not hit():  # the later points come at the end, so let it come
-                    _end_within(study, 4)
-            _wait_until(hit)
-            others = [start(one.study_name, len(studies)) for one in studies]
-            for one, other in zip(studies, others, strict=True):
-                models = table_of(one, POOL).checkpoints
-                _wait_until(lambda: other.poll() is not None or models())  # noqa: B023
-            for one in studies:
-                _end_within(one, 5)  # with a model in hand, however slow the machine is
-            finished = [other.wait(60) for other in others]
-            struck.send_signal(signal.SIGCONT)
-            end = struck.wait(30)
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-    return Aftermath(studies, marker.exists(), end, finished, (folder / "log").read_text())
+    try:
+        if transition == "lend":  # another study leads the pool, until its worker leaves
+            studies.append(_create(url, "neighbour", transition))
+            leader = start("neighbour", 2)
+            wait_until(lambda: lent(studies[1]))
+        struck = start("study", 2, OPTUNA_DEADLINE_CRASHPOINT=f"{case}:{marker}")
+        hit = lambda: marker.exists() or struck.poll() is not None  # noqa: E731
+        if transition == "lend":
+            wait_until(lambda: hit() or lent(study))
+            leader.terminate()
+        else:
+            wait_until(lambda: hit() or table.checkpoints())
+            if not hit():  # the later points come at the end, so let it come
+                end_within(table, 4)
+        wait_until(hit)
+        others = [start(one.study_name, len(studies)) for one in studies]
+        for one, other in zip(studies, others, strict=True):
+            models = table_of(one, POOL).checkpoints
+            wait_until(lambda: other.poll() is not None or models())  # noqa: B023
+        for one in studies:
+            end_within(table_of(one, POOL), 5)  # with a model in hand, however slow the machine is
+        finished = [other.wait(60) for other in others]
+        struck.send_signal(signal.SIGCONT)
+        end = struck.wait(30)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return Aftermath(studies, marker.exists(), end, finished, log.read_text())
 
 
 def _create(url: str, name: str, transition: str) -> optuna.Study:
@@ -171,26 +159,6 @@ def _create(url: str, name: str, transition: str) -> optuna.Study:
     policy = "asha_promote" if transition == "conclude" else None
     agree(study, "100s", policy, {}, budget=BUDGET if transition == "resize_pool" else None)
     return study
-
-
-def _wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
-
-
-def _end_within(study: optuna.Study, seconds: float) -> None:
-    """Bring the deadline forward, as no user can."""
-    row = schema.study
-    with open_table(study).begin() as connection:
-        soon = table_of(study).now() + seconds
-        connection.execute(
-            sa.update(row)
-            .where(row.c.study_id == study._study_id)
-            .where(row.c.deadline > soon, row.c.settled.is_(None))
-            .values(deadline=soon)
-        )
 
 
 @pytest.mark.slow

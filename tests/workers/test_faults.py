@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,27 +13,20 @@ import objectives
 import optuna
 import psutil
 import pytest
+from forked import WorkerProcess
 from optuna.trial import TrialState
-from tables import table_of
+from tables import table_of, wait_until
 
 import optuna_deadline
 from optuna_deadline.elastic import agree
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
-Start = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., WorkerProcess]
 Said = Callable[[], str]
 
 #: A deadline that no test here reaches, on a slow machine either.
 AMPLE = "100s"
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Poll for something that happens in another process."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
 
 
 def pids(log: Path) -> list[int]:

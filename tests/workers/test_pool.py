@@ -5,68 +5,39 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import optuna
 import pytest
 import sqlalchemy as sa
-from tables import HERE
+from forked import WorkerProcess
+from tables import end_within, wait_until
 
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.schema import leader, segment, worker
-from optuna_deadline.allocation.schema import study as study_row
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
 
 pytestmark = pytest.mark.slow
 CPUS = 4
-WORKER = """
-import sys
-import optuna
-from optuna_deadline.cli.app import in_one_sentence, set_up_logging
-from optuna_deadline.elastic import ElasticWorker, agree
-set_up_logging()
-url, name, objective, cpus, weight, divider, folder = sys.argv[1:8]
-with in_one_sentence():
-    study = optuna.load_study(study_name=name, storage=url)
-    worker = ElasticWorker(
-        study, objective, agree(study, None, None, {}), cpus=int(cpus), pool="lab",
-        weight=float(weight), divider=divider, checkpoints=folder, ttl=8, grace=2,
-    )
-    sys.exit(0 if worker.run().settled else 130)
-"""
-Start = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., WorkerProcess]
 
 
 @pytest.fixture
-def start(storage_url: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts a worker of a study by the study's name and weight, and leaves none behind."""
-    started: list[subprocess.Popen[str]] = []
+def start(storage_url: str, start_worker: Start, tmp_path: Path) -> Start:
+    """Starts a worker of a study by the study's name and weight."""
+    usage = tmp_path / "usage"
+    usage.mkdir()
 
-    def start(name: str, weight: float, divider: str = "even") -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [
-                sys.executable, "-c", WORKER, storage_url, name,
-                f"{HERE / 'objectives.py'}:using", str(CPUS), str(weight), divider,
-                str(tmp_path / "ckpt"),
-            ],
-            stderr=(tmp_path / f"worker-{len(started)}.log").open("w"),
-            text=True,
-            env={**os.environ, "USAGE": str(tmp_path / "usage")},
+    def start(name: str, weight: float, divider: str = "even") -> WorkerProcess:
+        return start_worker(
+            storage_url, "using", study=name, pool="lab", weight=weight, divider=divider,
+            cpus=CPUS, ttl=8, grace=2, USAGE=str(usage),
         )  # fmt: skip
-        started.append(process)
-        return process
 
-    (tmp_path / "usage").mkdir()
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+    return start
 
 
 def create(url: str, name: str) -> AllocationTable:
@@ -76,13 +47,6 @@ def create(url: str, name: str) -> AllocationTable:
     return AllocationTable(open_table(study), "lab", study._study_id)
 
 
-def end(table: AllocationTable) -> None:
-    """Let the study's deadline be soon."""
-    row = sa.update(study_row).where(study_row.c.study_id == table.study_id)
-    with table._tx.engine.begin() as connection:
-        connection.execute(row.values(deadline=table.now() + 2))
-
-
 def slot_seconds(table: AllocationTable, since: float, until: float) -> float:
     """What a study's segments had between two instants."""
     total = 0.0
@@ -90,14 +54,6 @@ def slot_seconds(table: AllocationTable, since: float, until: float) -> float:
         ended = until if row.ended is None else min(row.ended, until)
         total += row.slots * max(0.0, ended - max(row.granted, since))
     return total
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
-    """Look until it is so."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.1)
 
 
 def held(table: AllocationTable) -> list[int]:
@@ -128,16 +84,16 @@ def test_two_studies_share_by_their_weights_and_the_last_has_all(
     one, two = create(storage_url, "one"), create(storage_url, "two")
     workers = [start("one", weight), start("two", 1)]
     share = CPUS * weight // (weight + 1)
-    wait_for(lambda: held(one) == [share, share] and held(two) == [CPUS - share] * 2)
+    wait_until(lambda: held(one) == [share, share] and held(two) == [CPUS - share] * 2)
     since = one.now()
-    wait_for(lambda: one.now() > since + 6)
+    wait_until(lambda: one.now() > since + 6)
     until = one.now()
     mine, theirs = slot_seconds(one, since, until), slot_seconds(two, since, until)
     assert mine / (mine + theirs) == pytest.approx(share / CPUS, abs=0.1)
-    end(one)
+    end_within(one, 2)
     assert workers[0].wait(60) == 0
-    wait_for(lambda: held(two) == [CPUS, CPUS])
-    end(two)
+    wait_until(lambda: held(two) == [CPUS, CPUS])
+    end_within(two, 2)
     assert workers[1].wait(60) == 0
     check_usage(tmp_path / "usage")
 
@@ -147,7 +103,7 @@ def test_the_market_starves_nobody_and_evens_out_what_it_lends(
 ) -> None:
     one, two = create(storage_url, "one"), create(storage_url, "two")
     workers = [start(name, 1, "market") for name in ("one", "two")]
-    wait_for(lambda: min(*held(one), *held(two)) > 0)
+    wait_until(lambda: min(*held(one), *held(two)) > 0)
     since = one.now()
     while one.now() < since + 8:
         assert held(one)[0] > 0 and held(two)[0] > 0
@@ -155,8 +111,8 @@ def test_the_market_starves_nobody_and_evens_out_what_it_lends(
     until = one.now()
     mine, theirs = slot_seconds(one, since, until), slot_seconds(two, since, until)
     assert mine / (mine + theirs) == pytest.approx(0.5, abs=0.26)  # within a slot of four
-    end(one)
-    end(two)
+    end_within(one, 2)
+    end_within(two, 2)
     assert [process.wait(60) for process in workers] == [0, 0]
     check_usage(tmp_path / "usage")
 
@@ -166,7 +122,7 @@ def test_a_killed_leader_is_replaced_and_the_shares_hold(
 ) -> None:
     one, two = create(storage_url, "one"), create(storage_url, "two")
     workers = [start("one", 1), start("two", 1)]
-    wait_for(lambda: held(one) == [2, 2] and held(two) == [2, 2])
+    wait_until(lambda: held(one) == [2, 2] and held(two) == [2, 2])
     engine = one._tx.engine
     query = sa.select(worker.c.pid, leader.c.term).join(leader, leader.c.holder == worker.c.id)
     with engine.connect() as connection:
@@ -182,12 +138,12 @@ def test_a_killed_leader_is_replaced_and_the_shares_hold(
             led_again = connection.execute(terms).scalar_one() > term
             return led_again and len(connection.execute(lost).all()) == 2
 
-    wait_for(reaped)
-    wait_for(lambda: held(other) == [CPUS, CPUS])  # nobody is there to use the widow's share
+    wait_until(reaped)
+    wait_until(lambda: held(other) == [CPUS, CPUS])  # nobody is there to use the widow's share
     workers.append(start(["one", "two"][index], 1))
-    wait_for(lambda: held(widow) == [2, 2] and held(other) == [2, 2])
+    wait_until(lambda: held(widow) == [2, 2] and held(other) == [2, 2])
     workers.pop(index)
-    end(one)
-    end(two)
+    end_within(one, 2)
+    end_within(two, 2)
     assert [process.wait(90) for process in workers] == [0, 0]
     check_usage(tmp_path / "usage")

@@ -12,11 +12,12 @@ from pathlib import Path
 import objectives
 import optuna
 import pytest
+from forked import WorkerProcess
 from optuna.trial import TrialState
-from tables import table_of
+from tables import end_within, table_of, wait_until
 
 import optuna_deadline
-from optuna_deadline.elastic import Result
+from optuna_deadline.elastic import Result, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import Plan, Run, Snapshot, registry
 
@@ -191,14 +192,19 @@ def test_in_memory_studies_work_in_one_process(tmp_path: Path) -> None:
 
 
 def test_two_workers_share_a_study(
-    study: optuna.Study, storage_url: str, start_worker: Callable[..., object], tmp_path: Path
+    study: optuna.Study, storage_url: str, start_worker: Callable[..., WorkerProcess]
 ) -> None:
-    optuna_deadline.elastic.agree(study, "9s", None, {"reduction_factor": 4})
-    workers = [start_worker(storage_url, "elastic", cpus=2) for _ in range(2)]
-    assert [worker.wait(30) for worker in workers] == [0, 0]  # type: ignore[attr-defined]
+    agree(study, "100s", None, {"reduction_factor": 4})
     table = table_of(study)
-    used = {event.worker for event in table.events() if event.kind == "acquire"}
-    assert len(used) == 2
+    workers = [start_worker(storage_url, "elastic", cpus=2) for _ in range(2)]
+
+    def used() -> int:
+        return len({event.worker for event in table.events() if event.kind == "acquire"})
+
+    wait_until(lambda: used() == 2)
+    end_within(table, 4)
+    assert [worker.wait(30) for worker in workers] == [0, 0]
+    assert used() == 2
     assert all(state.is_finished() for state in states(study))
     settles = [event for event in table.events() if event.kind == "settle"]
     assert len(settles) == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from optuna_deadline.pruners import find_deadline_pruner
-
 
 def out_of_time(trial: Any) -> bool:
     """Whether the trial should stop training now and return its value.
@@ -38,6 +36,8 @@ def out_of_time(trial: Any) -> bool:
     elastic = getattr(trial, "out_of_time", None)
     if elastic is not None:
         return bool(elastic())
+    from optuna_deadline.pruners import find_deadline_pruner  # a rank does without
+
     study = getattr(trial, "study", None)
     pruner = find_deadline_pruner(getattr(study, "pruner", None))
     if study is None or pruner is None:
