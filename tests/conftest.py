@@ -36,8 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Under xdist real workers take turns, and so do real trainings; all else runs beside them."""
     if item.config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("slow"):
-        training = item.path.parent.name == "lightning"
-        item.add_marker(pytest.mark.xdist_group("training" if training else "workers"))
+        item.add_marker(pytest.mark.xdist_group(_turn(item.path)))
+
+
+def _turn(path: Path) -> str:
+    if path.parent.name == "lightning":
+        return "training"
+    # Its cases wait for leases most of the time, and for each other's anyway.
+    return "crashes" if path.stem == "test_crashpoints" else "workers"
 
 
 @pytest.fixture(scope="session")

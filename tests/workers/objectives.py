@@ -103,8 +103,8 @@ def stuck(trial: Any) -> float:
 
 
 def brief(trial: Any) -> float:
-    """Done within a second."""
-    return elastic(trial, seconds=0.05, last=12)
+    """Done within about a second."""
+    return elastic(trial, seconds=0.15, last=6)
 
 
 def plain(trial: Any) -> float:
@@ -176,7 +176,7 @@ def using(trial: Any) -> float:
     with (Path(os.environ["USAGE"]) / f"{os.getpid()}").open("a", buffering=1) as file:
         for step in range(first, 100_000):
             file.write(f"{device} {time.monotonic()};\n")
-            time.sleep(0.1)
+            time.sleep(0.25)
             trial.report(x * (1 - math.exp(-(step + 1) / 8)), step)
             segment.save(_writer(trial.number, step), step=step, value=x)
             file.write(f"{device} {time.monotonic()};\n")

@@ -42,6 +42,7 @@ FREEZES = (
 )  # fmt: skip
 CASES = [*(f"{name}:exit" for name in DEATHS), *(f"{name}:freeze" for name in FREEZES)]
 AT_ONCE = 4  # most of a case is waiting for leases to run out
+EVERY = 0.2  # seconds between two looks: four cases look at once
 BUDGET = Budget(1000.0, Price(3600.0))  # slot-seconds: more than a case takes
 POOL = "lab"
 
@@ -122,21 +123,21 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
         if transition == "lend":  # another study leads the pool, until its worker leaves
             studies.append(_create(url, "neighbour", transition))
             leader = start("neighbour", 2)
-            wait_until(lambda: lent(studies[1]))
+            wait_until(lambda: lent(studies[1]), every=EVERY)
         struck = start("study", 2, OPTUNA_DEADLINE_CRASHPOINT=f"{case}:{marker}")
         hit = lambda: marker.exists() or struck.poll() is not None  # noqa: E731
         if transition == "lend":
-            wait_until(lambda: hit() or lent(study))
+            wait_until(lambda: hit() or lent(study), every=EVERY)
             leader.terminate()
         else:
-            wait_until(lambda: hit() or table.checkpoints())
+            wait_until(lambda: hit() or table.checkpoints(), every=EVERY)
             if not hit():  # the later points come at the end, so let it come
                 end_within(table, 4)
         wait_until(hit)
         others = [start(one.study_name, len(studies)) for one in studies]
         for one, other in zip(studies, others, strict=True):
             models = table_of(one, POOL).checkpoints
-            wait_until(lambda: other.poll() is not None or models())  # noqa: B023
+            wait_until(lambda: other.poll() is not None or models(), every=EVERY)  # noqa: B023
         for one in studies:
             end_within(table_of(one, POOL), 5)  # with a model in hand, however slow the machine is
         finished = [other.wait(60) for other in others]
