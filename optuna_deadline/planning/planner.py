@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -69,18 +70,27 @@ class Planner:
         self._failed_before: int | None = None
         self._followed: tuple[Reading, Plan] | None = None
         self._term: int | None = None
-        self._next_election = 0.0
+        self.next_election = 0.0  #: of the clock's seconds
+        self._reaps = False  # at the next tick: it was just elected
+        self.quiet_until = -math.inf
 
     def tick(self) -> bool:
         """Plan once if this planner rules; returns whether anything was changed.
+
+        Sets ``quiet_until``: while nobody writes to the table, no tick before that instant finds
+        anything to do but to stay elected.
 
         Raises:
             StudyGone: The study was deleted.
             DeadlineError: Trials only fail.
         """
-        term = self._rule()
+        term = self.stand()
+        self.quiet_until = -math.inf
         if term is None:
             return False
+        if self._reaps:
+            self._table.reap()
+            self._reaps = False
         orders = self._table.orders(self._me)
         if orders.settled:
             return False
@@ -101,13 +111,17 @@ class Planner:
             if self._nothing_left(wished):
                 return self._close(term, reading, orders)
             self._claim(term, reading, wished)
-            changed = self._write(term, reading, plan)
+            changed = False
+            if not self._is_followed(reading, plan):
+                changed = self._write(term, reading, plan)
+            elif not told and plan is wished and self._funds is None:
+                self.quiet_until = self._quiet_until(reading, orders, plan)
             if self._funds is not None:
                 changed |= self._funds.resize(self._me, term, reading, orders, plan)
             return changed or told > 0
         except LeaseLost:
             _logger.info("Another worker plans this study now.")
-            self._next_election = 0.0
+            self.next_election = 0.0
             return False
 
     def _refuse_the_hopeless(self, reading: Reading) -> None:
@@ -122,18 +136,30 @@ class Planner:
                 "above) and start the worker again; the study goes on."
             )
 
-    def _rule(self) -> int | None:
+    @property
+    def rules(self) -> bool:
+        """Whether it was elected when it stood last."""
+        return self._term is not None
+
+    def stand(self) -> int | None:
         """The term while this planner rules; asked of the table a few times in a lease.
 
         An old term does no harm meanwhile: every write is guarded by it.
         """
         now = self._clock()
-        if now >= self._next_election:
+        if now >= self.next_election:
             self._term = self._table.elect(self._me)
-            self._next_election = now + self._table.ttl / 6
-            if self._term is not None:
-                self._table.reap()
+            self.next_election = now + self._table.ttl / 6
+            self._reaps = self._term is not None
         return self._term
+
+    def _quiet_until(self, reading: Reading, orders: Orders, plan: Plan) -> float:
+        """Until when a plan that is followed stays as it is, by the time alone."""
+        if plan.holds_until is None or self._idle_plans:
+            return -math.inf
+        closes = orders.end - closing_seconds(reading.snapshot.overhead.stop)
+        leases = [worker.lease for worker in reading.workers]
+        return min(plan.holds_until, closes, reading.reap_from, *leases)
 
     def _plan(self, reading: Reading) -> tuple[Plan, Plan]:
         """What the study shall do with its slots, and what it would do with all in reach."""
@@ -157,8 +183,6 @@ class Planner:
             self._said, self._say_again = said, now + self._table.ttl / 6
 
     def _write(self, term: int, reading: Reading, plan: Plan) -> bool:
-        if self._is_followed(reading, plan):
-            return False
         current = {line.number: line for line in reading.trials}
         orders = {
             number: order

@@ -33,7 +33,12 @@ class Reading:
     reach: Mapping[str, int]  #: by worker, all slots of the pool that it offers
     done: float  #: slot-seconds of training so far
     live: int  #: trials that a policy may still train
-    overdue: bool = False  #: whether a slot of the pool is to be reaped
+    reap_from: float = math.inf  #: when the first slot of the pool may be reaped
+
+    @property
+    def overdue(self) -> bool:
+        """Whether a slot of the pool is to be reaped."""
+        return self.reap_from < self.snapshot.now
 
 
 class SnapshotReader:
@@ -74,7 +79,8 @@ class SnapshotReader:
         workers = [row for row in table.workers() if row.study_id == table.study_id]
         slots = table.slots()
         reach, capacities = _by_worker(slots, workers, table.study_id)
-        overdue = any(s.lease is not None and s.lease + table.grace < now for s in slots)
+        leases = [slot.lease for slot in slots if slot.lease is not None]
+        reap_from = min(leases, default=math.inf) + table.grace
         seen = self._see(lines, stale)
         snapshot = Snapshot(
             now=now,
@@ -87,7 +93,7 @@ class SnapshotReader:
             overhead=self._overhead,
         )
         return Reading(
-            snapshot, lines, workers, capacities, reach, self._done, self._live, overdue
+            snapshot, lines, workers, capacities, reach, self._done, self._live, reap_from
         )
 
     def _take_segments(self, rows: list[SegmentRow]) -> set[int]:

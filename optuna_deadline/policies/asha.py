@@ -38,7 +38,13 @@ class Asha(Resources):
                 orders[trial.number] = Retire(f"below the cut of rung {rung.milestone}")
             else:
                 claims.append(Claim(trial, "not below the cut of any rung"))
-        return one_slot_each(snapshot, claims, orders, newcomers=self.newcomers(snapshot))
+        return one_slot_each(
+            snapshot,
+            claims,
+            orders,
+            newcomers=self.newcomers(snapshot),
+            holds_until=snapshot.deadline,
+        )
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ def promote(
         orders,
         newcomers=newcomers,
         leftovers=thawed,
+        holds_until=snapshot.deadline,
     )
 
 

@@ -39,7 +39,13 @@ class Median(Resources):
                 orders[trial.number] = Retire(f"below the median of the others at {trial.step}")
             else:
                 claims.append(Claim(trial, "not below the median of the others"))
-        return one_slot_each(snapshot, claims, orders, newcomers=self.newcomers(snapshot))
+        return one_slot_each(
+            snapshot,
+            claims,
+            orders,
+            newcomers=self.newcomers(snapshot),
+            holds_until=snapshot.deadline,
+        )
 
     def _below(self, trial: TrialView, averages: _Averages) -> bool:
         if not trial.reports or trial.step < self.min_resource:
@@ -100,26 +106,30 @@ class OneEpoch(Resources):
             key=lambda trial: (-recorded[trial.number], trial.number),
         )
         claims = [Claim(trial, "its first epoch") for trial in begun]
-        if self._explores(snapshot):
+        until = self._explores_until(snapshot)
+        if snapshot.now < until:
             orders: dict[int, Order] = {
                 trial.number: Pause("waits until everybody had an epoch") for trial in ranked
             }
-            return one_slot_each(snapshot, claims, orders, newcomers=self.newcomers(snapshot))
+            newcomers = self.newcomers(snapshot)
+            return one_slot_each(snapshot, claims, orders, newcomers=newcomers, holds_until=until)
         best = [Claim(trial, "among the best after one epoch") for trial in ranked]
-        return one_slot_each(snapshot, claims, newcomers=0, leftovers=best)
+        end = snapshot.deadline
+        return one_slot_each(snapshot, claims, newcomers=0, leftovers=best, holds_until=end)
 
-    def _explores(self, snapshot: Snapshot) -> bool:
+    def _explores_until(self, snapshot: Snapshot) -> float:
+        """When the last trial may begin, by what is known now."""
         if self.newcomers(snapshot) == 0:
-            return False
+            return -math.inf
         paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
         last = self.last_step(snapshot.trials)
         if not paces:
-            return snapshot.time_left > 0
+            return snapshot.deadline
         if last is None:
-            return snapshot.now - snapshot.started < snapshot.time_left
+            return (snapshot.started + snapshot.deadline) / 2
         waves = math.ceil((self.top or snapshot.capacity) / max(1, snapshot.capacity))
         whole = snapshot.overhead.startup + (last - self.min_resource) * median(paces)
-        return snapshot.time_left > waves * whole
+        return snapshot.deadline - waves * whole
 
 
 def _running_means(reports: Sequence[Report]) -> list[float]:

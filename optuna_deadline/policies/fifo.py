@@ -17,4 +17,5 @@ class Fifo(Resources):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Let everybody go on, and fill what is free with new trials."""
         claims = [Claim(trial, "its turn") for trial in running_first(alive(snapshot))]
-        return one_slot_each(snapshot, claims, newcomers=self.newcomers(snapshot))
+        newcomers, end = self.newcomers(snapshot), snapshot.deadline
+        return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)

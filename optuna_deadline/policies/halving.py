@@ -52,7 +52,8 @@ class SuccessiveHalving(Resources):
             newcomers = missing if missing else (0 if training else newcomers)
         left = self.newcomers(snapshot)
         newcomers = newcomers if left is None else min(newcomers, left)
-        return one_slot_each(snapshot, claims, orders, newcomers=newcomers)
+        end = snapshot.deadline
+        return one_slot_each(snapshot, claims, orders, newcomers=newcomers, holds_until=end)
 
     def _milestones(self, snapshot: Snapshot) -> list[int]:
         last = self.last_step(snapshot.trials)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import WORTHWHILE
@@ -65,14 +65,15 @@ class HyperSched(Resources):
         """One plan for the whole study."""
         view = self.overview(snapshot.trials)
         field = view.once("field", lambda: stand(view, self.retroactive))
-        in_time = snapshot.time_left > self._entrance_seconds(snapshot, view, field)
-        if in_time and self.newcomers(snapshot) != 0:
-            if len(field.survivors) > snapshot.capacity:
-                return self._explore(snapshot, view, field)
-            return view.once(
-                ("explore", snapshot.capacity), lambda: self._explore(snapshot, view, field)
-            )
-        return self._consolidate(snapshot, view, field)
+        entrance = self._entrance_seconds(snapshot, view, field)
+        if snapshot.time_left <= entrance or self.newcomers(snapshot) == 0:
+            return self._consolidate(snapshot, view, field)
+        if len(field.survivors) > snapshot.capacity:
+            plan = self._explore(snapshot, view, field)
+        else:
+            key = ("explore", snapshot.capacity)
+            plan = view.once(key, lambda: self._explore(snapshot, view, field))
+        return replace(plan, holds_until=snapshot.deadline - entrance)
 
     def _entrance_seconds(self, snapshot: Snapshot, view: Overview, field: Field) -> float:
         """Seconds a newcomer needs: ``min(furthest * eta, R * step)`` as on the slides.
@@ -143,7 +144,8 @@ class HyperSched(Resources):
             elif trial.running:
                 orders[trial.number] = Pause(standing.words(trial))
         _hold_the_rest(orders, field.others, 2 * snapshot.capacity)
-        return Plan(orders=orders, start=0, gate_open=False)
+        until = min([move.until for move in moves], default=math.inf)
+        return Plan(orders=orders, start=0, gate_open=False, holds_until=until)
 
     def _deal(self, snapshot: Snapshot, survivors: Sequence[TrialView]) -> list[Move]:
         """What each survivor gets, the best first."""
@@ -178,12 +180,15 @@ class HyperSched(Resources):
         if gain <= WORTHWHILE:
             words = f"growing to {share} would gain {gain:.2f}x after {lost:.1f} s overhead"
             return Move(keep, _moves(trial, keep, words))
-        if snapshot.now - trial.changed < self.recharge * snapshot.overhead.total:
+        recharged = trial.changed + self.recharge * snapshot.overhead.total
+        if snapshot.now < recharged:
             words = _moves(trial, keep, f"grows to {share} after a while")
-            return Move(keep, words, held_back=True)
+            return Move(keep, words, held_back=True, until=recharged)
         part = left / max(snapshot.deadline - snapshot.started, 1e-9)
         words = f"{part:.0%} of the time left, gain {gain:.1f}x after {lost:.1f} s overhead"
-        return Move(share, _moves(trial, share, words))
+        ratio = speedup(share) / speedup(trial.slots)
+        until = snapshot.deadline - lost / (1 - WORTHWHILE / ratio)  # the gain shrinks with time
+        return Move(share, _moves(trial, share, words), until=until)
 
 
 @dataclass(frozen=True)
@@ -193,6 +198,7 @@ class Move:
     slots: int
     words: str
     held_back: bool = False  #: it would grow, but its last change was too short ago
+    until: float = math.inf  #: when this would be decided anew
 
 
 def _hold_the_rest(orders: dict[int, Order], others: Sequence[Standing], kept: int) -> None:

@@ -45,4 +45,4 @@ class NaiveElastic(Resources):
         could = inner.plan(replace(snapshot, capacity=money.offer)).slots
         pool = min(money.nodes(could) * money.node, money.affordable)
         plan = inner.plan(replace(snapshot, capacity=min(snapshot.capacity, pool)))
-        return replace(plan, pool_slots=pool)
+        return replace(plan, pool_slots=pool, holds_until=None)

@@ -41,6 +41,9 @@ class Plan:
 
     The pool grows and shrinks where slots cost money: orders are for the slots that are there, and
     ``pool_slots`` says how many there shall be, bought with their start-up or given back.
+
+    ``holds_until`` spares questions: before that instant the policy gives the same orders, but for
+    their words, of a study in which nothing else than the time has changed.
     """
 
     orders: Mapping[int, Order] = field(default_factory=dict)
@@ -48,6 +51,7 @@ class Plan:
     start_reason: str = "a free slot and time enough to become useful"
     gate_open: bool = True
     pool_slots: int | None = None  #: slots there shall be; None for as many as there are
+    holds_until: float | None = field(default=None, compare=False)  #: None: ask at every instant
 
     @cached_property
     def slots(self) -> int:

@@ -24,6 +24,7 @@ def one_slot_each(
     *,
     newcomers: int | None = None,
     leftovers: Sequence[Claim] = (),
+    holds_until: float | None = None,
 ) -> Plan:
     """Serve the claims in their order, then start new trials, then serve the leftovers.
 
@@ -33,6 +34,7 @@ def one_slot_each(
         settled: Orders of trials that get no slot.
         newcomers: New trials at most; None for as many as there is room for.
         leftovers: Served where slots are free all the same.
+        holds_until: Until when the caller would say the same; see :class:`Plan`.
     """
     orders: dict[int, Order] = dict(settled or {})
     gate_open = snapshot.time_left > 0 and newcomers != 0
@@ -46,7 +48,13 @@ def one_slot_each(
         orders[claim.trial.number] = Run(1, claim.words)
     for claim in (*claims, *leftovers):
         orders.setdefault(claim.trial.number, Pause("waits for a free slot"))
-    return Plan(orders=orders, start=start, start_reason="a free slot", gate_open=gate_open)
+    return Plan(
+        orders=orders,
+        start=start,
+        start_reason="a free slot",
+        gate_open=gate_open,
+        holds_until=holds_until,
+    )
 
 
 def running_first(trials: Sequence[TrialView]) -> list[TrialView]:

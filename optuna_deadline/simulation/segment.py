@@ -55,8 +55,8 @@ class Segment:
         best = (c.value for c in world.table.checkpoints(number) if c.value is not None)
         self._best = max(best, default=-math.inf)
         self._trained_before = world.table.trained_before(number, grant.fence)
-        self._granted = world.timeline.now()
-        self._ready = self._saved_at = self._granted + cluster.startup
+        self.granted = world.timeline.now()
+        self._ready = self._saved_at = self.granted + cluster.startup
         self._stands_still = math.inf  # from when on nothing is trained any more
         self._saved = self._from
         self._step = math.floor(self._from + 1e-9) + 1
@@ -116,7 +116,7 @@ class Segment:
         self._world.table.set_progress(
             self._worker.id,
             self.grant,
-            startup=self._ready - self._granted,
+            startup=self._ready - self.granted,
             position_from=self._from,
             position_to=position,
             trained=trained,
@@ -180,7 +180,7 @@ class Segment:
         self._worker.over(self)
 
     def _pay(self) -> None:
-        held, trained = self._world.timeline.now() - self._granted, self._trained()
+        held, trained = self._world.timeline.now() - self.granted, self._trained()
         self._world.bill.training += self.grant.size * trained
         self._world.bill.overhead += self.grant.size * (held - trained)
 

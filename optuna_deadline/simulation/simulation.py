@@ -59,10 +59,8 @@ class Simulation:
         else:
             for host in range(world.cluster.hosts):
                 self._start(f"host{host}")
-        # Dead hosts are reaped after the deadline too.
-        latest = world.deadline + 100 * (world.table.ttl + world.table.grace)
         while world.at_work:
-            if not world.timeline.advance() or world.timeline.now() > latest:
+            if not world.timeline.advance() or world.timeline.now() > world.latest:
                 raise RuntimeError(f"The study of {world.workload.name} does not end.")
         return measure(world)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class Timer:
@@ -41,6 +42,15 @@ class Timeline:
     def after(self, seconds: float, action: Callable[[], None]) -> Timer:
         """Let something happen some seconds from now."""
         return self.at(self._now + seconds, action)
+
+    @contextmanager
+    def as_of(self, instant: float) -> Iterator[None]:
+        """Do now what belongs to another instant, and what nobody could see before now."""
+        now, self._now = self._now, instant
+        try:
+            yield
+        finally:
+            self._now = now
 
     def advance(self) -> bool:
         """Let the next thing happen; False where nothing is left to do."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
+
 from optuna_deadline.allocation.records import Desired, Orders
 from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.forecasting.overheads import closing_seconds
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies.plan import Policy
+from optuna_deadline.simulation.rhythm import Rhythm
 from optuna_deadline.simulation.segment import Segment
 from optuna_deadline.simulation.timeline import Timer
 from optuna_deadline.simulation.world import World
@@ -38,13 +42,18 @@ class SimulatedWorker:
         self._world, self._host, self._incarnation = world, host, incarnation
         self._policy = policy
         self._offer = world.cluster.slots if slots is None else slots
+        self._started = math.inf
         self._end = world.deadline
         self._segments: dict[int, Segment] = {}
         self._followed: tuple[Desired, ...] | None = None  #: what was carried out to the last line
         self._slowest_stop = _FIRST_STOP
         self._timers: dict[str, Timer] = {}
-        self._plan_at = 0.0
-        self._interval = max(0.5, world.cluster.poll)
+        self._asked_for = 0
+        self._term = world.table.ttl / 6  # from one election to the next
+        self._elections: list[float] = []  # that were left out
+        timeline, poll = world.timeline, world.cluster.poll
+        self._polls = Rhythm(timeline, poll, self._poll)
+        self._plans = Rhythm(timeline, max(0.5, poll), self._plan, self._leave_out)
         self._planner = Planner(
             world.trials,
             world.table,
@@ -57,14 +66,22 @@ class SimulatedWorker:
             purse=world.provider,
         )
 
+    @property
+    def rules(self) -> bool:
+        """Whether its planner is the elected one."""
+        return self._planner.rules
+
     def start(self) -> None:
         """Join the pool."""
         world, now = self._world, self._world.timeline.now()
         world.at_work.add(self._host)
         world.table.register(self.id, self._host, self._incarnation, [], self._offer)
-        self._set("renew", now + world.table.ttl / 6)
-        self._set("poll", now)
-        self._plan_by(now)
+        world.workers[self.id] = self
+        self._tell_planners()
+        self._started = now
+        self._renew(world.latest, ())
+        self._polls.restart(now)
+        self._plans.restart(now)
         self._mind_the_time()
         dies = world.cluster.faults.host_dies_after(world.seed, self._host, self._incarnation)
         if now + dies < world.deadline:
@@ -76,16 +93,42 @@ class SimulatedWorker:
             self._timers[what].cancel()
         self._timers[what] = self._world.timeline.at(instant, getattr(self, f"_{what}"))
 
+    def _renew(self, at: float, held: Collection[tuple[int, int]]) -> None:
+        """Renew leases as of an instant.
+
+        Every sixth of a lease would do the same: a live worker's leases do not run out. So they
+        are renewed far ahead, and a host that dies takes that back.
+        """
+        with self._world.timeline.as_of(at):
+            self._world.table.renew(self.id, held)
+
+    # What others tell.
+
+    def hear_news(self) -> None:
+        """Another worker has joined, or a trial of it has reported: the next plan sees it."""
+        if self._planner.rules:
+            self._plans.wake()
+
+    def hear_plan(self) -> None:
+        """The plan or the state of a trial in it was changed: the next look is worth while."""
+        self._polls.wake()
+
+    def hear_loss(self) -> None:
+        """It may be this worker that plans from now on."""
+        self._plans.wake()
+        self._polls.wake()
+
     # Planning.
 
     def replan(self) -> None:
         """Plan soon: what happens meanwhile is seen by the same plan."""
-        self._plan_by(self._world.timeline.now() + self._world.cluster.reading)
+        self._plans.by(self._world.timeline.now() + self._world.cluster.reading)
+        self._tell_planners()
 
-    def _plan_by(self, instant: float) -> None:
-        if "plan" not in self._timers or instant < self._plan_at:
-            self._plan_at = instant
-            self._set("plan", instant)
+    def _tell_planners(self) -> None:
+        for worker in self._world.workers.values():
+            if worker is not self:
+                worker.hear_news()
 
     def _spare(self) -> bool:
         """Whether this node is to be given back."""
@@ -95,22 +138,56 @@ class SimulatedWorker:
     def _buy(self) -> None:
         """The provider hears at once how many slots the plan wants."""
         if self._world.provider is not None and not self._offer:
-            self._world.provider.want(self._world.table.orders(self.id).pool_slots or 0)
+            slots = self._world.table.orders(self.id).pool_slots or 0
+            self._world.provider.want(slots)
+            if slots != self._asked_for:
+                self._asked_for = slots
+                self._tell_the_plan()
+
+    def _tell_the_plan(self) -> None:
+        for worker in self._world.workers.values():
+            worker.hear_plan()
 
     def _plan(self) -> None:
-        del self._timers["plan"]
-        if self._planner.tick():
-            self._set("poll", self._world.timeline.now())
+        now, planner = self._world.timeline.now(), self._planner
+        for worker in self._world.workers.values():
+            worker.make_up()
+        written = len(self._world.table.state.events)
+        if planner.tick():
+            self._polls.restart(now)
+        if len(self._world.table.state.events) > written:
+            self._tell_the_plan()
         self._buy()
-        self._plan_by(self._world.timeline.now() + self._interval)
+        self._plans.rest(self._rests_until())
+
+    def _rests_until(self) -> float:
+        """Until when a plan is of no use, if nobody reports."""
+        if self._world.provider is not None:
+            return -math.inf  # money is spent all the time
+        if self._planner.rules:
+            return self._planner.quiet_until
+        ruled = any(worker.rules for worker in self._world.workers.values())
+        return math.inf if ruled else -math.inf
+
+    def _leave_out(self, instant: float) -> None:
+        """Note the elections for which the planner would have stood meanwhile."""
+        due = self._elections[-1] + self._term if self._elections else self._planner.next_election
+        if instant >= due:
+            self._elections.append(instant)
+
+    def make_up(self) -> None:
+        """Stand for the elections that were left out, if they could be won."""
+        self._plans.catch_up()
+        if not self._elections:
+            return
+        if self._planner.rules:
+            for instant in self._elections:
+                with self._world.timeline.as_of(instant):
+                    self._planner.stand()
+        self._planner.next_election = self._elections[-1] + self._term
+        self._elections.clear()
 
     # Following the plan.
-
-    def _renew(self) -> None:
-        table = self._world.table
-        held = [pair for segment in self._segments.values() for pair in segment.grant.slots]
-        table.renew(self.id, held)
-        self._set("renew", self._world.timeline.now() + table.ttl / 6)
 
     def _poll(self) -> None:
         orders = self._world.table.orders(self.id)
@@ -124,7 +201,8 @@ class SimulatedWorker:
         if not self._segments and not orders.desired and self._spare():
             self._leave()
             return
-        self._set("poll", self._world.timeline.now() + self._world.cluster.poll)
+        done = self._followed is orders.desired and not orders.settled
+        self._polls.rest(math.inf if done else -math.inf)
 
     def _follow(self, orders: Orders) -> None:
         if orders.desired is self._followed:
@@ -151,6 +229,7 @@ class SimulatedWorker:
                 self._followed = None  # somebody holds the slots yet: to be tried again
                 continue
             del free[: line.slots]
+            self._renew(self._world.latest, grant.slots)
             self._segments[line.number] = Segment(self._world, self, grant, line)
 
     def over(self, segment: Segment) -> None:
@@ -159,7 +238,8 @@ class SimulatedWorker:
         if segment.stop_seconds is not None and segment.stop_seconds > self._slowest_stop:
             self._slowest_stop = segment.stop_seconds
             self._mind_the_time()
-        self._set("poll", self._world.timeline.now())
+        self._polls.restart(self._world.timeline.now())
+        self._tell_the_plan()  # another worker may wait for this trial
         self.replan()
 
     # The end.
@@ -184,13 +264,30 @@ class SimulatedWorker:
         self._disappear()
 
     def _disappear(self) -> None:
+        self._polls.stop()
+        self._plans.stop()
         for timer in self._timers.values():
             timer.cancel()
+        del self._world.workers[self.id]
+        for worker in self._world.workers.values():
+            worker.hear_loss()
 
     def _vanish(self) -> None:
         """The host dies; a new worker comes up once it is there again."""
+        self.make_up()
         self._disappear()
+        self._take_back()
         for segment in self._segments.values():
             segment.vanish()
         again = SimulatedWorker(self._world, self._host, self._incarnation + 1, self._policy)
         self._world.timeline.after(self._world.cluster.faults.reboot, again.start)
+
+    def _take_back(self) -> None:
+        """Leave the leases as they were when this worker renewed them last."""
+        now, every = self._world.timeline.now(), self._world.table.ttl / 6
+        last = self._started
+        while last + every < now:
+            last += every
+        for segment in self._segments.values():
+            self._renew(max(last, segment.granted), segment.grant.slots)
+        self._renew(last, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from optuna_deadline.allocation.memory import MemoryTable
 from optuna_deadline.simulation.cluster import Cluster
@@ -10,6 +11,26 @@ from optuna_deadline.simulation.outside import Bill, CountedTrials, Disk
 from optuna_deadline.simulation.provider import Provider
 from optuna_deadline.simulation.timeline import Timeline
 from optuna_deadline.simulation.workload import Workload
+
+
+class Colleague(Protocol):
+    """A live worker, as the others see it."""
+
+    @property
+    def rules(self) -> bool:
+        """Whether its planner is the elected one."""
+
+    def hear_news(self) -> None:
+        """A worker has joined, or a trial has reported or ended its segment."""
+
+    def hear_plan(self) -> None:
+        """The plan, the pool or who holds a trial was changed."""
+
+    def make_up(self) -> None:
+        """Do what nobody has seen missing so far."""
+
+    def hear_loss(self) -> None:
+        """A worker has left or died."""
 
 
 @dataclass
@@ -26,7 +47,13 @@ class World:
     disk: Disk = field(default_factory=Disk)
     bill: Bill = field(default_factory=Bill)
     at_work: set[str] = field(default_factory=set)  #: hosts whose worker has not left
+    workers: dict[str, Colleague] = field(default_factory=dict)  #: the live ones, by their ids
     provider: Provider | None = None  #: brings the nodes, where slots cost money
+
+    @property
+    def latest(self) -> float:
+        """The study has ended by then: dead hosts are reaped after the deadline too."""
+        return self.deadline + 100 * (self.table.ttl + self.table.grace)
 
     @classmethod
     def make(cls, workload: Workload, cluster: Cluster, deadline: float, seed: int) -> World:

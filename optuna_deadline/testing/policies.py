@@ -18,6 +18,7 @@ from optuna_deadline.forecasting.overheads import Overhead
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import (
     Money,
+    Order,
     Pause,
     Plan,
     Policy,
@@ -133,6 +134,12 @@ def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
     return replace(before, trials=(*after, *new), capacity=capacity, money=money)
 
 
+def without_words(item: tuple[int, Order]) -> tuple[int, str, int]:
+    """A trial's order, without its reason."""
+    number, order = item
+    return number, type(order).__name__, order.slots if isinstance(order, Run) else 0
+
+
 class PolicyTestCase:
     """What holds of every plan of every policy, tried on thousands of studies.
 
@@ -175,6 +182,23 @@ class PolicyTestCase:
         shuffled = list(view.trials)
         random.Random(seed).shuffle(shuffled)
         assert policy.plan(replace(view, trials=tuple(shuffled))) == plan
+
+    @given(view=snapshots(), part=st.floats(0.0, 0.999))
+    @settings(_often, max_examples=30)
+    def test_a_plan_holds_as_long_as_it_says(
+        self, policy: Policy, view: Snapshot, part: float
+    ) -> None:
+        """Until then the orders are the same, but for their words, if nothing but time passes."""
+        plan = policy.plan(view)
+        if plan.holds_until is None or plan.holds_until <= view.now:
+            return
+        end = min(plan.holds_until, view.deadline)
+        again = policy.plan(replace(view, now=view.now + part * (end - view.now)))
+        assert [without_words(o) for o in again.orders.items()] == [
+            without_words(o) for o in plan.orders.items()
+        ]
+        assert (again.start, again.gate_open) == (plan.start, plan.gate_open)
+        assert again.pool_slots == plan.pool_slots
 
     @given(view=snapshots())
     @_often
