@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from benchmarks.measuring import Progress, machine, output_file, write_json
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Cluster, generate, simulate
+from optuna_deadline.simulation.comparison import collect_seldom
 
 TARGET = 50_000.0
 
@@ -21,23 +22,25 @@ class Setting:
     slots: int
     step_seconds: float
     deadline: float  #: in whole trainings on one slot
+    steps: int = 81  #: of a whole training
     startup: float = 5.0
     stop: float = 1.0
 
     def __str__(self) -> str:
-        return f"{self.slots} slots, a step in {self.step_seconds:g} s"
+        return f"{self.slots} slots, {self.steps} steps of {self.step_seconds:g} s"
 
 
 SETTINGS = (
     Setting(8, 10.0, 4.0),
     Setting(64, 1.0, 8.0),
     Setting(64, 0.05, 40.0, startup=0.5, stop=0.1),
+    Setting(64, 0.01, 4.0, steps=2000, startup=0.5, stop=0.1),
 )
 
 
 def measure(policy: str, setting: Setting, seed: int) -> tuple[int, float, float]:
     """Reports, wall seconds and CPU seconds of one study."""
-    workload = generate("power-law", seed, step_seconds=setting.step_seconds)
+    workload = generate("power-law", seed, steps=setting.steps, step_seconds=setting.step_seconds)
     cluster = Cluster(slots=setting.slots, startup=setting.startup, stop=setting.stop)
     chosen = make_policy(policy, {"max_resource": workload.steps})
     wall, cpu = time.perf_counter(), time.process_time()
@@ -60,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = SETTINGS[:1] if given.quick else SETTINGS
     progress, rows = Progress(), []
     try:
-        with ProcessPoolExecutor(given.jobs) as executor:
+        with ProcessPoolExecutor(given.jobs, initializer=collect_seldom) as executor:
             for setting in settings:
                 progress.say(str(setting))
                 studies = [

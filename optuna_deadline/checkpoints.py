@@ -10,15 +10,13 @@ import hashlib
 import os
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from optuna_deadline.crashpoints import crashpoint
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A row of the table: which file, what it holds, and how to know it again."""
 
     number: int  #: of the trial

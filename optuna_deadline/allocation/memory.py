@@ -144,7 +144,7 @@ class MemoryTable(MemoryLeases):
             row_id = self.state.checkpoint_ids = self.state.checkpoint_ids + 1
             value = none_if_nan(new.value)
             if (new.number, new.fence, new.value) != (number, fence, value):
-                new = changed(new, number=number, fence=fence, value=value)
+                new = new._replace(number=number, fence=fence, value=value)
             name = str(new.path)  # paths compare part by part, which takes ten times as long
             rows = study.checkpoints.get(number, ())
             rows = [(row_id, new), *[pair for pair in rows if str(pair[1].path) != name]]

@@ -208,7 +208,7 @@ class MemoryPlans(MemoryReadings):
         return row is not None and row.holder == me and row.fence == pair[1]
 
     def _guard(self, me: str, grant: Grant) -> MemoryStudy:
-        study = self._study
+        study = self.state.studies.get(self.study_id)
         line = None if study is None else study.trials.get(grant.number)
         if study is None or line is None or line.owner != me or line.fence != grant.fence:
             raise LeaseLost(f"Trial {grant.number} no longer belongs to segment {grant.fence}.")

@@ -20,7 +20,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster
-from optuna_deadline.simulation.comparison import Case, Row, run_all, summarise
+from optuna_deadline.simulation.comparison import Case, Row, collect_seldom, run_all, summarise
 from optuna_deadline.simulation.families import FAMILIES
 from optuna_deadline.simulation.sources import choose
 from optuna_deadline.simulation.tables import load_speedups
@@ -93,6 +93,7 @@ def simulate(
         for seed in range(seeds)
         for decides in policies
     ]  # fmt: skip
+    collect_seldom()
     progress = track(
         run_all(cases, jobs),
         f"Simulating {len(cases)} studies",

@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 
 #: Before anything is measured a gang of k is taken to be k ** 0.9 times as fast (our choice:
@@ -38,15 +39,20 @@ class Speedup:
             return 0.0
         if slots == 1:
             return 1.0
-        points = {1: 1.0, **self.measured}
-        if slots in points:
-            return points[slots]
-        below = max(k for k in points if k < slots)
-        above = min((k for k in points if k > slots), default=None)
-        if above is None:
-            return float(points[below] * (slots / below) ** PRIOR_EXPONENT)
+        sizes, speeds = self._points
+        place = bisect_left(sizes, slots)
+        if place == len(sizes):
+            return float(speeds[-1] * (slots / sizes[-1]) ** PRIOR_EXPONENT)
+        if sizes[place] == slots:
+            return speeds[place]
+        below, above = sizes[place - 1], sizes[place]
         share = (slots - below) / (above - below)
-        return points[below] + share * (points[above] - points[below])
+        return speeds[place - 1] + share * (speeds[place] - speeds[place - 1])
+
+    @cached_property
+    def _points(self) -> tuple[list[int], list[float]]:
+        points = sorted({1: 1.0, **self.measured}.items())
+        return [slots for slots, _ in points], [speed for _, speed in points]
 
     def useful(self, limit: int) -> list[int]:
         """Gang sizes up to ``limit`` that gain enough over the next smaller useful one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -54,8 +55,19 @@ def run_all(cases: Sequence[Case], jobs: int = 1) -> Iterator[Outcome]:
     if jobs == 1:
         yield from map(Case.run, cases)
         return
-    with ProcessPoolExecutor(jobs) as executor:
+    with ProcessPoolExecutor(jobs, initializer=collect_seldom) as executor:
         yield from executor.map(Case.run, cases)
+
+
+def collect_seldom() -> None:
+    """Let the garbage collector of a process that only simulates look seldom, and at little.
+
+    What was imported stays, and a study keeps nearly all that it makes until its end: to walk
+    through it time and again is a fifth of the work.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 @dataclass(frozen=True)

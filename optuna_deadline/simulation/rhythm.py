@@ -44,6 +44,8 @@ class Rhythm:
 
     def by(self, instant: float) -> None:
         """Beat at an instant and count from there, unless the next beat comes earlier."""
+        if self._comes <= instant and self._comes <= self._next:
+            return
         self.wake()
         if instant < self._comes:
             self.restart(instant)

@@ -59,6 +59,7 @@ class Segment:
         self._ready = self._saved_at = self.granted + cluster.startup
         self._stands_still = math.inf  # from when on nothing is trained any more
         self._saved = self._from
+        self._unsaid: tuple[float, float] | None = None
         self._step = math.floor(self._from + 1e-9) + 1
         self._timer = world.timeline.at(self._ready, self._train)
         self._crash: Timer | None = None
@@ -80,16 +81,19 @@ class Segment:
         self._timer = self._world.timeline.at(instant, self._report)
 
     def _report(self) -> None:
-        step, value = self._step, self._curve[self._step - 1]
+        world, step = self._world, self._step
+        value, now = self._curve[step - 1], world.timeline.now()
         trained = self._trained()
-        self._world.table.add_report(
+        world.table.add_report(
             self._worker.id, self.grant, step, value, self._trained_before + trained
         )
-        now = self._world.timeline.now()
-        if value > self._best or now - self._saved_at >= self._world.cluster.save_every:
+        if value > self._best or now - self._saved_at >= world.cluster.save_every:
             self._save(float(step), None if math.isnan(value) else value)
-        self._best = max(self._best, value)
-        self._tell(trained, float(step))
+        if value > self._best:
+            self._best = value
+        if self._unsaid is None:
+            world.unsaid.append(self)
+        self._unsaid = trained, float(step)
         self._step += 1
         if step == len(self._curve):
             self._close("complete", "complete", value=value)
@@ -112,7 +116,16 @@ class Segment:
             disk.delete(old)
         self._saved, self._saved_at = position, self._world.timeline.now()
 
+    def say(self) -> None:
+        """Write how far it has come by its last report: once, however many there were.
+
+        As the agent's, its progress is written before anybody reads it, not with each report.
+        """
+        if self._unsaid is not None:
+            self._tell(*self._unsaid)
+
     def _tell(self, trained: float, position: float, horizon: int | None = None) -> None:
+        self._unsaid = None
         self._world.table.set_progress(
             self._worker.id,
             self.grant,
@@ -166,6 +179,7 @@ class Segment:
     def _close(
         self, state: str, ended: str, *, value: float | None = None, failures: int = 0
     ) -> None:
+        self.say()
         self._cancel()
         self._pay()
         self._world.table.release(

@@ -152,6 +152,7 @@ class SimulatedWorker:
         now, planner = self._world.timeline.now(), self._planner
         for worker in self._world.workers.values():
             worker.make_up()
+        self._world.say_all()
         written = len(self._world.table.state.events)
         if planner.tick():
             self._polls.restart(now)
@@ -207,8 +208,8 @@ class SimulatedWorker:
     def _follow(self, orders: Orders) -> None:
         if orders.desired is self._followed:
             return
-        self._followed = orders.desired
-        for line in orders.desired:
+        known, self._followed = self._followed, orders.desired
+        for line in _unlike(known or (), orders.desired):
             if line.owner == self.id:
                 segment = self._segments[line.number]
                 segment.direct(directive_for(line, self.id, segment.grant.size))
@@ -221,6 +222,7 @@ class SimulatedWorker:
 
     def _start(self, lines: list[Desired]) -> None:
         free = self._world.table.free_slots(self.id) if lines else []
+        taken: list[tuple[int, int]] = []
         for line in lines:
             grant = None
             if len(free) >= line.slots:
@@ -229,8 +231,10 @@ class SimulatedWorker:
                 self._followed = None  # somebody holds the slots yet: to be tried again
                 continue
             del free[: line.slots]
-            self._renew(self._world.latest, grant.slots)
+            taken += grant.slots
             self._segments[line.number] = Segment(self._world, self, grant, line)
+        if taken:
+            self._renew(self._world.latest, taken)
 
     def over(self, segment: Segment) -> None:
         """A segment has released its slots."""
@@ -291,3 +295,9 @@ class SimulatedWorker:
         for segment in self._segments.values():
             self._renew(max(last, segment.granted), segment.grant.slots)
         self._renew(last, ())
+
+
+def _unlike(before: tuple[Desired, ...], after: tuple[Desired, ...]) -> list[Desired]:
+    """The lines that are not the very rows of before: most of a plan stays as it was."""
+    known = set(map(id, before))
+    return [line for line in after if id(line) not in known]

@@ -71,10 +71,10 @@ class Workload:
 
     def peak(self, configuration: int) -> float:
         """The best score of one configuration at full training."""
-        return max(
-            (score for score in self.curves[configuration] if not math.isnan(score)),
-            default=-math.inf,
-        )
+        curve = self.curves[configuration]
+        if math.isnan(sum(curve)):
+            curve = tuple([score for score in curve if not math.isnan(score)])
+        return max(curve, default=-math.inf)
 
     @cached_property
     def full_seconds(self) -> float:

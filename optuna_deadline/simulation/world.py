@@ -13,6 +13,13 @@ from optuna_deadline.simulation.timeline import Timeline
 from optuna_deadline.simulation.workload import Workload
 
 
+class Reporter(Protocol):
+    """A segment, as long as its progress is to be written."""
+
+    def say(self) -> None:
+        """Write it."""
+
+
 class Colleague(Protocol):
     """A live worker, as the others see it."""
 
@@ -47,6 +54,7 @@ class World:
     disk: Disk = field(default_factory=Disk)
     bill: Bill = field(default_factory=Bill)
     at_work: set[str] = field(default_factory=set)  #: hosts whose worker has not left
+    unsaid: list[Reporter] = field(default_factory=list)  #: whose progress is not written yet
     workers: dict[str, Colleague] = field(default_factory=dict)  #: the live ones, by their ids
     provider: Provider | None = None  #: brings the nodes, where slots cost money
 
@@ -54,6 +62,12 @@ class World:
     def latest(self) -> float:
         """The study has ended by then: dead hosts are reaped after the deadline too."""
         return self.deadline + 100 * (self.table.ttl + self.table.grace)
+
+    def say_all(self) -> None:
+        """Write the progress of all segments, since somebody will read it."""
+        for segment in self.unsaid:
+            segment.say()
+        self.unsaid.clear()
 
     @classmethod
     def make(cls, workload: Workload, cluster: Cluster, deadline: float, seed: int) -> World:
