@@ -99,12 +99,13 @@ class SnapshotReader:
     def _take_segments(self, rows: list[SegmentRow]) -> set[int]:
         """Returns the trials whose pace was learned anew."""
         costs_changed = False
-        for row in rows:
+        known = self._segments
+        for row in [row for row in rows if known.get(row[:2]) is not row]:
             key = row.number, row.fence
-            before = self._segments.get(key)
-            if before is row or before == row:
+            before = known.get(key)
+            if before == row:
                 continue
-            self._segments[key] = row
+            known[key] = row
             self._done += _slot_seconds(row) - (0.0 if before is None else _slot_seconds(before))
             if before is None or (before.startup, before.stop) != (row.startup, row.stop):
                 costs_changed = True

@@ -52,10 +52,13 @@ class Rhythm:
 
     def rest(self, until: float = math.inf) -> None:
         """After a beat: leave out those before an instant, unless woken."""
-        self._next = at = self._timeline.now() + self._interval
-        while at < until < math.inf:
-            at += self._interval
-        self._beat_at(math.inf if until == math.inf else at)
+        self._next = self._timeline.now() + self._interval
+        if until <= self._next:
+            self._beat_at(self._next)
+        else:
+            self._beat_at(math.inf)
+            if until < math.inf:
+                self._timer = self._timeline.at(until, self.wake)
 
     def wake(self) -> None:
         """Leave out no further beat."""
