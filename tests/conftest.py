@@ -12,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import optuna
 import pytest
+from hypothesis.internal.conjecture import providers
 
 pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
 
@@ -22,7 +23,12 @@ from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer  #
 # judged by the same examples as the last one. HYPOTHESIS_PROFILE=explore draws new ones.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
+_profile = os.environ.get("HYPOTHESIS_PROFILE", "tests")
+hypothesis.settings.load_profile(_profile)
+if _profile == "tests":
+    # Hypothesis tries constants of all modules that happen to be imported: another order of tests
+    # would draw other examples.
+    providers._get_local_constants = lambda: providers._local_constants
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 logging.getLogger("alembic").setLevel(logging.ERROR)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.notices import CHANNEL, concerns
+from optuna_deadline.allocation.notices import channel
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -31,7 +31,7 @@ class Listener(threading.Thread):
     Args:
         engine: The table's engine; the connection is made like its own, outside its pool.
         pool: The pool to hear of.
-        me: The worker; notices for others are passed over.
+        me: The worker; it hears what concerns it, or everybody.
         wake: Called from this thread; must not block.
     """
 
@@ -90,7 +90,8 @@ class Listener(threading.Thread):
         connection: Any = self._engine.dialect.connect(*arguments, **{**limits, **options})
         connection.autocommit = True
         with connection.cursor() as cursor:
-            cursor.execute(f"LISTEN {CHANNEL}")
+            cursor.execute(f"LISTEN {channel(self._pool)}")
+            cursor.execute(f"LISTEN {channel(self._pool, self._me)}")
         return connection
 
     def _listen(self, connection: Any) -> None:
@@ -99,23 +100,22 @@ class Listener(threading.Thread):
         self._wake()  # what was said while nobody listened is lost: look
         while not self._ended.is_set():
             ready, _, _ = select.select([connection.fileno(), self._ending_pipe], [], [])
-            if connection.fileno() in ready and any(
-                concerns(payload, self._pool, self._me) for payload in receive(connection)
-            ):
+            if connection.fileno() in ready and receive(connection):
                 self._wake()
 
 
-def _receive_2(connection: Any) -> list[str]:
+def _receive_2(connection: Any) -> int:
+    """How many notices have come."""
     connection.poll()
-    payloads = [notice.payload for notice in connection.notifies]
+    count = len(connection.notifies)
     connection.notifies.clear()
-    return payloads
+    return count
 
 
-def _receive_3(connection: Any) -> list[str]:
+def _receive_3(connection: Any) -> int:
     # The public generator would not wake for our pipe, nor did it take a timeout before 3.2.
     connection.pgconn.consume_input()
-    payloads = []
-    while (notice := connection.pgconn.notifies()) is not None:
-        payloads.append(notice.extra.decode(errors="replace"))
-    return payloads
+    count = 0
+    while connection.pgconn.notifies() is not None:
+        count += 1
+    return count

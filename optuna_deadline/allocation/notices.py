@@ -6,6 +6,7 @@ renewal or a report: each notifying commit takes a lock on the whole server.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 import sqlalchemy as sa
@@ -13,33 +14,31 @@ import sqlalchemy as sa
 from optuna_deadline.allocation.schema import pool
 from optuna_deadline.allocation.transaction import Transaction
 
-CHANNEL = "optuna_deadline"
-_EVERYBODY = "*"
-_MOST = 4  # workers named in a notice; with more of them everybody looks
+_MOST = 8  #: workers that are named one by one; with more of them everybody looks
+
+
+def channel(pool_name: str, worker: str | None = None) -> str:
+    """Where a worker hears what concerns it, or, without one, what concerns everybody in a pool.
+
+    A channel each, since with hundreds of workers it is the others' useless awakenings that make a
+    hand-over slow. Any name makes a valid one.
+    """
+    named = pool_name if worker is None else f"{pool_name}\0{worker}"
+    return f"optuna_deadline_{hashlib.blake2s(named.encode(), digest_size=12).hexdigest()}"
 
 
 def notify(tx: Transaction, workers: Iterable[str | None] = ()) -> None:
-    """Wake listeners of the pool when this transaction commits: "POOL EPOCH WHOM".
+    """Wake listeners of the pool when this transaction commits; the notice is the pool's epoch.
 
     Args:
         tx: The transaction.
-        workers: Those whom it concerns; everybody where none is named. With hundreds of workers
-            it is the others' useless looks that make a hand-over slow.
+        workers: Those whom it concerns; everybody where none is named.
     """
     if tx.connection.dialect.name != "postgresql":
         return
-    named = sorted({_short(worker) for worker in workers if worker is not None})
-    whom = ",".join(named) if 0 < len(named) <= _MOST else _EVERYBODY
-    payload = pool.c.name + " " + sa.cast(pool.c.epoch, sa.String) + sa.literal(f" {whom}")
-    tx.execute(sa.select(sa.func.pg_notify(CHANNEL, payload)).where(pool.c.name == tx.pool))
-
-
-def concerns(payload: str, pool_name: str, worker: str) -> bool:
-    """Whether a notice is for this worker of this pool."""
-    rest, _, whom = payload.rpartition(" ")
-    mine = whom == _EVERYBODY or _short(worker) in whom.split(",")
-    return mine and rest.rpartition(" ")[0] == pool_name
-
-
-def _short(worker: str) -> str:
-    return worker.replace(",", "").replace(" ", "")[:13]
+    named = sorted({worker for worker in workers if worker is not None})
+    everybody = not 0 < len(named) <= _MOST
+    channels = [channel(tx.pool, worker) for worker in ([None] if everybody else named)]
+    epoch = sa.cast(pool.c.epoch, sa.String)
+    notices = [sa.func.pg_notify(name, epoch) for name in channels]
+    tx.execute(sa.select(*notices).where(pool.c.name == tx.pool))

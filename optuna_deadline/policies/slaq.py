@@ -69,7 +69,8 @@ class Slaq(TimeShared):
         fall = fit.fall(trial.step, steps)
         if not self.normalised:
             return fall
-        largest = fit.fall(trial.reports[0].step, steps)
+        first = next(r.step for r in trial.reports if math.isfinite(r.score))
+        largest = fit.fall(first, steps)
         return fall / largest if largest > 0 else 0.0
 
 

@@ -12,7 +12,7 @@ from sql_world import World
 
 from optuna_deadline.allocation import engine as engines
 from optuna_deadline.allocation.listener import Listener
-from optuna_deadline.allocation.notices import concerns
+from optuna_deadline.allocation.notices import channel
 from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
@@ -125,11 +125,17 @@ def test_sqlite_is_polled(sqlite_url: str) -> None:
     assert not Listener.works_on(engines.connect(sqlite_url))
 
 
-def test_a_notice_names_its_pool_and_whom_it_concerns() -> None:
-    assert concerns("my pool 12 *", "my pool", "a")
-    assert concerns("my pool 12 a,b", "my pool", "a")
-    assert not concerns("my pool 12 b", "my pool", "a")
-    assert not concerns("my pool 12 *", "my", "a")
+def test_every_pool_and_every_worker_has_a_channel_of_its_own() -> None:
+    pairs = [
+        ("my pool", None),
+        ("my pool", "a"),
+        ("my pool", "b"),
+        ("my", None),
+        ("it's; my", "a"),
+    ]
+    names = [channel(pool, worker) for pool, worker in pairs]
+    assert len(set(names)) == len(pairs)
+    assert all(name.isidentifier() and name.islower() and len(name) < 64 for name in names)
 
 
 def test_a_plan_for_others_is_passed_over(world: World, listening: Heard) -> None:
