@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forking import start_server
 
 from benchmarks.chaos import checker
 from benchmarks.chaos.checker import Ending, Entry
@@ -20,6 +21,7 @@ from benchmarks.chaos.usage import UsageLog, Use, read_uses
     "database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
 )
 def test_the_table_keeps_its_promise_under_every_fault(database: str, tmp_path: Path) -> None:
+    start_server()  # with what later tests need too: there is one for all
     verdict = run(15.0, database, seed=1, folder=tmp_path / "chaos")
     assert verdict.good, verdict
     assert verdict.faults > 10 and verdict.tenures > 10

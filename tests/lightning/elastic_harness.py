@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from forking import CONTEXT, preload
+
 LEFT = 85
-CONTEXT = mp.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "lightning.pytorch", "optuna"])
+preload("torch", "lightning.pytorch", "optuna")
 
 
 @dataclass

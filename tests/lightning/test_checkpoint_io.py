@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from elastic_harness import CONTEXT
+from forking import CONTEXT
 from optuna_deadline_lightning import AtomicCheckpointIO
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import optuna
 import pytest
-from forked import Job, WorkerProcess, start_server
+from forked import Job, WorkerProcess
+from forking import start_server
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -20,31 +19,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import optuna
+from forking import CONTEXT, preload
 
 from optuna_deadline import crashpoints
 from optuna_deadline.cli.app import in_one_sentence, set_up_logging
 from optuna_deadline.elastic import ElasticWorker, agree
 
-#: What a worker imports, most of it late, by the time it trains.
-_PRELOAD = [
+_OBJECTIVES = Path(__file__).with_name("objectives.py")
+_DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
+_reading = threading.Lock()  # an exit code comes once, and starting a process looks for others'
+
+# What a worker imports, most of it late, by the time it trains.
+preload(
     "optuna_deadline.cli.app", "optuna_deadline.elastic", "optuna_deadline.workers.zygote",
     "optuna.storages._rdb.storage", "sqlalchemy.orm", "sqlalchemy.dialects.postgresql.psycopg2",
     "alembic.command", "alembic.config", "alembic.script", "psycopg2.extras", "rich.logging",
-]  # fmt: skip
-_OBJECTIVES = Path(__file__).with_name("objectives.py")
-_DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
-
-_server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(_PRELOAD)
-_reading = threading.Lock()  # an exit code comes once, and starting a process looks for others'
-
-
-def start_server() -> None:
-    """Have the server ready, its imports done, before a test's own time begins."""
-    first = _server.Process(target=int, daemon=True)
-    with _reading:
-        first.start()
-    first.join()
+)  # fmt: skip
 
 
 class Job(NamedTuple):
@@ -72,7 +62,7 @@ class WorkerProcess:
     """
 
     def __init__(self, job: Job, log: Path, **environment: str) -> None:
-        self._process = _server.Process(
+        self._process = CONTEXT.Process(
             target=_work, args=(job, log, {**os.environ, **environment}), daemon=True
         )
         with _reading:

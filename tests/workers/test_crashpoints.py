@@ -13,7 +13,8 @@ from pathlib import Path
 
 import optuna
 import pytest
-from forked import Job, WorkerProcess, start_server
+from forked import Job, WorkerProcess
+from forking import start_server
 from optuna.trial import TrialState
 from tables import end_within, table_of, wait_until
 
