@@ -34,12 +34,13 @@ def elastic(trial: Any, seconds: float = 0.08, last: int = LAST) -> float:
 
 
 def noted(trial: Any) -> float:
-    """Elastic, and writes down every step that is made."""
-    report = trial.report
+    """Elastic, and writes down every step that is made, once however many ranks make it."""
+    report, first = trial.report, optuna_deadline.segment(trial).rank == 0
 
     def write_and_report(value: float, step: int) -> None:
-        with (Path(os.environ["RANK_LOG"])).open("a") as file:
-            file.write(f"{trial.number} {step}\n")
+        if first:
+            with (Path(os.environ["RANK_LOG"])).open("a") as file:
+                file.write(f"{trial.number} {step}\n")
         report(value, step)
 
     trial.report = write_and_report
