@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from optuna_deadline.policies.plan import Order, Pause, Plan, Retire
+from optuna_deadline.policies.plan import Order, Pause, Plan
 from optuna_deadline.policies.resources import Resources
 from optuna_deadline.policies.rungs import Rung, first_report
-from optuna_deadline.policies.single import Claim, alive, one_slot_each, running_first
+from optuna_deadline.policies.single import Claim, one_slot_each, stop_the_beaten
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
 
@@ -30,21 +30,15 @@ class Asha(Resources):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Give up who has just come to a rung below its cut; everybody else goes on."""
         rungs = self.overview(snapshot.trials).rungs
-        orders: dict[int, Order] = {}
-        claims = []
-        for trial in running_first(alive(snapshot)):
+
+        def beaten(trial: TrialView) -> str | None:
             rung = rung_just_reached(trial, rungs)
-            if rung is not None and not rung.passed(trial.number):
-                orders[trial.number] = Retire(f"below the cut of rung {rung.milestone}")
-            else:
-                claims.append(Claim(trial, "not below the cut of any rung"))
-        return one_slot_each(
-            snapshot,
-            claims,
-            orders,
-            newcomers=self.newcomers(snapshot),
-            holds_until=snapshot.deadline,
-        )
+            if rung is None or rung.passed(trial.number):
+                return None
+            return f"below the cut of rung {rung.milestone}"
+
+        words = "not below the cut of any rung"
+        return stop_the_beaten(snapshot, beaten, words, self.newcomers(snapshot))
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,15 @@ from itertools import accumulate, takewhile
 from operator import attrgetter
 from statistics import median
 
-from optuna_deadline.policies.plan import Order, Pause, Plan, Retire
+from optuna_deadline.policies.plan import Order, Pause, Plan
 from optuna_deadline.policies.resources import Resources
-from optuna_deadline.policies.single import Claim, alive, one_slot_each, running_first
+from optuna_deadline.policies.single import (
+    Claim,
+    alive,
+    one_slot_each,
+    running_first,
+    stop_the_beaten,
+)
 from optuna_deadline.policies.snapshot import WORST, Report, Snapshot, TrialView
 
 #: As many others must have come as far before a median means anything (our choice).
@@ -31,21 +37,15 @@ class Median(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Give up who is below the median; everybody else goes on."""
-        orders: dict[int, Order] = {}
-        claims = []
         averages = _Averages([trial for trial in snapshot.trials if trial.state != "failed"])
-        for trial in running_first(alive(snapshot)):
-            if self._below(trial, averages):
-                orders[trial.number] = Retire(f"below the median of the others at {trial.step}")
-            else:
-                claims.append(Claim(trial, "not below the median of the others"))
-        return one_slot_each(
-            snapshot,
-            claims,
-            orders,
-            newcomers=self.newcomers(snapshot),
-            holds_until=snapshot.deadline,
-        )
+
+        def beaten(trial: TrialView) -> str | None:
+            if not self._below(trial, averages):
+                return None
+            return f"below the median of the others at {trial.step}"
+
+        words = "not below the median of the others"
+        return stop_the_beaten(snapshot, beaten, words, self.newcomers(snapshot))
 
     def _below(self, trial: TrialView, averages: _Averages) -> bool:
         if not trial.reports or trial.step < self.min_resource:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from optuna_deadline.policies.plan import Order, Pause, Plan, Run
+from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
 
@@ -55,6 +55,31 @@ def one_slot_each(
         gate_open=gate_open,
         holds_until=holds_until,
     )
+
+
+def stop_the_beaten(
+    snapshot: Snapshot,
+    beaten: Callable[[TrialView], str | None],
+    words: str,
+    newcomers: int | None,
+) -> Plan:
+    """Give up the trials that are beaten; everybody else goes on, whatever the time.
+
+    Args:
+        snapshot: The study.
+        beaten: Why a trial is given up, None where it is not.
+        words: Why the others go on.
+        newcomers: New trials at most; None for as many as there is room for.
+    """
+    orders: dict[int, Order] = {}
+    claims = []
+    for trial in running_first(alive(snapshot)):
+        if (why := beaten(trial)) is not None:
+            orders[trial.number] = Retire(why)
+        else:
+            claims.append(Claim(trial, words))
+    end = snapshot.deadline
+    return one_slot_each(snapshot, claims, orders, newcomers=newcomers, holds_until=end)
 
 
 def running_first(trials: Sequence[TrialView]) -> list[TrialView]:
