@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.schema import pool
 from optuna_deadline.allocation.transaction import Transaction
 
 _MOST = 8  #: workers that are named one by one; with more of them everybody looks
@@ -20,15 +19,15 @@ _MOST = 8  #: workers that are named one by one; with more of them everybody loo
 def channel(pool_name: str, worker: str | None = None) -> str:
     """Where a worker hears what concerns it, or, without one, what concerns everybody in a pool.
 
-    A channel each, since with hundreds of workers it is the others' useless awakenings that make a
-    hand-over slow. Any name makes a valid one.
+    A channel each, so that a notice needs no words and wakes nobody else. Any name makes a valid
+    one.
     """
     named = pool_name if worker is None else f"{pool_name}\0{worker}"
     return f"optuna_deadline_{hashlib.blake2s(named.encode(), digest_size=12).hexdigest()}"
 
 
 def notify(tx: Transaction, workers: Iterable[str | None] = ()) -> None:
-    """Wake listeners of the pool when this transaction commits; the notice is the pool's epoch.
+    """Wake listeners of the pool when this transaction commits.
 
     Args:
         tx: The transaction.
@@ -39,6 +38,4 @@ def notify(tx: Transaction, workers: Iterable[str | None] = ()) -> None:
     named = sorted({worker for worker in workers if worker is not None})
     everybody = not 0 < len(named) <= _MOST
     channels = [channel(tx.pool, worker) for worker in ([None] if everybody else named)]
-    epoch = sa.cast(pool.c.epoch, sa.String)
-    notices = [sa.func.pg_notify(name, epoch) for name in channels]
-    tx.execute(sa.select(*notices).where(pool.c.name == tx.pool))
+    tx.execute(sa.select(*[sa.func.pg_notify(name, "") for name in channels]))
