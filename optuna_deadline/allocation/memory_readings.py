@@ -189,18 +189,26 @@ class MemoryReadings:
 
     def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
         """The audit from a row id on, of some kinds or of all."""
-        mine = (self.pool, self.study_id)
+        return self._said(self.study_id, after, kinds)
+
+    def pool_events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
+        """The audit of all studies of the pool from a row id on, of some kinds or of all."""
+        return self._said(None, after, kinds)
+
+    def _said(self, study_id: int | None, after: int, kinds: Sequence[str] | None) -> list[Event]:
         with self._lock:
             found: list[Event] = []
             said = self.state.events
             for place in range(max(0, after), len(said)):
-                line = said[place]
-                if line[:2] == mine and (kinds is None or line[3] in kinds):
-                    _, _, at, kind, number, slot, fence, term, worker, items = line
-                    detail = dict(items)
+                pool, study, at, kind, number, slot, fence, term, worker, items = said[place]
+                mine = pool == self.pool and study_id in (None, study)
+                if mine and (kinds is None or kind in kinds):
                     found.append(
-                        Event(place + 1, at, kind, number, slot, fence, term, worker, detail)
-                    )
+                        Event(
+                            place + 1, at, kind, number, slot, fence, term, worker, dict(items),
+                            study,
+                        )
+                    )  # fmt: skip
                     if len(found) == _EVENTS:
                         break
             return found

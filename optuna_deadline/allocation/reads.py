@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -25,6 +26,7 @@ from optuna_deadline.allocation.schema import (
     report,
     segment,
     study,
+    tenant,
     trial,
 )
 from optuna_deadline.allocation.transaction import Transaction
@@ -113,6 +115,12 @@ def orders(
 def pools(connection: sa.Connection) -> list[str]:
     """The names of all pools."""
     return list(connection.execute(sa.select(pool.c.name).order_by(pool.c.name)).scalars())
+
+
+def pools_of(connection: sa.Connection, study_id: int) -> list[str]:
+    """The names of the pools that a study has joined, the last one first."""
+    query = sa.select(tenant.c.pool).where(tenant.c.study_id == study_id)
+    return list(connection.execute(query.order_by(tenant.c.joined.desc())).scalars())
 
 
 def trials(tx: Transaction) -> list[Desired]:
@@ -209,24 +217,41 @@ def trained_before(tx: Transaction, number: int, fence: int) -> float:
 def events(
     tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = 10_000
 ) -> list[Event]:
-    """The audit from a row id on, of some kinds or of all."""
+    """The study's audit from a row id on, of some kinds or of all."""
     query = sa.select(event).where(
         event.c.study_id == tx.study_id, event.c.pool == tx.pool, event.c.id > after
     )
     if kinds is not None:
         query = query.where(event.c.kind.in_(kinds))
-    rows = tx.rows(query.order_by(event.c.id).limit(limit))
-    return [
-        Event(
-            row.id,
-            row.at,
-            row.kind,
-            row.number,
-            row.slot,
-            row.fence,
-            row.term,
-            row.worker,
-            json.loads(row.detail or "{}"),
-        )
-        for row in rows
-    ]
+    return [_event(row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]
+
+
+def pool_events(
+    tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = 10_000
+) -> list[Event]:
+    """The audit of all studies of the pool from a row id on, of some kinds or of all."""
+    query = sa.select(event).where(event.c.pool == tx.pool, event.c.id > after)
+    if kinds is not None:
+        query = query.where(event.c.kind.in_(kinds))
+    return [_event(row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]
+
+
+def newest_event(tx: Transaction) -> int:
+    """The row id of the pool's newest event, 0 where there is none."""
+    newest = sa.select(sa.func.max(event.c.id)).where(event.c.pool == tx.pool)
+    return int(tx.execute(newest).scalar() or 0)
+
+
+def _event(row: sa.Row[Any]) -> Event:
+    return Event(
+        row.id,
+        row.at,
+        row.kind,
+        row.number,
+        row.slot,
+        row.fence,
+        row.term,
+        row.worker,
+        json.loads(row.detail or "{}"),
+        row.study_id,
+    )

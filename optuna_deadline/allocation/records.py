@@ -185,3 +185,4 @@ class Event:
     term: int | None
     worker: str | None
     detail: dict[str, object]
+    study_id: int | None = None

@@ -298,5 +298,10 @@ class AllocationTable:
         with self._tx.reading() as tx:
             return reads.events(tx, after, kinds)
 
+    def pool_events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
+        """The audit of all studies of the pool from a row id on, of some kinds or of all."""
+        with self._tx.reading() as tx:
+            return reads.pool_events(tx, after, kinds)
+
 
 _promises: type[AllocationStore] = AllocationTable  # checked by mypy

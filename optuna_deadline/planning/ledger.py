@@ -8,7 +8,8 @@ nobody's bill: its ranks were killed when their trust ran out, and only the leas
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Iterator
 
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.allocation.store import AllocationStore
@@ -80,14 +81,30 @@ def bill_of(events: Collection[Event], terms: Money) -> Bill:
         events: Those of :data:`KINDS`, in any order.
         terms: What a node costs.
     """
-    ordered = sorted(events, key=lambda event: (event.at, event.id))
+    return deque(bills(events, terms), maxlen=1)[0][1]
+
+
+def bills(events: Collection[Event], terms: Money) -> Iterator[tuple[float, Bill]]:
+    """The bill as it stands before each of its changes, with that instant, and at last for good.
+
+    It is one object, which changes when the next one is asked for.
+
+    Args:
+        events: Those of :data:`KINDS`, in any order; others are passed over.
+        terms: What a node costs.
+    """
+    ordered = sorted(
+        (event for event in events if event.kind in KINDS), key=lambda event: (event.at, event.id)
+    )
     reaped = {(event.slot, (event.fence or 0) - 1) for event in ordered if event.kind == "reap"}
     bill, wanted, until, held = Bill(terms), 0, math.inf, set[int | None]()
     for event in ordered:
         if event.at > until:  # nothing is paid for beyond the end of the money but what is held
+            yield until, bill
             wanted = 0
             bill.resize(terms.nodes(len(held)), until)
             until = math.inf
+        yield event.at, bill
         if event.kind == "pool":
             wanted, until = int(str(event.detail["slots"])), float(str(event.detail["until"]))
         elif event.kind == "settle":
@@ -98,4 +115,4 @@ def bill_of(events: Collection[Event], terms: Money) -> Bill:
         else:
             held.discard(event.slot)
         bill.resize(terms.nodes(max(wanted, len(held))), event.at)
-    return bill
+    yield math.inf, bill

@@ -70,6 +70,19 @@ class SharingSuite:
         assert new is not None and new.slots[0][1] == grant.slots[0][1] + 2
         assert_legal([*one.events(), *two.events()])
 
+    def test_the_pools_audit_has_every_study(self, world: AllocationWorld) -> None:
+        slots = world.join("a", cpus=1, study="one")
+        world.join("b", cpus=1, study="two")
+        one, two = world.table(study="one"), world.table(study="two")
+        _lend(world, slots[0], two.study_id)
+        said = one.pool_events(kinds=("register", "lend"))
+        assert said == two.pool_events(kinds=("register", "lend"))
+        assert [(event.kind, event.study_id) for event in said] == [
+            ("register", one.study_id), ("register", two.study_id), ("lend", two.study_id),
+        ]  # fmt: skip
+        assert one.pool_events(said[-1].id, ("lend",)) == []
+        assert all(event.study_id == one.study_id for event in one.events())
+
     def test_a_slot_outlives_the_worker_that_brought_it(self, world: AllocationWorld) -> None:
         """Another study's worker of the host still offers it; what it held is reaped first."""
         slots = world.join("a", cpus=1, study="one")

@@ -1,0 +1,112 @@
+"""A study's history as frozen values: what figures, notes and the live page are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna_deadline.allocation.records import (
+    Desired,
+    Event,
+    ReportRow,
+    SegmentRow,
+    Slot,
+    Worker,
+)
+from optuna_deadline.budgets import Budget
+
+
+@dataclass(frozen=True)
+class History:
+    """A study at one moment, with all that led there. Instants are the database's seconds."""
+
+    name: str
+    study_id: int
+    maximize: bool
+    started: float
+    deadline: float
+    now: float
+    settled: float | None = None  #: when it was closed
+    trials: tuple[Desired, ...] = ()
+    segments: tuple[SegmentRow, ...] = ()
+    reports: tuple[ReportRow, ...] = ()
+    events: tuple[Event, ...] = ()  #: the study's own, oldest first
+    pool_events: tuple[Event, ...] = ()  #: who brought and left slots, and to whom they were lent
+    slots: tuple[Slot, ...] = ()  #: of the pool
+    workers: tuple[Worker, ...] = ()  #: of the pool, the live ones
+    budget: Budget | None = None
+    policy: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def end(self) -> float:
+        """Until when there is something to tell: now, or when the study was closed."""
+        return self.now if self.settled is None else min(self.now, self.settled)
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the deadline; below zero once it is over."""
+        return self.deadline - self.now
+
+
+@dataclass(frozen=True)
+class Hold:
+    """One slot in one trial's hands. Of one slot no two ever overlap."""
+
+    slot: int
+    number: int
+    start: float
+    end: float | None  #: None while it lasts
+    study_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Spell:
+    """One segment as a person sees it: a trial on its slots, and why from and until when."""
+
+    number: int
+    fence: int
+    slots: tuple[int, ...]
+    worker: str | None
+    start: float
+    end: float | None  #: None while it trains
+    why: str  #: the plan's reason when it began
+    ended: str = ""  #: pause, resize, deadline, lost, ...
+    why_ended: str = ""  #: the plan's reason for that
+
+    def until(self, now: float) -> float:
+        """Its end, or now."""
+        return now if self.end is None else self.end
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A trial without a slot that can still be trained."""
+
+    start: float
+    end: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Life:
+    """One trial from its opening to its end."""
+
+    number: int
+    opened: float
+    state: str  #: ready, running, paused, retired, failed, complete
+    spells: tuple[Spell, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    ended: float | None = None
+    why: str = ""  #: why it is in this state, in the planner's words
+
+    @property
+    def slots(self) -> int:
+        """Slots that it holds now."""
+        last = self.spells[-1] if self.spells else None
+        return len(last.slots) if last is not None and last.end is None else 0
+
+    def slot_seconds(self, now: float) -> float:
+        """Seconds times slots that it held so far."""
+        return sum(len(spell.slots) * (spell.until(now) - spell.start) for spell in self.spells)

@@ -1,0 +1,192 @@
+"""Step functions of time: slots in use, slots on hand, the best value, money spent. All pure."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from optuna_deadline.allocation.records import Event, ReportRow
+from optuna_deadline.history.records import History, Hold
+from optuna_deadline.planning.ledger import bills, terms_of
+
+Steps = list[tuple[float, float]]  # (from when on, how much)
+
+
+class Best(NamedTuple):
+    """A report that no earlier one matched."""
+
+    at: float
+    value: float
+    number: int
+    step: int
+
+
+def in_use(held: Iterable[Hold]) -> Steps:
+    """How many slots are held, from each change on."""
+    changes: list[tuple[float, int]] = []
+    for hold in held:
+        changes.append((hold.start, 1))
+        if hold.end is not None:
+            changes.append((hold.end, -1))
+    return _accumulate(changes)
+
+
+def _accumulate(changes: list[tuple[float, int]]) -> Steps:
+    steps: Steps = []
+    level = 0
+    for at, change in sorted(changes):
+        level += change
+        if steps and steps[-1][0] == at:
+            steps[-1] = (at, float(level))
+        else:
+            steps.append((at, float(level)))
+    return steps
+
+
+def moving(history: History) -> Steps:
+    """How many of the slots held were starting or stopping, from each change on.
+
+    What a segment that trains now takes to start is known from its first step on; until then all
+    of it is starting.
+    """
+    changes: list[tuple[float, int]] = []
+    for row in history.segments:
+        end = history.end if row.ended is None else row.ended
+        begun = row.granted + row.startup if row.startup is not None else end
+        changes += [(row.granted, row.slots), (min(begun, end), -row.slots)]
+        if row.stop and begun < end:
+            changes += [(max(begun, end - row.stop), row.slots), (end, -row.slots)]
+    return _accumulate(changes)
+
+
+def sampled(series: Sequence[Steps], start: float, end: float, most: int) -> list[float]:
+    """The instants of all changes between two; as many evenly spaced ones where they are more."""
+    found = {start, *(at for steps in series for at, _ in steps if start < at < end)}
+    if end <= start:
+        return []
+    if len(found) <= most:
+        return sorted(found)
+    return [start + (end - start) * place / most for place in range(most)]
+
+
+def area(steps: Steps, start: float, end: float) -> float:
+    """The integral of a step function, which is 0 before its first step."""
+    total = 0.0
+    for place, (at, level) in enumerate(steps):
+        until = steps[place + 1][0] if place + 1 < len(steps) else end
+        total += level * max(0.0, min(until, end) - max(at, start))
+    return total
+
+
+def totals(steps: Steps, instants: Sequence[float]) -> list[float]:
+    """The integral of a step function from the first of rising instants to each of them."""
+    found: list[float] = []
+    total, place, now = 0.0, 0, instants[0] if instants else 0.0
+    height = 0.0
+    for instant in instants:
+        while place < len(steps) and steps[place][0] <= instant:
+            at, level_ = steps[place]
+            if at > now:
+                total += height * (at - now)
+                now = at
+            height = level_
+            place += 1
+        total += height * (instant - now)
+        now = instant
+        found.append(total)
+    return found
+
+
+def level(steps: Steps, at: float) -> float:
+    """The value of a step function at an instant."""
+    return next((value for since, value in reversed(steps) if since <= at), 0.0)
+
+
+def on_hand(history: History) -> Steps:
+    """How many slots the study could use: lent to it, offered by a live worker of its, paid for.
+
+    A worker that died in silence is counted until the last thing it did.
+    """
+    ids = {(slot.host, slot.device): slot.id for slot in history.slots}
+    lent: dict[int, int] = {}
+    offered: dict[str, set[int]] = {}
+    paid, priced = 0, history.budget is not None
+    live = {worker.id for worker in history.workers}
+    seen = _last_seen(history)
+    steps: Steps = []
+    for event in _merged(history, {w: at for w, at in seen.items() if w not in live}):
+        if event.kind == "register":
+            for slot in _numbers(event.detail.get("lent")):
+                lent[slot] = event.study_id or 0
+            if event.study_id == history.study_id and event.worker is not None:
+                names = [(event.detail.get("host"), name) for name in _list(event, "devices")]
+                offered[event.worker] = {ids[key] for key in names if key in ids}
+        elif event.kind == "lend" and event.slot is not None:
+            lent[event.slot] = event.study_id or 0
+        elif event.kind in ("leave", "gone"):
+            offered.pop(event.worker or "", None)
+        elif event.kind == "pool" and event.study_id == history.study_id:
+            paid = int(str(event.detail["slots"]))
+        mine = set().union(*offered.values()) if offered else set()
+        usable = sum(lent.get(slot) == history.study_id for slot in mine)
+        now = float(min(usable, paid) if priced else usable)
+        if not steps or steps[-1][1] != now:
+            if steps and steps[-1][0] == event.at:
+                steps.pop()
+            steps.append((event.at, now))
+    return steps
+
+
+def _list(event: Event, name: str) -> list[object]:
+    found = event.detail.get(name)
+    return list(found) if isinstance(found, (list, tuple)) else []
+
+
+def _numbers(found: object) -> list[int]:
+    return [int(one) for one in found] if isinstance(found, (list, tuple)) else []
+
+
+def _last_seen(history: History) -> dict[str, float]:
+    seen: dict[str, float] = {}
+    for event in (*history.pool_events, *history.events):
+        if event.worker is not None:
+            seen[event.worker] = max(seen.get(event.worker, -math.inf), event.at)
+    return seen
+
+
+def _merged(history: History, gone: dict[str, float]) -> Iterator[Event]:
+    paid = [event for event in history.events if event.kind == "pool"]
+    ends = [
+        Event(1 << 62, at, "gone", None, None, None, None, worker, {})
+        for worker, at in gone.items()
+    ]
+    yield from sorted([*history.pool_events, *paid, *ends], key=lambda e: (e.at, e.id))
+
+
+def best_so_far(reports: Sequence[ReportRow], maximize: bool) -> list[Best]:
+    """Each report that was better than all before it; NaN and infinities never are."""
+    sign = 1.0 if maximize else -1.0
+    found: list[Best] = []
+    for row in sorted(reports, key=lambda row: (row.at, row.id)):
+        better = not found or sign * row.value > sign * found[-1].value
+        if math.isfinite(row.value) and better:
+            found.append(Best(row.at, row.value, row.number, row.step))
+    return found
+
+
+def spent(history: History, points: int = 120) -> Steps:
+    """The bill at evenly spaced instants and at each change; nothing where slots cost nothing."""
+    if history.budget is None:
+        return []
+    begin, end = history.started, history.end
+    grid = deque(begin + (end - begin) * i / points for i in range(points + 1))
+    steps: Steps = []
+    for until, bill in bills(history.events, terms_of(history.budget)):
+        while grid and grid[0] <= min(until, end):
+            at = grid.popleft()
+            steps.append((at, bill.spent(at)))
+        if until <= end:
+            steps.append((until, bill.spent(until)))
+    return steps

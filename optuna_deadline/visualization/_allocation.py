@@ -1,0 +1,225 @@
+"""Who held how many slots, from when to when, and why."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from optuna.study import Study
+
+from optuna_deadline.history.reading import read_history
+from optuna_deadline.history.records import History, Life, Spell
+from optuna_deadline.history.series import area, in_use, on_hand
+from optuna_deadline.history.spells import holds, lives
+from optuna_deadline.history.words import count, percent, roughly, until_deadline
+from optuna_deadline.visualization import _plotly
+from optuna_deadline.visualization._chart import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    YELLOW,
+    Axis,
+    Bar,
+    Bars,
+    Chart,
+    Points,
+    Symbol,
+)
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_BY_SIZE = (SKY, BLUE, ORANGE, VERMILLION, PURPLE, YELLOW, "#000000")
+_ENDS: dict[str, tuple[str, str, Symbol]] = {
+    "complete": ("complete", GREEN, "star"),
+    "retired": ("given up (pruned)", "#444444", "x"),
+    "failed": ("failed", VERMILLION, "diamond"),
+}
+
+
+def plot_allocation(
+    study: Study, n_recent_trials: int | None = None, *, table: str | None = None
+) -> go.Figure:
+    """Plot which trial held how many slots when, with pauses, resizes and their reasons.
+
+    Each row is a trial; a bar is a segment, coloured by its number of slots; a thin grey bar is a
+    pause. Reasons show where the pointer rests.
+
+    Args:
+        study: A study with a deadline, in training or ended.
+        n_recent_trials: Show the newest trials alone; None shows all.
+        table: The database of the allocation table, where the study's storage is not SQL.
+
+    Returns:
+        A :class:`plotly.graph_objects.Figure`.
+
+    Raises:
+        DeadlineError: The study has no deadline.
+        ImportError: Plotly is not installed.
+        ValueError: ``n_recent_trials`` is not positive.
+    """
+    check_number(n_recent_trials)
+    _plotly.check_available()
+    return _plotly.figure_of(chart_allocation(read_history(study, table), n_recent_trials))
+
+
+def check_number(n_recent_trials: int | None) -> None:
+    """Refuse a number of trials that shows none, as Optuna does.
+
+    Raises:
+        ValueError: It is not positive.
+    """
+    if n_recent_trials is not None and n_recent_trials <= 0:
+        raise ValueError("n_recent_trials must be a positive integer or None.")
+
+
+def chart_allocation(
+    history: History, n_recent_trials: int | None = None, n_recent_spells: int | None = None
+) -> Chart:
+    """The chart of :func:`plot_allocation`.
+
+    Args:
+        history: The study's history.
+        n_recent_trials: See there.
+        n_recent_spells: Leave out segments older than the newest so many, for the figure's size.
+    """
+    everything = lives(history.events)
+    shown = everything if n_recent_trials is None else everything[-n_recent_trials:]
+    spells = sorted((s for life in shown for s in life.spells), key=lambda s: s.start)
+    since: float | None = None
+    if n_recent_spells is not None and len(spells) > n_recent_spells:
+        spells = spells[-n_recent_spells:]
+        since = spells[0].start
+    axis = Axis(history, since=since)
+    parts = [*_pauses(history, shown, axis, since), *_segments(history, spells, axis)]
+    return Chart(
+        title="Allocation",
+        verdict=_verdict(history, everything, len(shown), since is not None),
+        x_title=axis.title,
+        y_title="Trial",
+        parts=(*parts, *_ends(shown, axis, since)),
+        marks=axis.marks,
+        x_range=axis.range,
+        whole_rows=True,
+    )
+
+
+def _verdict(history: History, everything: Sequence[Life], shown: int, cut: bool) -> str:
+    if not any(life.spells for life in everything):
+        left = until_deadline(history.time_left, history.settled is not None)
+        return f"no trial has been given a slot yet; {left}"
+    words = [usage(history), until_deadline(history.time_left, history.settled is not None)]
+    if shown < len(everything):
+        words.append(f"the newest {shown} of {len(everything)} trials")
+    if cut:
+        words.append("the newest segments alone")
+    return "; ".join(words)
+
+
+def usage(history: History) -> str:
+    """How much of its slots the study has used."""
+    hand, used = on_hand(history), in_use(holds(history.events))
+    begin = hand[0][0] if hand else history.started
+    had, held = area(hand, begin, history.end), area(used, begin, history.end)
+    most = int(max((level for _, level in hand), default=0))
+    if history.settled is None:
+        busy, there = int(used[-1][1]) if used else 0, int(hand[-1][1]) if hand else 0
+        now = f"{busy} of {count(there, 'slot')} busy now, "
+    else:
+        now = f"{count(most, 'slot')} at most, "
+    return f"{now}{percent(min(held, had), had)} of their time used"
+
+
+def _size_name(low: int, high: int) -> str:
+    return count(low, "slot") if low == high else f"{low} to {high} slots"
+
+
+def _sizes(found: set[int]) -> list[tuple[int, int]]:
+    """The sizes of gangs; ranges between powers of two where they are too many for colours."""
+    if len(found) <= len(_BY_SIZE):
+        return [(size, size) for size in sorted(found)]
+    ranges = [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, max(33, *found))]
+    return [(low, high) for low, high in ranges if any(low <= size <= high for size in found)]
+
+
+def _segments(history: History, spells: Sequence[Spell], axis: Axis) -> list[Bars]:
+    devices = {slot.id: (slot.host, slot.device) for slot in history.slots}
+    sizes = _sizes({len(spell.slots) for spell in spells if spell.slots})
+    parts = []
+    for (low, high), colour in zip(sizes, _BY_SIZE, strict=False):
+        bars = tuple(
+            Bar(
+                spell.number,
+                axis(spell.start),
+                max(axis.length(spell.until(history.end) - spell.start), 0.001),
+                _text(history, spell, devices),
+            )
+            for spell in spells
+            if low <= len(spell.slots) <= high
+        )
+        parts.append(Bars(_size_name(low, high), colour, bars))
+    return parts
+
+
+def _text(history: History, spell: Spell, devices: dict[int, tuple[str, str]]) -> str:
+    places: dict[str, list[str]] = defaultdict(list)
+    for slot in spell.slots:
+        host, device = devices.get(slot, ("?", f"slot {slot}"))
+        places[host].append(device)
+    where = "; ".join(f"{', '.join(names)} on {host}" for host, names in places.items())
+    length = spell.until(history.end) - spell.start
+    lines = [
+        f"trial {spell.number}: {count(len(spell.slots), 'slot')} for {roughly(length)}",
+        where,
+        f"began: {spell.why}",
+    ]
+    if spell.end is not None:
+        reason = spell.why_ended
+        more = f", {reason}" if reason and reason not in (spell.why, spell.ended) else ""
+        lines.append(f"ended: {spell.ended}{more}")
+    return "\n".join(line for line in lines if line)
+
+
+def _pauses(
+    history: History, shown: Sequence[Life], axis: Axis, since: float | None
+) -> list[Bars]:
+    bars = tuple(
+        Bar(
+            life.number,
+            axis(max(wait.start, since or wait.start)),
+            axis.length(end - max(wait.start, since or wait.start)),
+            f"trial {life.number} paused for {roughly(end - wait.start)}\n{wait.why}",
+        )
+        for life in shown
+        for wait in life.waits
+        if (end := history.end if wait.end is None else wait.end) > (since or wait.start)
+    )
+    return [Bars("paused", GREY, bars, height=0.15)] if bars else []
+
+
+def _ends(shown: Sequence[Life], axis: Axis, since: float | None) -> list[Points]:
+    parts = []
+    for state, (name, colour, symbol) in _ENDS.items():
+        ended = [
+            life
+            for life in shown
+            if life.state == state and life.ended is not None and life.ended >= (since or 0.0)
+        ]
+        if ended:
+            parts.append(
+                Points(
+                    name,
+                    colour,
+                    tuple(axis(life.ended or 0.0) for life in ended),
+                    tuple(float(life.number) for life in ended),
+                    symbol,
+                    tuple(f"trial {life.number} {name}: {life.why}" for life in ended),
+                    size=13.0 if state == "complete" else 7.0,
+                )
+            )
+    return parts

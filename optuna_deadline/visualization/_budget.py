@@ -1,0 +1,117 @@
+"""Money and time, against the plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optuna.study import Study
+
+from optuna_deadline.history.reading import read_history
+from optuna_deadline.history.records import History
+from optuna_deadline.history.series import Steps, area, in_use, level, on_hand, spent, totals
+from optuna_deadline.history.spells import holds
+from optuna_deadline.history.words import percent, roughly, until_deadline
+from optuna_deadline.visualization import _plotly
+from optuna_deadline.visualization._chart import BLUE, GREY, VERMILLION, Axis, Chart, Line
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_POINTS = 120
+
+
+def plot_budget(study: Study, *, table: str | None = None) -> go.Figure:
+    """Plot what was spent so far, against the budget spread evenly over the time.
+
+    Where slots cost nothing, it plots slot-time used against the slot-time that was on hand.
+
+    Args:
+        study: A study with a deadline, in training or ended.
+        table: The database of the allocation table, where the study's storage is not SQL.
+
+    Returns:
+        A :class:`plotly.graph_objects.Figure`.
+
+    Raises:
+        DeadlineError: The study has no deadline.
+        ImportError: Plotly is not installed.
+    """
+    _plotly.check_available()
+    return _plotly.figure_of(chart_budget(read_history(study, table)))
+
+
+def chart_budget(history: History) -> Chart:
+    """The chart of :func:`plot_budget`."""
+    return _money(history) if history.budget is not None else _slot_time(history)
+
+
+def _money(history: History) -> Chart:
+    budget = history.budget
+    assert budget is not None
+    axis = Axis(history, to_deadline=True)
+    paid = spent(history, _POINTS)
+    now = paid[-1][1] if paid else 0.0
+    share = min(1.0, (history.end - history.started) / (history.deadline - history.started))
+    left = until_deadline(history.time_left, history.settled is not None)
+    whole = (axis(history.started), axis(history.deadline))
+    currency = budget.currency
+    return Chart(
+        title="Budget",
+        verdict=(
+            f"{now:.4g} of {budget} spent ({percent(now, budget.amount)}) in "
+            f"{percent(share, 1.0)} of the time; {left}"
+        ),
+        x_title=axis.title,
+        y_title=f"Spent [{currency}]",
+        parts=(
+            Line("spent", BLUE, *_points(paid, axis), width=2.5),
+            Line("spread evenly", GREY, whole, (0.0, budget.amount), dash=True),
+            Line("budget", VERMILLION, whole, (budget.amount, budget.amount), width=1.5),
+        ),
+        marks=axis.marks,
+        x_range=axis.range,
+        from_zero=True,
+    )
+
+
+def _slot_time(history: History) -> Chart:
+    axis = Axis(history, to_deadline=True)
+    hand, used = on_hand(history), in_use(holds(history.events))
+    begin, end = history.started, history.end
+    held, had = area(used, begin, end), area(hand, begin, end)
+    size, unit = (60.0, "slot-min") if max(held, had) < 7200 else (3600.0, "slot-h")
+    left = until_deadline(history.time_left, history.settled is not None)
+    lines = [
+        Line("used", BLUE, *_points(_total(used, begin, end, size), axis), width=2.5),
+        Line("on hand", GREY, *_points(_total(hand, begin, end, size), axis), dash=True),
+    ]
+    if history.settled is None and history.time_left > 0 and hand:
+        last = had + level(hand, end) * history.time_left
+        ahead = (axis(end), axis(history.deadline))
+        lines.append(
+            Line("on hand until the deadline", GREY, ahead, (had / size, last / size), opacity=0.5)
+        )
+    return Chart(
+        title="Slot-time (no money at stake)",
+        verdict=(
+            f"{held / size:.3g} of {max(had, held) / size:.3g} {unit} used in "
+            f"{roughly(end - begin)}; {left}"
+        ),
+        x_title=axis.title,
+        y_title=f"Slot-time [{unit}]",
+        parts=tuple(lines),
+        marks=axis.marks,
+        x_range=axis.range,
+        from_zero=True,
+    )
+
+
+def _total(steps: Steps, begin: float, end: float, size: float) -> Steps:
+    """The running integral of a step function at evenly spaced instants."""
+    instants = [begin + (end - begin) * place / _POINTS for place in range(_POINTS + 1)]
+    sums = totals(steps, instants)
+    return [(at, total / size) for at, total in zip(instants, sums, strict=True)]
+
+
+def _points(steps: Steps, axis: Axis) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return tuple(axis(at) for at, _ in steps), tuple(float(f"{y:.5g}") for _, y in steps)

@@ -1,0 +1,158 @@
+"""A figure as a value: what is drawn, without saying by which library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from optuna_deadline.history.records import History
+from optuna_deadline.history.words import at_clock, roughly
+
+# Okabe and Ito's colours, which people with any colour vision tell apart.
+BLUE, SKY, ORANGE, GREEN = "#0072B2", "#56B4E9", "#E69F00", "#009E73"
+VERMILLION, PURPLE, YELLOW, GREY = "#D55E00", "#CC79A7", "#F0E442", "#8A8A8A"
+
+Symbol = Literal["circle", "star", "x", "diamond", "open"]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One horizontal bar."""
+
+    row: float
+    start: float
+    length: float
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars of one kind."""
+
+    name: str
+    colour: str
+    bars: tuple[Bar, ...]
+    height: float = 0.8
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve; a y of None interrupts it."""
+
+    name: str
+    colour: str
+    x: tuple[float, ...]
+    y: tuple[float | None, ...]
+    steps: bool = False  #: each value holds until the next
+    dash: bool = False
+    width: float = 2.0
+    opacity: float = 1.0
+    legend: bool = True
+    markers: bool = False  #: so that a curve of one point is seen
+    texts: tuple[str, ...] = ()
+    group: str = ""  #: curves of one group come and go together in the legend
+
+
+@dataclass(frozen=True)
+class Area:
+    """What lies between two curves."""
+
+    name: str
+    colour: str
+    x: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    steps: bool = False
+    opacity: float = 0.2
+    legend: bool = True
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Points:
+    """Single points of one kind."""
+
+    name: str
+    colour: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    symbol: Symbol = "circle"
+    texts: tuple[str, ...] = ()
+    size: float = 8.0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A vertical line with a word."""
+
+    x: float
+    words: str
+    colour: str = VERMILLION
+    dotted: bool = False
+
+
+Part = Bars | Line | Area | Points
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure."""
+
+    title: str
+    verdict: str  #: what a person reads at a glance
+    x_title: str
+    y_title: str
+    parts: tuple[Part, ...]
+    marks: tuple[Mark, ...] = ()
+    x_range: tuple[float, float] | None = None
+    whole_rows: bool = False  #: the rows are numbers of trials
+    from_zero: bool = False
+    ticks: tuple[tuple[float, str], ...] = ()  #: of the x axis
+
+
+class Axis:
+    """Instants as lengths since the study began, in the unit that fits.
+
+    Args:
+        history: The study's.
+        to_deadline: Show all the time until the deadline, however far it is.
+        since: Show nothing before this instant.
+    """
+
+    def __init__(
+        self, history: History, *, to_deadline: bool = False, since: float | None = None
+    ) -> None:
+        begin = history.started if since is None else since
+        latest = history.end
+        close = history.deadline - begin <= 3 * max(latest - begin, 1.0)
+        self.shows_deadline = to_deadline or close
+        if self.shows_deadline:
+            latest = max(latest, history.deadline)
+        span = max(latest - begin, 1.0)
+        units = (("s", 1.0, 300.0), ("min", 60.0, 7200.0), ("h", 3600.0, float("inf")))
+        self.unit, self._size = next((name, size) for name, size, most in units if span <= most)
+        self._history = history
+        self.range = (self(begin - 0.01 * span), self(latest + 0.03 * span))
+        self.title = f"Time since the study began [{self.unit}]"
+
+    def __call__(self, instant: float) -> float:
+        """Where an instant lies on the axis."""
+        return round((instant - self._history.started) / self._size, 3)
+
+    def length(self, seconds: float) -> float:
+        """How long a length is on the axis."""
+        return round(seconds / self._size, 3)
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """The deadline, and now while the study goes on."""
+        history = self._history
+        marks = []
+        if self.shows_deadline:
+            marks.append(Mark(self(history.deadline), f"deadline {at_clock(history.deadline)}"))
+        else:
+            left = roughly(history.deadline - history.end)
+            marks.append(Mark(self(history.end), f"deadline in {left} →", dotted=True))
+        if self.shows_deadline and history.settled is None and history.time_left > 0:
+            marks.append(Mark(self(history.now), "now", GREY, dotted=True))
+        return tuple(marks)

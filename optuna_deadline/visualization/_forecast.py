@@ -1,0 +1,187 @@
+"""The best value so far, and what is expected at the deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from optuna.study import Study
+
+from optuna_deadline.allocation.records import ReportRow
+from optuna_deadline.history.forecast import Fan, Forecast, curves_of, forecast
+from optuna_deadline.history.reading import read_history
+from optuna_deadline.history.records import History
+from optuna_deadline.history.series import best_so_far
+from optuna_deadline.history.words import count, until_deadline, value
+from optuna_deadline.visualization import _plotly
+from optuna_deadline.visualization._allocation import check_number
+from optuna_deadline.visualization._chart import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    SKY,
+    Area,
+    Axis,
+    Chart,
+    Line,
+    Part,
+    Points,
+)
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_CURVE = 40  # points that are drawn of one trial's reports
+_FANS = 8  # with a band of their own
+
+
+def plot_forecast(
+    study: Study, n_recent_trials: int | None = None, *, table: str | None = None
+) -> go.Figure:
+    """Plot the best value so far, and what is expected until the deadline.
+
+    Every trial that can still be trained has a fan: what it would come to if it trained from now
+    on, on the slots that it has (one, if it waits). The point at the deadline is the best that the
+    trials which train now are expected to have then, with its band. What is behind it is
+    :func:`optuna_deadline.forecasting.outlook.outlook`, decays fitted to each trial's own reports;
+    it is no posterior, and knows no bounds of the value.
+
+    Args:
+        study: A study with a deadline, in training or ended.
+        n_recent_trials: Show the reports of the newest trials alone; None shows all.
+        table: The database of the allocation table, where the study's storage is not SQL.
+
+    Returns:
+        A :class:`plotly.graph_objects.Figure`.
+
+    Raises:
+        DeadlineError: The study has no deadline.
+        ImportError: Plotly is not installed.
+        ValueError: ``n_recent_trials`` is not positive.
+    """
+    check_number(n_recent_trials)
+    _plotly.check_available()
+    return _plotly.figure_of(chart_forecast(read_history(study, table), n_recent_trials))
+
+
+def chart_forecast(history: History, n_recent_trials: int | None = None) -> Chart:
+    """The chart of :func:`plot_forecast`."""
+    axis = Axis(history, to_deadline=True)
+    expected = forecast(history)
+    curves = curves_of(history)
+    shown = sorted(curves) if n_recent_trials is None else sorted(curves)[-n_recent_trials:]
+    alive = {line.number for line in history.trials if line.alive}
+    parts: list[Part] = []
+    for name, colour, some in (
+        ("trials that ended", GREY, [n for n in shown if n not in alive]),
+        ("trials alive", SKY, [n for n in shown if n in alive]),
+    ):
+        if some:
+            parts.append(_curves(name, colour, [curves[n] for n in some], axis))
+    parts += _fans(expected.fans, axis, history.maximize)
+    best = best_so_far(history.reports, history.maximize)
+    if best:
+        last = (axis(history.end), best[-1].value)
+        parts.append(
+            Line(
+                "best so far",
+                BLUE,
+                (*(axis(b.at) for b in best), last[0]),
+                (*(b.value for b in best), last[1]),
+                steps=True,
+                width=3.0,
+                texts=(
+                    *(f"{value(b.value)}: trial {b.number}, step {b.step}" for b in best),
+                    f"{value(last[1])} until now",
+                ),
+            )
+        )
+    parts += _expected(history, expected, axis)
+    return Chart(
+        title="Forecast",
+        verdict=_verdict(history, expected, len(shown), len(curves)),
+        x_title=axis.title,
+        y_title="Value",
+        parts=tuple(parts),
+        marks=axis.marks,
+        x_range=axis.range,
+    )
+
+
+def _verdict(history: History, expected: Forecast, shown: int, all_: int) -> str:
+    left = until_deadline(history.time_left, history.settled is not None)
+    if expected.best is None:
+        return f"nothing was reported yet; {left}"
+    if history.settled is not None or history.time_left <= 0:
+        words = f"best {value(expected.best)}; {left}"
+    elif not expected.fans:
+        words = f"best {value(expected.best)} now, nobody trains; {left}"
+    else:
+        low, high = sorted((expected.low or 0.0, expected.high or 0.0))
+        words = (
+            f"best {value(expected.best)} now, {value(expected.expected)} expected "
+            f"({value(low)} to {value(high)}); {left}"
+        )
+    return words if shown == all_ else f"{words}; {count(shown, 'trial')} of {all_} shown"
+
+
+def _curves(name: str, colour: str, curves: Sequence[Sequence[ReportRow]], axis: Axis) -> Line:
+    """All curves of a kind as one interrupted line: so the legend switches them together."""
+    x: list[float] = []
+    y: list[float | None] = []
+    texts: list[str] = []
+    for rows in curves:
+        every = -(-len(rows) // _CURVE)
+        for row in [*rows[:-1:every], rows[-1]]:
+            x.append(axis(row.at))
+            y.append(float(f"{row.value:.5g}"))
+            texts.append(f"trial {row.number}: {value(row.value)} at step {row.step}")
+        x.append(x[-1])
+        y.append(None)
+        texts.append("")
+    return Line(
+        name, colour, tuple(x), tuple(y), width=1.2, opacity=0.7, markers=True, texts=tuple(texts)
+    )
+
+
+def _fans(fans: Sequence[Fan], axis: Axis, maximize: bool) -> list[Part]:
+    """The most promising ones have a band, running ones first; of the others the middle."""
+    sign = -1.0 if maximize else 1.0
+    order = sorted(fans, key=lambda fan: (not fan.running, sign * fan.mid[-1], fan.number))
+    parts: list[Part] = []
+    named = set()
+    for place, fan in enumerate(order):
+        name, colour = ("if it trains on", GREEN) if fan.running else ("if it resumed", ORANGE)
+        x = tuple(axis(at) for at in fan.at)
+        if place < _FANS:
+            low, high = sorted((fan.low, fan.high))
+            parts.append(
+                Area("band", colour, x, _short(low), _short(high), opacity=0.12, legend=False,
+                     group=name)
+            )  # fmt: skip
+        words = f"trial {fan.number}: {value(fan.mid[-1])} expected at the deadline"
+        parts.append(
+            Line(name, colour, x, _short(fan.mid), dash=True, width=1.5, legend=name not in named,
+                 texts=(words,) * len(x), group=name)
+        )  # fmt: skip
+        named.add(name)
+    return parts
+
+
+def _short(values: Sequence[float]) -> tuple[float, ...]:
+    return tuple(float(f"{one:.5g}") for one in values)
+
+
+def _expected(history: History, expected: Forecast, axis: Axis) -> list[Part]:
+    """The point at the deadline, with its band as an upright stroke."""
+    if not expected.fans or expected.expected is None:
+        return []
+    low, high = expected.low or 0.0, expected.high or 0.0
+    x = axis(history.deadline)
+    words = f"{value(expected.expected)} expected at the deadline ({value(low)} to {value(high)})"
+    return [
+        Line("band of the best", "#000000", (x, x), _short((low, high)), width=4.0, opacity=0.5),
+        Points("best expected", "#000000", (x,), _short((expected.expected,)), "diamond", (words,),
+               11.0),
+    ]  # fmt: skip

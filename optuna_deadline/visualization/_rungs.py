@@ -1,0 +1,146 @@
+"""How many trials came how far, and how good they were there."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from optuna.study import Study
+
+from optuna_deadline.allocation.records import Desired
+from optuna_deadline.history.forecast import curves_of
+from optuna_deadline.history.reading import read_history
+from optuna_deadline.history.records import History
+from optuna_deadline.history.words import value
+from optuna_deadline.policies.rungs import milestones
+from optuna_deadline.visualization import _plotly
+from optuna_deadline.visualization._chart import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    VERMILLION,
+    Chart,
+    Line,
+    Points,
+    Symbol,
+)
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_KINDS: dict[str, tuple[str, Symbol]] = {
+    "went on": (BLUE, "circle"),
+    "trains on from here": (GREEN, "diamond"),
+    "waits": (ORANGE, "open"),
+    "given up here": (GREY, "x"),
+    "failed here": (VERMILLION, "x"),
+    "complete": (GREEN, "star"),
+}
+
+
+def plot_rungs(study: Study, *, table: str | None = None) -> go.Figure:
+    """Plot what each trial reported at each rung that it reached, and what became of it there.
+
+    Rungs are the policy's: ``min_resource * reduction_factor ** i`` steps. A trial's value at a
+    rung is its first report at or after it.
+
+    Args:
+        study: A study with a deadline, in training or ended.
+        table: The database of the allocation table, where the study's storage is not SQL.
+
+    Returns:
+        A :class:`plotly.graph_objects.Figure`.
+
+    Raises:
+        DeadlineError: The study has no deadline.
+        ImportError: Plotly is not installed.
+    """
+    _plotly.check_available()
+    return _plotly.figure_of(chart_rungs(read_history(study, table)))
+
+
+def chart_rungs(history: History) -> Chart:
+    """The chart of :func:`plot_rungs`."""
+    curves = curves_of(history)
+    highest = max((rows[-1].step for rows in curves.values()), default=0)
+    first = max(1, _whole(history.parameters, "min_resource", 1))
+    factor = max(2, _whole(history.parameters, "reduction_factor", 4))
+    steps = milestones(first, factor, max(highest, first))
+    states = {line.number: line for line in history.trials}
+    at_rung: list[dict[int, float]] = [{} for _ in steps]
+    for number, rows in curves.items():
+        for place, milestone in enumerate(steps):
+            row = next((row for row in rows if row.step >= milestone), None)
+            if row is not None:
+                at_rung[place][number] = row.value
+    kinds: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
+    for place, values in enumerate(at_rung):
+        last = place + 1 == len(steps)
+        # Side by side, so that trials of one value do not hide each other.
+        order = sorted(values)
+        for index, number in enumerate(order):
+            x = place + (0.0 if len(order) == 1 else 0.5 * (index / (len(order) - 1) - 0.5))
+            went_on = not last and number in at_rung[place + 1]
+            line = states.get(number)
+            kind = _kind(went_on, line)
+            reason = "" if went_on or line is None else f"\n{line.reason}"
+            words = f"trial {number}: {value(values[number])} at step {steps[place]}, {kind}"
+            kinds[kind].append((round(x, 3), values[number], words + reason))
+    reached = [len(values) for values in at_rung]
+    choose = max if history.maximize else min
+    tops = [(place, choose(found.values())) for place, found in enumerate(at_rung) if found]
+    parts = [
+        Points(name, colour, *_columns(kinds[name]), size=12.0 if symbol == "star" else 8.0,
+               symbol=symbol, texts=tuple(text for _, _, text in kinds[name]))
+        for name, (colour, symbol) in _KINDS.items() if kinds[name]
+    ]  # fmt: skip
+    best = Line(
+        "best at the rung", GREY, tuple(float(p) for p, _ in tops), tuple(v for _, v in tops),
+        dash=True, width=1.2,
+    )  # fmt: skip
+    return Chart(
+        title="Rungs",
+        verdict=_verdict(steps, reached, factor),
+        x_title="Rung [report steps: trials that came there]",
+        y_title="Value",
+        parts=(best, *parts) if tops else (),
+        x_range=(-0.5, len(steps) - 0.5),
+        ticks=tuple(
+            (float(place), f"{step}: {number}")
+            for place, (step, number) in enumerate(zip(steps, reached, strict=True))
+        ),
+    )
+
+
+def _verdict(steps: list[int], reached: list[int], factor: int) -> str:
+    if not any(reached):
+        return "no trial has reached a rung yet"
+    flow = " → ".join(str(number) for number in reached)
+    marks = ", ".join(str(step) for step in steps)
+    return f"{flow} trials at steps {marks}; one in {factor} would go on everywhere"
+
+
+def _kind(went_on: bool, line: Desired | None) -> str:
+    if went_on or line is None:
+        return "went on"
+    ends = {
+        "complete": "complete",
+        "failed": "failed here",
+        "retired": "given up here",
+    }
+    return ends.get(line.state, "waits" if line.owner is None else "trains on from here")
+
+
+def _columns(
+    points: list[tuple[float, float, str]],
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return tuple(x for x, _, _ in points), tuple(y for _, y, _ in points)
+
+
+def _whole(parameters: Mapping[str, object], name: str, otherwise: int) -> int:
+    """A parameter of the policy, if it is a usable number."""
+    found = parameters.get(name)
+    return int(found) if isinstance(found, (int, float)) and math.isfinite(found) else otherwise

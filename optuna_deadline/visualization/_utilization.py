@@ -1,0 +1,93 @@
+"""How many of the study's slots trained, moved and idled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optuna.study import Study
+
+from optuna_deadline.history.reading import read_history
+from optuna_deadline.history.records import History
+from optuna_deadline.history.series import Steps, area, in_use, moving, on_hand, sampled, totals
+from optuna_deadline.history.spells import holds
+from optuna_deadline.history.words import percent, until_deadline
+from optuna_deadline.visualization import _plotly
+from optuna_deadline.visualization._chart import BLUE, GREY, ORANGE, Area, Axis, Chart, Line
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_POINTS = 400  # steps that are drawn one by one; of more, means over as many spans
+
+
+def plot_utilization(study: Study, *, table: str | None = None) -> go.Figure:
+    """Plot how many slots trained, were starting or stopping, and idled.
+
+    Starting is the time from a grant to its first step, stopping that from the directive to the
+    last rank's exit: together what moving trials has cost.
+
+    Args:
+        study: A study with a deadline, in training or ended.
+        table: The database of the allocation table, where the study's storage is not SQL.
+
+    Returns:
+        A :class:`plotly.graph_objects.Figure`.
+
+    Raises:
+        DeadlineError: The study has no deadline.
+        ImportError: Plotly is not installed.
+    """
+    _plotly.check_available()
+    return _plotly.figure_of(chart_utilization(read_history(study, table)))
+
+
+def chart_utilization(history: History) -> Chart:
+    """The chart of :func:`plot_utilization`."""
+    hand, used, lost = on_hand(history), in_use(holds(history.events)), moving(history)
+    axis = Axis(history)
+    begin = hand[0][0] if hand else history.started
+    had, held = area(hand, begin, history.end), area(used, begin, history.end)
+    moved = area(lost, begin, history.end)
+    left = until_deadline(history.time_left, history.settled is not None)
+    if held == 0:
+        verdict = f"no slot has been used yet; {left}"
+    else:
+        verdict = (
+            f"{percent(held, max(had, held))} of the slots on hand busy, "
+            f"{percent(moved, held)} of that starting and stopping; {left}"
+        )
+    at = sampled((hand, used, lost), begin, history.end, _POINTS)
+    there, busy, move = (_means(steps, [*at, history.end]) for steps in (hand, used, lost))
+    train = [max(0.0, b - m) for b, m in zip(busy, move, strict=True)]
+    x = tuple(axis(instant) for instant in (*at, history.end))
+    top = _closed([max(t, b) for t, b in zip(there, busy, strict=True)])
+    parts = (
+        Area("training", BLUE, x, (0.0,) * len(x), _closed(train), steps=True, opacity=0.75),
+        Area("starting, stopping", ORANGE, x, _closed(train), _closed(busy), True, 0.85),
+        Area("idle", GREY, x, _closed(busy), top, steps=True, opacity=0.3),
+        Line("on hand", "#444444", x, _closed(there), steps=True, width=1.2),
+    )
+    return Chart(
+        title="Slot use",
+        verdict=verdict,
+        x_title=axis.title,
+        y_title="Slots",
+        parts=parts if at else (),
+        marks=axis.marks,
+        x_range=axis.range,
+        from_zero=True,
+    )
+
+
+def _means(steps: Steps, instants: list[float]) -> list[float]:
+    """The mean of a step function between each two instants."""
+    sums = totals(steps, instants)
+    return [
+        round((sums[place + 1] - sums[place]) / (instants[place + 1] - instants[place]), 3)
+        for place in range(len(instants) - 1)
+    ]
+
+
+def _closed(values: list[float]) -> tuple[float, ...]:
+    """The last value holds until the end."""
+    return (*values, values[-1]) if values else ()

@@ -1,0 +1,174 @@
+"""Spells and series say what the table says."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+from histories import Recipe, paid, recipes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optuna_deadline.forecasting.outlook import outlook
+from optuna_deadline.history.forecast import forecast
+from optuna_deadline.history.records import History
+from optuna_deadline.history.series import (
+    area,
+    best_so_far,
+    in_use,
+    level,
+    moving,
+    on_hand,
+    spent,
+    totals,
+)
+from optuna_deadline.history.spells import holds, lives
+from optuna_deadline.history.words import roughly
+from optuna_deadline.planning.ledger import bill_of, terms_of
+
+
+@settings(max_examples=40)
+@given(recipes)
+def test_spells_say_what_the_table_says(recipe: Recipe) -> None:
+    history = recipe.make()
+    by_slot = defaultdict(list)
+    for hold in holds(history.events):
+        by_slot[hold.slot].append(hold)
+        assert hold.end is None or hold.start <= hold.end
+    for found in by_slot.values():
+        for one, next_ in pairwise(found):
+            assert one.end is not None and one.end <= next_.start, "two holders of one slot"
+    account = sum(
+        row.slots * ((history.end if row.ended is None else row.ended) - row.granted)
+        for row in history.segments
+    )
+    told = lives(history.events)
+    assert area(in_use(holds(history.events)), 0.0, history.end) == pytest.approx(account)
+    assert sum(life.slot_seconds(history.end) for life in told) == pytest.approx(account)
+    held_now = sum(slot.holder is not None for slot in history.slots)
+    assert level(in_use(holds(history.events)), history.end) == held_now
+    assert {life.number: life.state for life in told} == {
+        line.number: line.state for line in history.trials
+    }
+    assert [life.number for life in told if life.slots] == [
+        line.number for line in history.trials if line.owner is not None
+    ]
+
+
+@settings(max_examples=20)
+@given(recipes)
+def test_a_life_is_told_without_gaps(recipe: Recipe) -> None:
+    history = recipe.make()
+    segments = {(row.number, row.fence): row for row in history.segments}
+    for life in lives(history.events):
+        assert len(life.spells) == sum(number == life.number for number, _ in segments)
+        stretches = sorted(
+            (part.start, math.inf if part.end is None else part.end)
+            for part in (*life.spells, *life.waits)
+        )
+        for (_, end), (start, _) in pairwise(stretches):
+            assert end == start
+        for spell in life.spells:
+            row = segments[life.number, spell.fence]
+            assert (len(spell.slots), spell.start, spell.end) == (
+                row.slots,
+                row.granted,
+                row.ended,
+            )
+            assert spell.why
+
+
+@settings(max_examples=20)
+@given(recipes)
+def test_slots_in_use_never_exceed_those_on_hand(recipe: Recipe) -> None:
+    history = recipe.make()
+    hand, used, lost = on_hand(history), in_use(holds(history.events)), moving(history)
+    most = recipe.slots * recipe.hosts
+    assert all(0 <= count <= most for _, count in hand)
+    assert area(lost, 0.0, history.end) <= area(used, 0.0, history.end) + 1e-6
+    if not recipe.faulty:
+        assert area(used, 0.0, history.end) <= area(hand, 0.0, history.end) + 1e-6
+        if math.isfinite(recipe.stopped):
+            assert level(hand, history.end) == most
+
+
+@settings(max_examples=10)
+@given(paid)
+def test_money_is_told_as_the_ledger_has_it(recipe: Recipe) -> None:
+    history = recipe.make()
+    assert history.budget is not None
+    told = spent(history)
+    values = [value for _, value in told]
+    assert values == sorted(values)
+    whole = bill_of(history.events, terms_of(history.budget))
+    assert values[-1] == pytest.approx(whole.spent(history.end))
+
+
+steps = st.lists(
+    st.tuples(st.floats(0, 100), st.integers(0, 5).map(float)),
+    max_size=8,
+    unique_by=lambda s: s[0],
+).map(sorted)
+
+
+@given(steps, st.lists(st.floats(0, 120), min_size=1, max_size=8).map(sorted))
+def test_running_totals_are_areas(given_: list[tuple[float, float]], at: list[float]) -> None:
+    for instant, total in zip(at, totals(given_, at), strict=True):
+        assert total == pytest.approx(area(given_, at[0], instant))
+
+
+@settings(max_examples=15)
+@given(recipes)
+def test_the_forecast_is_never_worse_than_what_is_in_hand(recipe: Recipe) -> None:
+    history = recipe.make()
+    expected = forecast(history)
+    best = best_so_far(history.reports, history.maximize)
+    assert expected.best == (best[-1].value if best else None)
+    sign = 1.0 if history.maximize else -1.0
+    if expected.best is not None:
+        figures = (expected.best, expected.low, expected.expected, expected.high)
+        scores = [sign * figure for figure in figures if figure is not None]
+        assert scores == sorted(scores) and all(map(math.isfinite, scores))
+    for fan in expected.fans:
+        assert list(fan.at) == sorted(fan.at) and fan.at[-1] == pytest.approx(history.deadline)
+        for low, mid, high in zip(fan.low, fan.mid, fan.high, strict=True):
+            assert sign * low <= sign * mid <= sign * high
+
+
+@given(st.floats(0.5, 0.95), st.floats(0.05, 0.5), st.floats(0.0, 1e-3))
+def test_the_outlook_brackets_a_curve_of_its_own_kind(top: float, height: float, n: float) -> None:
+    def curve(step: float) -> float:
+        return top - height / (1 + 0.2 * step) + n * math.sin(step * 7)
+
+    known = list(range(1, 13))
+    look = outlook(known, [curve(step) for step in known], [12, 24, 48])
+    slack = 0.1 * height + 3 * n
+    for step, low, mid, high in zip((12, 24, 48), look.low, look.mid, look.high, strict=True):
+        assert low <= mid <= high
+        assert low - slack <= curve(step) <= high + slack
+
+
+def test_an_outlook_without_a_trend_stays_where_it_is() -> None:
+    look = outlook([1, 2], [0.4, math.nan], [5, 9])
+    assert look.mid == look.low == look.high == (0.4, 0.4)
+    with pytest.raises(ValueError, match="finite report"):
+        outlook([1], [math.nan], [2])
+
+
+def test_a_history_read_on_is_one_read_anew() -> None:
+    early, late = Recipe(stopped=0.5).make(), Recipe(stopped=0.9).make()
+    assert isinstance(early, History)
+    assert late.events[: len(early.events)] == early.events
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        *[(0.4, "0.4 s"), (42, "42 s"), (180, "3 min"), (200, "3 min 20 s"), (1500, "25 min")],
+        *[(7500, "2 h 5 min"), (7200, "2 h"), (100_000, "1 d 4 h"), (-90, "-1 min 30 s")],
+    ],
+)
+def test_lengths_are_short(seconds: float, words: str) -> None:
+    assert roughly(seconds) == words
