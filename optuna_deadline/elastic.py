@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optuna.study import Study
 
@@ -38,9 +39,13 @@ from optuna_deadline.workers.devices import make_offer
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.objective import Objective, source_of, stop_if_loading
 
+if TYPE_CHECKING:
+    from optuna_deadline.dashboard.publisher import Publisher
+
 _logger = logging.getLogger("optuna_deadline")
 
 _FAREWELL = 30.0  # seconds for the plan in hand, on the way out
+_LAST_WORDS = 0.3  # seconds for the last state in optuna-dashboard, after the deadline
 _AWAY = 0.2  # seconds until a database that was away is tried again
 
 #: Where checkpoints go unless told otherwise.
@@ -93,6 +98,7 @@ def run(
     divider: str = "even",
     checkpoints: str | Path | None = None,
     table: str | None = None,
+    publish: bool | None = None,
 ) -> Result:
     """Tune until the deadline with trials that pause, resume and change their slots.
 
@@ -126,6 +132,8 @@ def run(
             its workers the same.
         checkpoints: Folder for checkpoints, "optuna_deadline_checkpoints" by default.
         table: A database for the table, where the study's storage is not SQL.
+        publish: Keep figures, notes and columns in optuna-dashboard fresh; None does where that is
+            installed.
 
     Returns:
         The best model in hand and where its checkpoint is.
@@ -147,7 +155,7 @@ def run(
     )  # fmt: skip
     worker = ElasticWorker(
         study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool, weight=weight, divider=divider,
-        checkpoints=checkpoints, table=table, policy=policy,
+        checkpoints=checkpoints, table=table, policy=policy, publish=publish,
     )  # fmt: skip
     return worker.run()
 
@@ -213,6 +221,7 @@ class ElasticWorker:
         ttl: float = TTL,
         grace: float = GRACE,
         listen: bool = True,
+        publish: bool | None = None,
     ) -> None:
         self.terms = terms
         engine = open_table(study, table)
@@ -222,6 +231,7 @@ class ElasticWorker:
         self._engine = engine
         self._listen = listen and Listener.works_on(engine)
         self._study = study
+        self._publish = publish
         self._ledger = None if terms.budget is None else Ledger(self.table, terms.budget)
         self._source = source_of(objective)
         self._offer = make_offer(gpus, cpus)
@@ -257,15 +267,32 @@ class ElasticWorker:
         leader = PoolLeader(self.table, self._divider, agent.id)
         ticks = (leader.tick, planner.tick)
         thread = Ticker("planner", _pass(ticks, max(0.5, poll), agent.wake))
+        publisher = self._publisher(planner)
         try:
             agent.register()
             thread.start()
+            if publisher is not None:
+                publisher.start()
             with self._listening(agent, thread), _leaving_on_signals(agent):
                 agent.run(check=thread.check)
         finally:
             thread.end(_FAREWELL)
             agent.close()
+            if publisher is not None:
+                publisher.stop()
+        if publisher is not None:
+            publisher.finish(max(_LAST_WORDS, self.terms.deadline - self.table.now()))
         return self.result()
+
+    def _publisher(self, planner: Planner) -> Publisher | None:
+        """What keeps optuna-dashboard fresh, where it shows this study and that is wanted."""
+        if not _to_publish(self._publish):
+            return None
+        from optuna_deadline.dashboard.publisher import make_publisher
+
+        return make_publisher(
+            self._engine, self._study, self.table, self.terms, lambda: planner.rules
+        )
 
     def result(self) -> Result:
         """The best model in hand now."""
@@ -302,6 +329,11 @@ class ElasticWorker:
             yield
         finally:
             listener.end()
+
+
+def _to_publish(publish: bool | None) -> bool:
+    """Whether to publish: as asked, else where optuna-dashboard is installed."""
+    return find_spec("optuna_dashboard") is not None if publish is None else publish
 
 
 def _same_policy(study: Study, terms: Terms, given: choice.PolicyLike | None) -> choice.PolicyLike:

@@ -33,13 +33,17 @@ def worker(
         str, typer.Option(help="How the pool is divided, even or market; the same for all.")
     ] = "even",
     checkpoints: Annotated[Path, typer.Option(help="Folder for checkpoints.")] = CHECKPOINTS,
+    publish: Annotated[
+        bool | None,
+        typer.Option(help="Keep optuna-dashboard fresh; by default where it is installed."),
+    ] = None,
 ) -> None:
     """Train trials of a study on this machine's slots; start as many as there are machines."""
     found = load_study(study, storage)
     terms = agree(found, None, None, {})
     elastic = ElasticWorker(
         found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, weight=weight, divider=divider,
-        checkpoints=checkpoints,
+        checkpoints=checkpoints, publish=publish,
     )  # fmt: skip
     _logger.info("Working on %s, deadline %s.", study, terms)
     with shown(Watcher(elastic.table, terms), console):

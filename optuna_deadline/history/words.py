@@ -10,20 +10,23 @@ def roughly(seconds: float) -> str:
     """A length with two figures at most: "9.5 s", "42 s", "3 min", "2 h 5 min", "3 d 4 h"."""
     if seconds < 0:
         return f"-{roughly(-seconds)}"
-    if seconds < 10:
+    if seconds < 9.95:
         return f"{seconds:.1f} s"
-    if seconds < 60:
+    if seconds < 59.5:
         return f"{seconds:.0f} s"
-    if seconds < 600:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    for unit, size, below, smaller in (("h", 3600, 60, "min"), ("d", 86400, 3600, "h")):
-        if seconds < size:
-            return f"{seconds / below:.0f} {smaller}"
-        if seconds < size * (24 if unit == "h" else math.inf):
-            whole, rest = divmod(round(seconds / below), size // below)
-            return f"{whole} {unit} {rest} {smaller}" if rest else f"{whole} {unit}"
-    raise AssertionError
+    if seconds < 599.5:
+        return _pair(round(seconds), 60, "min", "s")
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 24 * 60:
+        return _pair(minutes, 60, "h", "min")
+    return _pair(round(minutes / 60), 24, "d", "h")
+
+
+def _pair(number: int, size: int, unit: str, smaller: str) -> str:
+    whole, rest = divmod(number, size)
+    return f"{whole} {unit} {rest} {smaller}" if rest else f"{whole} {unit}"
 
 
 def until_deadline(time_left: float, settled: bool = False) -> str:

@@ -65,10 +65,12 @@ def plot_forecast(
     return _plotly.figure_of(chart_forecast(read_history(study, table), n_recent_trials))
 
 
-def chart_forecast(history: History, n_recent_trials: int | None = None) -> Chart:
-    """The chart of :func:`plot_forecast`."""
+def chart_forecast(
+    history: History, n_recent_trials: int | None = None, expected: Forecast | None = None
+) -> Chart:
+    """The chart of :func:`plot_forecast`; the forecast is made unless it is given."""
     axis = Axis(history, to_deadline=True)
-    expected = forecast(history)
+    expected = forecast(history) if expected is None else expected
     curves = curves_of(history)
     shown = sorted(curves) if n_recent_trials is None else sorted(curves)[-n_recent_trials:]
     alive = {line.number for line in history.trials if line.alive}

@@ -16,6 +16,7 @@ from optuna_deadline.history.records import History
 from optuna_deadline.history.words import value
 from optuna_deadline.policies.rungs import milestones
 from optuna_deadline.visualization import _plotly
+from optuna_deadline.visualization._allocation import check_number
 from optuna_deadline.visualization._chart import (
     BLUE,
     GREEN,
@@ -41,7 +42,9 @@ _KINDS: dict[str, tuple[str, Symbol]] = {
 }
 
 
-def plot_rungs(study: Study, *, table: str | None = None) -> go.Figure:
+def plot_rungs(
+    study: Study, n_recent_trials: int | None = None, *, table: str | None = None
+) -> go.Figure:
     """Plot what each trial reported at each rung that it reached, and what became of it there.
 
     Rungs are the policy's: ``min_resource * reduction_factor ** i`` steps. A trial's value at a
@@ -49,6 +52,7 @@ def plot_rungs(study: Study, *, table: str | None = None) -> go.Figure:
 
     Args:
         study: A study with a deadline, in training or ended.
+        n_recent_trials: Show the newest trials alone; None shows all.
         table: The database of the allocation table, where the study's storage is not SQL.
 
     Returns:
@@ -57,12 +61,14 @@ def plot_rungs(study: Study, *, table: str | None = None) -> go.Figure:
     Raises:
         DeadlineError: The study has no deadline.
         ImportError: Plotly is not installed.
+        ValueError: ``n_recent_trials`` is not positive.
     """
+    check_number(n_recent_trials)
     _plotly.check_available()
-    return _plotly.figure_of(chart_rungs(read_history(study, table)))
+    return _plotly.figure_of(chart_rungs(read_history(study, table), n_recent_trials))
 
 
-def chart_rungs(history: History) -> Chart:
+def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
     """The chart of :func:`plot_rungs`."""
     curves = curves_of(history)
     highest = max((rows[-1].step for rows in curves.values()), default=0)
@@ -76,12 +82,15 @@ def chart_rungs(history: History) -> Chart:
             row = next((row for row in rows if row.step >= milestone), None)
             if row is not None:
                 at_rung[place][number] = row.value
+    shown = set(sorted(curves)[-n_recent_trials:] if n_recent_trials else curves)
     kinds: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
     for place, values in enumerate(at_rung):
         last = place + 1 == len(steps)
         # Side by side, so that trials of one value do not hide each other.
         order = sorted(values)
         for index, number in enumerate(order):
+            if number not in shown:
+                continue
             x = place + (0.0 if len(order) == 1 else 0.5 * (index / (len(order) - 1) - 0.5))
             went_on = not last and number in at_rung[place + 1]
             line = states.get(number)
@@ -103,7 +112,7 @@ def chart_rungs(history: History) -> Chart:
     )  # fmt: skip
     return Chart(
         title="Rungs",
-        verdict=_verdict(steps, reached, factor),
+        verdict=_verdict(steps, reached, factor, len(shown), len(curves)),
         x_title="Rung [report steps: trials that came there]",
         y_title="Value",
         parts=(best, *parts) if tops else (),
@@ -115,12 +124,13 @@ def chart_rungs(history: History) -> Chart:
     )
 
 
-def _verdict(steps: list[int], reached: list[int], factor: int) -> str:
+def _verdict(steps: list[int], reached: list[int], factor: int, shown: int, trials: int) -> str:
     if not any(reached):
         return "no trial has reached a rung yet"
     flow = " → ".join(str(number) for number in reached)
     marks = ", ".join(str(step) for step in steps)
-    return f"{flow} trials at steps {marks}; one in {factor} would go on everywhere"
+    words = f"{flow} trials at steps {marks}; one in {factor} would go on everywhere"
+    return words if shown == trials else f"{words}; the newest {shown} of {trials} trials"
 
 
 def _kind(went_on: bool, line: Desired | None) -> str:

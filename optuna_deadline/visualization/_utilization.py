@@ -17,7 +17,7 @@ from optuna_deadline.visualization._chart import BLUE, GREY, ORANGE, Area, Axis,
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_POINTS = 400  # steps that are drawn one by one; of more, means over as many spans
+_POINTS = 400
 
 
 def plot_utilization(study: Study, *, table: str | None = None) -> go.Figure:
@@ -41,8 +41,8 @@ def plot_utilization(study: Study, *, table: str | None = None) -> go.Figure:
     return _plotly.figure_of(chart_utilization(read_history(study, table)))
 
 
-def chart_utilization(history: History) -> Chart:
-    """The chart of :func:`plot_utilization`."""
+def chart_utilization(history: History, most_steps: int = _POINTS) -> Chart:
+    """The chart of :func:`plot_utilization`; of more steps, means over so many spans."""
     hand, used, lost = on_hand(history), in_use(holds(history.events)), moving(history)
     axis = Axis(history)
     begin = hand[0][0] if hand else history.started
@@ -56,7 +56,7 @@ def chart_utilization(history: History) -> Chart:
             f"{percent(held, max(had, held))} of the slots on hand busy, "
             f"{percent(moved, held)} of that starting and stopping; {left}"
         )
-    at = sampled((hand, used, lost), begin, history.end, _POINTS)
+    at = sampled((hand, used, lost), begin, history.end, most_steps)
     there, busy, move = (_means(steps, [*at, history.end]) for steps in (hand, used, lost))
     train = [max(0.0, b - m) for b, m in zip(busy, move, strict=True)]
     x = tuple(axis(instant) for instant in (*at, history.end))

@@ -52,10 +52,13 @@ def plot_utilization(study: Study, *, table: str | None = None) -> Axes:
     return axes_of(chart_utilization(read_history(study, table)))
 
 
-def plot_rungs(study: Study, *, table: str | None = None) -> Axes:
+def plot_rungs(
+    study: Study, n_recent_trials: int | None = None, *, table: str | None = None
+) -> Axes:
     """See :func:`optuna_deadline.visualization.plot_rungs`."""
+    check_number(n_recent_trials)
     check_available()
-    return axes_of(chart_rungs(read_history(study, table)))
+    return axes_of(chart_rungs(read_history(study, table), n_recent_trials))
 
 
 __all__ = [

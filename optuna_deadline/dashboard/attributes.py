@@ -1,0 +1,130 @@
+"""What optuna-dashboard reads of a study, written beside it in one short transaction.
+
+The dashboard keeps notes and figures as system attributes of the study, in pieces of 2,045
+characters, each written in a transaction of its own; a viewer would see half of an old figure and
+half of a new one. A piece may be as long as the database's text, so we write one each, and all of
+them at once. Attributes of trials that have ended are written here too, which Optuna's own
+interface refuses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.study import Study
+
+from optuna_deadline.allocation.bounds import begin_bounded
+from optuna_deadline.allocation.engine import autocommit
+from optuna_deadline.allocation.studies import own_id
+
+_system = sa.table(
+    "study_system_attributes", sa.column("study_id"), sa.column("key"), sa.column("value_json")
+)
+_user = sa.table(
+    "trial_user_attributes", sa.column("trial_id"), sa.column("key"), sa.column("value_json")
+)
+_FIGURE = "dashboard:plot_data:{}:"
+_NOTE = "dashboard:{}note_str:"
+_VERSION = "dashboard:{}note_ver"
+
+#: Opens what is ours of a note; what stands before it is the user's.
+OURS = "**optuna-deadline** keeps what follows up to date; what you write above this line stays."
+
+
+class Attributes:
+    """Writes what optuna-dashboard shows of one study.
+
+    Args:
+        engine: Of the database that holds the study.
+        study_id: Optuna's.
+    """
+
+    def __init__(self, engine: sa.Engine, study_id: int) -> None:
+        self._engine = engine
+        self._study_id = study_id
+
+    @classmethod
+    def of(cls, engine: sa.Engine, study: Study) -> Attributes | None:
+        """Those of a study; None where Optuna keeps it elsewhere than in the table's database."""
+        with autocommit(engine) as connection:
+            study_id = own_id(connection, study)
+            kept = sa.inspect(connection).has_table(_system.name)
+        return cls(engine, study_id) if study_id is not None and kept else None
+
+    def write(
+        self,
+        figures: Mapping[str, str],
+        notes: Mapping[int | None, str],
+        user: Mapping[int, Mapping[str, Any]],
+    ) -> None:
+        """Replace figures, our part of notes, and attributes of trials: all or nothing.
+
+        Args:
+            figures: The figures' JSON by their ids.
+            notes: Markdown by the trial's id; None for the study's own.
+            user: By the trial's id.
+        """
+        with self._engine.begin() as connection:
+            begin_bounded(connection)
+            for name, text in figures.items():
+                self._put(connection, _FIGURE.format(name), text)
+            for trial_id, ours in notes.items():
+                self._note(connection, "" if trial_id is None else f"{trial_id}:", ours)
+            rows = [
+                {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
+                for trial_id, values in user.items()
+                for key, value in values.items()
+            ]
+            if rows:
+                keys = {row["key"] for row in rows}
+                connection.execute(
+                    sa.delete(_user).where(_user.c.trial_id.in_(user), _user.c.key.in_(keys))
+                )
+                connection.execute(sa.insert(_user), rows)
+
+    def _note(self, connection: sa.Connection, whose: str, ours: str) -> None:
+        version = _VERSION.format(whose)
+        found = connection.execute(
+            sa.select(_system.c.value_json)
+            .where(_system.c.study_id == self._study_id, _system.c.key == version)
+            .with_for_update()
+        ).scalar()
+        before = self._text(connection, _NOTE.format(whose))
+        theirs = before.partition(OURS)[0].rstrip()
+        after = f"{theirs}\n\n{OURS}\n\n{ours}" if theirs else f"{OURS}\n\n{ours}"
+        if after == before:
+            return
+        self._put(connection, _NOTE.format(whose), after)
+        self._replace(connection, [version], {version: json.loads(found or "0") + 1})
+
+    def _text(self, connection: sa.Connection, prefix: str) -> str:
+        rows = connection.execute(
+            sa.select(_system.c.key, _system.c.value_json).where(*self._pieces(prefix))
+        ).all()
+        numbered = {int(key[len(prefix) :]): json.loads(value) for key, value in rows}
+        return "".join(numbered[place] for place in sorted(numbered))
+
+    def _put(self, connection: sa.Connection, prefix: str, text: str) -> None:
+        connection.execute(sa.delete(_system).where(*self._pieces(prefix)))
+        self._replace(connection, [], {f"{prefix}0": text})
+
+    def _replace(
+        self, connection: sa.Connection, gone: Collection[str], new: Mapping[str, Any]
+    ) -> None:
+        if gone:
+            mine = (_system.c.study_id == self._study_id, _system.c.key.in_(gone))
+            connection.execute(sa.delete(_system).where(*mine))
+        rows = [
+            {"study_id": self._study_id, "key": key, "value_json": json.dumps(value)}
+            for key, value in new.items()
+        ]
+        connection.execute(sa.insert(_system), rows)
+
+    def _pieces(self, prefix: str) -> tuple[sa.ColumnElement[bool], ...]:
+        return (
+            _system.c.study_id == self._study_id,
+            _system.c.key.startswith(prefix, autoescape=True),
+        )

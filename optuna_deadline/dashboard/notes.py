@@ -1,0 +1,161 @@
+"""A study and its trials in words and in columns: pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from optuna_deadline.allocation.records import Event, SegmentRow, Slot
+from optuna_deadline.deadlines import format_instant
+from optuna_deadline.history.forecast import Forecast
+from optuna_deadline.history.records import History, Life
+from optuna_deadline.history.series import best_so_far, spent
+from optuna_deadline.history.words import at_clock, count, roughly, until_deadline, value
+from optuna_deadline.visualization._allocation import usage
+
+_DECISIONS = 8
+_SEGMENTS = 12
+_RUNNING = 32
+_STATES = {
+    "running": "in training",
+    "ready": "opened",
+    "paused": "paused",
+    "retired": "given up",
+    "complete": "complete",
+    "failed": "failed",
+}
+
+
+def study_note(history: History, told: list[Life], expected: Forecast) -> str:
+    """The study at a glance: time, money, the best, who runs where, what was decided last."""
+    lines = [f"**Deadline** {format_instant(history.deadline)}: {_when(history)}."]
+    lines.append(f"**Best** {_best(history, expected)}")
+    if history.budget is not None:
+        bill = spent(history, points=1)
+        paid = bill[-1][1] if bill else 0.0
+        left = max(0.0, history.budget.amount - paid)
+        lines.append(
+            f"**Money** {paid:.4g} of {history.budget} spent, {left:.4g} left at "
+            f"{history.budget.price.per_hour:g} for a slot and hour."
+        )
+    if any(life.spells for life in told):
+        lines.append(f"**Slots** {usage(history)}.")
+    states = Counter(life.state for life in told)
+    counted = [f"{states[state]} {words}" for state, words in _STATES.items() if states[state]]
+    lines.append(f"**Trials** {', '.join(counted) or 'none yet'}.")
+    parts = ["  \n".join(lines), _running(history, told), _decisions(history)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _when(history: History) -> str:
+    words = until_deadline(history.time_left, history.settled is not None)
+    if history.settled is None:
+        return words
+    early = history.deadline - history.settled
+    side = "before" if early >= 0 else "after"
+    return f"{words}, {roughly(abs(early))} {side} it"
+
+
+def _best(history: History, expected: Forecast) -> str:
+    known = best_so_far(history.reports, history.maximize)
+    if not known:
+        return "nothing was reported yet."
+    words = f"{value(known[-1].value)} (trial {known[-1].number}, step {known[-1].step})"
+    if not expected.fans or expected.low is None or expected.high is None:
+        return f"{words}."
+    low, high = sorted((expected.low, expected.high))
+    band = f"{value(low)} to {value(high)}"
+    return f"{words}; {value(expected.expected)} expected at the deadline ({band})."
+
+
+def places(slots: tuple[int, ...], known: dict[int, Slot]) -> str:
+    """Where a gang's slots are: "gpu:0, gpu:1 on node7"."""
+    by_host: dict[str, list[str]] = defaultdict(list)
+    for slot in slots:
+        row = known.get(slot)
+        by_host["?" if row is None else row.host].append(
+            f"slot {slot}" if row is None else row.device
+        )
+    return "; ".join(f"{', '.join(names)} on {host}" for host, names in by_host.items())
+
+
+def _running(history: History, told: list[Life]) -> str:
+    known = {slot.id: slot for slot in history.slots}
+    running = [life for life in told if life.slots]
+    rows = [
+        f"| {life.number} | {life.slots} | {_cell(places(spell.slots, known))} "
+        f"| {at_clock(spell.start)} | {_cell(spell.why)} |"
+        for life in running[:_RUNNING]
+        for spell in life.spells[-1:]
+    ]
+    if not rows:
+        return ""
+    more = len(running) - _RUNNING
+    rest = [f"\nand {count(more, 'more trial')}"] if more > 0 else []
+    head = ["| trial | slots | where | since | why |", "|---:|---:|---|---|---|"]
+    return "\n".join([*head, *rows, *rest])
+
+
+def _decisions(history: History) -> str:
+    said = [words for event in history.events[-2000:] if (words := decision(event))]
+    if not said:
+        return ""
+    return "\n".join(["**Last decisions**", "", *(f"- {words}" for words in said[-_DECISIONS:])])
+
+
+def decision(event: Event) -> str:
+    """What the planner decided, with the time of day; nothing of other events."""
+    if event.kind == "plan":
+        words = f"trial {event.number} {event.detail.get('reason', '')}"
+    elif event.kind == "gate":
+        words = "new trials may start" if event.detail.get("open") else "no new trial from here on"
+    elif event.kind == "pool":
+        words = f"the study pays for {count(int(str(event.detail.get('slots', 0))), 'slot')}"
+    elif event.kind == "settle":
+        words = "the study has ended"
+    else:
+        return ""
+    return f"{at_clock(event.at)} {words}"
+
+
+def trial_note(history: History, life: Life) -> str:
+    """One trial: its state and why, and its segments."""
+    known = {slot.id: slot for slot in history.slots}
+    since = life.ended
+    if since is None and life.state == "paused" and life.waits:
+        since = life.waits[-1].start
+    elif since is None and life.spells:
+        since = life.spells[-1].start
+    when = "" if since is None else f" since {at_clock(since)}"
+    lines = [f"**{_STATES.get(life.state, life.state)}**{when}: {life.why}", ""]
+    if life.spells:
+        lines += ["| from | slots | for | why | ended |", "|---|---|---:|---|---|"]
+    for spell in life.spells[-_SEGMENTS:]:
+        length = "" if spell.end is None else roughly(spell.end - spell.start)
+        why = spell.why_ended if spell.why_ended != spell.ended else ""
+        ended = f"{spell.ended}: {why}" if why else spell.ended
+        lines.append(
+            f"| {at_clock(spell.start)} | {len(spell.slots)}: "
+            f"{_cell(places(spell.slots, known))} | {length} | {_cell(spell.why)} "
+            f"| {_cell(ended)} |"
+        )
+    more = len(life.spells) - _SEGMENTS
+    if more > 0:
+        lines += ["", f"{count(more, 'earlier segment')} left out"]
+    return "\n".join(lines)
+
+
+def columns(history: History, life: Life, segments: list[SegmentRow]) -> dict[str, Any]:
+    """One trial as the attributes that the dashboard's table can be sorted by."""
+    lost = sum((row.startup or 0.0) + (row.stop or 0.0) for row in segments)
+    return {
+        "deadline:state": life.state,
+        "deadline:slots": life.slots,
+        "deadline:segments": len(life.spells),
+        "deadline:slot_seconds": round(life.slot_seconds(history.end), 1),
+        "deadline:overhead_seconds": round(lost, 1),
+    }
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

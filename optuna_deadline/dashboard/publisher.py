@@ -1,0 +1,198 @@
+"""Keeps a study's page in optuna-dashboard fresh while its planner runs here.
+
+One writer: the elected planner's process. It works in a thread of its own, rests twenty times as
+long as a pass takes, and writes at most some tens of kilobytes; what goes wrong in it is logged
+once and disturbs nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+import sqlalchemy as sa
+from optuna.study import Study
+
+from optuna_deadline.allocation.records import SegmentRow
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.dashboard.attributes import Attributes
+from optuna_deadline.dashboard.notes import columns, study_note, trial_note
+from optuna_deadline.history.forecast import Forecast, forecast
+from optuna_deadline.history.reading import HistoryReader
+from optuna_deadline.history.records import History, Life
+from optuna_deadline.history.spells import lives
+from optuna_deadline.terms import Terms
+from optuna_deadline.ticker import Ticker
+from optuna_deadline.visualization._allocation import chart_allocation
+from optuna_deadline.visualization._budget import chart_budget
+from optuna_deadline.visualization._chart import Chart
+from optuna_deadline.visualization._forecast import chart_forecast
+from optuna_deadline.visualization._plotly import spec_of
+from optuna_deadline.visualization._rungs import chart_rungs
+from optuna_deadline.visualization._utilization import chart_utilization
+
+_logger = logging.getLogger("optuna_deadline")
+
+FIRST = 10.0  #: seconds until the first pass: a shorter study is over before anybody looks
+LEAST = 5.0  #: seconds between two passes
+_SHARE = 20.0  # times as long as a pass takes
+MOST_BYTES = 20_000  #: of a figure: Optuna reads all of them whenever it reads the study's own
+_TRIALS = (64, 32, 16, 8, 4, 2, 1)
+_AT_ONCE = 100  # trials whose columns are written in one transaction
+
+
+class Publisher:
+    """Publishes one study.
+
+    Args:
+        reader: Reads the study's history.
+        attributes: Writes what the dashboard reads.
+        rules: Whether the elected planner is this process's.
+        clock: Seconds that only ever rise.
+    """
+
+    def __init__(
+        self,
+        reader: HistoryReader,
+        attributes: Attributes,
+        rules: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reader = reader
+        self._attributes = attributes
+        self._rules = rules
+        self._clock = clock
+        self._next = clock() + FIRST
+        self._passes = 0
+        self._complained = False
+        self._notes: dict[int, str] = {}
+        self._columns: dict[int, dict[str, object]] = {}
+        self._ticker = Ticker("publisher", self.work)
+
+    def start(self) -> None:
+        """Begin to publish."""
+        self._ticker.start()
+
+    def stop(self) -> None:
+        """Begin no further pass."""
+        self._ticker.end(0.0)
+
+    def finish(self, patience: float) -> None:
+        """Publish a last time, unless it takes too long or nobody could have looked yet.
+
+        Args:
+            patience: Seconds after which it goes on in the background, while the process lives.
+        """
+        until = self._clock() + patience
+        if not self._ticker.end(patience) or (not self._passes and self._clock() < self._next):
+            return
+        last = threading.Thread(target=self._try, name="optuna-deadline-publisher", daemon=True)
+        last.start()
+        last.join(max(0.0, until - self._clock()))
+
+    def work(self) -> float:
+        """One pass, if it is time for one; returns the seconds until the next."""
+        began = self._clock()
+        if began >= self._next:
+            self._try()
+            ended = self._clock()
+            self._next = ended + max(LEAST, _SHARE * (ended - began))
+        return max(0.1, self._next - self._clock())
+
+    def _try(self) -> None:
+        try:
+            if self._rules():
+                self.publish()
+        except Exception as error:
+            if not self._complained:
+                self._complained = True
+                _logger.warning(
+                    "optuna-dashboard is not kept fresh (%s: %s); the study goes on.",
+                    type(error).__name__, str(error).partition("\n")[0],
+                )  # fmt: skip
+
+    def publish(self) -> None:
+        """Read the history, and write what has changed of it."""
+        history = self._reader.read()
+        told = lives(history.events)
+        notes, user = self._changes(history, told)
+        expected = forecast(history)
+        note = study_note(history, told, expected)
+        self._attributes.write(figures(history, expected), {None: note}, {})
+        ids = sorted(user.keys() | notes.keys())
+        for place in range(0, len(ids), _AT_ONCE):
+            some = ids[place : place + _AT_ONCE]
+            self._attributes.write(
+                {}, {i: notes[i] for i in some if i in notes},
+                {i: user[i] for i in some if i in user},
+            )  # fmt: skip
+        self._notes |= notes
+        self._columns |= user
+        self._passes += 1
+
+    def _changes(
+        self, history: History, told: list[Life]
+    ) -> tuple[dict[int, str], dict[int, dict[str, object]]]:
+        """Notes and columns, by Optuna's id, that are not what was written last."""
+        ids = {line.number: line.trial_id for line in history.trials}
+        segments: dict[int, list[SegmentRow]] = defaultdict(list)
+        for row in history.segments:
+            segments[row.number].append(row)
+        notes: dict[int, str] = {}
+        user: dict[int, dict[str, object]] = {}
+        for life in told:
+            trial_id = ids.get(life.number)
+            if trial_id is None:
+                continue
+            note = trial_note(history, life)
+            if self._notes.get(trial_id) != note:
+                notes[trial_id] = note
+            found = columns(history, life, segments[life.number])
+            if self._columns.get(trial_id) != found:
+                user[trial_id] = found
+        return notes, user
+
+
+def make_publisher(
+    engine: sa.Engine,
+    study: Study,
+    table: AllocationStore,
+    terms: Terms,
+    rules: Callable[[], bool],
+) -> Publisher | None:
+    """A study's publisher; None where Optuna keeps the study in another database than the table's.
+
+    Args:
+        engine: The table's.
+        study: The study.
+        table: The allocation table.
+        terms: The study's terms.
+        rules: Whether the elected planner is this process's.
+    """
+    attributes = Attributes.of(engine, study)
+    return (
+        None if attributes is None else Publisher(HistoryReader(table, terms), attributes, rules)
+    )
+
+
+def figures(history: History, expected: Forecast, most: int = MOST_BYTES) -> dict[str, str]:
+    """The JSON of every figure by its id; of too large a one, the newest trials alone."""
+    makers: dict[str, Callable[[int], Chart]] = {
+        "deadline-allocation": lambda n: chart_allocation(history, n, 8 * n),
+        "deadline-forecast": lambda n: chart_forecast(history, n, expected),
+        "deadline-budget": lambda n: chart_budget(history),
+        "deadline-utilization": lambda n: chart_utilization(history, 4 * n),
+        "deadline-rungs": lambda n: chart_rungs(history, n),
+    }
+    found = {}
+    for name, make in makers.items():
+        for trials in _TRIALS:
+            text = json.dumps(spec_of(make(trials)), separators=(",", ":"), allow_nan=False)
+            if len(text) <= most:
+                found[name] = text
+                break
+    return found
