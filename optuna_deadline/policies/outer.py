@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -18,8 +20,11 @@ from optuna_deadline.policies.rounds import (
 )
 from optuna_deadline.policies.shapes import expected_best
 
-#: Numbers of configurations that are considered.
-_COUNTS = tuple(sorted({round(1.15**k) for k in range(60)}))
+#: Numbers of configurations that are considered, and of those that the last round trains.
+_COUNTS = tuple(sorted({round(1.05**k) for k in range(171)}))
+#: The search ends where more finalists are clearly worse, in standard deviations.
+_CLEARLY = 0.1
+_FINALISTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 #: A round's gangs and pool are kept unless a change saves this share of what is left to pay.
 _WORTH_A_CHANGE = 0.15
@@ -34,14 +39,12 @@ class Means:
 
     Attributes:
         steps: The rungs, the last step among them.
-        reduction_factor: A round keeps one in this many at least.
         pace: Seconds of a step on one slot.
         rates: Prices, S(k), overhead, nodes; the money's budget is what is left.
         time: Seconds left.
     """
 
     steps: tuple[int, ...]
-    reduction_factor: int
     pace: float
     rates: Rates
     time: float
@@ -53,9 +56,9 @@ class Means:
 
 @dataclass(frozen=True)
 class Shape:
-    """How many configurations there are, and the rung at which the first round ends."""
+    """How many configurations train in each round, and the rung at which the first round ends."""
 
-    trials: int
+    survivors: tuple[int, ...]
     first: int
 
 
@@ -71,67 +74,102 @@ def best_shape(means: Means, done: int) -> Shape:
 
 @lru_cache(maxsize=4096)
 def _best_shape(means: Means, done: float) -> Shape:
-    best, found = -1e9, Shape(1, 0)
+    best, shape = -math.inf, Shape((1,) * len(means.steps), 0)
     for first in range(max(1, len(means.steps) - 1)):
-        count = _largest(means, first, done)
-        if count is None:
-            continue
-        survivors = halved(count, means.reduction_factor, len(means.steps) - first)
-        value = expected_best(survivors, means.steps[first:], means.steps[-1])
-        if value > best + 1e-9:
-            best, found = value, Shape(count, first)
-    return found
+        step = means.steps[first]
 
+        def rounds(survivors: tuple[int, ...], first: int = first, step: int = step) -> list[Work]:
+            missing = max(1, round(survivors[0] - done / step))
+            return [Work(missing, step * means.pace, 1), *later_works(means, first, survivors[1:])]
 
-def _largest(means: Means, first: int, done: float) -> int | None:
-    """The most configurations that can be had with this first rung."""
-
-    def feasible(count: int) -> bool:
-        works = works_of(means, first, count)
-        missing = max(0.0, count * means.steps[first] - done) / means.steps[first]
-        works[0] = replace(works[0], trials=max(1, round(missing)), largest=1)
-        return means.affords(cheapest(works, means.rates, means.time, refine=False))
-
-    low, high = -1, len(_COUNTS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if feasible(_COUNTS[middle]):
-            low = middle
-        else:
-            high = middle
-    return None if low < 0 else _COUNTS[low]
-
-
-def halved(count: int, reduction_factor: int, rounds: int) -> tuple[int, ...]:
-    """The survivors of each round."""
-    return tuple(max(1, count // reduction_factor**index) for index in range(rounds))
-
-
-def works_of(means: Means, rung: int, count: int) -> list[Work]:
-    """The rounds from a rung on, with so many trials in the first of them."""
-    steps = (0, *means.steps)
-    survivors = halved(count, means.reduction_factor, len(means.steps) - rung)
-    return [
-        Work(
-            survivors[i],
-            (steps[rung + i + 1] - (steps[rung + i] if i or rung else 0)) * means.pace,
-        )
-        for i in range(len(survivors))
-    ]
+        value, found = _best(means, first, (), rounds, _COUNTS)
+        if found and value > best:
+            best, shape = value, Shape(found, first)
+    return shape
 
 
 @lru_cache(maxsize=4096)
-def keep_at(means: Means, contenders: int, rung: int) -> int:
-    """How many go on from a rung: as many as can be afforded, at most half of them."""
-    low, high = 0, max(1, contenders // 2) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        works = works_of(means, rung + 1, middle)
-        if means.affords(cheapest(works, means.rates, means.time, refine=False)):
-            low = middle
-        else:
-            high = middle
-    return max(1, low)
+def survivors_after(
+    means: Means, contenders: int, rung: int, to_do: Work | None
+) -> tuple[int, ...]:
+    """How many go on from a rung and from each later one: at most half each time.
+
+    Args:
+        means: What there is.
+        contenders: Who take part in the round that ends at the rung.
+        rung: Its index.
+        to_do: What that round still has to do; None where it is over.
+    """
+    first = [] if to_do is None else [to_do]
+    rounds = len(means.steps) - 1 - rung
+    if not rounds:
+        return ()
+    _, found = _best(
+        means,
+        rung,
+        (contenders,),
+        lambda survivors: [*first, *later_works(means, rung, survivors)],
+        range(1, max(1, contenders // 2) + 1),
+    )
+    return found or (1,) * rounds
+
+
+def _best(
+    means: Means,
+    rung: int,
+    before: tuple[int, ...],
+    rounds: Callable[[tuple[int, ...]], list[Work]],
+    counts: Sequence[int],
+) -> tuple[float, tuple[int, ...]]:
+    """The survivors that are expected to find most, and what they are: none where nothing fits.
+
+    For every number of finalists the most configurations are taken that can be had with them, so
+    what is searched is the number of configurations and the share of them that a round keeps.
+    """
+    number = len(means.steps) - rung - len(before)
+    best, found, high = -math.inf, tuple[int, ...](), len(counts)
+
+    def fits(place: int, finalists: int) -> bool:
+        works = rounds(halved(counts[place], finalists, number))
+        return means.affords(cheapest(works, means.rates, means.time, refine=False))
+
+    for finalists in _FINALISTS:
+        low, stride = high - 1, 1  # more finalists leave money for fewer at the start
+        while low >= 0 and not fits(low, finalists):
+            low, high, stride = max(-1, low - stride), low, 2 * stride
+        while high - low > 1:
+            middle = (low + high) // 2
+            if fits(middle, finalists):
+                low = middle
+            else:
+                high = middle
+        survivors = halved(counts[max(0, low)], finalists, number)
+        if low < 0 or survivors[-1] < finalists:
+            break
+        value = expected_best((*before, *survivors), means.steps[rung:], means.steps[-1])
+        if value < best - _CLEARLY:
+            break
+        if value > best:
+            best, found = value, survivors
+    return best, found
+
+
+def halved(count: int, finalists: int, rounds: int) -> tuple[int, ...]:
+    """The survivors of each round: an equal share goes on from each, half of them at most."""
+    found = [count]
+    for left in range(rounds - 1, 0, -1):
+        share = min(0.5, (finalists / found[-1]) ** (1 / left))
+        found.append(max(1, math.floor(found[-1] * share + 1e-9)))
+    return tuple(found)
+
+
+def later_works(means: Means, rung: int, survivors: Sequence[int]) -> list[Work]:
+    """The rounds after a rung."""
+    steps = means.steps[rung:]
+    return [
+        Work(count, (step - since) * means.pace)
+        for count, since, step in zip(survivors, steps, steps[1:], strict=False)
+    ]
 
 
 @dataclass(frozen=True)
@@ -140,7 +178,7 @@ class Stage:
 
     Attributes:
         rung: Where it ends.
-        contenders: How many take part, new ones that are still to come among them.
+        later: How many are to train in each of the rounds after it.
         behind: How many of those are not through.
         steps: What each of these still has to do, in the mean.
         single: New trials come, which start on one slot each.
@@ -148,7 +186,7 @@ class Stage:
     """
 
     rung: int
-    contenders: int
+    later: tuple[int, ...]
     behind: int
     steps: float
     single: bool
@@ -158,10 +196,7 @@ class Stage:
 @lru_cache(maxsize=8192)
 def next_round(means: Means, stage: Stage) -> tuple[Option, int]:
     """How to go through the round in progress, and the nodes of the round after it."""
-    rates, rest = means.rates, list[Work]()
-    if stage.rung + 1 < len(means.steps):
-        survivors = max(1, stage.contenders // means.reduction_factor)
-        rest = works_of(means, stage.rung + 1, survivors)
+    rates, rest = means.rates, later_works(means, stage.rung, stage.later)
     first = Work(stage.behind, stage.steps * means.pace, 1 if stage.single else None)
     for share in _SHARES:
         works = [first, *rest]

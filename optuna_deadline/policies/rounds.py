@@ -14,10 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from optuna_deadline.policies.money import Money
 
-_SWEEPS = 20
+#: Prices of time that are tried: from next to nothing to several times that of all nodes, and
+#: one that outweighs everything.
+_MANY = 33
 
 
 @dataclass(frozen=True)
@@ -95,8 +101,13 @@ def on_pool(work: Work, rates: Rates, nodes: int) -> Option:
     return min(found, key=lambda option: (option.seconds, option.gang))
 
 
-def options(work: Work, rates: Rates) -> list[Option]:
-    """Every way to go through a round that no other beats in both time and cost."""
+@lru_cache(maxsize=4096)
+def options(work: Work, rates: Rates) -> tuple[Option, ...]:
+    """Every way to go through a round that no other beats in time, cost and nodes, fastest first.
+
+    Nodes count for themselves, since they have to be started: fewer are better, and those that are
+    held already may be kept for a later round, though this one leaves some of them idle.
+    """
     money = rates.money
     most = max(1, money.offer // money.node)
     found: list[Option] = []
@@ -106,17 +117,19 @@ def options(work: Work, rates: Rates) -> list[Option]:
         waves = work.trials + 1
         for nodes in range(1, most + 1):
             fit = at_once(gang, nodes, money.node)
-            if fit and -(-work.trials // fit) < waves:  # else fewer nodes do it in the same time
+            fewer = fit and -(-work.trials // fit) < waves
+            if fewer or (fit and nodes == rates.held):
                 waves = -(-work.trials // fit)
                 found.append(_option(work, rates, gang, speedup, nodes))
-            if waves == 1:
+            if waves == 1 and nodes >= rates.held:
                 break
-    found.sort(key=lambda option: (option.seconds, option.cost))
+    found.sort(key=lambda option: (option.seconds, option.cost, option.nodes))
     best: list[Option] = []
     for option in found:
-        if not best or option.cost < best[-1].cost - 1e-12:
+        least = rates.held if option.nodes == rates.held else 0
+        if not any(o.cost <= option.cost and least <= o.nodes <= option.nodes for o in best):
             best.append(option)
-    return best
+    return tuple(best)
 
 
 def _option(work: Work, rates: Rates, gang: int, speedup: float, nodes: int) -> Option:
@@ -135,9 +148,9 @@ def cheapest(
 ) -> Schedule | None:
     """The cheapest schedule that ends in time; None where there is none.
 
-    By a price on time: each round takes the option that is cheapest at that price, which is raised
-    until all fit. That is the lower convex hull of the exact programme. From there, and from every
-    other start that is given, single rounds are changed as long as that saves money.
+    By a price on time: the rounds take the options that are cheapest together at that price, which
+    is raised until all fit. That is the lower convex hull of the exact programme. From there, and
+    from every other start that is given, single rounds are changed as long as that saves money.
 
     Args:
         works: The rounds.
@@ -147,7 +160,7 @@ def cheapest(
         refine: Whether to look beyond the convex hull.
     """
     choices = [options(work, rates) for work in works]
-    begun = [_at_a_price(choices, rates, time), *starts]
+    begun = [_on_the_hull(choices, rates, time), *starts]
     fitting = [start for start in begun if schedule(start, rates).seconds <= time]
     if refine:
         fitting = [_descend(start, choices, rates, time) for start in fitting]
@@ -177,28 +190,39 @@ def schedule(picked: Sequence[Option], rates: Rates) -> Schedule:
     return Schedule(tuple(picked), now, cost)
 
 
-def _at_a_price(
+def _on_the_hull(
     choices: Sequence[Sequence[Option]], rates: Rates, time: float
 ) -> Sequence[Option]:
-    """The cheapest options at the lowest price of time at which all rounds fit."""
+    """The cheapest of the paths that are best at some price of time; the fastest if none fits.
 
-    def pick(price: float) -> list[Option]:
-        key = lambda option: (option.cost + price * option.seconds, option.seconds)  # noqa: E731
-        return [min(found, key=key) for found in choices]
-
-    fastest = [found[0] for found in choices]
-    low, high = 0.0, max(1e-9, rates.money.price * rates.money.offer)
-    if schedule(pick(low), rates).seconds <= time:
-        return pick(low)
-    if schedule(pick(high), rates).seconds > time:
-        return fastest
-    for _ in range(_SWEEPS):
-        middle = (low + high) / 2
-        if schedule(pick(middle), rates).seconds > time:
-            low = middle
-        else:
-            high = middle
-    return pick(high)
+    A path is found by dynamic programming over the rounds, for all prices at once. What a round's
+    option costs depends on the nodes of the one before: those that are added have to start.
+    """
+    money = rates.money
+    second = money.price * money.node
+    most = max(1, money.offer // money.node)
+    prices = np.append(np.geomspace(0.02, 4.0 * most, _MANY - 1), 1e9) * (second or 1.0)
+    held, costs, times = np.array([rates.held]), np.zeros((_MANY, 1)), np.zeros((_MANY, 1))
+    came: list[NDArray[np.intp]] = []
+    for found in choices:
+        nodes = np.array([option.nodes for option in found])
+        wait = np.where(nodes > held[:, None], money.startup, 0.0)
+        cost = costs[:, :, None] + wait * second * nodes + [option.cost for option in found]
+        secs = times[:, :, None] + wait + [option.seconds for option in found]
+        best = np.argmin(cost + prices[:, None, None] * secs, axis=1, keepdims=True)
+        costs = np.take_along_axis(cost, best, axis=1)[:, 0]
+        times = np.take_along_axis(secs, best, axis=1)[:, 0]
+        held = nodes
+        came.append(best[:, 0])
+    last = np.argmin(costs + prices[:, None] * times, axis=1)
+    cost, secs = costs[np.arange(_MANY), last], times[np.arange(_MANY), last]
+    fits = secs <= time
+    at = int(np.argmin(np.where(fits, cost, np.inf)) if fits.any() else np.argmin(secs))
+    path, place = list[Option](), int(last[at])
+    for found, best in zip(reversed(choices), reversed(came), strict=True):
+        path.append(found[place])
+        place = int(best[at, place])
+    return path[::-1]
 
 
 def _descend(

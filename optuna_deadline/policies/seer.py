@@ -20,10 +20,10 @@ from statistics import fmean
 
 from optuna_deadline.policies.cohort import barrier, ladder, over, ranked
 from optuna_deadline.policies.money import Money
-from optuna_deadline.policies.outer import Means, Shape, Stage, best_shape, keep_at, next_round
+from optuna_deadline.policies.outer import Means, Stage, best_shape, next_round, survivors_after
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
 from optuna_deadline.policies.resources import Resources
-from optuna_deadline.policies.rounds import Option, Rates
+from optuna_deadline.policies.rounds import Option, Rates, Work
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
 #: Rungs taken to be there until somebody says how long a trial is.
@@ -33,7 +33,7 @@ _RUNGS = 4
 _CLOSING = 4.0
 
 #: The share of the money that stays in reserve for what was not foreseen.
-_RESERVE = 0.03
+_RESERVE = 0.01
 
 
 @dataclass(frozen=True)
@@ -50,35 +50,34 @@ class Seer(Resources):
         paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
         if not paces:
             return _first(snapshot, contenders)
-        means = _means(snapshot, steps, fmean(paces), self.reduction_factor)
+        means = _means(snapshot, steps, fmean(paces))
         last = barrier(snapshot.trials, steps)
-        shape = Shape(len(contenders), last + 1)
+        rung, shape, missing = last + 1, None, 0
         if last < 0:
-            done = sum(trial.step for trial in contenders)
-            shape = best_shape(means, done)
+            shape = best_shape(means, sum(trial.step for trial in contenders))
+            rung, missing = shape.first, max(0, shape.survivors[0] - len(snapshot.trials))
         orders: dict[int, Order] = {}
-        missing = max(0, shape.trials - len(snapshot.trials)) if last < 0 else 0
-        rung = shape.first
         while not missing and contenders and rung < len(steps):
             since, final = steps[rung - 1] if rung else 0, rung + 1 == len(steps)
             pace = math.inf if final else means.pace  # the last round ends with the deadline
             if not over(contenders, since, steps[rung], pace, snapshot.speedup):
                 break
             if not final:
-                keep = keep_at(means, len(contenders), rung)
+                keep = survivors_after(means, len(contenders), rung, None)[0]
                 best = ranked(contenders, steps[rung])
                 for trial in best[keep:]:
                     if trial.alive:
                         words = f"not among the {keep} best of {len(best)} at step {steps[rung]}"
                         orders[trial.number] = Retire(words)
                 contenders = best[:keep]
-            rung += 1
+            rung, shape = rung + 1, None
         if rung == len(steps):
             for trial in contenders:
                 if trial.alive:
                     orders[trial.number] = Pause("trained to its end")
             return Plan(orders, gate_open=False, pool_slots=None if money is None else 0)
-        return _Round(snapshot, means, rung, contenders, missing).plan(orders)
+        later = shape.survivors[1:] if shape else None
+        return _Round(snapshot, means, rung, contenders, missing, later).plan(orders)
 
     def _ladder(self, snapshot: Snapshot) -> tuple[int, ...]:
         last = self.last_step(snapshot.trials)
@@ -97,10 +96,11 @@ class _Round:
         rung: int,
         contenders: Sequence[TrialView],
         missing: int,
+        later: tuple[int, ...] | None,
     ) -> None:
         self._snapshot, self._means, self._rung, self._missing = snapshot, means, rung, missing
         self._target = means.steps[rung]
-        self._contenders = len(contenders)
+        self._contenders, self._later = len(contenders), later
         alive = [trial for trial in contenders if trial.alive]
         self._behind = sorted(
             (trial for trial in alive if trial.step < self._target),
@@ -116,11 +116,16 @@ class _Round:
         sizes = Counter(trial.slots for trial in self._behind if trial.running)
         gang = max(sizes, key=lambda size: (sizes[size], size), default=0)
         count = len(self._behind) + self._missing
+        behind, steps = max(1, count), left / max(1, count)
+        rest = self._later
+        if rest is None:
+            to_do = Work(behind, math.ceil(steps) * self._means.pace)
+            rest = survivors_after(self._means, self._contenders, self._rung, to_do)
         stage = Stage(
             rung=self._rung,
-            contenders=self._contenders + self._missing,
-            behind=max(1, count),
-            steps=round(left / max(1, count), 1),
+            later=rest,
+            behind=behind,
+            steps=round(steps, 1),
             single=bool(self._missing),
             gang=gang,
         )
@@ -168,7 +173,7 @@ class _Round:
         return min(wanted, money.affordable)
 
 
-def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float, factor: int) -> Means:
+def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
     """What there is to plan with: rounded, so that a plan changes only when something does."""
     money = snapshot.money
     sizes = snapshot.speedup.useful(max(1, snapshot.largest_gang))
@@ -179,16 +184,14 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float, factor: int)
     else:
         coming = max(0, money.held - snapshot.capacity) * money.price * money.startup
         left = (money.left + money.ahead - coming) * (1 - _RESERVE)
-        left = max(0.0, _down(left, money.budget / 50))
+        left = _down(left)
         terms = replace(money, budget=left, spent=0.0)
         held = money.nodes(money.held)
-    whole = snapshot.deadline - snapshot.started
     time = snapshot.time_left - _CLOSING - snapshot.overhead.stop
     if money is not None and money.held > snapshot.capacity:
         time -= money.startup  # nodes have yet to come
     return Means(
         steps=steps,
-        reduction_factor=factor,
         pace=_digits(pace),
         rates=Rates(
             terms,
@@ -196,7 +199,7 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float, factor: int)
             _digits(snapshot.overhead.total),
             held,
         ),
-        time=max(0.0, _down(time, whole / 50)),
+        time=_down(time),
     )
 
 
@@ -230,8 +233,9 @@ def _stop(snapshot: Snapshot) -> Plan:
     return Plan(orders, gate_open=False, pool_slots=None if snapshot.money is None else 0)
 
 
-def _down(value: float, unit: float) -> float:
-    return math.floor(value / unit + 1e-9) * unit if unit > 1e-9 * abs(value) else value
+def _down(value: float) -> float:
+    """Down to a multiple of a fiftieth of itself."""
+    return math.exp(math.floor(math.log(value) / 0.02) * 0.02) if value > 0 else 0.0
 
 
 def _digits(value: float) -> float:

@@ -18,38 +18,37 @@ NOISE = 1.0
 #: What a configuration gains from the first step to the last, likewise.
 TRAINING = 2.0
 
-_DRAWS = 128
-_MOST = 4096
+_DRAWS = 512
 
 
 @lru_cache(maxsize=4096)
 def expected_best(survivors: tuple[int, ...], steps: tuple[int, ...], whole: int) -> float:
     """The expected final quality of the best, in standard deviations over the configurations.
 
+    Scores are drawn from round to round, each given the one before, and for survivors only: who
+    survives the first round are the highest of so many draws.
+
     Args:
         survivors: Trials in each round, falling.
         steps: The step to which each round trains.
         whole: The steps of a whole training.
     """
+    from scipy.special import ndtri  # half a second of every worker's start
+
     rng = np.random.default_rng(0)
-    count = min(survivors[0], _MOST)
-    draws = max(8, min(_DRAWS, 16384 // count))
-    quality = rng.standard_normal((draws, count))
-    walk = np.zeros_like(quality)
     levels = [_left(step, whole) for step in steps]
-    seen = []
-    for level, later in zip(reversed(levels), [0.0, *reversed(levels[1:])], strict=True):
-        spread = NOISE * math.sqrt(max(0.0, level - later))
-        walk = walk + spread * rng.standard_normal(quality.shape)
-        seen.append(quality + walk)
-    seen.reverse()
-    alive = np.ones(quality.shape, bool)
-    for scores, keep in zip(seen, [*survivors[1:], 1], strict=True):
-        scores = np.where(alive, scores, -np.inf)
-        cut = np.partition(scores, count - min(keep, count), axis=1)[:, count - min(keep, count)]
-        alive = scores >= cut[:, None]
-    best = np.where(alive, quality, -np.inf).max(axis=1)
-    return float(best.mean()) - TRAINING * levels[-1]
+    variances = [1.0 + NOISE**2 * level for level in levels]
+    kept = [*survivors[1:], 1]
+    count, keep = survivors[0], min(survivors[0], kept[0])
+    below = rng.beta(count - keep, keep + 1, (_DRAWS, 1)) if keep < count else 0.0
+    places = below + (1.0 - below) * rng.random((_DRAWS, keep))
+    scores = math.sqrt(variances[0]) * ndtri(places)
+    for before, now, keep in zip(variances[:-1], variances[1:], kept[1:], strict=True):
+        spread = math.sqrt(max(0.0, now * (1.0 - now / before)))
+        scores = now / before * scores + spread * rng.standard_normal(scores.shape)
+        if keep < scores.shape[1]:
+            scores = np.partition(scores, scores.shape[1] - keep, axis=1)[:, -keep:]
+    return float(scores.max(axis=1).mean()) / variances[-1] - TRAINING * levels[-1]
 
 
 def _left(step: int, whole: int) -> float:
