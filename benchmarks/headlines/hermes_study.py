@@ -81,10 +81,18 @@ class Case:
 
 @dataclass(frozen=True)
 class Found:
-    """When the target was reached, in epochs, and what was lost to switching until then."""
+    """When the target was reached, and which share of the slots' time was lost until then.
+
+    Attributes:
+        epochs: Until the target was reached.
+        overhead: Lost to starts and stops of any kind.
+        turns: Of that, what preempting and resuming cost: all but one start for each trial, which
+            every policy pays for whom it tries.
+    """
 
     epochs: float
     overhead: float
+    turns: float
 
 
 def run(case: Case) -> Found:
@@ -105,4 +113,5 @@ def run(case: Case) -> Found:
     outcome = simulate(policy, workload, cluster, deadline=deadline, seed=case.seed)
     reached = next((since for since, value in outcome.best if value >= TARGET), outcome.ended)
     spent = outcome.training + outcome.overhead
-    return Found(reached / EPOCH_SECONDS, outcome.overhead / spent)
+    turns = outcome.overhead - outcome.trials * cluster.startup
+    return Found(reached / EPOCH_SECONDS, outcome.overhead / spent, max(0.0, turns) / spent)
