@@ -4,9 +4,10 @@ Read in the authors' code and slides: rungs with pausing and retroactive re-chec
 the top rung down, the entrance gate, the re-dealing in score order by one of three allocators, the
 gain test. What the code gets wrong is mended here and is our reconstruction: a trial without a
 report ranks worst, not best; the gate opens again where survivors are lost; once the survivors
-have ended the best of those that wait take their place instead of an idle pool; a paused trial
-comes back with any number of slots that fits; slots that nobody can use well go to paused trials;
-S(k) and the overhead are learned from this study.
+have ended the best of those that wait take their place instead of an idle pool, and the very best
+alone where there is no time to part them; a paused trial comes back with any number of slots that
+fits; slots that nobody can use well go to paused trials; S(k) and the overhead are learned from
+this study.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import WORTHWHILE
 from optuna_deadline.policies.dealing import ALLOCATORS
+from optuna_deadline.policies.heirs import part_the_heirs
 from optuna_deadline.policies.overview import Overview
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
 from optuna_deadline.policies.resources import Resources
@@ -125,6 +127,9 @@ class HyperSched(Resources):
         for trial in survivors[snapshot.capacity :]:
             orders[trial.number] = Pause("fewer slots than trials: the best go on")
         survivors = survivors[: snapshot.capacity]
+        parted_until = math.inf
+        if not field.survivors:
+            survivors, parted_until = self._part(snapshot, view, survivors)
         moves = self._deal(snapshot, survivors)
         for trial, move in zip(survivors, moves, strict=True):
             orders[trial.number] = Run(move.slots, move.words)
@@ -144,8 +149,19 @@ class HyperSched(Resources):
             elif trial.running:
                 orders[trial.number] = Pause(standing.words(trial))
         _hold_the_rest(orders, field.others, 2 * snapshot.capacity)
-        until = min([move.until for move in moves], default=math.inf)
+        until = min([parted_until, *(move.until for move in moves)])
         return Plan(orders=orders, start=0, gate_open=False, holds_until=until)
+
+    def _part(
+        self, snapshot: Snapshot, view: Overview, heirs: list[TrialView]
+    ) -> tuple[list[TrialView], float]:
+        """Which heirs share the pool, and until when."""
+        sizes = _useful(snapshot)
+        scores = [trial.last_score for trial in heirs]
+        shares = ALLOCATORS[self.allocator](scores, sizes, snapshot.capacity)
+        resource = self.last_step_of(view.horizon)
+        ahead = [view.steps_to_a_rung(trial, resource) for trial in heirs]
+        return part_the_heirs(snapshot, heirs, shares, ahead, sizes[-1])
 
     def _deal(self, snapshot: Snapshot, survivors: Sequence[TrialView]) -> list[Move]:
         """What each survivor gets, the best first."""

@@ -63,6 +63,13 @@ class Overview:
             return None
         return paces[middle] if len(paces) % 2 else (paces[middle - 1] + paces[middle]) / 2
 
+    def steps_to_a_rung(self, trial: TrialView, last: int | None) -> int:
+        """Steps until a trial is judged again, or done at the last step if that is known."""
+        milestone = self.min_resource
+        while milestone <= trial.step:
+            milestone *= self.reduction_factor
+        return max(0, (milestone if last is None else min(milestone, last)) - trial.step)
+
     def once(self, key: Any, work_out: Callable[[], Value]) -> Value:
         """A value that depends on who is alive, on what slots, and on the rungs alone."""
         if key not in self._known:

@@ -162,16 +162,29 @@ def test_only_so_many_paused_trials_are_kept() -> None:
     assert len(retired) > 40 and max(retired) < 59
 
 
-def heirs() -> list[TrialView]:
+def heirs(steps: int = 20) -> list[TrialView]:
     """The winners are done; eight that they beat wait at the same rung."""
     done = [trial(90 + n, [0.9] * 60, "complete") for n in range(8)]
-    return [*done, *(trial(n, [n / 100] * 20, "paused") for n in range(8))]
+    return [*done, *(trial(n, [n / 100] * steps, "paused") for n in range(8))]
 
 
-def test_the_best_of_the_rest_take_the_pool_of_survivors_that_ended() -> None:
-    plan = POLICY.plan(snapshot(*heirs(), left=12, slots=4, speedup=LINEAR))
+@pytest.mark.parametrize(("steps", "shares"), [(60, {7: 2, 6: 2}), (20, {7: 4})])
+def test_the_best_of_the_rest_take_the_pool_of_survivors_that_ended(
+    steps: int, shares: dict[int, int]
+) -> None:
+    """A quarter of those that are left; the best alone where no rung would part them in time."""
+    view = snapshot(*heirs(steps), left=12, slots=4, speedup=LINEAR)
+    plan = POLICY.plan(view)
     sizes = {n: order.slots for n, order in plan.orders.items() if isinstance(order, Run)}
-    assert not plan.gate_open and sizes == {7: 2, 6: 2}  # a quarter of those that are left
+    assert not plan.gate_open and sizes == shares
+    carried_out = [
+        replace(trial, state="running", slots=shares[trial.number])
+        if trial.number in shares
+        else trial
+        for trial in view.trials
+    ]
+    again = POLICY.plan(replace(view, now=view.now + 1, trials=tuple(carried_out)))
+    assert {n: o.slots for n, o in again.orders.items() if isinstance(o, Run)} == shares
 
 
 def test_the_last_of_the_rest_holds_the_pool() -> None:
