@@ -6,17 +6,18 @@ import argparse
 import os
 from dataclasses import asdict
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
+from textwrap import wrap
 from typing import cast
-
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.headlines.rows import Options, Row, System
 from benchmarks.measuring import Progress, output_file, write_json
 
 #: Each is a module of this package.
 SYSTEMS: tuple[str, ...] = ("hypersched", "seer", "rubberband", "hermes", "shockwave")
+
+_INDENT = " " * 5
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -44,23 +45,27 @@ def main(arguments: list[str] | None = None) -> None:
                 write_json(given.json, [asdict(row) for row in rows])  # a cut run keeps its rows
     finally:
         progress.end()
-    Console().print(_table(rows))
+    print(told(rows))
 
 
-def _table(rows: list[Row]) -> Table:
-    table = Table("system", "what", "paper", "ours", "ratio", "target", "met", "note")
-    for row in rows:
-        table.add_row(
-            row.system,
-            row.name,
-            _say(row.paper),
-            _say(row.ours),
-            _say(row.ratio),
-            row.target,
-            "yes" if row.met else "NO",
-            row.note,
-        )
-    return table
+def told(rows: list[Row], width: int = 79) -> str:
+    """All rows in words, in lines that a narrow terminal holds, and what was missed at the end."""
+    lines: list[str] = []
+    for system, group in groupby(rows, key=lambda row: row.system):
+        lines += ["", system, "-" * len(system)]
+        for row in group:
+            figures = [f"paper {_say(row.paper)}", f"ours {_say(row.ours)}"]
+            if row.ratio is not None:
+                figures.append(f"ratio {_say(row.ratio)}")
+            met = "met " if row.met else "MISS"
+            lines += wrap(f"{met} {row.name}", width, subsequent_indent=_INDENT)
+            for words in (f"{', '.join(figures)}; target {row.target}", row.note):
+                lines += wrap(words, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    missed = [row.name for row in rows if not row.met]
+    lines += ["", f"{len(rows) - len(missed)} of {len(rows)} met."]
+    for name in missed:
+        lines += wrap(f"missed: {name}", width, subsequent_indent=_INDENT)
+    return "\n".join(lines)
 
 
 def _say(figure: float | str | None) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.headlines.hermes_study import FAMILIES, TARGET, Case, Found, run
+from benchmarks.headlines.pictures import picture
 from benchmarks.headlines.rows import Options, Row
 
 GOOD, SWITCHES = (1, 4, 10), (0.02, 0.1, 0.5)
@@ -97,7 +98,7 @@ def rows(options: Options) -> Iterator[Row]:
         least.value, "none: told to be known", True, _note(beside, len(seeds)),
     )  # fmt: skip
     if options.pictures is not None:
-        _draw(lines, options.pictures / "hermes.svg")
+        _draw(lines, options.pictures / "hermes.png")
 
 
 _FAMILY_WORDS = {
@@ -156,23 +157,19 @@ def _note(ratios: dict[str, Ratio], count: int) -> str:
 
 def _draw(lines: dict[float, list[tuple[int, Ratio]]], path: Path) -> None:
     """Speed-up over the best other policy against the number of good configurations."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    for switch, points in lines.items():
-        axes.errorbar(
-            [good for good, _ in points],
-            [ratio.value for _, ratio in points],
-            [ratio.error or 0.0 for _, ratio in points],
-            marker="o",
-            capsize=3,
-            label=f"a switch costs {switch:g} epochs",
-        )
-    axes.axhline(1.0, color="grey", linewidth=0.8)
-    axes.axhline(PAPER, color="grey", linewidth=0.8, linestyle="--", label="the paper's best case")
-    axes.set(xlabel="good configurations of 40", ylabel="times as soon as the best other policy")
-    axes.set_xticks(GOOD)
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    figure.savefig(path)
+    with picture(path, size=(6.0, 4.0)) as (axes,):
+        for switch, points in lines.items():
+            axes.errorbar(
+                [good for good, _ in points],
+                [ratio.value for _, ratio in points],
+                [ratio.error or 0.0 for _, ratio in points],
+                marker="o",
+                capsize=3,
+                label=f"a switch costs {switch:g} epochs",
+            )
+        axes.axhline(1.0, color="grey", linewidth=0.8)
+        axes.axhline(PAPER, color="grey", linewidth=0.8, linestyle="--", label="the paper's best")
+        axes.set(xlabel="good configurations of 40", ylabel="times as soon as the best other")
+        axes.set_xticks(GOOD)
+        axes.set_ylim(bottom=0)
+        axes.legend()

@@ -9,17 +9,12 @@ from typing import Any
 
 
 @contextmanager
-def picture(path: Path, panels: int) -> Iterator[list[Any]]:
-    """Axes side by side to draw on, written to a file at the end."""
-    import matplotlib
+def picture(path: Path, panels: int = 1, size: tuple[float, float] = (4.2, 3.4)) -> Iterator[Any]:
+    """Axes side by side to draw on, each of a size in inches, written to a file at the end."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, panels, figsize=(4.2 * panels, 3.4), squeeze=False)
-    try:
-        yield list(axes[0])
-        figure.tight_layout()
-        figure.savefig(path, dpi=130)
-    finally:
-        pyplot.close(figure)
+    width, height = size
+    figure = Figure(figsize=(width * panels, height), layout="constrained")
+    axes = figure.subplots(1, panels, squeeze=False)
+    yield list(axes[0])
+    figure.savefig(path, dpi=110)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.headlines.pictures import picture
 from benchmarks.headlines.rows import Options, Row
 from optuna_deadline.policies.market import (
     AlloX,
@@ -317,11 +318,6 @@ def _draw(
     """Bars of four figures, ours beside the published; and the rho of all jobs."""
     if pictures is None:
         return
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     words = [_SCHEDULERS[name][0] for name in found]
     places = range(len(found))
     panels: Sequence[tuple[str, str, str]] = (
@@ -330,24 +326,21 @@ def _draw(
         ("worst rho", "worst_rho", "worst_rho"),
         ("part of the jobs with rho > 1.05", "unfair", "unfair_gt_1_05"),
     )
-    figure, axes = pyplot.subplots(1, 4, figsize=(15, 4), layout="constrained")
-    for axis, (title, attribute, key) in zip(axes, panels, strict=True):
-        ours = [float(getattr(figures, attribute)) for figures in found.values()]
-        axis.bar([p - 0.2 for p in places], ours, 0.4, label="here", color="#0072b2")
-        theirs = [expected[name][key] for name in found]
-        axis.bar([p + 0.2 for p in places], theirs, 0.4, label="published", color="#cccccc")
-        axis.set_title(title)
-        axis.set_xticks(list(places), words, rotation=60, ha="right")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
-    figure.savefig(pictures / "shockwave.png", dpi=110)
-    pyplot.close(figure)
-    figure, axis = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-    for name, figures in found.items():
-        parts = [(rank + 1) / len(figures.rhos) for rank in range(len(figures.rhos))]
-        wide = 2.4 if name == "shockwave" else 1.1
-        axis.plot(figures.rhos, parts, label=_SCHEDULERS[name][0], linewidth=wide)
-    axis.axvline(1.05, color="#999999", linestyle=":")
-    axis.set(xlabel="rho (completion by its fair share)", ylabel="part of the jobs", xlim=(0, 5))
-    axis.legend()
-    figure.savefig(pictures / "shockwave_rho.png", dpi=110)
-    pyplot.close(figure)
+    with picture(pictures / "shockwave.png", len(panels), (3.7, 4.0)) as axes:
+        for axis, (title, attribute, key) in zip(axes, panels, strict=True):
+            ours = [float(getattr(figures, attribute)) for figures in found.values()]
+            axis.bar([p - 0.2 for p in places], ours, 0.4, label="here", color="#0072b2")
+            theirs = [expected[name][key] for name in found]
+            axis.bar([p + 0.2 for p in places], theirs, 0.4, label="published", color="#cccccc")
+            axis.set_title(title)
+            axis.set_xticks(list(places), words, rotation=60, ha="right")
+        axes[0].legend()
+    with picture(pictures / "shockwave_rho.png", size=(7.0, 4.2)) as (axis,):
+        for name, figures in found.items():
+            parts = [(rank + 1) / len(figures.rhos) for rank in range(len(figures.rhos))]
+            wide = 2.4 if name == "shockwave" else 1.1
+            axis.plot(figures.rhos, parts, label=_SCHEDULERS[name][0], linewidth=wide)
+        axis.axvline(1.05, color="#999999", linestyle=":")
+        axis.set(xlabel="rho (completion by its fair share)", xlim=(0, 5))
+        axis.set_ylabel("part of the jobs")
+        axis.legend()

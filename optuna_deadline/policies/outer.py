@@ -102,8 +102,8 @@ def survivors_after(
     """
     first = [] if to_do is None else [to_do]
     rounds = len(means.steps) - 1 - rung
-    if not rounds:
-        return ()
+    if not rounds or not contenders:
+        return (1,) * rounds
     _, found = _best(
         means,
         rung,
