@@ -24,6 +24,8 @@ def test_the_wheel_holds_three_packages_with_types_and_no_tests(tmp_path: Path) 
     for package in tops:
         assert f"{package}/py.typed" in names and f"{package}/__init__.py" in names
     assert "optuna_deadline/simulation/tables/digits.npz" in names, "simulate has data of its own"
+    for file in ("page.html", "page.css", "page.js"):
+        assert f"optuna_deadline/dashboard/static/{file}" in names, "the live page's own files"
     assert any(name.endswith("licenses/LICENSE") for name in names)
     (entry,) = (name for name in names if name.endswith("entry_points.txt"))
     assert b"optuna-deadline = optuna_deadline.cli:app" in zipfile.ZipFile(wheel).read(entry)

@@ -21,7 +21,7 @@ from optuna_deadline.history.spells import holds
 _NOBODY = 0  # a pool is read without being of one of its studies
 _LATE_ROWS = 200  # PostgreSQL numbers rows before it commits them
 _BACK = 2000  # events that are read at first
-_WINDOW = 300.0  # seconds of the past that are shown of each slot
+_WINDOW, _LEAST = 300.0, 60.0  # seconds of the past that are shown of each slot
 _TRIALS = 200
 _EVENTS = 40
 _FRESH = 1.0  # seconds that an answer serves everybody who asks
@@ -59,7 +59,7 @@ class Pools:
             if name not in self._known:
                 self._known[name] = _Pool(AllocationTable(self._engine, name, _NOBODY))
         found = [self._known[name].look() for name in names]
-        return {"window": _WINDOW, "pools": sorted(found, key=lambda p: not p["studies"])}
+        return {"pools": sorted(found, key=lambda pool: not pool["studies"])}
 
 
 class _Pool:
@@ -71,6 +71,7 @@ class _Pool:
         self._begun: int | None = None
         self._studies: dict[int, _Study] = {}
         self._names: dict[int, str] = {}
+        self._places: dict[int, str] = {}
 
     def look(self) -> dict[str, Any]:
         table = self._table
@@ -81,9 +82,11 @@ class _Pool:
         for slot in slots:
             if slot.holder is not None:
                 held[slot.study_id, slot.number].append(slot)
+        self._places = {slot.id: f"{slot.device} on {slot.host}" for slot in slots}
+        window = min(_WINDOW, max([_LEAST, *(now - event.at for event in events[:1])]))
         past: dict[int, list[Hold]] = defaultdict(list)
         for hold in holds(events):
-            if hold.end is None or hold.end > now - _WINDOW:
+            if hold.end is None or hold.end > now - window:
                 past[hold.slot].append(hold)
         live = table.workers()
         lines = {tenant.study_id: self._read_study(tenant.study_id) for tenant in tenants}
@@ -96,11 +99,12 @@ class _Pool:
         trials.sort(key=lambda row: (_ORDER[row["state"]], row["study"], row["number"]))
         return {
             "name": table.pool,
+            "window": window,
             "workers": len(live),
             "studies": [
                 self._study(now, tenant, slots, lines[tenant.study_id]) for tenant in tenants
             ],
-            "slots": [self._slot(now, slot, past[slot.id]) for slot in slots],
+            "slots": [self._slot(now, slot, past[slot.id], window) for slot in slots],
             "handovers": [row for row in trials if row["handover"]]
             + [
                 self._lending(slot)
@@ -164,7 +168,7 @@ class _Pool:
             "reports": study.reports,
         }
 
-    def _slot(self, now: float, slot: Slot, past: list[Hold]) -> dict[str, Any]:
+    def _slot(self, now: float, slot: Slot, past: list[Hold], window: float) -> dict[str, Any]:
         return {
             "id": slot.id,
             "host": slot.host,
@@ -177,7 +181,7 @@ class _Pool:
             "fence": slot.fence,
             "past": [
                 {
-                    "from": min(_WINDOW, now - hold.start),
+                    "from": min(window, now - hold.start),
                     "to": 0.0 if hold.end is None else now - hold.end,
                     "number": hold.number,
                     "study": self._name(hold.study_id),
@@ -200,7 +204,7 @@ class _Pool:
             "granted": len(held),
             "desired": wanted,
             "mode": line.mode,
-            "where": sorted(f"{slot.device} on {slot.host}" for slot in held),
+            "where": sorted(self._places[slot.id] for slot in held),
             "reason": line.reason,
             "since": now - line.since,
             "handover": len(held) != wanted or moved,
@@ -212,7 +216,7 @@ class _Pool:
         return {
             "study": self._name(slot.study_id),
             "number": slot.number,
-            "slot": f"{slot.device} on {slot.host}",
+            "slot": self._places[slot.id],
             "heir": self._name(slot.lent_to),
         }
 
@@ -222,32 +226,30 @@ class _Pool:
         return self._names.get(study_id, f"study {study_id}")
 
     def _words(self, event: Event) -> str:
-        detail, trial = event.detail, f"{self._name(event.study_id)}: trial {event.number}"
-        if event.kind in ("start", "resume"):
-            verb = "starts" if event.kind == "start" else "goes on"
-            size = detail.get("slots", 0)
-            return f"{trial} {verb} on {size} slot{'' if size == 1 else 's'}"
-        if event.kind == "plan":
-            return f"{trial} {detail.get('reason', '')}"
-        if event.kind in ("paused", "retired", "failed", "complete"):
-            words = {"paused": "has left its slots", "retired": "is given up", "failed": "failed"}
-            reason = detail.get("reason")
-            said = words.get(event.kind, "is complete")
-            return f"{trial} {said}{f' ({reason})' if reason else ''}"
-        plain = {
+        """One line for a person; nothing of what is said by another event already."""
+        detail, study = event.detail, self._name(event.study_id)
+        trial = f"trial {event.number} of {study}"
+        place = self._places.get(event.slot or 0, f"slot {event.slot}")
+        reason = f" ({detail['reason']})" if detail.get("reason") else ""
+        size = f"{detail.get('slots')} slot{'' if detail.get('slots') == 1 else 's'}"
+        said = {
+            "plan": f"planned for {trial}: {detail.get('reason')}",
+            "start": f"{trial} starts on {size}",
+            "resume": f"{trial} goes on with {size}",
+            "paused": f"{trial} has left its slots{reason}",
+            "retired": f"{trial} is given up{reason}",
+            "failed": f"{trial} failed{reason}",
+            "complete": f"{trial} is complete{reason}",
             "lost": f"{trial} lost its worker",
-            "reap": f"{trial}: slot {event.slot} is taken from a dead worker",
-            "lend": f"slot {event.slot} is lent to {self._name(event.study_id)}",
-            "register": f"a worker joins {self._name(event.study_id)} on {detail.get('host')}",
-            "leave": f"a worker of {self._name(event.study_id)} leaves",
-            "settle": f"{self._name(event.study_id)} has ended",
+            "reap": f"{place} is taken from a dead worker of {study}",
+            "lend": f"{place} is lent to {study}",
+            "register": f"a worker joins {study} on {detail.get('host')}",
+            "leave": f"a worker of {study} leaves",
+            "gate": f"{study}: {'new' if detail.get('open') else 'no new'} trials from here on",
+            "pool": f"{study} pays for {size}",
+            "settle": f"{study} has ended",
         }
-        if event.kind == "gate":
-            state = "opens" if detail.get("open") else "closes"
-            return f"{self._name(event.study_id)}: the gate {state} for new trials"
-        if event.kind == "pool":
-            return f"{self._name(event.study_id)} pays for {detail.get('slots')} slots"
-        return plain.get(event.kind, "")
+        return said.get(event.kind, "")
 
 
 class _Study:

@@ -16,6 +16,7 @@ from optuna_deadline.visualization._allocation import usage
 _DECISIONS = 8
 _SEGMENTS = 12
 _RUNNING = 32
+_NO_BREAK = "\u00a0"
 _STATES = {
     "running": "in training",
     "ready": "opened",
@@ -131,14 +132,19 @@ def trial_note(history: History, life: Life) -> str:
     if life.spells:
         lines += ["| from | slots | for | why | ended |", "|---|---|---:|---|---|"]
     for spell in life.spells[-_SEGMENTS:]:
-        length = "" if spell.end is None else roughly(spell.end - spell.start)
+        length = (
+            "" if spell.end is None else roughly(spell.end - spell.start).replace(" ", "\u00a0")
+        )
         why = spell.why_ended if spell.why_ended != spell.ended else ""
         ended = f"{spell.ended}: {why}" if why else spell.ended
-        lines.append(
-            f"| {at_clock(spell.start)} | {len(spell.slots)}: "
-            f"{_cell(places(spell.slots, known))} | {length} | {_cell(spell.why)} "
-            f"| {_cell(ended)} |"
+        cells = (
+            at_clock(spell.start),
+            f"{len(spell.slots)}: {places(spell.slots, known)}",
+            length.replace(" ", _NO_BREAK),
+            spell.why,
+            ended,
         )
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
     more = len(life.spells) - _SEGMENTS
     if more > 0:
         lines += ["", f"{count(more, 'earlier segment')} left out"]

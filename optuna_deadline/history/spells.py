@@ -14,6 +14,8 @@ KINDS = (
     "paused", "retired", "failed", "complete", "gate", "pool", "settle", "elect",
 )  # fmt: skip
 _ENDED = ("retired", "failed", "complete")
+#: Ends that the plan has ordered; to all others its reason is another matter.
+_ORDERED = ("pause", "resize", "stop")
 
 
 def holds(events: Iterable[Event]) -> list[Hold]:
@@ -61,8 +63,8 @@ class _Telling:
 
     def close_spell(self, at: float, ended: str) -> None:
         if self.spells and self.spells[-1].end is None:
-            last = self.spells[-1]
-            self.spells[-1] = replace(last, end=at, ended=ended, why_ended=self.ordered)
+            why = self.ordered if ended in _ORDERED else ""
+            self.spells[-1] = replace(self.spells[-1], end=at, ended=ended, why_ended=why)
 
 
 def lives(events: Sequence[Event]) -> list[Life]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _SYMBOLS = {"circle": "circle", "star": "star", "x": "x", "diamond": "diamond"}
 _SYMBOLS["open"] = "circle-open"
+_SMALL = '<span style="font-size:12px">'
 
 
 def is_available() -> bool:
@@ -61,7 +62,7 @@ def spec_of(chart: Chart) -> dict[str, Any]:
         y_axis["rangemode"] = "tozero"
     layout = {
         "title": {
-            "text": f"{chart.title}<br><sup>{_escaped(chart.verdict)}</sup>",
+            "text": f"{chart.title}<br>{_SMALL}{_escaped(chart.verdict)}</span>",
             "x": 0.02,
             "xanchor": "left",
             "font": {"size": 16},

@@ -5,6 +5,7 @@ const EVERY = 2000;
 // Okabe and Ito's colours, lightened where dark words stand on them.
 const COLOURS = ["#56B4E9", "#E69F00", "#4CC3A0", "#F0E442", "#E58E56", "#DDA3C4", "#A9B4BF", "#8FB7E8"];
 let chosen = null;
+let studies = [];
 
 const byId = (id) => document.getElementById(id);
 
@@ -29,13 +30,14 @@ function lasting(seconds) {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-const colour = (number) => COLOURS[number % COLOURS.length];
+// Trials of one number differ by their study, as far as the colours go.
+const colour = (trial) => COLOURS[(trial.number + 3 * (studies.indexOf(trial.study) + 1)) % COLOURS.length];
 const slots = (count) => `${count} slot${count === 1 ? "" : "s"}`;
 const figure = (value) => (value === null ? "" : Number(value.toPrecision(4)).toString());
 
-function tile(number) {
-  const element = make("span", number, { class: "tile" });
-  element.style.background = colour(number);
+function tile(trial) {
+  const element = make("span", trial.number, { class: "tile" });
+  element.style.background = colour(trial);
   return element;
 }
 
@@ -64,7 +66,7 @@ function handover(row) {
     return make("li", `${row.slot} goes to ${row.heir} once trial ${row.number} of ${row.study} has left it`);
   }
   const element = make("li");
-  element.append(make("span", lasting(row.since), { class: "ago" }), tile(row.number));
+  element.append(make("span", lasting(row.since), { class: "ago" }), tile(row));
   const change = row.desired === 0 ? `leaves ${slots(row.granted)}`
     : row.granted === 0 ? `waits for ${slots(row.desired)}`
     : row.granted === row.desired ? "moves to another worker"
@@ -79,7 +81,7 @@ function strip(slot, window_) {
     const part = make("span", hold.number);
     part.style.left = `${100 * (1 - hold.from / window_)}%`;
     part.style.width = `${100 * (hold.from - hold.to) / window_}%`;
-    part.style.background = colour(hold.number);
+    part.style.background = colour(hold);
     part.title = `trial ${hold.number} of ${hold.study}, ${lasting(hold.from - hold.to)} shown, until ${hold.to > 0.5 ? `${lasting(hold.to)} ago` : "now"}`;
     element.append(part);
   }
@@ -92,7 +94,7 @@ function slotRow(slot, window_, several) {
   if (several && slot.lent_to !== null) name.append(" ", make("small", `for ${slot.lent_to}`));
   const who = make("span", null, { class: "who" });
   if (slot.number === null) who.append(slot.offered ? "free" : "nobody offers it");
-  else who.append(tile(slot.number), several ? ` ${slot.study}` : "");
+  else who.append(tile(slot), several ? ` ${slot.study}` : "");
   const late = slot.lease !== null && slot.lease < 0;
   const words = slot.lease === null ? "" : late ? `silent for ${lasting(-slot.lease)}` : `lease ${lasting(slot.lease)}`;
   row.append(name, who, strip(slot, window_), make("span", words, { class: late ? "lease late" : "lease" }));
@@ -113,7 +115,7 @@ function slotRows(pool, window_) {
 function trialRow(trial) {
   const row = make("tr", null, { "data-trial": trial.number });
   const number = make("td");
-  number.append(tile(trial.number));
+  number.append(tile(trial));
   const size = make("td", null, { class: "number", "data-label": "slots" });
   size.append(String(trial.granted));
   if (trial.granted !== trial.desired) size.append(make("span", ` → ${trial.desired}`, { class: "moving" }));
@@ -146,6 +148,7 @@ function choose(pools) {
 function draw(state) {
   const pool = choose(state.pools);
   byId("main").hidden = pool === undefined;
+  studies = pool === undefined ? [] : pool.studies.map((study) => study.name);
   if (pool === undefined) return "no worker has come yet: optuna-deadline worker brings slots";
   const offered = pool.slots.filter((slot) => slot.offered);
   const held = pool.slots.filter((slot) => slot.number !== null).length;
@@ -159,8 +162,8 @@ function draw(state) {
     ...(pool.studies.length ? pool.studies.map(card) : [make("p", "No study is in training in this pool.", { class: "hint" })]));
   fill("handovers", pool.handovers.map(handover), "None: everybody has what the plan wants.");
   byId("slots-hint").textContent =
-    `Each strip is the last ${lasting(state.window)}, now at its right end; the numbers are trials'.`;
-  byId("slots").replaceChildren(...slotRows(pool, state.window));
+    `Each strip is the last ${lasting(pool.window)}, now at its right end; the numbers are trials'.`;
+  byId("slots").replaceChildren(...slotRows(pool, pool.window));
   byId("trials").replaceChildren(...pool.trials.map(trialRow));
   byId("more").textContent = pool.more_trials ? `and ${pool.more_trials} more` : "";
   fill("events", pool.events.map(event), "Nothing yet.");
