@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,6 +15,7 @@ from optuna_deadline.policies.rounds import (
     Work,
     at_once,
     cheapest,
+    least_cost,
     on_pool,
     options,
     schedule,
@@ -22,8 +24,9 @@ from optuna_deadline.policies.shapes import expected_best
 
 #: Numbers of configurations that are considered, and of those that the last round trains.
 _COUNTS = tuple(sorted({round(1.05**k) for k in range(171)}))
-#: The search ends where more finalists are clearly worse, in standard deviations.
-_CLEARLY = 0.1
+#: Expected qualities that count as level, where the search prefers more finalists since that leans
+#: less on early ranks; and so much worse that it ends. In standard deviations.
+_LEVEL, _CLEARLY = 0.03, 0.1
 _FINALISTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 #: A round's gangs and pool are kept unless a change saves this share of what is left to pay.
@@ -69,11 +72,11 @@ def best_shape(means: Means, done: int) -> Shape:
         means: What there is.
         done: Steps that were made in the first round already.
     """
-    return _best_shape(means, float(f"{done:.1e}"))
+    return _best_shape(means, _COUNTS[bisect_right(_COUNTS, done) - 1] if done else 0)
 
 
 @lru_cache(maxsize=4096)
-def _best_shape(means: Means, done: float) -> Shape:
+def _best_shape(means: Means, done: int) -> Shape:
     best, shape = -math.inf, Shape((1,) * len(means.steps), 0)
     for first in range(max(1, len(means.steps) - 1)):
         step = means.steps[first]
@@ -82,17 +85,46 @@ def _best_shape(means: Means, done: float) -> Shape:
             missing = max(1, round(survivors[0] - done / step))
             return [Work(missing, step * means.pace, 1), *later_works(means, first, survivors[1:])]
 
-        value, found = _best(means, first, (), rounds, _COUNTS)
+        value, found = _best(means, first, rounds)
         if found and value > best:
             best, shape = value, Shape(found, first)
     return shape
+
+
+def _best(
+    means: Means, first: int, rounds: Callable[[tuple[int, ...]], list[Work]]
+) -> tuple[float, tuple[int, ...]]:
+    """The survivors that are expected to find most, and what they are: none where nothing fits.
+
+    For every number of finalists the most configurations are taken that can be had with them, so
+    what is searched is the number of configurations and the share of them that a round keeps.
+    """
+    number = len(means.steps) - first
+    best, found, most = -math.inf, tuple[int, ...](), len(_COUNTS)
+    for finalists in _FINALISTS:
+
+        def fits(place: int, finalists: int = finalists) -> bool:
+            return _can_be_had(means, rounds(halved(_COUNTS[place], finalists, number)))
+
+        at = _last(fits, most)  # more finalists leave money for fewer at the start
+        survivors = halved(_COUNTS[max(0, at)], finalists, number)
+        if at < 0 or survivors[-1] < finalists:
+            break
+        most = at + 1
+        value = expected_best(survivors, means.steps[first:], means.steps[-1])
+        if value < best - _CLEARLY:
+            break
+        if value >= best - _LEVEL:
+            found = survivors
+        best = max(best, value)
+    return best, found
 
 
 @lru_cache(maxsize=4096)
 def survivors_after(
     means: Means, contenders: int, rung: int, to_do: Work | None
 ) -> tuple[int, ...]:
-    """How many go on from a rung and from each later one: at most half each time.
+    """How many go on from a rung and from each later one: as many as can be had.
 
     Args:
         means: What there is.
@@ -101,57 +133,35 @@ def survivors_after(
         to_do: What that round still has to do; None where it is over.
     """
     first = [] if to_do is None else [to_do]
-    rounds = len(means.steps) - 1 - rung
-    if not rounds or not contenders:
-        return (1,) * rounds
-    _, found = _best(
-        means,
-        rung,
-        (contenders,),
-        lambda survivors: [*first, *later_works(means, rung, survivors)],
-        range(1, max(1, contenders // 2) + 1),
-    )
-    return found or (1,) * rounds
+    rounds = len(means.steps) - rung
+
+    def fits(place: int) -> bool:
+        survivors = halved(contenders, place + 1, rounds)[1:]
+        return _can_be_had(means, [*first, *later_works(means, rung, survivors)])
+
+    finalists = 1 + max(0, _last(fits, contenders // 2))
+    return halved(contenders, finalists, rounds)[1:]
 
 
-def _best(
-    means: Means,
-    rung: int,
-    before: tuple[int, ...],
-    rounds: Callable[[tuple[int, ...]], list[Work]],
-    counts: Sequence[int],
-) -> tuple[float, tuple[int, ...]]:
-    """The survivors that are expected to find most, and what they are: none where nothing fits.
+def _can_be_had(means: Means, works: list[Work]) -> bool:
+    """Whether there is a schedule that ends in time and is paid for."""
+    if least_cost(works, means.rates) > means.rates.money.budget:
+        return False
+    return means.affords(cheapest(works, means.rates, means.time, refine=False))
 
-    For every number of finalists the most configurations are taken that can be had with them, so
-    what is searched is the number of configurations and the share of them that a round keeps.
-    """
-    number = len(means.steps) - rung - len(before)
-    best, found, high = -math.inf, tuple[int, ...](), len(counts)
 
-    def fits(place: int, finalists: int) -> bool:
-        works = rounds(halved(counts[place], finalists, number))
-        return means.affords(cheapest(works, means.rates, means.time, refine=False))
-
-    for finalists in _FINALISTS:
-        low, stride = high - 1, 1  # more finalists leave money for fewer at the start
-        while low >= 0 and not fits(low, finalists):
-            low, high, stride = max(-1, low - stride), low, 2 * stride
-        while high - low > 1:
-            middle = (low + high) // 2
-            if fits(middle, finalists):
-                low = middle
-            else:
-                high = middle
-        survivors = halved(counts[max(0, low)], finalists, number)
-        if low < 0 or survivors[-1] < finalists:
-            break
-        value = expected_best((*before, *survivors), means.steps[rung:], means.steps[-1])
-        if value < best - _CLEARLY:
-            break
-        if value > best:
-            best, found = value, survivors
-    return best, found
+def _last(fits: Callable[[int], bool], count: int) -> int:
+    """The last of so many places at which something fits, -1 if it fits nowhere."""
+    low, high, stride = count - 1, count, 1
+    while low >= 0 and not fits(low):
+        low, high, stride = max(-1, low - stride), low, 2 * stride
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def halved(count: int, finalists: int, rounds: int) -> tuple[int, ...]:

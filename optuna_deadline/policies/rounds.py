@@ -168,6 +168,19 @@ def cheapest(
     return min(found, key=lambda plan: (plan.cost, plan.seconds), default=None)
 
 
+def least_cost(works: Sequence[Work], rates: Rates) -> float:
+    """What the rounds cost at least, by the second: no slot idles and all nodes are there."""
+    return rates.money.price * sum(
+        work.trials
+        * min(
+            gang * (work.seconds / speedup + rates.overhead)
+            for gang, speedup in rates.speedups
+            if work.largest is None or gang <= work.largest
+        )
+        for work in works
+    )
+
+
 def schedule(picked: Sequence[Option], rates: Rates) -> Schedule:
     """What the options come to: nodes that a round needs more are waited for, and paid for.
 

@@ -18,7 +18,7 @@ NOISE = 1.0
 #: What a configuration gains from the first step to the last, likewise.
 TRAINING = 2.0
 
-_DRAWS = 512
+_DRAWS = 384
 
 
 @lru_cache(maxsize=4096)
