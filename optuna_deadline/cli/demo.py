@@ -198,4 +198,4 @@ def _say(outcome: dict[str, Any], result: Result, terms: Terms, url: str) -> Non
         best = "no report" if share["best_value"] is None else f"best {share['best_value']:.4f}"
         print(f"{share['study']}: {share['slot_seconds']:.0f} slot-seconds, {best}")
     shown_url = make_url(url).render_as_string(hide_password=True)
-    print(f"Look at it: optuna-dashboard {shown_url}")
+    print(f"Look at it: optuna-deadline dashboard --storage {shown_url} (optuna-dashboard inside)")

@@ -230,10 +230,11 @@ class _Pool:
         detail, study = event.detail, self._name(event.study_id)
         trial = f"trial {event.number} of {study}"
         place = self._places.get(event.slot or 0, f"slot {event.slot}")
-        reason = f" ({detail['reason']})" if detail.get("reason") else ""
+        why = detail.get("reason")
+        reason = f" ({why})" if why and why != event.kind else ""
         size = f"{detail.get('slots')} slot{'' if detail.get('slots') == 1 else 's'}"
         said = {
-            "plan": f"planned for {trial}: {detail.get('reason')}",
+            "plan": f"planned for {trial}: {why}",
             "start": f"{trial} starts on {size}",
             "resume": f"{trial} goes on with {size}",
             "paused": f"{trial} has left its slots{reason}",

@@ -29,7 +29,7 @@ _STATES = {
 
 def study_note(history: History, told: list[Life], expected: Forecast) -> str:
     """The study at a glance: time, money, the best, who runs where, what was decided last."""
-    lines = [f"**Deadline** {format_instant(history.deadline)}: {_when(history)}."]
+    lines = [f"**Deadline** {format_instant(history.deadline)}, {_when(history)}."]
     lines.append(f"**Best** {_best(history, expected)}")
     if history.budget is not None:
         bill = spent(history, points=1)
@@ -49,12 +49,13 @@ def study_note(history: History, told: list[Life], expected: Forecast) -> str:
 
 
 def _when(history: History) -> str:
-    words = until_deadline(history.time_left, history.settled is not None)
+    as_of = f"as of {at_clock(history.now)}"
+    if history.settled is None and history.time_left > 0:
+        return f"in {roughly(history.time_left)} {as_of}"
     if history.settled is None:
-        return words
+        return f"{until_deadline(history.time_left)} {as_of}; the study is being ended"
     early = history.deadline - history.settled
-    side = "before" if early >= 0 else "after"
-    return f"{words}, {roughly(abs(early))} {side} it"
+    return f"the study has ended {roughly(abs(early))} {'before' if early >= 0 else 'after'} it"
 
 
 def _best(history: History, expected: Forecast) -> str:

@@ -1,7 +1,7 @@
 """Keeps a study's page in optuna-dashboard fresh while its planner runs here.
 
 One writer: the elected planner's process. It works in a thread of its own, rests twenty times as
-long as a pass takes, and writes at most some tens of kilobytes; what goes wrong in it is logged
+long as a pass computes, and writes at most some tens of kilobytes; what goes wrong in it is logged
 once and disturbs nobody.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
@@ -39,7 +40,8 @@ _logger = logging.getLogger("optuna_deadline")
 
 FIRST = 10.0  #: seconds until the first pass: a shorter study is over before anybody looks
 LEAST = 5.0  #: seconds between two passes
-_SHARE = 20.0  # times as long as a pass takes
+_SHARE = 20.0  # times as long as a pass computes
+_CALM = 5.0  # seconds before the deadline in which no pass begins: the study is being ended
 MOST_BYTES = 20_000  #: of a figure: Optuna reads all of them whenever it reads the study's own
 _TRIALS = (64, 32, 16, 8, 4, 2, 1)
 _AT_ONCE = 100  # trials whose columns are written in one transaction
@@ -68,6 +70,7 @@ class Publisher:
         self._clock = clock
         self._next = clock() + FIRST
         self._passes = 0
+        self._calm = math.inf  # from when on
         self._complained = False
         self._notes: dict[int, str] = {}
         self._columns: dict[int, dict[str, object]] = {}
@@ -97,11 +100,12 @@ class Publisher:
     def work(self) -> float:
         """One pass, if it is time for one; returns the seconds until the next."""
         began = self._clock()
-        if began >= self._next:
+        if began >= self._next and not self._calm <= began <= self._calm + 2 * _CALM:
+            computed = time.thread_time()
             self._try()
-            ended = self._clock()
-            self._next = ended + max(LEAST, _SHARE * (ended - began))
-        return max(0.1, self._next - self._clock())
+            computed = time.thread_time() - computed
+            self._next = self._clock() + max(LEAST, _SHARE * computed)
+        return max(0.5, self._next - self._clock())
 
     def _try(self) -> None:
         try:
@@ -118,6 +122,7 @@ class Publisher:
     def publish(self) -> None:
         """Read the history, and write what has changed of it."""
         history = self._reader.read()
+        self._calm = self._clock() + history.time_left - _CALM
         told = lives(history.events)
         notes, user = self._changes(history, told)
         expected = forecast(history)

@@ -14,7 +14,7 @@ from optuna_deadline.forecasting.throughput import Pace, Speedup, learn_speedup,
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import best_so_far
 
-_POINTS = 12
+_POINTS = 8
 _WAITING = 8  #: trials that wait and are looked at: a fit takes some milliseconds
 
 

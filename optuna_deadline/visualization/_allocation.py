@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from optuna.study import Study
@@ -27,6 +27,7 @@ from optuna_deadline.visualization._chart import (
     Bar,
     Bars,
     Chart,
+    Part,
     Points,
     Symbol,
 )
@@ -34,6 +35,7 @@ from optuna_deadline.visualization._chart import (
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+_LABELS = 24  # rows that are named
 _BY_SIZE = (SKY, BLUE, ORANGE, VERMILLION, PURPLE, YELLOW, "#000000")
 _ENDS: dict[str, tuple[str, str, Symbol]] = {
     "complete": ("complete", GREEN, "star"),
@@ -52,7 +54,7 @@ def plot_allocation(
 
     Args:
         study: A study with a deadline, in training or ended.
-        n_recent_trials: Show the newest trials alone; None shows all.
+        n_recent_trials: Show only so many trials, those that trained last; None shows all.
         table: The database of the allocation table, where the study's storage is not SQL.
 
     Returns:
@@ -89,24 +91,47 @@ def chart_allocation(
         n_recent_spells: Leave out segments older than the newest so many, for the figure's size.
     """
     everything = lives(history.events)
-    shown = everything if n_recent_trials is None else everything[-n_recent_trials:]
+    shown = _trained_last(history, everything, n_recent_trials)
+    rows = {life.number: float(place) for place, life in enumerate(shown)}
     spells = sorted((s for life in shown for s in life.spells), key=lambda s: s.start)
     since: float | None = None
     if n_recent_spells is not None and len(spells) > n_recent_spells:
         spells = spells[-n_recent_spells:]
         since = spells[0].start
     axis = Axis(history, since=since)
-    parts = [*_pauses(history, shown, axis, since), *_segments(history, spells, axis)]
+    parts: list[Part] = [
+        *_pauses(history, shown, rows, axis, since),
+        *_segments(history, spells, rows, axis),
+        *_ends(shown, rows, axis, since),
+    ]
+    every = -(-len(shown) // _LABELS) or 1
     return Chart(
         title="Allocation",
         verdict=_verdict(history, everything, len(shown), since is not None),
         x_title=axis.title,
         y_title="Trial",
-        parts=(*parts, *_ends(shown, axis, since)),
+        parts=tuple(parts),
         marks=axis.marks,
         x_range=axis.range,
-        whole_rows=True,
+        y_ticks=tuple(
+            (float(place), str(life.number))
+            for place, life in enumerate(shown)
+            if place % every == 0
+        ),
     )
+
+
+def _trained_last(
+    history: History, everything: Sequence[Life], most: int | None
+) -> Sequence[Life]:
+    """Those that hold slots, then those that held some last; in the order of their numbers."""
+
+    def last(life: Life) -> tuple[float, int]:
+        left = life.spells[-1].until(history.end) if life.spells else life.opened
+        return left, life.number
+
+    chosen = sorted(everything, key=last)[-most:] if most is not None else everything
+    return sorted(chosen, key=lambda life: life.number)
 
 
 def _verdict(history: History, everything: Sequence[Life], shown: int, cut: bool) -> str:
@@ -115,7 +140,7 @@ def _verdict(history: History, everything: Sequence[Life], shown: int, cut: bool
         return f"no trial has been given a slot yet; {left}"
     words = [usage(history), until_deadline(history.time_left, history.settled is not None)]
     if shown < len(everything):
-        words.append(f"the newest {shown} of {len(everything)} trials")
+        words.append(f"{shown} of {len(everything)} trials, those that trained last")
     if cut:
         words.append("the newest segments alone")
     return "; ".join(words)
@@ -147,14 +172,16 @@ def _sizes(found: set[int]) -> list[tuple[int, int]]:
     return [(low, high) for low, high in ranges if any(low <= size <= high for size in found)]
 
 
-def _segments(history: History, spells: Sequence[Spell], axis: Axis) -> list[Bars]:
+def _segments(
+    history: History, spells: Sequence[Spell], rows: Mapping[int, float], axis: Axis
+) -> list[Bars]:
     devices = {slot.id: (slot.host, slot.device) for slot in history.slots}
     sizes = _sizes({len(spell.slots) for spell in spells if spell.slots})
     parts = []
     for (low, high), colour in zip(sizes, _BY_SIZE, strict=False):
         bars = tuple(
             Bar(
-                spell.number,
+                rows[spell.number],
                 axis(spell.start),
                 max(axis.length(spell.until(history.end) - spell.start), 0.001),
                 _text(history, spell, devices),
@@ -186,11 +213,15 @@ def _text(history: History, spell: Spell, devices: dict[int, tuple[str, str]]) -
 
 
 def _pauses(
-    history: History, shown: Sequence[Life], axis: Axis, since: float | None
+    history: History,
+    shown: Sequence[Life],
+    rows: Mapping[int, float],
+    axis: Axis,
+    since: float | None,
 ) -> list[Bars]:
     bars = tuple(
         Bar(
-            life.number,
+            rows[life.number],
             axis(max(wait.start, since or wait.start)),
             axis.length(end - max(wait.start, since or wait.start)),
             f"trial {life.number} paused for {roughly(end - wait.start)}\n{wait.why}",
@@ -202,7 +233,9 @@ def _pauses(
     return [Bars("paused", GREY, bars, height=0.15)] if bars else []
 
 
-def _ends(shown: Sequence[Life], axis: Axis, since: float | None) -> list[Points]:
+def _ends(
+    shown: Sequence[Life], rows: Mapping[int, float], axis: Axis, since: float | None
+) -> list[Points]:
     parts = []
     for state, (name, colour, symbol) in _ENDS.items():
         ended = [
@@ -216,7 +249,7 @@ def _ends(shown: Sequence[Life], axis: Axis, since: float | None) -> list[Points
                     name,
                     colour,
                     tuple(axis(life.ended or 0.0) for life in ended),
-                    tuple(float(life.number) for life in ended),
+                    tuple(rows[life.number] for life in ended),
                     symbol,
                     tuple(f"trial {life.number} {name}: {life.why}" for life in ended),
                     size=13.0 if state == "complete" else 7.0,

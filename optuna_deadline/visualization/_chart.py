@@ -50,6 +50,7 @@ class Line:
     legend: bool = True
     markers: bool = False  #: so that a curve of one point is seen
     texts: tuple[str, ...] = ()
+    template: str = "{}"  #: around each of the texts
     group: str = ""  #: curves of one group come and go together in the legend
 
 
@@ -105,9 +106,9 @@ class Chart:
     parts: tuple[Part, ...]
     marks: tuple[Mark, ...] = ()
     x_range: tuple[float, float] | None = None
-    whole_rows: bool = False  #: the rows are numbers of trials
     from_zero: bool = False
-    ticks: tuple[tuple[float, str], ...] = ()  #: of the x axis
+    x_ticks: tuple[tuple[float, str], ...] = ()
+    y_ticks: tuple[tuple[float, str], ...] = ()
 
 
 class Axis:
@@ -154,5 +155,7 @@ class Axis:
             left = roughly(history.deadline - history.end)
             marks.append(Mark(self(history.end), f"deadline in {left} →", dotted=True))
         if self.shows_deadline and history.settled is None and history.time_left > 0:
-            marks.append(Mark(self(history.now), "now", GREY, dotted=True))
+            low, high = self.range
+            near = self(history.deadline) - self(history.now) < 0.2 * (high - low)
+            marks.append(Mark(self(history.now), "" if near else "now", GREY, dotted=True))
         return tuple(marks)

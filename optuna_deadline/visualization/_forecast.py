@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _CURVE = 40  # points that are drawn of one trial's reports
-_FANS = 8  # with a band of their own
+_FANS = 4  # with a band of their own
+_BEST = 100  # improvements that are drawn, the last ones
 
 
 def plot_forecast(
@@ -82,7 +83,7 @@ def chart_forecast(
         if some:
             parts.append(_curves(name, colour, [curves[n] for n in some], axis))
     parts += _fans(expected.fans, axis, history.maximize)
-    best = best_so_far(history.reports, history.maximize)
+    best = best_so_far(history.reports, history.maximize)[-_BEST:]
     if best:
         last = (axis(history.end), best[-1].value)
         parts.append(
@@ -94,9 +95,10 @@ def chart_forecast(
                 steps=True,
                 width=3.0,
                 texts=(
-                    *(f"{value(b.value)}: trial {b.number}, step {b.step}" for b in best),
-                    f"{value(last[1])} until now",
+                    *(f"trial {b.number}, step {b.step}" for b in best),
+                    f"trial {best[-1].number}, until now",
                 ),
+                template="best so far %{y:.4g}: {}",
             )
         )
     parts += _expected(history, expected, axis)
@@ -138,13 +140,14 @@ def _curves(name: str, colour: str, curves: Sequence[Sequence[ReportRow]], axis:
         for row in [*rows[:-1:every], rows[-1]]:
             x.append(axis(row.at))
             y.append(float(f"{row.value:.5g}"))
-            texts.append(f"trial {row.number}: {value(row.value)} at step {row.step}")
+            texts.append(f"{row.number}, step {row.step}")
         x.append(x[-1])
         y.append(None)
         texts.append("")
     return Line(
-        name, colour, tuple(x), tuple(y), width=1.2, opacity=0.7, markers=True, texts=tuple(texts)
-    )
+        name, colour, tuple(x), tuple(y), width=1.2, opacity=0.7, markers=True, texts=tuple(texts),
+        template="trial {}: %{y:.4g}",
+    )  # fmt: skip
 
 
 def _fans(fans: Sequence[Fan], axis: Axis, maximize: bool) -> list[Part]:
@@ -162,10 +165,10 @@ def _fans(fans: Sequence[Fan], axis: Axis, maximize: bool) -> list[Part]:
                 Area("band", colour, x, _short(low), _short(high), opacity=0.12, legend=False,
                      group=name)
             )  # fmt: skip
-        words = f"trial {fan.number}: {value(fan.mid[-1])} expected at the deadline"
         parts.append(
             Line(name, colour, x, _short(fan.mid), dash=True, width=1.5, legend=name not in named,
-                 texts=(words,) * len(x), group=name)
+                 texts=(str(fan.number),) * len(x), template="trial {}: %{y:.4g} expected",
+                 group=name)
         )  # fmt: skip
         named.add(name)
     return parts

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _SYMBOLS = {"circle": "circle", "star": "star", "x": "x", "diamond": "diamond"}
 _SYMBOLS["open"] = "circle-open"
+_WIDE = 68  # characters that fit above a figure in half a window
 _SMALL = '<span style="font-size:12px">'
 
 
@@ -51,18 +52,18 @@ def spec_of(chart: Chart) -> dict[str, Any]:
     y_axis["automargin"] = True
     if chart.x_range is not None:
         x_axis["range"] = list(chart.x_range)
-    if chart.ticks:
-        x_axis |= {
-            "tickvals": [x for x, _ in chart.ticks],
-            "ticktext": [t for _, t in chart.ticks],
-        }
-    if chart.whole_rows:
-        y_axis |= {"tickformat": "d", "dtick": 1} if _few_rows(chart) else {"tickformat": "d"}
+    for axis, ticks in ((x_axis, chart.x_ticks), (y_axis, chart.y_ticks)):
+        if ticks:
+            axis |= {"tickvals": [at for at, _ in ticks], "ticktext": [text for _, text in ticks]}
     if chart.from_zero:
         y_axis["rangemode"] = "tozero"
+    lines = _lines(chart.verdict)
+    verdict = "<br>".join(f"{_SMALL}{_escaped(line)}</span>" for line in lines)
     layout = {
         "title": {
-            "text": f"{chart.title}<br>{_SMALL}{_escaped(chart.verdict)}</span>",
+            "text": f"{chart.title}<br>{verdict}",
+            "y": 0.97,
+            "yanchor": "top",
             "x": 0.02,
             "xanchor": "left",
             "font": {"size": 16},
@@ -72,8 +73,8 @@ def spec_of(chart: Chart) -> dict[str, Any]:
         "barmode": "overlay",
         "hovermode": "closest",
         "showlegend": True,
-        "legend": {"orientation": "h", "yanchor": "top", "y": -0.22, "x": 0, "font": {"size": 11}},
-        "margin": {"l": 50, "r": 20, "t": 80, "b": 40},
+        "legend": {"orientation": "h", "yanchor": "top", "y": -0.25, "x": 0, "font": {"size": 11}},
+        "margin": {"l": 50, "r": 20, "t": 66 + 17 * len(lines), "b": 40},
         "shapes": [
             {
                 "type": "line",
@@ -91,14 +92,22 @@ def spec_of(chart: Chart) -> dict[str, Any]:
             }
             for mark in chart.marks
         ],
-        "annotations": [_annotation(chart, place) for place in range(len(chart.marks))],
+        "annotations": [
+            _annotation(chart, place) for place, mark in enumerate(chart.marks) if mark.words
+        ],
     }
     return {"data": data, "layout": layout}
 
 
-def _few_rows(chart: Chart) -> bool:
-    rows = {bar.row for part in chart.parts if isinstance(part, Bars) for bar in part.bars}
-    return 0 < len(rows) <= 12 and max(rows) - min(rows) <= 12
+def _lines(verdict: str) -> list[str]:
+    """A verdict in lines that fit, broken between its clauses."""
+    lines: list[str] = []
+    for clause in verdict.split("; "):
+        if lines and len(lines[-1]) + len(clause) + 2 <= _WIDE:
+            lines[-1] = f"{lines[-1]}; {clause}"
+        else:
+            lines.append(clause)
+    return lines
 
 
 def _annotation(chart: Chart, place: int) -> dict[str, Any]:
@@ -165,7 +174,8 @@ def _line(part: Line) -> dict[str, Any]:
     if part.group:
         trace["legendgroup"] = part.group
     if part.texts:
-        trace |= {"hovertext": [_escaped(text) for text in part.texts], "hoverinfo": "text"}
+        template = _escaped(part.template).replace("{}", "%{text}") + "<extra></extra>"
+        trace |= {"text": [_escaped(text) for text in part.texts], "hovertemplate": template}
     return trace
 
 

@@ -117,7 +117,7 @@ def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
         y_title="Value",
         parts=(best, *parts) if tops else (),
         x_range=(-0.5, len(steps) - 0.5),
-        ticks=tuple(
+        x_ticks=tuple(
             (float(place), f"{step}: {number}")
             for place, (step, number) in enumerate(zip(steps, reached, strict=True))
         ),

@@ -83,7 +83,7 @@ def test_figures_note_and_columns_are_the_dashboards_own(scene: Scene) -> None:
         assert optuna_dashboard._custom_plot_data.is_valid_graph_object_id("deadline-rungs")
         assert {"data", "layout"} == set(json.loads(text))
     note = optuna_dashboard.get_note(scene.study)
-    for words in ("**Deadline**", "deadline in 1 h", "**Best** 0.6 (trial 1, step 1)"):
+    for words in ("**Deadline**", ", in 1 h as of ", "**Best** 0.6 (trial 1, step 1)"):
         assert words in note
     assert "| 1 | 1 | gpu:1 on node7 |" in note and "starts \\| 1" in note
     assert scene.shown(0) | {"deadline:slot_seconds": 0} == {

@@ -84,7 +84,9 @@ def test_what_is_left_out_is_said() -> None:
     history = Recipe(stopped=math.inf).make()
     count = len(history.trials)
     some = chart_allocation(history, n_recent_trials=3, n_recent_spells=2)
-    assert f"the newest 3 of {count} trials; the newest segments alone" in some.verdict
+    assert (
+        f"3 of {count} trials, those that trained last; the newest segments alone" in some.verdict
+    )
     assert f"3 trials of {count} shown" in chart_forecast(history, 3).verdict
 
 

@@ -90,7 +90,8 @@ function strip(slot, window_) {
 
 function slotRow(slot, window_, several) {
   const row = make("div", null, { class: slot.offered ? "slot" : "slot gone", "data-slot": slot.id });
-  const name = make("span", slot.device, { class: "name" });
+  const owner = several && slot.lent_to !== null ? `, for ${slot.lent_to}` : "";
+  const name = make("span", slot.device, { class: "name", title: `${slot.device} on ${slot.host}${owner}` });
   if (several && slot.lent_to !== null) name.append(" ", make("small", `for ${slot.lent_to}`));
   const who = make("span", null, { class: "who" });
   if (slot.number === null) who.append(slot.offered ? "free" : "nobody offers it");

@@ -31,7 +31,6 @@ def check_available() -> None:
 def axes_of(chart: Chart) -> Axes:
     """The chart on axes of its own."""
     from matplotlib import pyplot
-    from matplotlib.ticker import MaxNLocator
 
     figure, axes = pyplot.subplots(figsize=(9, 5))
     for part in chart.parts:
@@ -43,10 +42,10 @@ def axes_of(chart: Chart) -> Axes:
     axes.set_ylabel(chart.y_title)
     if chart.x_range is not None:
         axes.set_xlim(*chart.x_range)
-    if chart.ticks:
-        axes.set_xticks([x for x, _ in chart.ticks], [text for _, text in chart.ticks])
-    if chart.whole_rows:
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    if chart.x_ticks:
+        axes.set_xticks([at for at, _ in chart.x_ticks], [text for _, text in chart.x_ticks])
+    if chart.y_ticks:
+        axes.set_yticks([at for at, _ in chart.y_ticks], [text for _, text in chart.y_ticks])
     if chart.from_zero:
         axes.set_ylim(bottom=0)
     handles, names = axes.get_legend_handles_labels()
