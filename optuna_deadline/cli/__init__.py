@@ -1,9 +1,22 @@
-"""The command line: ``optuna-deadline create | worker | pool | demo | simulate | dashboard``."""
+"""The command line: ``optuna-deadline create | worker | status | ...``."""
 
 from __future__ import annotations
 
-# Each module registers its command; the order is that of the help.
-from optuna_deadline.cli import create, dashboard, demo, pool, simulate, worker  # noqa: F401
+# Each module registers its commands.
+from optuna_deadline.cli import (  # noqa: F401
+    create,
+    dashboard,
+    demo,
+    doctor,
+    events,
+    extend,
+    forecast,
+    load_best,
+    pool,
+    simulate,
+    status,
+    worker,
+)
 from optuna_deadline.cli.app import app
 
 __all__ = ["app"]

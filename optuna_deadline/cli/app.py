@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Annotated, Any, ParamSpec
@@ -12,12 +14,27 @@ from typing import Annotated, Any, ParamSpec
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from typer.core import TyperGroup
 
 from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.workers.errors import DATABASE_AWAY, explain
 
+#: The help reads as a table of contents: to begin, to look, to act, to try.
+_CONTENTS = (
+    *("create", "worker", "status", "top", "events", "forecast", "load-best", "dashboard"),
+    *("extend", "pool", "doctor", "demo", "simulate"),
+)
+
+
+class _Contents(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All commands in the order of the contents."""
+        return sorted(super().list_commands(ctx), key=_CONTENTS.index)
+
+
 app = typer.Typer(
     name="optuna-deadline",
+    cls=_Contents,
     help="The best model by a deadline, from the GPUs there are.",
     no_args_is_help=True,
     add_completion=True,
@@ -35,6 +52,8 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy; again for more."),
 ]
+Study = Annotated[str, typer.Argument(help="Name of the study.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Storage = Annotated[str, typer.Option(help="URL of the study's database (SQLite, PostgreSQL).")]
 
 
@@ -90,6 +109,21 @@ def set_up_logging() -> None:
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
+
+
+def say_json(value: Any) -> None:
+    """Print a value as JSON on standard output; what is not finite becomes null."""
+    print(json.dumps(_finite(value), indent=2, default=str))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return value
 
 
 def _complain(sentence: str) -> None:

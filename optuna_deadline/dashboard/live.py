@@ -17,6 +17,7 @@ from optuna_deadline.allocation.records import Desired, Event, Slot, Tenant
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.history.records import Hold
 from optuna_deadline.history.spells import holds
+from optuna_deadline.history.telling import tell
 
 _NOBODY = 0  # a pool is read without being of one of its studies
 _LATE_ROWS = 200  # PostgreSQL numbers rows before it commits them
@@ -226,31 +227,8 @@ class _Pool:
         return self._names.get(study_id, f"study {study_id}")
 
     def _words(self, event: Event) -> str:
-        """One line for a person; nothing of what is said by another event already."""
-        detail, study = event.detail, self._name(event.study_id)
-        trial = f"trial {event.number} of {study}"
-        place = self._places.get(event.slot or 0, f"slot {event.slot}")
-        why = detail.get("reason")
-        reason = f" ({why})" if why and why != event.kind else ""
-        size = f"{detail.get('slots')} slot{'' if detail.get('slots') == 1 else 's'}"
-        said = {
-            "plan": f"planned for {trial}: {why}",
-            "start": f"{trial} starts on {size}",
-            "resume": f"{trial} goes on with {size}",
-            "paused": f"{trial} has left its slots{reason}",
-            "retired": f"{trial} is given up{reason}",
-            "failed": f"{trial} failed{reason}",
-            "complete": f"{trial} is complete{reason}",
-            "lost": f"{trial} lost its worker",
-            "reap": f"{place} is taken from a dead worker of {study}",
-            "lend": f"{place} is lent to {study}",
-            "register": f"a worker joins {study} on {detail.get('host')}",
-            "leave": f"a worker of {study} leaves",
-            "gate": f"{study}: {'new' if detail.get('open') else 'no new'} trials from here on",
-            "pool": f"{study} pays for {size}",
-            "settle": f"{study} has ended",
-        }
-        return said.get(event.kind, "")
+        study = self._name(event.study_id) or "?"
+        return tell(event, study, self._places.get(event.slot or 0, f"slot {event.slot}"))
 
 
 class _Study:

@@ -86,7 +86,12 @@ def _take(
 
 
 def read_history(study: Study, table: str | None = None) -> History:
-    """The history of a study.
+    """The history of a study; see :func:`table_of` for the arguments and errors."""
+    return HistoryReader(*table_of(study, table)).read()
+
+
+def table_of(study: Study, table: str | None = None) -> tuple[AllocationTable, Terms]:
+    """A study's table, in the pool that it joined last, and the terms of the study.
 
     Args:
         study: A study that has a deadline.
@@ -106,4 +111,4 @@ def read_history(study: Study, table: str | None = None) -> History:
     with autocommit(engine) as connection:
         pools = pools_of(connection, found.study_id)
     pool = pools[0] if pools else study.study_name
-    return HistoryReader(AllocationTable(engine, pool, found.study_id), found).read()
+    return AllocationTable(engine, pool, found.study_id), found

@@ -1,0 +1,147 @@
+"""``optuna-deadline doctor``: what would go wrong on this machine, and what to do about it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import sqlalchemy as sa
+import typer
+from sqlalchemy.engine import make_url
+
+from optuna_deadline.allocation.clock import database_now
+from optuna_deadline.allocation.engine import autocommit, connect
+from optuna_deadline.cli.app import GONE, Json, command, say_json
+from optuna_deadline.cli.studies import check_url, open_storage
+from optuna_deadline.elastic import CHECKPOINTS
+from optuna_deadline.errors import DeadlineError, SchemaMismatch
+from optuna_deadline.workers.devices import host_name, present_gpus
+from optuna_deadline.workers.errors import DATABASE_AWAY, explain
+
+_SLOW = 0.05  # seconds of a round trip
+_APART = 2.0  # seconds between two clocks
+_LITTLE = 5e9  # bytes
+_EXTRAS = {
+    "torch": "optuna-deadline[lightning]",
+    "lightning": "optuna-deadline[lightning]",
+    "optuna-dashboard": "optuna-deadline[dashboard]",
+    "plotly": "optuna-deadline[dashboard]",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    state: str  #: good, note or bad
+    words: str
+
+
+@command
+def doctor(
+    storage: Annotated[
+        str | None, typer.Option(help="URL of a study's database, to look at that too.")
+    ] = None,
+    checkpoints: Annotated[Path, typer.Option(help="Folder for checkpoints.")] = CHECKPOINTS,
+    as_json: Json = False,
+) -> None:
+    """Check versions, GPUs, disk, database and clocks; exit with 1 if something is bad."""
+    findings = [*_versions(), _gpus(), _disk(checkpoints)]
+    if storage is not None:
+        findings += _database(storage)
+    if as_json:
+        say_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            print(f"{finding.state:<5} {finding.name}: {finding.words}")
+    if any(finding.state == "bad" for finding in findings):
+        raise typer.Exit(GONE)
+
+
+def _versions() -> Iterator[Finding]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    ours = ", ".join(f"{name} {version(name)}" for name in ("optuna-deadline", "optuna"))
+    yield Finding("versions", "good", f"{ours}, Python {python}")
+    for name, extra in _EXTRAS.items():
+        try:
+            yield Finding(name, "good", version(name))
+        except PackageNotFoundError:
+            yield Finding(name, "note", f"not installed; where you need it: pip install '{extra}'")
+
+
+def _gpus() -> Finding:
+    try:
+        found = present_gpus()
+    except Exception as error:  # a driver that hangs or fails is what is looked for
+        return Finding("GPUs", "bad", f"nvidia-smi fails ({error}); mend the driver")
+    if not found:
+        return Finding("GPUs", "note", "none that the driver lists; --cpus offers CPU slots")
+    return Finding("GPUs", "good", f"{', '.join(map(str, found))} on {host_name()}")
+
+
+def _disk(folder: Path) -> Finding:
+    there = folder.resolve()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    words = f"{free / 1e9:.1f} GB free for checkpoints in {folder}"
+    if free < _LITTLE:
+        return Finding("disk", "bad", f"{words}; make room, or name another with --checkpoints")
+    return Finding("disk", "good", words)
+
+
+def _database(url: str) -> Iterator[Finding]:
+    check_url(url)
+    name = make_url(url).render_as_string(hide_password=True)
+    looks: list[Callable[[sa.Connection], Finding]] = [_answers, _clock]
+    try:
+        open_storage(url)
+        engine = connect(url)
+        with autocommit(engine) as connection:
+            yield Finding("database", "good", f"{name}, {_server(connection)}")
+            for look in looks:
+                yield look(connection)
+    except SchemaMismatch as error:
+        yield Finding("database", "bad", str(error))
+    except DeadlineError as error:
+        yield Finding("database", "bad", str(error))
+    except DATABASE_AWAY as error:
+        yield Finding("database", "bad", f"{name} does not answer ({explain(error)}); start it")
+    if make_url(url).get_backend_name() == "sqlite":
+        yield Finding("hosts", "note", "SQLite serves workers of one host; else use PostgreSQL")
+
+
+def _server(connection: sa.Connection) -> str:
+    info = ".".join(map(str, connection.dialect.server_version_info or ()))
+    return f"{connection.dialect.name} {info} by {connection.dialect.driver}"
+
+
+def _answers(connection: sa.Connection) -> Finding:
+    times = []
+    for _ in range(5):
+        began = time.monotonic()
+        connection.execute(sa.select(1))
+        times.append(time.monotonic() - began)
+    trip = sorted(times)[2]
+    words = f"a round trip takes {trip * 1000:.1f} ms"
+    if trip > _SLOW:
+        return Finding("latency", "note", f"{words}; each worker makes a few a second")
+    return Finding("latency", "good", words)
+
+
+def _clock(connection: sa.Connection) -> Finding:
+    began = time.time()
+    theirs = float(connection.execute(sa.select(database_now())).scalar_one())
+    apart = theirs - (began + time.time()) / 2
+    words = f"the database's is {abs(apart):.1f} s {'ahead' if apart >= 0 else 'behind'}"
+    if abs(apart) > _APART:
+        advice = "deadlines are kept by the database's clock; set this machine's by NTP"
+        return Finding("clocks", "note", f"{words}; {advice}")
+    return Finding("clocks", "good", words)

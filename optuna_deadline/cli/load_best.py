@@ -1,0 +1,58 @@
+"""``optuna-deadline load-best``: the best model in hand, its file checked byte for byte."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from optuna_deadline.checkpoints import write_atomically
+from optuna_deadline.cli.app import Json, Storage, Study, command, say_json
+from optuna_deadline.cli.studies import load_study
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.reading import table_of
+from optuna_deadline.planning.ends import find_winner
+
+
+@command
+def load_best(
+    study: Study,
+    storage: Storage,
+    to: Annotated[Path | None, typer.Option(help="Copy the checkpoint to this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say where the best model is, checked byte for byte, and how to load it."""
+    found = load_study(study, storage)
+    table, terms = table_of(found)
+    winner = find_winner(table, terms.direction)
+    if winner is None:
+        raise DeadlineError(f"No trial of {study} has reported yet; ask again later.")
+    saved = winner.checkpoint
+    if to is not None:
+        if saved is None:
+            raise DeadlineError(
+                f"Trial {winner.number} saved no checkpoint: see optuna_deadline.segment(trial)."
+            )
+        if not to.parent.is_dir():
+            raise DeadlineError(f"There is no folder {to.parent}; make it first.")
+        write_atomically(to, partial(shutil.copyfile, saved.path))
+    path = to or (None if saved is None else saved.path)
+    told: dict[str, Any] = {
+        "trial": winner.number,
+        "value": winner.value,
+        "step": winner.step,
+        "checkpoint": None if path is None else str(path),
+        "params": found.trials[winner.number].params,
+    }
+    if as_json:
+        say_json(told)
+        return
+    print(f"{study}: best value {winner.value:.6g}, trial {winner.number}, step {winner.step}")
+    print(f"parameters: {told['params']}")
+    if path is None:
+        print("# no checkpoint was saved: see optuna_deadline.segment(trial).save")
+    else:
+        print(f'checkpoint = torch.load("{path}", weights_only=True)')

@@ -1,0 +1,39 @@
+"""``optuna-deadline status`` and ``top``: a study as it is now, once and live."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+from rich.console import Console
+
+from optuna_deadline.cli.app import Json, Storage, Study, command, console, say_json
+from optuna_deadline.cli.live import render
+from optuna_deadline.cli.screen import shown
+from optuna_deadline.cli.studies import load_study
+from optuna_deadline.cli.watching import Watcher
+from optuna_deadline.history.reading import table_of
+
+_LOOK = 0.5  # seconds
+
+
+@command
+def status(study: Study, storage: Storage, as_json: Json = False) -> None:
+    """Show a study once: time left, best value, who trains and why."""
+    table, terms = table_of(load_study(study, storage))
+    view = Watcher(table, terms).view()
+    if as_json:
+        say_json({**asdict(view), "deadline": view.deadline.isoformat()})
+        return
+    screen = Console()
+    screen.print(render(view, max(24, screen.height)))
+
+
+@command
+def top(study: Study, storage: Storage) -> None:
+    """Show a study live until it ends; Ctrl-C leaves it running."""
+    table, terms = table_of(load_study(study, storage))
+    screen = console if console.is_terminal else Console()
+    with shown(Watcher(table, terms), screen):
+        while not table.orders("").settled:
+            time.sleep(_LOOK)

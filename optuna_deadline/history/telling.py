@@ -1,0 +1,38 @@
+"""One event of the audit as one line for a person."""
+
+from __future__ import annotations
+
+from optuna_deadline.allocation.records import Event
+from optuna_deadline.history.words import count
+
+
+def tell(event: Event, study: str, place: str) -> str:
+    """What happened; nothing of events that only repeat what another one says.
+
+    Args:
+        event: A line of the audit.
+        study: The name of its study.
+        place: The name of its slot.
+    """
+    detail, trial = event.detail, f"trial {event.number} of {study}"
+    why = detail.get("reason")
+    reason = f" ({why})" if why and why != event.kind else ""
+    size = count(int(str(detail.get("slots") or 0)), "slot")
+    said = {
+        "plan": f"planned for {trial}: {why}",
+        "start": f"{trial} starts on {size}",
+        "resume": f"{trial} goes on with {size}",
+        "paused": f"{trial} has left its slots{reason}",
+        "retired": f"{trial} is given up{reason}",
+        "failed": f"{trial} failed{reason}",
+        "complete": f"{trial} is complete{reason}",
+        "lost": f"{trial} lost its worker",
+        "reap": f"{place} is taken from a dead worker of {study}",
+        "lend": f"{place} is lent to {study}",
+        "register": f"a worker joins {study} on {detail.get('host')}",
+        "leave": f"a worker of {study} leaves",
+        "gate": f"{study}: {'new' if detail.get('open') else 'no new'} trials from here on",
+        "pool": f"{study} pays for {size}",
+        "settle": f"{study} has ended",
+    }
+    return said.get(event.kind, "")

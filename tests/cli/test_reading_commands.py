@@ -1,0 +1,150 @@
+"""Commands that read a study, and the one that moves its deadline."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.checkpoints import Checkpoint, checksum
+from optuna_deadline.cli import app, doctor
+from optuna_deadline.elastic import agree
+
+
+@pytest.fixture
+def url(sqlite_url: str, tmp_path: Path) -> str:
+    """A study with one trial that trains, has reported and saved."""
+    study = optuna.create_study(study_name="s", storage=sqlite_url, direction="maximize")
+    terms = agree(study, "1h", None, {}, budget=None)
+    table = AllocationTable(open_table(study), "lab", terms.study_id)
+    table.register("me", "node7", 1, ["gpu:0", "gpu:1"], 0)
+    term = table.elect("me")
+    assert term is not None
+    trial = study.ask({"lr": optuna.distributions.FloatDistribution(0.0, 1.0)})
+    table.open_trial("me", term, 0, trial._trial_id)
+    table.write_plan("me", term, [Assignment(0, "run", "me", 2, "starts: it is free")])
+    grant = table.acquire("me", 0, [1, 2])
+    assert grant is not None
+    for step in range(1, 6):
+        table.add_report("me", grant, step, 1 - 0.5 / step, 10.0 * step)
+    table.add_report("me", grant, 6, math.nan, 60.0)
+    table.set_progress(
+        "me", grant, startup=1.0, position_from=0.0, position_to=6.0, trained=60.0, horizon=50
+    )
+    path = tmp_path / "best.ckpt"
+    path.write_text("weights")
+    table.add_checkpoint("me", grant, Checkpoint(0, grant.fence, 5, 0.9, path, 7, checksum(path)))
+    return sqlite_url
+
+
+def run(*words: str, code: int = 0) -> str:
+    asked = CliRunner().invoke(app, list(words))
+    assert asked.exit_code == code, asked.output
+    return asked.output
+
+
+def read(*words: str) -> Any:
+    asked = CliRunner().invoke(app, [*words, "--json"])
+    assert asked.exit_code == 0, asked.output
+    return json.loads(asked.stdout, parse_constant=pytest.fail)
+
+
+def test_status_is_the_study_now(url: str) -> None:
+    text = run("status", "s", "--storage", url)
+    assert "0.9000  trial 0, step 5" in text and "slots 2/2" in text
+    found = read("status", "s", "--storage", url)
+    assert (found["best_value"], found["slots_used"]) == (0.9, 2)
+    assert found["rows"][0]["value"] is None, "JSON knows no NaN"
+
+
+def test_top_ends_with_the_study(url: str) -> None:
+    study = optuna.load_study(study_name="s", storage=url)
+    table = AllocationTable(open_table(study), "lab", study._study_id)
+    term = table.elect("me")
+    assert term is not None
+    table.settle("me", term)
+    assert "best 0.9000" in run("top", "s", "--storage", url)
+
+
+def test_events_are_told_oldest_first_and_chosen(url: str) -> None:
+    lines = run("events", "s", "--storage", url).splitlines()
+    assert lines[0].endswith("a worker joins s on node7")
+    assert lines[-1].endswith("trial 0 of s starts on 2 slots")
+    assert [line.split("  ")[1] for line in lines if "planned" in line] == [
+        "planned for trial 0 of s: starts: it is free"
+    ]
+    assert len(run("events", "s", "--storage", url, "--last", "1").splitlines()) == 1
+    assert run("events", "s", "--storage", url, "--trial", "7") == ""
+    found = read("events", "s", "--storage", url, "--kind", "acquire")
+    assert [event["slot"] for event in found] == [1, 2]
+
+
+def test_the_forecast_is_said_with_its_band_and_with_more_time(url: str) -> None:
+    text = run("forecast", "s", "--storage", url, "--later", "1h")
+    assert "best 0.9 now, " in text and "deadline in 1 h" in text
+    assert "With 1 h more: " in text and "trial 0 on 2 slots" in text
+    found = read("forecast", "s", "--storage", url, "--later", "1h")
+    short, long = found["forecast"], found["later"]
+    assert short["best"] <= short["low"] <= short["expected"] <= short["high"]
+    assert long["seconds"] == 3600 and long["expected"] >= short["expected"]
+    assert "needs a duration" in run(
+        "forecast", "s", "--storage", url, "--later", "2030-01-01T00:00Z", code=2
+    )
+
+
+def test_the_best_model_is_found_checked_and_copied(url: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.ckpt"
+    text = run("load-best", "s", "--storage", url, "--to", str(copy))
+    assert copy.read_text() == "weights" and f'torch.load("{copy}"' in text
+    found = read("load-best", "s", "--storage", url)
+    assert (found["trial"], found["step"], found["value"]) == (0, 5, 0.9)
+    assert set(found["params"]) == {"lr"}
+    (tmp_path / "best.ckpt").write_text("wEights")  # as long, but another one
+    damaged = read("load-best", "s", "--storage", url)
+    assert damaged["checkpoint"] is None
+    gone = ("load-best", "s", "--storage", url, "--to", str(tmp_path / "no" / "copy"))
+    assert "saved no checkpoint" in run(*gone, code=2)
+
+
+def test_a_deadline_is_moved_later_only(url: str) -> None:
+    assert "deadline 2 h (until " in run("extend", "s", "--storage", url, "--deadline", "2h")
+    said = run("extend", "s", "--storage", url, "--deadline", "1h", code=2)
+    assert "moves it later only" in said
+
+
+def test_a_study_without_a_deadline_gets_one_sentence(url: str) -> None:
+    optuna.create_study(study_name="plain", storage=url)
+    for name in ("status", "top", "events", "forecast", "load-best"):
+        assert "has no deadline" in run(name, "plain", "--storage", url, code=2)
+        assert "There is no study 'x'" in run(name, "x", "--storage", url, code=2)
+
+
+def test_the_doctor_says_what_is_bad_and_what_to_do(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = {f["name"]: f for f in read("doctor", "--storage", url)}
+    assert {f["state"] for f in findings.values()} <= {"good", "note"}
+    assert {"versions", "GPUs", "disk", "database", "latency", "clocks"} <= findings.keys()
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage(1e9))
+    assert "bad   disk: 1.0 GB free" in run("doctor", code=1)
+
+
+def test_the_doctor_tells_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(url: str) -> None:
+        raise sa.exc.OperationalError("SELECT 1", {}, Exception("connection refused"))
+
+    monkeypatch.setattr(doctor, "connect", away)
+    monkeypatch.setattr(doctor, "open_storage", lambda url: None)
+    said = run("doctor", "--storage", "postgresql://me:secret@host/db", code=1)
+    assert "does not answer (connection refused)" in said and "secret" not in said

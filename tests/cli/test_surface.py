@@ -1,0 +1,69 @@
+"""The command line's surface is a promise: it changes here first, and in the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from optuna_deadline.cli import app
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
+SURFACE = {
+    "create": [
+        "study", "--storage", "--deadline", "--direction", "--policy", "--set", "--min-resource",
+        "--max-resource", "--reduction-factor", "--budget", "--price", "--extend",
+    ],
+    "worker": [
+        "objective", "--study", "--storage", "--gpus", "--cpus", "--pool", "--weight", "--divider",
+        "--checkpoints", "--publish",
+    ],
+    "status": ["study", "--storage", "--json"],
+    "top": ["study", "--storage"],
+    "events": ["study", "--storage", "--last", "--trial", "--kind", "--json"],
+    "forecast": ["study", "--storage", "--later", "--json"],
+    "load-best": ["study", "--storage", "--to", "--json"],
+    "dashboard": ["--storage", "--port", "--host"],
+    "extend": ["study", "--storage", "--deadline"],
+    "pool show": ["--storage", "--pool"],
+    "doctor": ["--storage", "--checkpoints", "--json"],
+    "demo": [
+        "--deadline", "--cpus", "--workers", "--studies", "--storage", "--policy", "--set",
+        "--divider", "--budget", "--price", "--folder", "--json", "--seed",
+    ],
+    "simulate": None,  # for those who make policies: free to change
+}  # fmt: skip
+
+
+def _commands(group: Any, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        if hasattr(command, "list_commands"):
+            found |= _commands(command, f"{prefix}{name} ")
+        else:
+            found[f"{prefix}{name}"] = command
+    return found
+
+
+def test_the_surface_is_frozen() -> None:
+    found = _commands(typer.main.get_command(app))
+    assert list(found) == list(SURFACE)
+    for name, expected in SURFACE.items():
+        names = [
+            p.name if p.param_type_name == "argument" else p.opts[0] for p in found[name].params
+        ]
+        if expected is not None:
+            assert names == expected, name
+
+
+def test_every_command_and_option_is_explained_and_in_the_reference() -> None:
+    text = REFERENCE.read_text()
+    for name, command in _commands(typer.main.get_command(app)).items():
+        assert command.help, name
+        assert f"`{name}`" in text, name
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), (name, parameter.name)
+            if SURFACE[name] is not None and parameter.param_type_name == "option":
+                assert f"`{parameter.opts[0]}`" in text, (name, parameter.opts[0])
