@@ -12,7 +12,7 @@ trained beyond a rung was promoted there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,10 +32,10 @@ class Asha(Resources):
         rungs = self.overview(snapshot.trials).rungs
 
         def beaten(trial: TrialView) -> str | None:
-            rung = rung_just_reached(trial, rungs)
-            if rung is None or rung.passed(trial.number):
+            place = rung_just_reached(trial, rungs)
+            if place is None or rungs[place].passed(trial.number):
                 return None
-            return f"below the cut of rung {rung.milestone}"
+            return f"below the cut of rung {rungs[place].milestone}"
 
         words = "not below the cut of any rung"
         return stop_the_beaten(snapshot, beaten, words, self.newcomers(snapshot))
@@ -52,7 +52,12 @@ class AshaPromote(Resources):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Promote where that can be done, from the top rung down; else start a new trial."""
         view = self.overview(snapshot.trials)
-        standings = stand(list(view.alive.values()), view.rungs)
+        rungs = view.rungs
+
+        def place(trial: TrialView) -> int | None:
+            return view.of_trial(trial, "place", lambda trial: rung_just_reached(trial, rungs))
+
+        standings = stand(view.alive.values(), rungs, place)
         return promote(snapshot, standings, self.newcomers(snapshot))
 
 
@@ -92,32 +97,41 @@ class Standing(NamedTuple):
     words: str
 
 
-def stand(trials: Sequence[TrialView], rungs: Sequence[Rung]) -> list[Standing]:
-    """Where each living trial stands on the rungs."""
-    best = {rung.milestone: set(rung.best()) for rung in rungs}
-    words = {rung: f"promoted: among the best of rung {rung}" for rung in best}
+def stand(
+    trials: Iterable[TrialView],
+    rungs: Sequence[Rung],
+    place_of: Callable[[TrialView], int | None] | None = None,
+) -> list[Standing]:
+    """Where each living trial stands on the rungs.
+
+    Args:
+        trials: Those to judge.
+        rungs: The lowest first.
+        place_of: Tells what :func:`rung_just_reached` does, where that is known already.
+    """
+    best = [set(rung.best()) for rung in rungs]
+    words = [f"promoted: among the best of rung {rung.milestone}" for rung in rungs]
     standings = []
     for trial in trials:
         if not trial.alive:
             continue
-        rung = rung_just_reached(trial, rungs)
-        if rung is None:
+        place = place_of(trial) if place_of else rung_just_reached(trial, rungs)
+        if place is None:
             standings.append(Standing(trial, 0, 0.0, True, True, "on its way to the next rung"))
             continue
-        promoted = trial.number in best[rung.milestone]
-        recorded = rung.recorded[trial.number]
-        standings.append(
-            Standing(trial, rung.milestone, recorded, promoted, False, words[rung.milestone])
-        )
+        number, rung = trial.number, rungs[place]
+        promoted, recorded = number in best[place], rung.recorded[number]
+        standings.append(Standing(trial, rung.milestone, recorded, promoted, False, words[place]))
     return standings
 
 
-def rung_just_reached(trial: TrialView, rungs: Sequence[Rung]) -> Rung | None:
-    """The rung at which a trial made its last report, if that was its first report there."""
+def rung_just_reached(trial: TrialView, rungs: Sequence[Rung]) -> int | None:
+    """The place of the rung at which a trial made its last report, if that was its first there."""
     number, reports = trial.number, trial.reports
-    for rung in reversed(rungs):
-        if number in rung.recorded:
-            return rung if first_report(reports, rung.milestone) is reports[-1] else None
+    for place in reversed(range(len(rungs))):
+        if number in rungs[place].recorded:
+            first = first_report(reports, rungs[place].milestone)
+            return place if first is reports[-1] else None
     return None
 
 

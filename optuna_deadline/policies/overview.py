@@ -15,7 +15,7 @@ from operator import is_not
 from typing import Any, TypeVar, cast
 
 from optuna_deadline.policies.rungs import Rung
-from optuna_deadline.policies.snapshot import TrialView
+from optuna_deadline.policies.snapshot import Report, TrialView
 
 Value = TypeVar("Value")
 
@@ -44,6 +44,7 @@ class Overview:
         self._trained: list[float] = []
         self._horizons: list[int] = []
         self._known: dict[Any, Any] = {}
+        self._of_trials: dict[tuple[int, Any], tuple[tuple[Report, ...], Any]] = {}
 
     @property
     def furthest(self) -> float:
@@ -69,6 +70,15 @@ class Overview:
         while milestone <= trial.step:
             milestone *= self.reduction_factor
         return max(0, (milestone if last is None else min(milestone, last)) - trial.step)
+
+    def of_trial(
+        self, trial: TrialView, key: Any, work_out: Callable[[TrialView], Value]
+    ) -> Value:
+        """A value that depends on a trial's reports alone."""
+        known = self._of_trials.get((trial.number, key))
+        if known is None or known[0] is not trial.reports:
+            known = self._of_trials[trial.number, key] = trial.reports, work_out(trial)
+        return cast("Value", known[1])
 
     def once(self, key: Any, work_out: Callable[[], Value]) -> Value:
         """A value that depends on who is alive, on what slots, and on the rungs alone."""

@@ -182,7 +182,7 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
         terms = Money(math.inf, 0.0, 0.0, 0.0, node=node, offer=max(node, snapshot.capacity))
         left, held = math.inf, terms.nodes(snapshot.capacity)
     else:
-        coming = max(0, money.held - snapshot.capacity) * money.price * money.startup
+        coming = money.held * money.price * money.startup if money.held > snapshot.capacity else 0
         left = (money.left + money.ahead - coming) * (1 - _RESERVE)
         left = _down(left)
         terms = replace(money, budget=left, spent=0.0)

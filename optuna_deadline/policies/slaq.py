@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.decay import Decay, fit_decay
+from optuna_deadline.policies.overview import Overview
 from optuna_deadline.policies.plan import Plan
 from optuna_deadline.policies.quanta import TimeShared, step_seconds
 from optuna_deadline.policies.single import Claim, alive
@@ -46,7 +46,9 @@ class Slaq(TimeShared):
         """Who cannot be predicted yet, newcomers, then the largest predicted fall."""
         unknown = [trial for trial in alive(snapshot) if len(trial.reports) < _FEWEST]
         known = [trial for trial in alive(snapshot) if len(trial.reports) >= _FEWEST]
-        falls = {trial.number: self._fall(snapshot, trial) for trial in known}
+        turn, middle = self.quantum_seconds(snapshot), step_seconds(snapshot)
+        view = self.overview(snapshot.trials)
+        falls = {trial.number: self._fall(view, trial, turn, middle) for trial in known}
         known.sort(key=lambda trial: (-falls[trial.number], not trial.running, trial.number))
         unknown.sort(key=lambda trial: (not trial.running, trial.number))
         return serve(
@@ -57,13 +59,13 @@ class Slaq(TimeShared):
             self.in_time(snapshot),
         )
 
-    def _fall(self, snapshot: Snapshot, trial: TrialView) -> float:
-        """How far the loss falls in one turn."""
+    def _fall(self, view: Overview, trial: TrialView, turn: float, middle: float | None) -> float:
+        """How far the loss falls in a turn of so many seconds."""
         if not math.isfinite(trial.last_score):
             return -math.inf
-        pace = trial.step_seconds or step_seconds(snapshot)
-        steps = self.quantum_seconds(snapshot) / pace if pace else 1.0
-        fit = _fit(trial.reports, self.memory)
+        pace = trial.step_seconds or middle
+        steps = turn / pace if pace else 1.0
+        fit = view.of_trial(trial, self.memory, lambda trial: _fit(trial.reports, self.memory))
         if fit is None:
             return 0.0
         fall = fit.fall(trial.step, steps)
@@ -74,7 +76,6 @@ class Slaq(TimeShared):
         return fall / largest if largest > 0 else 0.0
 
 
-@lru_cache(maxsize=4096)
 def _fit(reports: tuple[Report, ...], memory: float) -> Decay | None:
     points = [(report.step, -report.score) for report in reports if math.isfinite(report.score)]
     return fit_decay([k for k, _ in points], [loss for _, loss in points], memory)
