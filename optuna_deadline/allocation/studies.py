@@ -97,6 +97,18 @@ def postpone(
     return result.rowcount > 0
 
 
+def bring_forward(connection: sa.Connection, study_id: int, deadline: float) -> bool:
+    """Move the deadline, earlier only; False if it was earlier already or the study is settled."""
+    result = connection.execute(
+        sa.update(study)
+        .where(
+            study.c.study_id == study_id, study.c.deadline > deadline, study.c.settled.is_(None)
+        )
+        .values(deadline=deadline)
+    )
+    return result.rowcount > 0
+
+
 def close_gate(connection: sa.Connection, study_id: int, deadline: float) -> bool:
     """Let no new trial start; does nothing if the deadline has moved or the gate is closed."""
     result = connection.execute(

@@ -1,4 +1,4 @@
-"""Commands that read a study, and the one that moves its deadline."""
+"""Commands that read a study, and those that move its deadline."""
 
 from __future__ import annotations
 
@@ -120,6 +120,20 @@ def test_a_deadline_is_moved_later_only(url: str) -> None:
     assert "deadline 2 h (until " in run("extend", "s", "--storage", url, "--deadline", "2h")
     said = run("extend", "s", "--storage", url, "--deadline", "1h", code=2)
     assert "moves it later only" in said
+
+
+def test_a_study_is_ended_earlier_only_and_once(url: str) -> None:
+    assert run("stop", "s", "--storage", url, "--within", "30s").startswith("s ends at ")
+    run("stop", "s", "--storage", url, "--within", "2h")
+    assert 0 < read("status", "s", "--storage", url)["time_left"] <= 30
+    study = optuna.load_study(study_name="s", storage=url)
+    table = AllocationTable(open_table(study), "lab", study._study_id)
+    term = table.elect("me")
+    assert term is not None
+    table.settle("me", term)
+    assert "has ended already" in run("stop", "s", "--storage", url, code=2)
+    optuna.create_study(study_name="plain", storage=url)
+    assert "has no deadline" in run("stop", "plain", "--storage", url, code=2)
 
 
 def test_a_study_without_a_deadline_gets_one_sentence(url: str) -> None:

@@ -26,6 +26,7 @@ SURFACE = {
     "load-best": ["study", "--storage", "--to", "--json"],
     "dashboard": ["--storage", "--port", "--host"],
     "extend": ["study", "--storage", "--deadline"],
+    "stop": ["study", "--storage", "--within"],
     "pool show": ["--storage", "--pool"],
     "doctor": ["--storage", "--checkpoints", "--json"],
     "demo": [

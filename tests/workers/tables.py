@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable
 
 import optuna
-import sqlalchemy as sa
 
-from optuna_deadline.allocation import schema
-from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.engine import autocommit, open_table
+from optuna_deadline.allocation.studies import bring_forward
 from optuna_deadline.allocation.table import AllocationTable
 
 
@@ -19,17 +18,9 @@ def table_of(study: optuna.Study, pool: str | None = None) -> AllocationTable:
 
 
 def end_within(table: AllocationTable, seconds: float) -> None:
-    """Bring a study's deadline forward, as no user can."""
-    row = schema.study
-    soon = table.now() + seconds
-    update = (
-        sa.update(row)
-        .where(row.c.study_id == table.study_id)
-        .where(row.c.deadline > soon, row.c.settled.is_(None))
-        .values(deadline=soon)
-    )
-    with table._tx.engine.begin() as connection:
-        connection.execute(update)
+    """Bring a study's deadline forward."""
+    with autocommit(table._tx.engine) as connection:
+        bring_forward(connection, table.study_id, table.now() + seconds)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60, every: float = 0.05) -> None:
