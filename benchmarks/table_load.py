@@ -1,7 +1,9 @@
 """The allocation table under a cluster's load: 256 workers, 1,024 slots, one PostgreSQL.
 
 Each worker is a thread with connections of its own that renews and polls as an agent does, through
-the same methods; nobody trains. Meanwhile trials are moved from worker to worker, one at a time.
+the same methods; nobody trains. Real workers are processes of their own: threads in few processes
+would wait for each other's interpreter rather than for the table, so few share one. Meanwhile
+trials are moved from worker to worker, one at a time.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
+from queue import Empty
 from typing import Any
 
 import psutil
@@ -33,10 +38,12 @@ from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 POLL, RENEW = 1.0, TTL / 6  # seconds
 GANG, SLOTS = 2, 4  # slots of a trial, and of a worker
-_COMPILED: dict[Any, Any] = {}  # 128 workers in a process need not compile for themselves
+TOGETHER = 8  # workers in a process
+_COMPILED: dict[Any, Any] = {}  # they need not compile for themselves
 POOL, STUDY = "pool", 1
 TARGETS = {"renew_p99": 50, "hand_over_p50_with_listen": 50}
-Found = tuple[str, Any]  # ("renew", seconds), ("grant", (number, when)), ("statements", count)
+#: ("ready", None), ("renew", seconds), ("grant", (number, when)), ("cut", None), ("statements", n)
+Found = tuple[str, Any]
 
 
 class Worker(threading.Thread):
@@ -56,20 +63,25 @@ class Worker(threading.Thread):
         """Renew and poll until all is done."""
         if self._listener is not None:
             self._listener.start()
+        self._follow()
+        self._found.append(("ready", None))
         renew = time.monotonic() + random.uniform(0, RENEW)
         poll = time.monotonic() + random.uniform(0, POLL)
         while not self._done.is_set():
             self._woken.wait(max(0.0, min(renew, poll) - time.monotonic()))
             now = time.monotonic()
-            if now >= renew:
-                renew = now + RENEW
-                self._table.renew(self._me, [s for g in self._held.values() for s in g.slots])
-                self._found.append(("renew", time.monotonic() - now))
-            if now >= poll or self._woken.is_set():
-                self._woken.clear()
-                poll = now + POLL
-                while self._follow():
-                    pass
+            try:
+                if now >= renew:
+                    renew = now + RENEW
+                    self._table.renew(self._me, [s for g in self._held.values() for s in g.slots])
+                    self._found.append(("renew", time.monotonic() - now))
+                if now >= poll or self._woken.is_set():
+                    self._woken.clear()
+                    poll = now + POLL
+                    while self._follow():
+                        pass
+            except sa.exc.OperationalError:  # an agent tries again too
+                self._found.append(("cut", None))
         if self._listener is not None:
             self._listener.end()
 
@@ -101,10 +113,10 @@ def _process(
         for worker in workers:
             worker.start()
         before, sent = counter.count, 0
-        while not done.wait(0.02):
-            if len(found) > sent:
-                results.put(found[sent:])
-                sent = len(found)
+        while not done.wait(0.25):
+            if new := found[sent:]:
+                results.put(new)
+                sent += len(new)
         for worker in workers:
             worker.join(5)
         results.put([*found[sent:], ("statements", counter.count - before)])
@@ -129,9 +141,11 @@ def prepare(url: str, workers: int) -> list[str]:
     assert term is not None
     for number in range(workers):
         table.open_trial("planner", term, number, number)
-    lines = [Assignment(n, "run", name, GANG, "start") for n, name in enumerate(names)]
-    table.write_plan("planner", term, lines)
     return names
+
+
+def _batches(names: list[str]) -> list[list[str]]:
+    return [names[at : at + TOGETHER] for at in range(0, len(names), TOGETHER)]
 
 
 def measure(
@@ -141,35 +155,43 @@ def measure(
     url = server.create_database(database)
     names = prepare(url, workers)
     table = AllocationTable(engines.connect(url), POOL, STUDY)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["optuna_deadline.allocation.table"])
     results: Queue[list[Found]] = context.Queue()
     done = context.Event()
-    halves = [names[0::2], names[1::2]]
     processes = [
         # Daemons: an error here must end the benchmark, not wait for them.
-        context.Process(target=_process, args=(half, url, listen, results, done), daemon=True)
-        for half in halves
+        context.Process(target=_process, args=(some, url, listen, results, done), daemon=True)
+        for some in _batches(names)
     ]
     for process in processes:
         process.start()
     renewals: list[float] = []
     moves: list[float] = []
-    statements = 0
+    counts = Counter[str]()
     pending: dict[int, float] = {}
 
     def take(patience: float) -> None:
-        nonlocal statements
-        with suppress(Exception):
+        with suppress(Empty):
             for kind, what in results.get(timeout=patience):
                 if kind == "renew":
                     renewals.append(what)
-                elif kind == "statements":
-                    statements += what
+                elif kind != "grant":
+                    counts[kind] += what or 1
                 elif what[0] in pending:
                     moves.append(what[1] - pending.pop(what[0]))
 
-    _until_all_run(table, take)
+    _wait(take, lambda: counts["ready"] == workers)
+    running = 0
+    for some in _batches(names):  # a whole cluster's start in one instant is not its load
+        term = table.elect("planner")
+        assert term is not None
+        first, running = running, running + len(some)
+        lines = [Assignment(first + n, "run", name, GANG, "start") for n, name in enumerate(some)]
+        table.write_plan("planner", term, lines)
+        _wait(take, partial(_all_run, table, running))
     renewals.clear()
+    counts.clear()
     before, began = _cpu(server), time.monotonic()
     next_move, chance = began, random.Random(1)
     places = dict(enumerate(names))
@@ -197,7 +219,8 @@ def measure(
         "workers": workers,
         "slots": workers * SLOTS,
         "seconds": round(wall, 1),
-        "statements_per_s": round(statements / wall),
+        "statements_per_s": round(counts["statements"] / wall),
+        "cut": counts["cut"],
         "renew_ms": _percentiles(renewals),
         "hand_over_ms": _percentiles(moves),
         "hand_overs": len(moves),
@@ -206,12 +229,17 @@ def measure(
     }
 
 
-def _until_all_run(table: AllocationTable, take: Any) -> None:
-    end = time.monotonic() + 180  # they all start at once, on this one machine
-    while any(line.owner is None for line in table.trials()):
+def _wait(take: Callable[[float], None], reached: Callable[[], bool]) -> None:
+    """Take what comes until all are so far."""
+    end = time.monotonic() + 180
+    while not reached():
         if time.monotonic() > end:
             raise TimeoutError("The workers did not get their trials.")
         take(0.2)
+
+
+def _all_run(table: AllocationTable, many: int) -> bool:
+    return sum(trial.owner is not None for trial in table.trials()) >= many
 
 
 def _draw(chance: random.Random, places: dict[int, str]) -> tuple[int, str]:

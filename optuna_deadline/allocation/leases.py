@@ -1,4 +1,4 @@
-"""Acquire, renew, release, reap: the four ways in which a slot changes or keeps its holder.
+"""Acquire, release, reap: the three ways in which a slot changes its holder.
 
 Each is guarded by holder and fence, never by a clock; only the reaper compares clocks, and errs on
 the late side. Rows are locked trial first, then slots by their key.
@@ -6,13 +6,13 @@ the late side. Rows are locked trial first, then slots by their key.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.notices import notify
-from optuna_deadline.allocation.records import Grant, Renewal
+from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.schema import (
     offer,
     pool,
@@ -102,27 +102,6 @@ def acquire(
         slots=tuple((row.id, row.fence + 1) for row in rows),
         devices=tuple(row.device for row in rows),
     )
-
-
-def renew(tx: Transaction, me: str, held: Collection[tuple[int, int]], ttl: float) -> Renewal:
-    """Renew the worker's own lease and those of its slots, by holder and fence alone."""
-    offers = sa.select(sa.func.count()).where(offer.c.worker == me).scalar_subquery()
-    found = tx.execute(
-        sa.update(worker)
-        .where(worker.c.id == me)
-        .values(lease=tx.now + ttl, state="live")
-        .returning(offers.label("offers"))
-    ).first()
-    kept: frozenset[tuple[int, int]] = frozenset()
-    if held:
-        rows = tx.execute(
-            sa.update(slot)
-            .where(slot.c.holder == me, sa.tuple_(slot.c.id, slot.c.fence).in_(list(held)))
-            .values(lease=tx.now + ttl)
-            .returning(slot.c.id, slot.c.fence)
-        )
-        kept = frozenset((row.id, row.fence) for row in rows)
-    return Renewal(now=tx.now, kept=kept, offers=found.offers if found else None)
 
 
 def release(

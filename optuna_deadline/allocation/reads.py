@@ -64,6 +64,32 @@ _SEGMENT = (
 )
 
 
+def _orders() -> sa.Select[Any]:
+    me = sa.bindparam("me", type_=sa.String())
+    mine = sa.and_(
+        trial.c.study_id == study.c.study_id,
+        trial.c.state.in_(ALIVE),
+        sa.or_(trial.c.owner == me, trial.c.desired_worker == me),
+    )
+    in_pool = pool.c.name == sa.bindparam("pool")
+    return (
+        sa.select(
+            database_now(),
+            study.c.deadline,
+            study.c.settled,
+            study.c.pool_slots,
+            study.c.funds_end,
+            pool.c.epoch,
+            *_DESIRED,
+        )
+        .select_from(study.outerjoin(pool, in_pool).outerjoin(trial, mine))
+        .where(study.c.study_id == sa.bindparam("study"))
+    )
+
+
+_ORDERS = _orders()  # built once: every worker asks each second
+
+
 def orders(
     connection: sa.Connection, pool_name: str, study_id: int, me: str, now: float | None = None
 ) -> Orders:
@@ -79,25 +105,8 @@ def orders(
     Raises:
         StudyGone: The study was deleted.
     """
-    mine = sa.and_(
-        trial.c.study_id == study.c.study_id,
-        trial.c.state.in_(ALIVE),
-        sa.or_(trial.c.owner == me, trial.c.desired_worker == me),
-    )
-    joined = study.outerjoin(pool, pool.c.name == pool_name).outerjoin(trial, mine)
-    rows = connection.execute(
-        sa.select(
-            database_now(),
-            study.c.deadline,
-            study.c.settled,
-            study.c.pool_slots,
-            study.c.funds_end,
-            pool.c.epoch,
-            *_DESIRED,
-        )
-        .select_from(joined)
-        .where(study.c.study_id == study_id)
-    ).all()
+    given = {"pool": pool_name, "study": study_id, "me": me}
+    rows = connection.execute(_ORDERS, given).all()
     if not rows:
         raise StudyGone("The study was deleted while the worker ran; nothing is left to train.")
     read, deadline, settled, slots, funds_end, epoch = rows[0][:6]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation import leases, lending, membership, plans, reads, writes
+from optuna_deadline.allocation import leases, lending, membership, plans, reads, renewals, writes
 from optuna_deadline.allocation.records import (
     Assignment,
     Claim,
@@ -134,9 +134,12 @@ class AllocationTable:
             return leases.acquire(tx, me, number, slot_ids, self.ttl)
 
     def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
-        """Renew what is still ours; see :func:`leases.renew`."""
+        """Renew what is still ours; see :mod:`renewals`."""
+        if self._tx.engine.dialect.name == "postgresql":
+            with self._tx.glancing() as (connection, now):
+                return renewals.renew_at_once(connection, me, held, self.ttl, now)
         with self._tx() as tx:
-            return leases.renew(tx, me, held, self.ttl)
+            return renewals.renew(tx, me, held, self.ttl)
 
     def release(
         self,

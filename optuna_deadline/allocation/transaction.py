@@ -1,4 +1,8 @@
-"""A short transaction with the database's time, and the event log that each one feeds."""
+"""A short transaction with the database's time, and the event log that each one feeds.
+
+A transaction's events are written together, just before it commits: a round trip costs as much for
+one of them as for all.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,6 +29,7 @@ class Transaction:
     now: float
     pool: str
     study_id: int
+    _events: list[dict[str, object]] = field(default_factory=list)
 
     def execute(self, statement: sa.Executable) -> Any:
         """Run one statement."""
@@ -46,21 +51,27 @@ class Transaction:
         study_id: int | None = None,
         **detail: object,
     ) -> None:
-        """Write the audit line of this transition, for another study where one is named."""
-        self.execute(
-            sa.insert(schema.event).values(
-                at=self.now,
-                pool=self.pool,
-                study_id=self.study_id if study_id is None else study_id,
-                kind=kind,
-                number=number,
-                slot=slot,
-                fence=fence,
-                term=term,
-                worker=worker,
-                detail=json.dumps(detail),
-            )
+        """Note the audit line of this transition, for another study where one is named."""
+        self._events.append(
+            {
+                "at": self.now,
+                "pool": self.pool,
+                "study_id": self.study_id if study_id is None else study_id,
+                "kind": kind,
+                "number": number,
+                "slot": slot,
+                "fence": fence,
+                "term": term,
+                "worker": worker,
+                "detail": json.dumps(detail),
+            }
         )
+
+    def write_events(self) -> None:
+        """Send what was noted, in its order."""
+        if self._events:
+            self.execute(sa.insert(schema.event).values(self._events))
+            self._events.clear()
 
 
 class Transactions:
@@ -93,7 +104,9 @@ class Transactions:
                 self.clock.note(now, sent, time.monotonic())
             else:
                 now = self._now()
-            yield Transaction(connection, now, self.pool, self.study_id)
+            tx = Transaction(connection, now, self.pool, self.study_id)
+            yield tx
+            tx.write_events()
             crashpoint(f"{name}.commit")
         crashpoint(f"{name}.committed")
 
@@ -107,7 +120,7 @@ class Transactions:
     def glancing(self) -> Iterator[tuple[sa.Connection, float | None]]:
         """A connection for one statement that reads the time itself, and the test's time if any.
 
-        For what every worker asks each second: each round trip counts.
+        For what every worker sends every few seconds: each round trip counts.
         """
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             yield connection, None if self._now is None else self._now()

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from sql_world import World
 
 from optuna_deadline import terms as study_terms
-from optuna_deadline.allocation.bounds import FROZEN
+from optuna_deadline.allocation.bounds import FROZEN, begin_bounded
 from optuna_deadline.allocation.engine import connect, disconnect
 from optuna_deadline.allocation.records import Assignment, Claim, Grant
 from optuna_deadline.allocation.table import AllocationTable
@@ -54,8 +54,19 @@ class Held(Transactions):
         """As the real one, but held before its commit."""
         with super().__call__(name) as tx:
             yield tx
-            self.inside.set()
-            assert self.go.wait(20)
+            self._hold()
+
+    @contextmanager
+    def glancing(self) -> Iterator[tuple[sa.Connection, float | None]]:
+        """A single statement, in a transaction, so that what it locks can be seen to be locked."""
+        with self.engine.begin() as connection:
+            begin_bounded(connection)
+            yield connection, None if self._now is None else self._now()
+            self._hold()
+
+    def _hold(self) -> None:
+        self.inside.set()
+        assert self.go.wait(20)
 
 
 @dataclass

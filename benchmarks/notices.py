@@ -1,0 +1,61 @@
+"""What a notice costs by the number of sessions that listen, each on a channel of its own.
+
+Before version 19 a server wakes every listening session of a database for each notifying commit,
+and each looks whether the channel is one of its own; so a wide pool pays for every hand-over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.testing.postgres import EmbeddedPostgres
+
+
+def measure(url: str, others: int, times: int) -> dict[str, Any]:
+    """Milliseconds from sending a notice to hearing it, while ``others`` listen elsewhere."""
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    speaker, hearer, *sessions = [engine.connect() for _ in range(2 + others)]
+    for number, session in enumerate(sessions):
+        session.exec_driver_sql(f"LISTEN other_{number}")
+    hearer.exec_driver_sql("LISTEN mine")
+    driver: Any = hearer.connection.driver_connection
+    waited = []
+    for _ in range(times):
+        time.sleep(0.05)  # let the others settle
+        began = time.perf_counter()
+        speaker.exec_driver_sql("NOTIFY mine")
+        select.select([driver], [], [])
+        driver.poll()
+        waited.append(1000 * (time.perf_counter() - began))
+    for session in (*sessions, speaker, hearer):
+        session.close()
+    cuts = statistics.quantiles(waited, n=100, method="inclusive")
+    return {"listeners": others + 1, "p50_ms": round(cuts[49], 2), "p99_ms": round(cuts[98], 2)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure with 1, 33, 65, 129 and 257 listeners, print rows, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=100)
+    parser.add_argument("--json", help="file for the figures")
+    given = parser.parse_args(arguments)
+    rows = []
+    with EmbeddedPostgres(settings=("max_connections=400",)) as server:
+        for others in (0, 32, 64, 128, 256):
+            rows.append(measure(server.create_database(f"notices_{others}"), others, given.times))
+            print(json.dumps(rows[-1]))
+    if given.json:
+        with open(given.json, "w") as file:
+            json.dump({"rows": rows}, file)
+
+
+if __name__ == "__main__":
+    main()
