@@ -1,0 +1,124 @@
+"""``python -m benchmarks.rescale [--quick] [--json F]``: seconds from last step to next step.
+
+All ways side by side in one run, on the CPU, with gloo where there are two ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measuring import Progress, machine, output_file, write_json
+from benchmarks.rescale import others, ours
+from benchmarks.rescale.ours import Switch
+
+TARGET_S, TARGET_TIMES = 0.5, 10.0
+_OURS = "a segment of ours"
+_WAYS = {
+    "relaunching processes": others.relaunch,
+    "torchrun": others.torchrun,
+    "ddp_spawn": others.spawn,
+}
+
+
+def row(way: str, change: str, switches: Sequence[Switch]) -> dict[str, Any]:
+    """The figures of one way and change, in seconds."""
+    seconds = sorted(switch.seconds for switch in switches)
+    return {
+        "way": way,
+        "change": change,
+        "count": len(seconds),
+        "median_s": round(statistics.median(seconds), 3),
+        "least_s": round(seconds[0], 3),
+        "most_s": round(seconds[-1], 3),
+        "parts_s": {
+            part: round(statistics.median(switch.parts[part] for switch in switches), 3)
+            for part in switches[0].parts
+        },
+    }
+
+
+def rows_of(way: str, switches: Iterable[Switch]) -> list[dict[str, Any]]:
+    """One row for each kind of change."""
+    by_change: dict[str, list[Switch]] = {}
+    for switch in switches:
+        by_change.setdefault(switch.change, []).append(switch)
+    return [row(way, change, some) for change, some in sorted(by_change.items())]
+
+
+def measure(*, quick: bool) -> dict[str, Any]:
+    """All rows, and the two medians over changes of slots that the targets are about."""
+    progress = Progress()
+    seconds, changes = (30.0, 2) if quick else (90.0, 8)
+    mine: list[Switch] = []
+    for policy, slots, epochs in (
+        (ours.resizing, 2, 10_000),
+        (ours.turns, 1, 10_000),
+        (ours.beginning, 1, 1),
+    ):
+        progress.say(f"{_OURS}: {policy.__name__}")
+        found = ours.measure(policy, slots=slots, seconds=seconds, epochs=epochs)
+        # Where all of them begin, what was measured is beginning; a resume was paused before.
+        mine += [s for s in found if (s.change == "start") == (policy is ours.beginning)]
+    rows = rows_of(_OURS, mine)
+    theirs: list[float] = []
+    for way, launch in _WAYS.items():
+        progress.say(way)
+        found = [Switch(change, s, {}) for change, s in others.measure(launch, changes)]
+        rows += rows_of(way, found)
+        if launch is others.relaunch:
+            theirs = [switch.seconds for switch in found]
+    progress.end()
+    segment = statistics.median(s.seconds for s in mine if s.change != "start")
+    again = statistics.median(theirs)
+    return {
+        "segment_switch_median_s": round(segment, 3),
+        "relaunch_median_s": round(again, 3),
+        "times_faster": round(again / segment, 1),
+        "first_step_median_s": next(r["median_s"] for r in rows if r["change"] == "start"),
+        "targets": {"segment_switch_median_s": TARGET_S, "times_faster": TARGET_TIMES},
+        "rows": rows,
+        "machine": machine("torch", "lightning"),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print a table, write JSON."""
+    parser = argparse.ArgumentParser(prog="benchmarks.rescale", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="30 s of each of ours, 2 changes of the others"
+    )
+    parser.add_argument("--json", type=output_file, help="file for the figures")
+    given = parser.parse_args(arguments)
+    warnings.filterwarnings("ignore")
+    os.environ["PYTHONWARNINGS"] = "ignore"
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric", "optuna_deadline"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    result = measure(quick=given.quick)
+    table = Table(title="Seconds from the last step to the next")
+    for column in ("way", "change", "count", "median", "least", "most", "parts"):
+        table.add_column(column, justify="left" if column in ("way", "parts") else "right")
+    for line in result["rows"]:
+        parts = ", ".join(f"{name} {value}" for name, value in line["parts_s"].items())
+        figures = [str(line[key]) for key in ("count", "median_s", "least_s", "most_s")]
+        table.add_row(line["way"], line["change"], *figures, parts)
+    Console().print(table)
+    print(
+        f"A switch of ours takes {result['segment_switch_median_s']} s in the median"
+        f" (target {TARGET_S}), {result['times_faster']} times faster than relaunching"
+        f" (target {TARGET_TIMES:.0f}); a new trial's first step ends"
+        f" {result['first_step_median_s']} s after its grant."
+    )
+    write_json(given.json, result)
+
+
+if __name__ == "__main__":
+    main()
