@@ -90,6 +90,25 @@ def measure(*, quick: bool) -> dict[str, Any]:
     }
 
 
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print all rows, and of what ours consist."""
+    console = Console()
+    whole = Table("way", "change", title="Seconds from the last step to the next")
+    for name in ("count", "median_s", "least_s", "most_s"):
+        whole.add_column(name.removesuffix("_s"), justify="right")
+    for line in rows:
+        figures = [str(line[key]) for key in ("count", "median_s", "least_s", "most_s")]
+        whole.add_row(line["way"], line["change"], *figures)
+    console.print(whole)
+    ours_in_parts = Table("part", title=f"The parts of {_OURS}, medians")
+    parts = [line for line in rows if line["parts_s"]]
+    for line in parts:
+        ours_in_parts.add_column(line["change"], justify="right")
+    for name in dict.fromkeys(name for line in parts for name in line["parts_s"]):
+        ours_in_parts.add_row(name, *(str(line["parts_s"].get(name, "-")) for line in parts))
+    console.print(ours_in_parts)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print a table, write JSON."""
     parser = argparse.ArgumentParser(prog="benchmarks.rescale", description=__doc__)
@@ -103,14 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("lightning", "lightning.pytorch", "lightning.fabric", "optuna_deadline"):
         logging.getLogger(name).setLevel(logging.ERROR)
     result = measure(quick=given.quick)
-    table = Table(title="Seconds from the last step to the next")
-    for column in ("way", "change", "count", "median", "least", "most", "parts"):
-        table.add_column(column, justify="left" if column in ("way", "parts") else "right")
-    for line in result["rows"]:
-        parts = ", ".join(f"{name} {value}" for name, value in line["parts_s"].items())
-        figures = [str(line[key]) for key in ("count", "median_s", "least_s", "most_s")]
-        table.add_row(line["way"], line["change"], *figures, parts)
-    Console().print(table)
+    show(result["rows"])
     print(
         f"A switch of ours takes {result['segment_switch_median_s']} s in the median"
         f" (target {TARGET_S}), {result['times_faster']} times faster than relaunching"
