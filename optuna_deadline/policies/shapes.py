@@ -20,6 +20,10 @@ TRAINING = 2.0
 
 _DRAWS = 384
 
+#: The normal distribution's quantiles, and where they lie.
+_NORMAL = np.linspace(-6.0, 6.0, 2401)
+_PLACES = np.array([0.5 + 0.5 * math.erf(value / math.sqrt(2.0)) for value in _NORMAL])
+
 
 @lru_cache(maxsize=4096)
 def expected_best(survivors: tuple[int, ...], steps: tuple[int, ...], whole: int) -> float:
@@ -33,8 +37,6 @@ def expected_best(survivors: tuple[int, ...], steps: tuple[int, ...], whole: int
         steps: The step to which each round trains.
         whole: The steps of a whole training.
     """
-    from scipy.special import ndtri  # half a second of every worker's start
-
     rng = np.random.default_rng(0)
     levels = [_left(step, whole) for step in steps]
     variances = [1.0 + NOISE**2 * level for level in levels]
@@ -42,7 +44,7 @@ def expected_best(survivors: tuple[int, ...], steps: tuple[int, ...], whole: int
     count, keep = survivors[0], min(survivors[0], kept[0])
     below = rng.beta(count - keep, keep + 1, (_DRAWS, 1)) if keep < count else 0.0
     places = below + (1.0 - below) * rng.random((_DRAWS, keep))
-    scores = math.sqrt(variances[0]) * ndtri(places)
+    scores = math.sqrt(variances[0]) * np.interp(places, _PLACES, _NORMAL)
     for before, now, keep in zip(variances[:-1], variances[1:], kept[1:], strict=True):
         spread = math.sqrt(max(0.0, now * (1.0 - now / before)))
         scores = now / before * scores + spread * rng.standard_normal(scores.shape)
