@@ -15,8 +15,8 @@ from optuna_deadline.allocation.engine import autocommit
 from optuna_deadline.allocation.reads import newest_event, pools
 from optuna_deadline.allocation.records import Desired, Event, Slot, Tenant
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.history.records import Hold
-from optuna_deadline.history.spells import holds
+from optuna_deadline.history.lives import Hold
+from optuna_deadline.history.spells import tell_holds
 from optuna_deadline.history.telling import tell
 
 _NOBODY = 0  # a pool is read without being of one of its studies
@@ -86,7 +86,7 @@ class _Pool:
         self._places = {slot.id: f"{slot.device} on {slot.host}" for slot in slots}
         window = min(_WINDOW, max([_LEAST, *(now - event.at for event in events[:1])]))
         past: dict[int, list[Hold]] = defaultdict(list)
-        for hold in holds(events):
+        for hold in tell_holds(events):
             if hold.end is None or hold.end > now - window:
                 past[hold.slot].append(hold)
         live = table.workers()
@@ -132,7 +132,7 @@ class _Pool:
             self._events.update((e.id, e) for e in page if e.kind != "checkpoint")
         found = [self._events[row_id] for row_id in sorted(self._events)]
         # What is older is dropped, but for who took what is held still.
-        open_ = {hold.slot: hold.start for hold in holds(found) if hold.end is None}
+        open_ = {hold.slot: hold.start for hold in tell_holds(found) if hold.end is None}
         kept = [
             event
             for place, event in enumerate(found)

@@ -8,8 +8,9 @@ from typing import Any
 from optuna_deadline.allocation.records import Event, SegmentRow, Slot
 from optuna_deadline.deadlines import format_instant
 from optuna_deadline.history.forecast import Forecast
-from optuna_deadline.history.records import History, Life
-from optuna_deadline.history.series import best_so_far, spent
+from optuna_deadline.history.lives import Life
+from optuna_deadline.history.records import History
+from optuna_deadline.history.series import spent
 from optuna_deadline.history.words import at_clock, count, roughly, until_deadline, value
 from optuna_deadline.visualization._allocation import usage
 
@@ -59,7 +60,7 @@ def _when(history: History) -> str:
 
 
 def _best(history: History, expected: Forecast) -> str:
-    known = best_so_far(history.reports, history.maximize)
+    known = history.improvements
     if not known:
         return "nothing was reported yet."
     words = f"{value(known[-1].value)} (trial {known[-1].number}, step {known[-1].step})"

@@ -23,9 +23,9 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.dashboard.attributes import Attributes
 from optuna_deadline.dashboard.notes import columns, study_note, trial_note
 from optuna_deadline.history.forecast import Forecast, forecast
+from optuna_deadline.history.lives import Life
 from optuna_deadline.history.reading import HistoryReader
-from optuna_deadline.history.records import History, Life
-from optuna_deadline.history.spells import lives
+from optuna_deadline.history.records import History
 from optuna_deadline.terms import Terms
 from optuna_deadline.ticker import Ticker
 from optuna_deadline.visualization._allocation import chart_allocation
@@ -123,7 +123,7 @@ class Publisher:
         """Read the history, and write what has changed of it."""
         history = self._reader.read()
         self._calm = self._clock() + history.time_left - _CALM
-        told = lives(history.events)
+        told = history.lives
         notes, user = self._changes(history, told)
         expected = forecast(history)
         note = study_note(history, told, expected)

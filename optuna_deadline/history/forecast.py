@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +10,6 @@ from optuna_deadline.forecasting.outlook import outlook
 from optuna_deadline.forecasting.overheads import learn_overhead
 from optuna_deadline.forecasting.throughput import Pace, Speedup, learn_speedup, step_seconds
 from optuna_deadline.history.records import History
-from optuna_deadline.history.series import best_so_far
 
 _POINTS = 8
 _WAITING = 8  #: trials that wait and are looked at: a fit takes some milliseconds
@@ -51,8 +48,8 @@ def forecast(history: History) -> Forecast:
     best of them in the values' own direction: ``low`` is what is expected at worst.
     """
     sign = 1.0 if history.maximize else -1.0
-    curves = curves_of(history)
-    known = best_so_far(history.reports, history.maximize)
+    curves = history.curves
+    known = history.improvements
     best = known[-1].value if known else None
     if history.settled is not None or history.time_left <= 0:
         return Forecast(best, best, best, best)
@@ -97,15 +94,6 @@ def _worth_a_look(
     waiting = [line for line in alive if line.owner is None]
     waiting = sorted(waiting, key=lambda line: (-best[line.number], line.number))[:_WAITING]
     return [*(line for line in alive if line.owner is not None), *waiting]
-
-
-def curves_of(history: History) -> dict[int, list[ReportRow]]:
-    """Each trial's finite reports in the order of their steps; trials without any are left out."""
-    curves: dict[int, list[ReportRow]] = defaultdict(list)
-    for row in history.reports:
-        if math.isfinite(row.value):
-            curves[row.number].append(row)
-    return {number: sorted(rows, key=lambda row: row.step) for number, rows in curves.items()}
 
 
 def _fan(

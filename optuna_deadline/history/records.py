@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from optuna_deadline.allocation.records import (
@@ -15,6 +16,9 @@ from optuna_deadline.allocation.records import (
     Worker,
 )
 from optuna_deadline.budgets import Budget
+from optuna_deadline.history.curves import Best, best_so_far, curves_of
+from optuna_deadline.history.lives import Hold, Life
+from optuna_deadline.history.spells import tell_holds, tell_lives
 
 
 @dataclass(frozen=True)
@@ -49,64 +53,22 @@ class History:
         """Seconds until the deadline; below zero once it is over."""
         return self.deadline - self.now
 
+    @cached_property
+    def holds(self) -> list[Hold]:
+        """Every slot's holders."""
+        return tell_holds(self.events)
 
-@dataclass(frozen=True)
-class Hold:
-    """One slot in one trial's hands. Of one slot no two ever overlap."""
+    @cached_property
+    def lives(self) -> list[Life]:
+        """Every trial's life, by number."""
+        return tell_lives(self.events)
 
-    slot: int
-    number: int
-    start: float
-    end: float | None  #: None while it lasts
-    study_id: int | None = None
+    @cached_property
+    def curves(self) -> dict[int, list[ReportRow]]:
+        """Each trial's finite reports by their steps; trials without any are left out."""
+        return curves_of(self.reports)
 
-
-@dataclass(frozen=True)
-class Spell:
-    """One segment as a person sees it: a trial on its slots, and why from and until when."""
-
-    number: int
-    fence: int
-    slots: tuple[int, ...]
-    worker: str | None
-    start: float
-    end: float | None  #: None while it trains
-    why: str  #: the plan's reason when it began
-    ended: str = ""  #: pause, resize, deadline, lost, ...
-    why_ended: str = ""  #: the plan's reason for that
-
-    def until(self, now: float) -> float:
-        """Its end, or now."""
-        return now if self.end is None else self.end
-
-
-@dataclass(frozen=True)
-class Wait:
-    """A trial without a slot that can still be trained."""
-
-    start: float
-    end: float | None
-    why: str
-
-
-@dataclass(frozen=True)
-class Life:
-    """One trial from its opening to its end."""
-
-    number: int
-    opened: float
-    state: str  #: ready, running, paused, retired, failed, complete
-    spells: tuple[Spell, ...] = ()
-    waits: tuple[Wait, ...] = ()
-    ended: float | None = None
-    why: str = ""  #: why it is in this state, in the planner's words
-
-    @property
-    def slots(self) -> int:
-        """Slots that it holds now."""
-        last = self.spells[-1] if self.spells else None
-        return len(last.slots) if last is not None and last.end is None else 0
-
-    def slot_seconds(self, now: float) -> float:
-        """Seconds times slots that it held so far."""
-        return sum(len(spell.slots) * (spell.until(now) - spell.start) for spell in self.spells)
+    @cached_property
+    def improvements(self) -> list[Best]:
+        """Each report that was better than all before it."""
+        return best_so_far(self.reports, self.maximize)

@@ -5,22 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
-from optuna_deadline.allocation.records import Event, ReportRow
-from optuna_deadline.history.records import History, Hold
+from optuna_deadline.allocation.records import Event
+from optuna_deadline.history.lives import Hold
+from optuna_deadline.history.records import History
 from optuna_deadline.planning.ledger import bills, terms_of
 
 Steps = list[tuple[float, float]]  # (from when on, how much)
-
-
-class Best(NamedTuple):
-    """A report that no earlier one matched."""
-
-    at: float
-    value: float
-    number: int
-    step: int
 
 
 def in_use(held: Iterable[Hold]) -> Steps:
@@ -163,17 +154,6 @@ def _merged(history: History, gone: dict[str, float]) -> Iterator[Event]:
         for worker, at in gone.items()
     ]
     yield from sorted([*history.pool_events, *paid, *ends], key=lambda e: (e.at, e.id))
-
-
-def best_so_far(reports: Sequence[ReportRow], maximize: bool) -> list[Best]:
-    """Each report that was better than all before it; NaN and infinities never are."""
-    sign = 1.0 if maximize else -1.0
-    found: list[Best] = []
-    for row in sorted(reports, key=lambda row: (row.at, row.id)):
-        better = not found or sign * row.value > sign * found[-1].value
-        if math.isfinite(row.value) and better:
-            found.append(Best(row.at, row.value, row.number, row.step))
-    return found
 
 
 def spent(history: History, points: int = 120) -> Steps:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from optuna_deadline.allocation.records import Event
-from optuna_deadline.history.records import Hold, Life, Spell, Wait
+from optuna_deadline.history.lives import Hold, Life, Spell, Wait
 
 #: What is read of the audit: all but checkpoints, which are many.
 KINDS = (
@@ -18,7 +18,7 @@ _ENDED = ("retired", "failed", "complete")
 _ORDERED = ("pause", "resize", "stop")
 
 
-def holds(events: Iterable[Event]) -> list[Hold]:
+def tell_holds(events: Iterable[Event]) -> list[Hold]:
     """Every slot's holders, by the instant at which they took it.
 
     Args:
@@ -67,7 +67,7 @@ class _Telling:
             self.spells[-1] = replace(self.spells[-1], end=at, ended=ended, why_ended=why)
 
 
-def lives(events: Sequence[Event]) -> list[Life]:
+def tell_lives(events: Sequence[Event]) -> list[Life]:
     """Every trial's life, by number.
 
     Args:

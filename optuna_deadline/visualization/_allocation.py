@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from optuna.study import Study
 
+from optuna_deadline.history.lives import Life, Spell
 from optuna_deadline.history.reading import read_history
-from optuna_deadline.history.records import History, Life, Spell
+from optuna_deadline.history.records import History
 from optuna_deadline.history.series import area, in_use, on_hand
-from optuna_deadline.history.spells import holds, lives
 from optuna_deadline.history.words import count, percent, roughly, until_deadline
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._chart import (
@@ -90,7 +90,7 @@ def chart_allocation(
         n_recent_trials: See there.
         n_recent_spells: Leave out segments older than the newest so many, for the figure's size.
     """
-    everything = lives(history.events)
+    everything = history.lives
     shown = _trained_last(history, everything, n_recent_trials)
     rows = {life.number: float(place) for place, life in enumerate(shown)}
     spells = sorted((s for life in shown for s in life.spells), key=lambda s: s.start)
@@ -148,7 +148,7 @@ def _verdict(history: History, everything: Sequence[Life], shown: int, cut: bool
 
 def usage(history: History) -> str:
     """How much of its slots the study has used."""
-    hand, used = on_hand(history), in_use(holds(history.events))
+    hand, used = on_hand(history), in_use(history.holds)
     begin = hand[0][0] if hand else history.started
     had, held = area(hand, begin, history.end), area(used, begin, history.end)
     most = int(max((level for _, level in hand), default=0))

@@ -9,7 +9,6 @@ from optuna.study import Study
 from optuna_deadline.history.reading import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Steps, area, in_use, level, on_hand, spent, totals
-from optuna_deadline.history.spells import holds
 from optuna_deadline.history.words import percent, roughly, until_deadline
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._chart import BLUE, GREY, VERMILLION, Axis, Chart, Line
@@ -76,7 +75,7 @@ def _money(history: History) -> Chart:
 
 def _slot_time(history: History) -> Chart:
     axis = Axis(history, to_deadline=True)
-    hand, used = on_hand(history), in_use(holds(history.events))
+    hand, used = on_hand(history), in_use(history.holds)
     begin, end = history.started, history.end
     held, had = area(used, begin, end), area(hand, begin, end)
     size, unit = (60.0, "slot-min") if max(held, had) < 7200 else (3600.0, "slot-h")

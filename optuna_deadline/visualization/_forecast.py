@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from optuna.study import Study
 
 from optuna_deadline.allocation.records import ReportRow
-from optuna_deadline.history.forecast import Fan, Forecast, curves_of, forecast
+from optuna_deadline.history.forecast import Fan, Forecast, forecast
 from optuna_deadline.history.reading import read_history
 from optuna_deadline.history.records import History
-from optuna_deadline.history.series import best_so_far
 from optuna_deadline.history.words import count, until_deadline, value
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._allocation import check_number
@@ -72,7 +71,7 @@ def chart_forecast(
     """The chart of :func:`plot_forecast`; the forecast is made unless it is given."""
     axis = Axis(history, to_deadline=True)
     expected = forecast(history) if expected is None else expected
-    curves = curves_of(history)
+    curves = history.curves
     shown = sorted(curves) if n_recent_trials is None else sorted(curves)[-n_recent_trials:]
     alive = {line.number for line in history.trials if line.alive}
     parts: list[Part] = []
@@ -83,7 +82,7 @@ def chart_forecast(
         if some:
             parts.append(_curves(name, colour, [curves[n] for n in some], axis))
     parts += _fans(expected.fans, axis, history.maximize)
-    best = best_so_far(history.reports, history.maximize)[-_BEST:]
+    best = history.improvements[-_BEST:]
     if best:
         last = (axis(history.end), best[-1].value)
         parts.append(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from optuna.study import Study
 
 from optuna_deadline.allocation.records import Desired
-from optuna_deadline.history.forecast import curves_of
 from optuna_deadline.history.reading import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.words import value
@@ -70,7 +69,7 @@ def plot_rungs(
 
 def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
     """The chart of :func:`plot_rungs`."""
-    curves = curves_of(history)
+    curves = history.curves
     highest = max((rows[-1].step for rows in curves.values()), default=0)
     first = max(1, _whole(history.parameters, "min_resource", 1))
     factor = max(2, _whole(history.parameters, "reduction_factor", 4))

@@ -9,7 +9,6 @@ from optuna.study import Study
 from optuna_deadline.history.reading import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Steps, area, in_use, moving, on_hand, sampled, totals
-from optuna_deadline.history.spells import holds
 from optuna_deadline.history.words import percent, until_deadline
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._chart import BLUE, GREY, ORANGE, Area, Axis, Chart, Line
@@ -43,7 +42,7 @@ def plot_utilization(study: Study, *, table: str | None = None) -> go.Figure:
 
 def chart_utilization(history: History, most_steps: int = _POINTS) -> Chart:
     """The chart of :func:`plot_utilization`; of more steps, means over so many spans."""
-    hand, used, lost = on_hand(history), in_use(holds(history.events)), moving(history)
+    hand, used, lost = on_hand(history), in_use(history.holds), moving(history)
     axis = Axis(history)
     begin = hand[0][0] if hand else history.started
     had, held = area(hand, begin, history.end), area(used, begin, history.end)

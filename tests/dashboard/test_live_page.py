@@ -23,8 +23,13 @@ from optuna_deadline.dashboard.page import make_http_server, wsgi
 
 
 @pytest.fixture
-def lab(storage_url: str) -> Lab:
-    lab = Lab(storage_url)
+def lab(sqlite_url: str) -> Lab:
+    """A pool with two studies, one of them in training."""
+    return _fill(sqlite_url)
+
+
+def _fill(url: str) -> Lab:
+    lab = Lab(url)
     for study in ("resnet", "bert"):
         lab.join(study)
     lab.lend(4, "bert")
@@ -43,8 +48,8 @@ def look(lab: Lab) -> dict:  # type: ignore[type-arg]
     return pool  # type: ignore[no-any-return]
 
 
-def test_it_shows_slots_studies_and_trials(lab: Lab) -> None:
-    pool = look(lab)
+def test_it_shows_slots_studies_and_trials(storage_url: str) -> None:
+    pool = look(_fill(storage_url))
     assert (pool["name"], pool["workers"]) == ("lab", 2)
     assert [slot["device"] for slot in pool["slots"]] == [f"gpu:{i}" for i in range(4)]
     assert [slot["lent_to"] for slot in pool["slots"]] == ["resnet"] * 3 + ["bert"]

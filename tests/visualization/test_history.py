@@ -16,7 +16,6 @@ from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import (
     area,
-    best_so_far,
     in_use,
     level,
     moving,
@@ -24,7 +23,6 @@ from optuna_deadline.history.series import (
     spent,
     totals,
 )
-from optuna_deadline.history.spells import holds, lives
 from optuna_deadline.history.words import roughly
 from optuna_deadline.planning.ledger import bill_of, terms_of
 
@@ -34,7 +32,7 @@ from optuna_deadline.planning.ledger import bill_of, terms_of
 def test_spells_say_what_the_table_says(recipe: Recipe) -> None:
     history = recipe.make()
     by_slot = defaultdict(list)
-    for hold in holds(history.events):
+    for hold in history.holds:
         by_slot[hold.slot].append(hold)
         assert hold.end is None or hold.start <= hold.end
     for found in by_slot.values():
@@ -44,11 +42,11 @@ def test_spells_say_what_the_table_says(recipe: Recipe) -> None:
         row.slots * ((history.end if row.ended is None else row.ended) - row.granted)
         for row in history.segments
     )
-    told = lives(history.events)
-    assert area(in_use(holds(history.events)), 0.0, history.end) == pytest.approx(account)
+    told = history.lives
+    assert area(in_use(history.holds), 0.0, history.end) == pytest.approx(account)
     assert sum(life.slot_seconds(history.end) for life in told) == pytest.approx(account)
     held_now = sum(slot.holder is not None for slot in history.slots)
-    assert level(in_use(holds(history.events)), history.end) == held_now
+    assert level(in_use(history.holds), history.end) == held_now
     assert {life.number: life.state for life in told} == {
         line.number: line.state for line in history.trials
     }
@@ -62,7 +60,7 @@ def test_spells_say_what_the_table_says(recipe: Recipe) -> None:
 def test_a_life_is_told_without_gaps(recipe: Recipe) -> None:
     history = recipe.make()
     segments = {(row.number, row.fence): row for row in history.segments}
-    for life in lives(history.events):
+    for life in history.lives:
         assert len(life.spells) == sum(number == life.number for number, _ in segments)
         stretches = sorted(
             (part.start, math.inf if part.end is None else part.end)
@@ -84,7 +82,7 @@ def test_a_life_is_told_without_gaps(recipe: Recipe) -> None:
 @given(recipes)
 def test_slots_in_use_never_exceed_those_on_hand(recipe: Recipe) -> None:
     history = recipe.make()
-    hand, used, lost = on_hand(history), in_use(holds(history.events)), moving(history)
+    hand, used, lost = on_hand(history), in_use(history.holds), moving(history)
     most = recipe.slots * recipe.hosts
     assert all(0 <= count <= most for _, count in hand)
     assert area(lost, 0.0, history.end) <= area(used, 0.0, history.end) + 1e-6
@@ -124,7 +122,7 @@ def test_running_totals_are_areas(given_: list[tuple[float, float]], at: list[fl
 def test_the_forecast_is_never_worse_than_what_is_in_hand(recipe: Recipe) -> None:
     history = recipe.make()
     expected = forecast(history)
-    best = best_so_far(history.reports, history.maximize)
+    best = history.improvements
     assert expected.best == (best[-1].value if best else None)
     sign = 1.0 if history.maximize else -1.0
     if expected.best is not None:
