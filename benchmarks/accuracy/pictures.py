@@ -1,0 +1,64 @@
+"""Regret against the deadline, and who beats whom."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.accuracy.runs import ORACLE
+from benchmarks.accuracy.summary import Run
+from benchmarks.headlines.pictures import picture
+
+#: Of Okabe and Ito, for eyes that see few colours; the rest is grey.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def against_deadline(runs: Sequence[Run], path: Path) -> None:
+    """A panel for each family: the mean regret of each policy, with its standard error."""
+    families = list(dict.fromkeys(run.family for run in runs))
+    policies = list(dict.fromkeys(run.case.policy for run in runs))
+    with picture(path, len(families), (4.2, 3.6)) as panels:
+        for axes, family in zip(panels, families, strict=True):
+            for number, policy in enumerate(policies):
+                by_deadline: dict[int, list[float]] = defaultdict(list)
+                for run in runs:
+                    if (run.family, run.case.policy) == (family, policy):
+                        by_deadline[run.case.setting.trainings].append(run.regret)
+                x = sorted(by_deadline)
+                y = [statistics.fmean(by_deadline[one]) for one in x]
+                error = [_error(by_deadline[one]) for one in x]
+                grey = number >= len(_COLOURS)
+                colour = "black" if policy == ORACLE else "#999999" if grey else _COLOURS[number]
+                style = ":" if policy == ORACLE else "--" if grey else "-"
+                axes.plot(x, y, style, color=colour, label=policy, linewidth=1 if grey else 2)
+                low = [a - b for a, b in zip(y, error, strict=True)]
+                high = [a + b for a, b in zip(y, error, strict=True)]
+                axes.fill_between(x, low, high, color=colour, alpha=0.12)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(x, [str(one) for one in x])
+            axes.set_title(family)
+            axes.set_xlabel("whole trainings that the pool has time for")
+            axes.set_ylim(bottom=0)
+        panels[0].set_ylabel("regret (0 best, 1 median configuration)")
+        panels[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def win_matrix(wins: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    """The share of studies in which the row's policy is better than the column's."""
+    order = sorted(wins, key=lambda policy: -statistics.fmean(wins[policy].values()))
+    with picture(path, 1, (6.4, 5.6)) as (axes,):
+        shares = [[wins[row][column] for column in order] for row in order]
+        axes.imshow(shares, vmin=0, vmax=1, cmap="PuOr")
+        for i, row in enumerate(shares):
+            for j, share in enumerate(row):
+                if i != j:
+                    axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=8)
+        axes.set_xticks(range(len(order)), order, rotation=45, ha="right")
+        axes.set_yticks(range(len(order)), order)
+        axes.set_title("how often the row is better than the column, %")
+
+
+def _error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0

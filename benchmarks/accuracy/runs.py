@@ -1,0 +1,107 @@
+"""One study: a policy on a table's curves, with a number of slots, a deadline and an overhead.
+
+All in units of the table itself, so that tables can be put beside each other: time in whole
+trainings on one slot, overhead in steps, regret in parts of the way from the median configuration
+to the best one.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from optuna_deadline.policies import Policy, make_policy
+from optuna_deadline.simulation import Cluster, simulate
+from optuna_deadline.simulation.comparison import collect_seldom
+from optuna_deadline.simulation.oracle import foresee
+from optuna_deadline.simulation.sources import draw
+from optuna_deadline.simulation.workload import Workload
+
+#: Ours by their names here; what ends nobody is the search at random.
+POLICIES = {
+    "hypersched": "hypersched",
+    "seer": "seer",
+    "hermes": "hermes",
+    "asha_promote": "asha_promote",
+    "asha": "asha",
+    "hyperband": "hyperband",
+    "successive_halving": "successive_halving",
+    "median": "median",
+    "one_epoch": "one_epoch",
+    "slaq": "slaq",
+    "random": "fifo",
+}
+ORACLE = "oracle"
+
+#: Virtual seconds of a table's average step. Planning looks about every second, as in life.
+STEP_SECONDS = 60.0
+_STOP = 1.0  #: of these seconds a segment's end takes so many, its start the rest of the overhead
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A pool and a deadline.
+
+    Attributes:
+        slots: Of one host.
+        trainings: Whole trainings for which the slots together have the time.
+        overhead: Of each start and resize, in steps.
+    """
+
+    slots: int
+    trainings: int
+    overhead: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """One study; a table and seed are the same curves in the same order under every policy."""
+
+    policy: str
+    table: str
+    seed: int
+    setting: Setting
+    data: Path | None
+
+    def run(self) -> float:
+        """The regret of the model in hand at the deadline; see :func:`regret`."""
+        workload = _scaled(draw(self.table, self.seed, steps=81, data=self.data))
+        seconds = self.setting.overhead * STEP_SECONDS
+        cluster = Cluster(slots=self.setting.slots, startup=max(0.0, seconds - _STOP), stop=_STOP)
+        deadline = self.setting.trainings * workload.full_seconds / self.setting.slots
+        policy: Policy
+        if self.policy == ORACLE:
+            policy, workload = foresee(workload, cluster, deadline)
+        else:
+            policy = make_policy(POLICIES[self.policy], {"max_resource": workload.steps})
+        outcome = simulate(policy, workload, cluster, deadline=deadline, seed=self.seed)
+        return regret(workload, outcome.value)
+
+
+def regret(workload: Workload, value: float | None) -> float:
+    """0 for the best configuration's value, 1 for the median one's, for worse and for no model."""
+    if value is None:
+        return 1.0
+    peaks = [workload.peak(number) for number in range(len(workload.curves))]
+    median = statistics.median(peaks)
+    return min(1.0, (workload.best - value) / max(workload.best - median, 1e-12))
+
+
+def run_all(cases: Sequence[Case], jobs: int) -> Iterator[float]:
+    """The regrets in the order of the cases, each as soon as it is there."""
+    if jobs == 1:
+        collect_seldom()
+        yield from map(Case.run, cases)
+        return
+    with ProcessPoolExecutor(jobs, initializer=collect_seldom) as executor:
+        yield from executor.map(Case.run, cases)
+
+
+def _scaled(workload: Workload) -> Workload:
+    factor = STEP_SECONDS / statistics.fmean(workload.step_seconds)
+    return replace(
+        workload, step_seconds=tuple(factor * seconds for seconds in workload.step_seconds)
+    )

@@ -1,0 +1,83 @@
+"""Means over tables, families and settings, and how sure they are."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from benchmarks.accuracy.runs import Case
+
+Key = TypeVar("Key", str, int, float, tuple[Any, ...])
+
+
+@dataclass(frozen=True)
+class Run:
+    """A case, its family, and its regret."""
+
+    case: Case
+    family: str
+    regret: float
+
+
+def mean_regret(runs: Sequence[Run]) -> dict[str, float]:
+    """By policy, the mean over families of the means over tables: no family counts double."""
+    found = {}
+    for policy, mine in _by(runs, lambda run: run.case.policy).items():
+        families = _by(mine, lambda run: run.family).values()
+        found[policy] = statistics.fmean(_over_tables(family) for family in families)
+    return found
+
+
+def per(runs: Sequence[Run], key: Callable[[Run], Key]) -> dict[Key, dict[str, float]]:
+    """:func:`mean_regret` for each value of a key."""
+    parts = _by(runs, key)
+    return {value: mean_regret(parts[value]) for value in sorted(parts)}
+
+
+def differences(runs: Sequence[Run], reference: str) -> dict[str, dict[str, float | None]]:
+    """By policy, its regret less the reference's on the same studies.
+
+    The standard error is that between the tables' means: the studies of one table are no
+    independent evidence of what holds on another.
+    """
+    theirs = {_study(run): run.regret for run in runs if run.case.policy == reference}
+    found = {}
+    for policy, mine in _by(runs, lambda run: run.case.policy).items():
+        by_table = _by(mine, lambda run: run.case.table).values()
+        means = [statistics.fmean(r.regret - theirs[_study(r)] for r in some) for some in by_table]
+        error = statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else None
+        found[policy] = {"mean": statistics.fmean(means), "error": error}
+    return found
+
+
+def wins(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """The share of studies in which a row's policy is better than a column's; ties are halves."""
+    studies = _by(runs, _study).values()
+    policies = list(dict.fromkeys(run.case.policy for run in runs))
+    won: dict[str, dict[str, float]] = {mine: dict.fromkeys(policies, 0.0) for mine in policies}
+    for study in studies:
+        regrets = {run.case.policy: run.regret for run in study}
+        for mine in policies:
+            for other in policies:
+                gap = regrets[other] - regrets[mine]
+                won[mine][other] += (1.0 if gap > 0 else 0.5 if gap == 0 else 0.0) / len(studies)
+    return won
+
+
+def _study(run: Run) -> tuple[Any, ...]:
+    return run.case.table, run.case.seed, run.case.setting
+
+
+def _over_tables(runs: Sequence[Run]) -> float:
+    tables = _by(runs, lambda run: run.case.table).values()
+    return statistics.fmean(statistics.fmean(run.regret for run in table) for table in tables)
+
+
+def _by(runs: Iterable[Run], key: Callable[[Run], Key]) -> Mapping[Key, list[Run]]:
+    found: dict[Key, list[Run]] = defaultdict(list)
+    for run in runs:
+        found[key(run)].append(run)
+    return found
