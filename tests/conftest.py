@@ -46,7 +46,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _turn(path: Path) -> str:
-    if path.parent.name == "lightning":
+    if path.parent.name in ("lightning", "pytorch"):
         return "training"
     # Its cases wait for leases most of the time, and for each other's anyway.
     return "crashes" if path.stem == "test_crashpoints" else "workers"

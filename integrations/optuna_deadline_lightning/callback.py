@@ -10,17 +10,25 @@ import lightning.pytorch as pl
 import optuna
 import torch
 from lightning.pytorch.callbacks import Callback
+from optuna_deadline_torch.best import direction_of
+from optuna_deadline_torch.loaders import elastic_loader
+from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.seeding import reseed
 from torch.utils.data import DataLoader, Dataset
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import SegmentEnd, segment
 from optuna_deadline_lightning import boundaries
 from optuna_deadline_lightning.elastic import ElasticFit
-from optuna_deadline_lightning.loaders import deal_training_loader, elastic_loader
-from optuna_deadline_lightning.metrics import direction_of, monitored
-from optuna_deadline_lightning.options import elastic_options, hush, only_useful, plain_options
-from optuna_deadline_lightning.sampler import ElasticBatchSampler
-from optuna_deadline_lightning.seeding import reseed
+from optuna_deadline_lightning.loaders import deal_training_loader
+from optuna_deadline_lightning.metrics import monitored
+from optuna_deadline_lightning.options import (
+    elastic_options,
+    hush,
+    only_useful,
+    plain_options,
+    refuse_sharded,
+)
 
 _STATE = "optuna_deadline"
 
@@ -95,9 +103,13 @@ class DeadlineCallback(Callback):
         Returns:
             ``accelerator``, ``devices``, ``strategy`` and what goes with them; leave those out of
             the trainer's other arguments.
+
+        Raises:
+            DeadlineError: The strategy shards the model (FSDP, DeepSpeed).
         """
         if self._elastic is None:
             return plain_options(plugins)
+        refuse_sharded(strategy)
         hush()
         ranks = self.segment.world_size
         return elastic_options(ranks, self.segment.folder, strategy, plugins)
@@ -117,7 +129,7 @@ class DeadlineCallback(Callback):
             **options: More options of ``torch.utils.data.DataLoader``.
         """
         ordinary = DataLoader(dataset, batch_size=batch_size, shuffle=shuffle, **options)
-        deal = self._elastic.deal if self._elastic is not None else self._whole
+        deal = self._elastic.pilot.deal if self._elastic is not None else self._whole
         return elastic_loader(ordinary, deal)
 
     def _whole(self, batches: Any) -> ElasticBatchSampler:
@@ -145,7 +157,7 @@ class DeadlineCallback(Callback):
             # by deriving from Checkpoint: that forbids the user's `enable_checkpointing=False`.
             callbacks = only_useful(trainer, last=self)
             trainer.callbacks = callbacks  # type: ignore[attr-defined]
-            deal_training_loader(trainer, self._elastic.deal, self._elastic.adopt)
+            deal_training_loader(trainer, self._elastic.pilot.deal, self._elastic.adopt)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Connect the ranks."""
@@ -155,12 +167,12 @@ class DeadlineCallback(Callback):
     def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take SIGTERM over from Lightning."""
         if self._elastic is not None:
-            self._elastic.term.install()
+            self._elastic.pilot.term.install()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take SIGTERM over from Lightning, and say how far this can go."""
         if self._elastic is not None:
-            self._elastic.term.install()
+            self._elastic.pilot.term.install()
             self._elastic.start(trainer)
 
     def on_train_batch_start(

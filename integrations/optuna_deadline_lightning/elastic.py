@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from optuna_deadline_torch.best import Direction
+from optuna_deadline_torch.pilot import Pilot
+from optuna_deadline_torch.sampler import ElasticBatchSampler
 
 from optuna_deadline.directives import Kind
 from optuna_deadline.segments import Segment
 from optuna_deadline_lightning import boundaries
-from optuna_deadline_lightning.consensus import Consensus, Verdict
-from optuna_deadline_lightning.metrics import Best, Direction, plain
-from optuna_deadline_lightning.sampler import ElasticBatchSampler
-from optuna_deadline_lightning.signals import TermFlag
+from optuna_deadline_lightning.metrics import plain
 
 
 class ElasticFit:
@@ -31,28 +31,20 @@ class ElasticFit:
         self, segment: Segment, *, direction: Direction, seed: int, save_every: float
     ) -> None:
         self.segment = segment
-        self.seed = seed
-        self.save_every = save_every
-        self.term = TermFlag()
-        self._best = Best(direction)
-        self._consensus = Consensus(segment.rank, segment.world_size)
+        self.pilot = Pilot(
+            segment,
+            direction=direction,
+            seed=seed,
+            save_every=save_every,
+            write=self._write,
+        )
+        self._trainer: pl.Trainer | None = None
         self._sampler: ElasticBatchSampler | None = None
         self._position = (0, 0)
-        self._reported = -1  # the last epoch that was reported
         self._metrics: dict[str, float] = {}
         self._stepped = -1  # the global step at the last look
-        self._saved_at = 0.0
 
     # ---- the data
-
-    def deal(self, batches: Any) -> ElasticBatchSampler:
-        """An elastic batch sampler over the user's."""
-        return ElasticBatchSampler(
-            batches,
-            seed=self.seed,
-            rank=self.segment.rank,
-            world_size=self.segment.world_size,
-        )
 
     def adopt(self, sampler: ElasticBatchSampler) -> None:
         """Lead the sampler that the trainer is going to use to where training is."""
@@ -67,14 +59,15 @@ class ElasticFit:
 
     def connect(self, trainer: pl.Trainer) -> None:
         """Connect the ranks; a fit that has nothing left to do still has its metrics."""
-        self._consensus.connect()
+        self._trainer = trainer
+        self.pilot.consensus.connect()
         for name, value in self._metrics.items():
             trainer.callback_metrics[name] = torch.tensor(value, dtype=torch.float64)
 
     def start(self, trainer: pl.Trainer) -> None:
         """Begin to train: say how far this can go."""
         self._stepped = trainer.global_step
-        self._saved_at = time.monotonic()
+        self.pilot.start()
         if (last := boundaries.last_step(trainer)) is not None:
             self.segment.horizon(last)
 
@@ -83,16 +76,17 @@ class ElasticFit:
         self.segment.progress(boundaries.progress(trainer))
         if trainer.global_step != self._stepped:  # else gradients are being accumulated
             self._stepped = trainer.global_step
-            verdict = self._agree(save=self._due())
+            verdict = self.pilot.agree(save=self.pilot.due)
             if verdict.directive.kind is Kind.STOP or boundaries.resumes_exactly(trainer):
-                self._obey(trainer, verdict)
+                self.pilot.obey(verdict, trainer.global_step)
 
     def after_validation(self, trainer: pl.Trainer, value: float) -> None:
         """Keep the best: its checkpoint is of the very weights that were evaluated."""
-        self._reported = trainer.current_epoch
+        self.pilot.reported = trainer.current_epoch
         self.segment.progress(boundaries.progress(trainer))
-        verdict = self._agree(save=self._best.improved(value) or self._due())
-        self._obey(trainer, verdict, value=value, ending=boundaries.ends_by_itself(trainer))
+        verdict = self.pilot.agree(save=self.pilot.best.improved(value) or self.pilot.due)
+        ending = boundaries.ends_by_itself(trainer)
+        self.pilot.obey(verdict, trainer.global_step, value=value, ending=ending)
 
     # ---- what a checkpoint carries over, in plain numbers
 
@@ -100,8 +94,8 @@ class ElasticFit:
         """The position in the data and the values so far."""
         return {
             "position": list(boundaries.position(trainer)),
-            "best": self._best.value,
-            "reported": self._reported,
+            "best": self.pilot.best.value,
+            "reported": self.pilot.reported,
             "metrics": plain(trainer.callback_metrics),
         }
 
@@ -109,41 +103,14 @@ class ElasticFit:
         """Go on from :meth:`state`."""
         epoch, batch = state["position"]
         self._position = epoch, batch
-        self._best.value = state["best"]
-        self._reported = state["reported"]
+        self.pilot.best.value = state["best"]
+        self.pilot.reported = state["reported"]
         self._metrics = state["metrics"]
         if self._sampler is not None:
             self._sampler.seek(epoch, batch)
 
     # ---- inside
 
-    def _due(self) -> bool:
-        return time.monotonic() - self._saved_at >= self.save_every
-
-    def _agree(self, *, save: bool) -> Verdict:
-        return self._consensus.agree(self.segment.newest(), terminated=self.term.raised, save=save)
-
-    def _obey(
-        self,
-        trainer: pl.Trainer,
-        verdict: Verdict,
-        *,
-        value: float | None = None,
-        ending: bool = False,
-    ) -> None:
-        directive = verdict.directive
-        if directive.kind is Kind.STOP:
-            self.segment.leave(directive)
-        leave = directive.leave and not ending  # a fit about to return is not sent away
-        if leave or verdict.save:
-            self._save(trainer, value)
-        if leave:
-            self.segment.leave(directive)
-
-    def _save(self, trainer: pl.Trainer, value: float | None) -> None:
-        name = f"segment-{self.segment.fence:06d}-step-{trainer.global_step:09d}.ckpt"
-        path = self.segment.folder / name
-        trainer.save_checkpoint(path, weights_only=False)  # all ranks; rank 0 writes
-        if self.segment.rank == 0:
-            self.segment.publish(path, step=self._reported, value=value)
-        self._saved_at = time.monotonic()
+    def _write(self, path: Path) -> None:
+        assert self._trainer is not None
+        self._trainer.save_checkpoint(path, weights_only=False)  # all ranks; rank 0 writes

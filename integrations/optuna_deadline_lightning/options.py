@@ -14,6 +14,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ModelSummary, ProgressBar
 
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline_lightning.checkpoint_io import AtomicCheckpointIO
 
 
@@ -43,6 +44,21 @@ def elastic_options(
         # Named, so that a worker inside a SLURM or MPI job is not taken for a job of theirs.
         "plugins": [LightningEnvironment(), AtomicCheckpointIO(folder), *plugins],
     }
+
+
+def refuse_sharded(strategy: Any) -> None:
+    """Take strategies whose checkpoints fit any number of ranks.
+
+    Raises:
+        DeadlineError: It shards the model.
+    """
+    name = strategy if isinstance(strategy, str) else type(strategy).__name__
+    if any(word in name.lower() for word in ("fsdp", "deepspeed", "modelparallel")):
+        raise DeadlineError(
+            f"The strategy {name} shards the model, and a sharded trial cannot change its number"
+            " of slots: use 'ddp' with a model that fits on one slot, or train it outside of an"
+            " elastic trial."
+        )
 
 
 def hush() -> None:

@@ -28,7 +28,7 @@ _SLOW = 0.05  # seconds of a round trip
 _APART = 2.0  # seconds between two clocks
 _LITTLE = 5e9  # bytes
 _EXTRAS = {
-    "torch": "optuna-deadline[lightning]",
+    "torch": "optuna-deadline[torch]",
     "lightning": "optuna-deadline[lightning]",
     "optuna-dashboard": "optuna-deadline[dashboard]",
     "plotly": "optuna-deadline[dashboard]",

@@ -1,4 +1,4 @@
-"""Real ranks for the tests: processes, gloo and Lightning are real, only the worker is played.
+"""Real ranks for the tests: processes, gloo and training are real, only the worker is played.
 
 One forkserver holds torch and Lightning, as the worker's zygote does; each segment forks its ranks
 from it. Rank 0's directives come from a script by global step.
@@ -6,6 +6,7 @@ from it. Rank 0's directives come from a script by global step.
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing as mp
 import os
@@ -37,6 +38,7 @@ class Plan:
     direction: str = "maximize"
     save_every: float = 1e9
     #: of the training
+    training: str = "elastic_training"  # the module whose `train` the ranks run
     epochs: int = 3
     samples: int = 96
     batch: int = 16
@@ -157,7 +159,6 @@ def _rank(plan: Plan, rank: int, port: int, out: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    from elastic_training import train
 
     from optuna_deadline.segments import SegmentEnd
 
@@ -166,7 +167,7 @@ def _rank(plan: Plan, rank: int, port: int, out: str) -> None:
     seen: dict[str, Any] = {"left": None, "error": None}
     code = 0
     try:
-        train(plan, trial, segment, seen)
+        importlib.import_module(plan.training).train(plan, trial, segment, seen)
     except SegmentEnd as end:
         seen["left"] = [end.directive.kind.value, end.directive.reason, end.directive.seq]
         code = LEFT

@@ -6,12 +6,14 @@ import importlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import optuna
 import pytest
 import torch
+from elastic_harness import Plan, PlayedSegment, PlayedTrial
 from lightning.pytorch.callbacks import Callback
 from optuna.trial import TrialState
 from optuna_deadline_lightning import DeadlineCallback
@@ -175,3 +177,10 @@ def test_explicit_loader_draws_a_new_order_each_epoch() -> None:
     assert len(loader) == len(first) == 4
     loader.batch_sampler.sampler.set_epoch(1)  # what Lightning does
     assert not torch.equal(torch.cat(first), torch.cat([batch[0] for batch in loader]))
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_2"])
+def test_sharded_strategies_are_refused_under_a_worker(tmp_path: Path, strategy: str) -> None:
+    callback = DeadlineCallback(PlayedTrial(PlayedSegment(Plan(str(tmp_path)), 0)), "val_loss")
+    with pytest.raises(DeadlineError, match="cannot change its number of slots"):
+        callback.trainer_options(strategy=strategy)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from optuna_deadline_lightning import ElasticBatchSampler
-from optuna_deadline_lightning.loaders import can_be_dealt, elastic_loader
+from optuna_deadline_torch import ElasticBatchSampler
+from optuna_deadline_torch.loaders import can_be_dealt, elastic_loader
 from torch.utils.data import (
     BatchSampler,
     DataLoader,

@@ -1,7 +1,7 @@
-"""SIGTERM as a flag that training looks at, in place of Lightning's handler.
+"""SIGTERM as a flag that training looks at.
 
-Lightning's own handler runs a collective inside the signal handler: with the signal on one of two
-ranks the collectives no longer match, and the ranks die without a checkpoint.
+A handler must do no more. Lightning's runs a collective inside the signal handler: with the signal
+on one of two ranks the collectives no longer match, and the ranks die without a checkpoint.
 """
 
 from __future__ import annotations

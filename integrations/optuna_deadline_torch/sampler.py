@@ -14,7 +14,7 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline_lightning.seeding import seeded
+from optuna_deadline_torch.seeding import seeded
 
 
 class ElasticBatchSampler(Sampler[list[int]]):

@@ -41,11 +41,16 @@ class Consensus:
         self._group: Any = None
 
     def connect(self) -> None:
-        """Choose the process group; every rank calls it once, after the strategy is set up."""
+        """Choose the group to speak in; every rank calls it once, when the ranks are connected."""
         if self.world_size > 1:
             # Tensors on the CPU through gloo: asking NCCL would synchronise the GPU each step.
             gloo = dist.get_backend() == "gloo"
             self._group = dist.group.WORLD if gloo else dist.new_group(backend="gloo")
+
+    def wait(self) -> None:
+        """Wait for the other ranks: who leaves while the first one writes would end it early."""
+        if self.world_size > 1:
+            dist.barrier(group=self._group)
 
     def agree(self, newest: Directive, *, terminated: bool, save: bool) -> Verdict:
         """Agree on what to do now; every rank calls it at the same steps.

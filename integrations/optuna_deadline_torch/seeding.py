@@ -1,7 +1,7 @@
 """Random numbers that depend on where training is, not on how it got there.
 
-No checkpoint of Lightning's holds the state of a random generator, and a trial that moves from one
-to two processes could not use it anyway. Seeds derived from (seed, epoch, batch, rank) need none.
+The state of a random generator in a checkpoint would be of no use to a trial that moves from one
+to two processes. Seeds derived from (seed, epoch, batch, rank) need none.
 """
 
 from __future__ import annotations

@@ -1,0 +1,71 @@
+"""The user's training loader, dealt to the ranks and resumable in the middle of an epoch."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline_torch.sampler import ElasticBatchSampler
+
+_log = logging.getLogger(__name__)
+
+Deal = Callable[[Any], ElasticBatchSampler]
+
+
+def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
+    """A copy of ``loader`` whose batches are dealt to the ranks.
+
+    Args:
+        loader: A loader over a map-style dataset, with the global batch size.
+        deal: Makes the elastic batch sampler from the loader's own.
+    """
+    if isinstance(loader.batch_sampler, ElasticBatchSampler):
+        return loader
+    if isinstance(loader.sampler, DistributedSampler):
+        raise DeadlineError(
+            "The training loader has a DistributedSampler already: leave it out,"
+            " each batch is dealt to the slots."
+        )
+    dealt = deal(loader.batch_sampler)
+    elastic = copy.copy(loader)
+    # A copy keeps the loader's class, collate function and workers; DataLoader itself forbids
+    # the assignment, since changing the sampler under a running iterator would be lost.
+    object.__setattr__(elastic, "batch_sampler", dealt)
+    object.__setattr__(elastic, "sampler", dealt)
+    return elastic
+
+
+def can_be_dealt(loader: object) -> bool:
+    """Whether ``loader`` draws batches of indices, which can be dealt and skipped."""
+    return (
+        isinstance(loader, DataLoader)
+        and loader.batch_sampler is not None
+        and not isinstance(loader.dataset, IterableDataset)
+    )
+
+
+def dealt_loader(loader: Any, deal: Deal, world_size: int) -> Any:
+    """``loader`` dealt to the ranks where it can be; else itself, with a warning.
+
+    Raises:
+        DeadlineError: It cannot be dealt, and there are several ranks.
+    """
+    if can_be_dealt(loader):
+        return elastic_loader(loader, deal)
+    what = type(loader).__name__
+    if world_size > 1:
+        raise DeadlineError(
+            f"The training data ({what}) cannot be dealt to {world_size} slots: pass"
+            " one DataLoader over a map-style dataset, or allow one slot per trial."
+        )
+    _log.warning(
+        "The training data (%s) cannot be resumed in the middle of an epoch:"
+        " after a pause its samples come in a new order.",
+        what,
+    )
+    return loader

@@ -1,0 +1,311 @@
+"""A training loop that is left and taken up again between any two optimizer steps.
+
+The loop is the user's; what belongs to the slots hangs on its two ``for`` statements. What stands
+in a loop's body belongs to that batch or epoch as a whole: a directive is looked at where the next
+one is asked for. So it does not matter whether a scheduler steps before or after the report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import optuna
+import torch
+from torch import nn
+
+from optuna_deadline._out_of_time import out_of_time
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.segments import segment
+from optuna_deadline_torch.best import direction_of
+from optuna_deadline_torch.loaders import can_be_dealt, dealt_loader, elastic_loader
+from optuna_deadline_torch.pilot import Pilot
+from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
+from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.seeding import reseed
+from optuna_deadline_torch.states import States
+
+Batch = TypeVar("Batch")
+_BEFORE = -1  # the place in an epoch before its first batch
+
+
+class ElasticLoop:
+    """The two loops of a training, over epochs and over batches, obeying a deadline.
+
+    Under ``study.optimize`` it reports and prunes, and ends when there is no time for another
+    report. Under an elastic worker the trial also pauses, resumes and changes its number of slots
+    between any two optimizer steps, without losing or repeating one: the batch size of the loader
+    is that of the whole step, and each batch is dealt to the slots.
+
+    In a segment that resumes, the objective runs from its beginning; the constructor then puts
+    the states back, and both loops go on where the checkpoint was made. A sum kept over an epoch's
+    batches therefore covers only those of this segment.
+
+    Args:
+        trial: The trial that the objective was called with.
+        model: The bare model; it is moved to :attr:`device`.
+        optimizer: Its optimizer. A step of it is where training may be left.
+        epochs: How many epochs to train.
+        seed: Draws the order of samples and, under a worker, each step's random numbers.
+        save_every: Seconds between safety checkpoints, under a worker. Each best value and each
+            pause is saved anyway.
+        mode: Which way is better, ``"min"`` or ``"max"``; needed only where the study does not
+            say it.
+        ddp: Options of ``DistributedDataParallel``, used where there are several slots.
+        **also: What else has to go on, by a name of its own: schedulers, a ``GradScaler``, an
+            average of the weights; anything with ``state_dict`` and ``load_state_dict``.
+
+    Raises:
+        DeadlineError: The model is sharded or wrapped already, or a state cannot be kept.
+
+    Example:
+        ```python
+        loop = ElasticLoop(trial, model, optimizer, epochs=50, scheduler=scheduler)
+        for epoch in loop.epochs():
+            for x, y in loop.batches(loader):
+                loss = cross_entropy(loop.model(x.to(loop.device)), y.to(loop.device))
+                optimizer.zero_grad()
+                loop.backward(loss)
+                optimizer.step()
+            scheduler.step()
+            loop.report(evaluate(model))
+        return loop.result()
+        ```
+    """
+
+    def __init__(
+        self,
+        trial: Any,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        epochs: int,
+        seed: int = 0,
+        save_every: float = 60.0,
+        mode: Literal["min", "max"] | None = None,
+        ddp: Mapping[str, Any] | None = None,
+        **also: Any,
+    ) -> None:
+        refuse_wrapped(model)
+        self.trial = trial
+        self.segment = segment(trial)
+        self.device = slot_device(self.segment.elastic)  #: where batches belong
+        self.model: nn.Module = model.to(self.device)  #: what to call in training
+        self.epoch = 0  #: the epoch that is trained, from 0
+        self.batch = 0  #: the batch that is trained, from 0 in each epoch
+        self.steps = 0  #: optimizer steps so far, over all segments
+        self.value: float | None = None  #: what was reported last, over all segments
+        self._epochs = epochs
+        self._seed = seed
+        self._start = 0  # the batch to go on with
+        self._over = False
+        self._scaled = any("GradScaler" in type(one).__name__ for one in also.values())
+        self._loaders: dict[int, tuple[Any, Any]] = {}
+        self._in_epoch = self._dealt = self._dealing = False
+        self._unsaved: float | None = None  # a value whose weights are not saved yet
+        self._pending = 0  # batches that no optimizer step has used
+        self._weight, self._weighed = 1.0, True
+        self._states = States(model, {"optimizer": optimizer, **also})
+        self._pilot: Pilot | None = None
+        if self.segment.elastic:
+            self._pilot = self._take_part(trial, mode, save_every, ddp or {})
+        optimizer.register_step_post_hook(self._stepped)
+
+    def _take_part(
+        self, trial: Any, mode: str | None, save_every: float, ddp: Mapping[str, Any]
+    ) -> Pilot:
+        pilot = Pilot(
+            self.segment,
+            direction=direction_of(trial, self.segment, mode),
+            seed=self._seed,
+            save_every=save_every,
+            write=self._write,
+        )
+        pilot.term.install()
+        if self.segment.resume is not None:
+            position = self._states.load(self.segment.resume)
+            self.epoch, self._start = position["position"]
+            self.steps, self.value = position["steps"], position["value"]
+            self._over = position["over"]
+            pilot.best.value, pilot.reported = position["best"], position["reported"]
+        if self.segment.world_size > 1:
+            connect(self.device)
+            self.model = wrapped(self.model, self.device, ddp)
+        pilot.consensus.connect()
+        self.segment.horizon(self._epochs - 1)
+        return pilot
+
+    # ---- the two loops
+
+    def epochs(self) -> Iterator[int]:
+        """The numbers of the epochs that are left, from 0."""
+        if self._pilot is not None:
+            self._pilot.start()
+        while self.epoch < self._epochs and not self._over:
+            self._in_epoch, self._dealt = True, False
+            self._reseed(_BEFORE)
+            yield self.epoch
+            self._in_epoch = False
+            self.epoch, self._start = self.epoch + 1, 0
+            self._look(ending=self._over or self.epoch == self._epochs)
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches of the epoch that are left, each dealt to the slots.
+
+        Args:
+            loader: A ``DataLoader`` with the global batch size, without a sampler for several
+                processes. One that cannot be dealt (over an ``IterableDataset``, say) is read on
+                one slot only, and after a pause again from its beginning.
+        """
+        if not self._in_epoch or self._dealt or self._unsaved is not None:
+            raise DeadlineError(
+                "Ask for loop.batches(...) once in each epoch of loop.epochs(), before the report:"
+                " one place in the data is all that a checkpoint keeps."
+            )
+        self._dealt = self._dealing = True
+        try:
+            yield from self._deal(loader)
+        finally:  # a `break` comes here too
+            self._dealing = False
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """``loss.backward()`` for a loss that is a mean over the batch.
+
+        Slices of unequal length are weighed, so that the gradient is the mean over the whole
+        batch on any number of slots. A loss scaled by a ``GradScaler`` may be passed as well.
+        """
+        self._weighed = True
+        scaled = loss if self._weight == 1.0 else loss * self._weight
+        scaled.backward()  # type: ignore[no-untyped-call]
+
+    def report(self, value: float) -> None:
+        """Report the epoch's value, which every slot computes from the whole validation set.
+
+        Under a worker the weights are saved if it is the best one so far.
+
+        Raises:
+            TrialPruned: Optuna's pruner ends the trial.
+            DeadlineError: Gradients were accumulated that no optimizer step has used.
+        """
+        if not self._in_epoch or self._dealing:
+            raise DeadlineError(
+                "Call loop.report(value) in an epoch of loop.epochs(), after its batches."
+            )
+        if self._pending and not self._scaled:
+            raise DeadlineError(
+                f"The last {self._pending} batches of the epoch were used by no optimizer step:"
+                " step at the last batch too, else a pause here would lose them."
+            )
+        self.value = self._unsaved = float(value)
+        self.trial.report(self.value, self.epoch)
+        if self._pilot is not None:
+            self._pilot.reported = self.epoch
+        elif out_of_time(self.trial):
+            self._over = True  # not a pruning: the objective returns what it has
+        elif self.trial.should_prune():
+            raise optuna.TrialPruned(f"Trial was pruned at epoch {self.epoch}.")
+
+    def result(self) -> float:
+        """The value that was reported last; what the objective returns.
+
+        After a ``break`` out of :meth:`epochs` it also saves what the last report made the best.
+
+        Raises:
+            DeadlineError: Nothing was reported.
+        """
+        if self.value is None:
+            raise DeadlineError("Nothing was reported: call loop.report(value) in each epoch.")
+        if self._unsaved is not None:
+            self._over = True
+            self._look(ending=True)
+        return self.value
+
+    # ---- inside
+
+    def _deal(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        source = self._elastic(loader)
+        sampler: Any = getattr(source, "batch_sampler", None)
+        exact = isinstance(sampler, ElasticBatchSampler)
+        size = math.inf
+        if exact:
+            sampler.seek(self.epoch, self._start)
+            size = len(sampler.epoch_batches(self.epoch))
+        batches, done = iter(source), self._start
+        if not exact:
+            for _ in range(done):
+                next(batches, None)
+        while True:
+            self._reseed(done)  # also for what reads the samples, and for what follows the last
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            self.batch = done
+            self._weight = sampler.weight(done) if exact else 1.0
+            self._weighed = False
+            self._pending += 1
+            yield batch
+            done += 1
+            self._start = done
+            self._after_batch(done, size)
+
+    def _elastic(self, loader: Any) -> Any:
+        if id(loader) not in self._loaders:  # kept, so that its workers may be
+            if self._pilot is not None:
+                source = dealt_loader(loader, self._pilot.deal, self.segment.world_size)
+            elif can_be_dealt(loader):
+                source = elastic_loader(loader, self._whole)
+            else:
+                source = loader
+            self._loaders[id(loader)] = loader, source
+        return self._loaders[id(loader)][1]
+
+    def _whole(self, batches: Any) -> ElasticBatchSampler:
+        return ElasticBatchSampler(batches, seed=self._seed)
+
+    def _reseed(self, place: int) -> None:
+        if self._pilot is not None:  # under plain Optuna the process may hold more than this trial
+            reseed(self._seed, self.epoch, place, self.segment.rank)
+
+    def _stepped(self, *_: Any) -> None:
+        self.steps += 1
+        self._pending = 0
+
+    def _after_batch(self, done: int, size: float) -> None:
+        if self._pending:  # no step here: nothing is finished
+            return
+        if not self._weighed:
+            raise DeadlineError(
+                "Call loop.backward(loss) in place of loss.backward(): it weighs the slices of a"
+                " batch that the slots do not share evenly."
+            )
+        if self._pilot is not None:
+            self.segment.progress(self.epoch + min(done / size, 1.0))
+            # The end of the epoch is near, where the same step may be saved with its value.
+            verdict = self._pilot.agree(save=self._pilot.due and done < size)
+            self._pilot.obey(verdict, self.steps)
+
+    def _look(self, *, ending: bool) -> None:
+        value, self._unsaved = self._unsaved, None
+        if self._pilot is None:
+            return
+        self.segment.progress(float(self.epoch))
+        better = value is not None and self._pilot.best.improved(value)
+        verdict = self._pilot.agree(save=better or self._pilot.due)
+        self._pilot.obey(verdict, self.steps, value=value, ending=ending)
+
+    def _write(self, path: Path) -> None:
+        assert self._pilot is not None
+        if self.segment.rank == 0:
+            position = {
+                "position": [self.epoch, self._start],
+                "steps": self.steps,
+                "value": self.value,
+                "best": self._pilot.best.value,
+                "reported": self._pilot.reported,
+                "over": self._over,
+            }
+            self._states.write(path, position)
+        self._pilot.consensus.wait()

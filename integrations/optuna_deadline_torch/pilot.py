@@ -1,0 +1,99 @@
+"""What a rank does at a place where training may be left: agree, save, leave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from optuna_deadline.directives import Kind
+from optuna_deadline.segments import Segment
+from optuna_deadline_torch.best import Best, Direction
+from optuna_deadline_torch.consensus import Consensus, Verdict
+from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.signals import TermFlag
+
+
+class Pilot:
+    """Obeys directives in one rank of a segment, as all of its ranks do.
+
+    Args:
+        segment: The rank's segment.
+        direction: Which way is better.
+        seed: Draws the order of samples.
+        save_every: Seconds between safety checkpoints.
+        write: Writes a checkpoint to a path, whole or not at all; every rank calls it.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        *,
+        direction: Direction,
+        seed: int,
+        save_every: float,
+        write: Callable[[Path], Any],
+    ) -> None:
+        self.segment = segment
+        self.seed = seed
+        self.term = TermFlag()
+        self.best = Best(direction)
+        self.consensus = Consensus(segment.rank, segment.world_size)
+        self.reported = -1  #: the last epoch that was reported
+        self._save_every = save_every
+        self._write = write
+        self._saved_at = time.monotonic()
+
+    def start(self) -> None:
+        """Count the time to the next safety checkpoint from here."""
+        self._saved_at = time.monotonic()
+
+    def deal(self, batches: Any) -> ElasticBatchSampler:
+        """An elastic batch sampler over the user's."""
+        return ElasticBatchSampler(
+            batches,
+            seed=self.seed,
+            rank=self.segment.rank,
+            world_size=self.segment.world_size,
+        )
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a safety checkpoint."""
+        return time.monotonic() - self._saved_at >= self._save_every
+
+    def agree(self, *, save: bool) -> Verdict:
+        """Agree with the other ranks on what to do at this step."""
+        return self.consensus.agree(self.segment.newest(), terminated=self.term.raised, save=save)
+
+    def obey(
+        self, verdict: Verdict, step: int, *, value: float | None = None, ending: bool = False
+    ) -> None:
+        """Save and leave, if that is the verdict.
+
+        Args:
+            verdict: What was agreed on.
+            step: The global step, which names the checkpoint.
+            value: What these very weights reported, if they did.
+            ending: Whether training is about to end by itself: then nobody is sent away.
+
+        Raises:
+            SegmentEnd: The ranks leave their slots here.
+        """
+        directive = verdict.directive
+        if directive.kind is Kind.STOP:
+            self.segment.leave(directive)
+        leave = directive.leave and not ending
+        if leave or verdict.save:
+            self._save(step, value)
+        if leave:
+            self.segment.leave(directive)
+
+    def _save(self, step: int, value: float | None) -> None:
+        name = f"segment-{self.segment.fence:06d}-step-{step:09d}.ckpt"
+        path = self.segment.folder / name
+        self._write(path)
+        if self.segment.rank == 0:
+            self.segment.publish(path, step=self.reported, value=value)
+        self._saved_at = time.monotonic()

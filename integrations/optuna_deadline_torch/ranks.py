@@ -1,0 +1,65 @@
+"""The devices and processes under a model: where it computes, and with whom."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from optuna_deadline.errors import DeadlineError
+
+_SHARDED = {
+    "FullyShardedDataParallel": "FSDP",
+    "FSDPModule": "FSDP",
+    "DeepSpeedEngine": "DeepSpeed",
+}
+_WRAPPED = {"DistributedDataParallel", "DataParallel"}
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """Take bare models only.
+
+    Raises:
+        DeadlineError: The model is sharded, whose pieces fit one number of slots only, or is
+            wrapped for several devices already.
+    """
+    names = {base.__name__ for module in model.modules() for base in type(module).__mro__}
+    if sharded := sorted(names & _SHARDED.keys()):
+        raise DeadlineError(
+            f"A model sharded by {_SHARDED[sharded[0]]} cannot change its number of slots here:"
+            " each rank holds only a piece of it. Pass the bare model, which has to fit on one"
+            " slot, or train it outside of an elastic trial."
+        )
+    if wrapped := sorted(names & _WRAPPED):
+        raise DeadlineError(
+            f"The model is wrapped in {wrapped[0]} already: pass the bare model, it is wrapped"
+            " where there is more than one slot."
+        )
+
+
+def slot_device(elastic: bool) -> torch.device:
+    """The device of this rank, as the worker granted it; under plain Optuna the first there is."""
+    if elastic and not os.environ.get("CUDA_VISIBLE_DEVICES", "").strip():
+        return torch.device("cpu")  # CPU slots, on a machine that may well have a GPU
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) if elastic else 0)
+
+
+def connect(device: torch.device) -> None:
+    """Join the process group that the worker's environment names."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+
+def wrapped(model: nn.Module, device: torch.device, options: Mapping[str, Any]) -> nn.Module:
+    """``model`` with its gradients averaged over the ranks."""
+    ids = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=ids, **options)

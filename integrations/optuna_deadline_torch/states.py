@@ -1,0 +1,76 @@
+"""What a checkpoint of a plain PyTorch training holds, and how it is written and read."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from optuna_deadline.checkpoints import write_atomically
+from optuna_deadline.errors import DeadlineError
+
+
+class States:
+    """The model and everything else that has a ``state_dict``.
+
+    Args:
+        model: The bare model.
+        others: By name: the optimizer, schedulers, a gradient scaler, averages.
+    """
+
+    def __init__(self, model: Any, others: Mapping[str, Any]) -> None:
+        for name, one in others.items():
+            if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+                raise DeadlineError(
+                    f"{name}={type(one).__name__} has no state_dict() and load_state_dict(),"
+                    " so a checkpoint cannot hold it: leave it out, or give it both."
+                )
+        self._model = model
+        self._others = dict(others)
+        self._proven = False
+
+    def write(self, path: Path, position: Mapping[str, Any]) -> None:
+        """Write all of it to ``path``, whole or not at all."""
+        checkpoint = {
+            "state_dict": self._model.state_dict(),
+            "states": {name: one.state_dict() for name, one in self._others.items()},
+            "optuna_deadline": dict(position),
+        }
+
+        def save(temporary: Path) -> None:
+            torch.save(checkpoint, temporary)
+            if not self._proven:  # better now than when the trial comes back
+                _read(temporary, mmap=True)
+                self._proven = True
+
+        write_atomically(path, save)
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """Put back what :meth:`write` wrote; the position that it was given."""
+        checkpoint = _read(path)
+        missing = self._others.keys() ^ checkpoint["states"].keys()
+        if missing:
+            raise DeadlineError(
+                f"The trial's checkpoint and its objective differ in {', '.join(sorted(missing))}:"
+                " pass the same objects to ElasticLoop in every segment."
+            )
+        self._model.load_state_dict(checkpoint["state_dict"])
+        for name, one in self._others.items():
+            one.load_state_dict(checkpoint["states"][name])
+        position: dict[str, Any] = checkpoint["optuna_deadline"]
+        return position
+
+
+def _read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
+    try:
+        # Plain data only: a checkpoint is read by whoever looks for the best model.
+        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except pickle.UnpicklingError as error:
+        raise DeadlineError(
+            "A state_dict() holds something that is not a tensor, a number, a text, or a list or"
+            f" dict of these: {str(error).splitlines()[0]}"
+        ) from error
+    return found

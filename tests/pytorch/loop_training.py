@@ -1,0 +1,90 @@
+"""A small training in plain PyTorch whose every step leaves a trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from elastic_harness import Plan
+from elastic_training import data
+from optuna_deadline_torch import ElasticLoop
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader
+
+
+def net(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(11)
+    return nn.Sequential(
+        nn.Linear(8, 12), nn.Tanh(), nn.Dropout(dropout), nn.Linear(12, 2)
+    ).double()
+
+
+def scheduler_for(name: str, optimizer: Any) -> Any:
+    if name == "plateau":
+        return lr_scheduler.ReduceLROnPlateau(optimizer, "max", 0.5, patience=0)
+    if name == "epoch":
+        return lr_scheduler.ExponentialLR(optimizer, 0.7)
+    return lr_scheduler.CosineAnnealingLR(optimizer, 40)
+
+
+def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
+    """As a user writes it; ``segment`` is told the step, for its script."""
+    training, validation = data(plan.samples)
+    model = net(plan.dropout)
+    if plan.optimizer == "adam":
+        optimizer: Any = torch.optim.Adam(model.parameters(), lr=0.02)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = scheduler_for(plan.schedule, optimizer)
+    torch.manual_seed(os.getpid())  # nothing may depend on what ran before
+    loop = ElasticLoop(
+        trial,
+        model,
+        optimizer,
+        epochs=plan.epochs,
+        save_every=plan.save_every,
+        scheduler=scheduler,
+    )
+    loader = DataLoader(training, plan.batch, shuffle=True, num_workers=plan.workers)
+    accumulate = plan.trainer.get("accumulate_grad_batches", 1)
+    seen.update(steps=[], draws=[])
+    for epoch in loop.epochs():
+        for x, y, ids in loop.batches(loader):
+            seen["steps"].append(
+                {
+                    "step": loop.steps,
+                    "epoch": epoch,
+                    "batch": loop.batch,
+                    "lr": optimizer.param_groups[0]["lr"],
+                    "ids": ids.tolist(),
+                    "weight": loop._weight,
+                }
+            )
+            if plan.term_rank == loop.segment.rank and loop.steps + 1 == plan.leave_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            loop.backward(nn.functional.cross_entropy(loop.model(x), y) / accumulate)
+            if (loop.batch + 1) % accumulate == 0 or loop.batch + 1 == len(loader):
+                optimizer.step()
+                optimizer.zero_grad()
+                if plan.schedule == "cosine":
+                    scheduler.step()
+            segment.step = loop.steps
+        x, y, _ = validation[:]
+        model.eval()
+        with torch.no_grad():
+            value = float((model(x).argmax(1) == y).double().mean())
+        model.train()
+        seen["draws"].append(float(torch.rand(1)))
+        loop.report(value)
+        if plan.schedule == "plateau":
+            scheduler.step(value)
+        elif plan.schedule == "epoch":
+            scheduler.step()
+    seen["metrics"], seen["global_step"] = {"val_acc": loop.result()}, loop.steps
+    if loop.segment.rank == 0:
+        torch.save(model.state_dict(), Path(plan.folder) / "final.pt")
+    return loop.result()

@@ -1,0 +1,264 @@
+"""The loop in one process: every boundary, every schedule, what is refused, and plain Optuna."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import loop_training
+import optuna
+import pytest
+import torch
+from elastic_harness import Plan, PlayedSegment, PlayedTrial
+from loop_training import net
+from optuna.trial import TrialState
+from optuna_deadline_torch import ElasticLoop
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from optuna_deadline import DeadlinePruner
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.segments import SegmentEnd
+
+PLAN = Plan("", epochs=3)
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def segments(folder: Path, plan: Plan, leave_at: int | None) -> list[dict[str, Any]]:
+    """Train to the end; each segment leaves at ``leave_at``, or after one step if it is over."""
+    folder.mkdir()
+    seen: list[dict[str, Any]] = []
+    resume = None
+    for fence in range(1, 100):
+        now = replace(plan, folder=str(folder), fence=fence, leave_at=leave_at, resume=resume)
+        segment = PlayedSegment(now, rank=0)
+        trial, trace = PlayedTrial(segment), {}
+        seen.append(trace)
+        try:
+            trace["result"] = loop_training.train(now, trial, segment, trace)
+        except SegmentEnd:
+            resume = segment.published[-1]["path"]
+        trace.update(reports=trial.reports, published=segment.published, last=segment.last_step)
+        if "result" in trace:
+            return seen
+    raise AssertionError("it never ends")
+
+
+def joined(seen: list[dict[str, Any]], key: str) -> list[Any]:
+    return [row for segment in seen for row in segment[key]]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(PLAN, id="adam, per step"),
+        pytest.param(replace(PLAN, optimizer="sgd", schedule="epoch"), id="momentum, per epoch"),
+        pytest.param(replace(PLAN, epochs=4, schedule="plateau"), id="plateau"),
+        pytest.param(replace(PLAN, dropout=0.5, batch=17), id="dropout, partial last batch"),
+        pytest.param(replace(PLAN, trainer={"accumulate_grad_batches": 4}), id="accumulated"),
+        pytest.param(replace(PLAN, epochs=1, workers=1), id="loader with a worker"),
+    ],
+)
+def test_left_after_every_single_step(tmp_path: Path, plan: Plan) -> None:
+    """Schedulers that step after the report are left in between, too; equal to the last bit."""
+    still = segments(tmp_path / "still", plan, None)
+    moved = segments(tmp_path / "moved", plan, 0)
+    assert len(still) == 1 and len(moved) >= still[0]["global_step"]
+    for key in ("steps", "reports", "draws"):
+        assert joined(still, key) == joined(moved, key)
+    for key in ("result", "global_step", "last"):
+        assert still[-1][key] == moved[-1][key]
+    one, other = (torch.load(tmp_path / name / "final.pt") for name in ("still", "moved"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_best_checkpoint_is_the_model_of_its_value(tmp_path: Path) -> None:
+    seen = segments(tmp_path / "run", replace(PLAN, epochs=5), None)[0]
+    values = [one["value"] for one in seen["published"]]
+    assert values == sorted(set(values)) and values[-1] == max(v for _, v in seen["reports"])
+    newest = seen["published"][-1]
+    assert Path(newest["path"]).name.startswith("segment-000001-step-0000000")
+    model = net().eval()
+    model.load_state_dict(torch.load(newest["path"], weights_only=True)["state_dict"])
+    x, y, _ = loop_training.data(96)[1][:]
+    assert float((model(x).argmax(1) == y).double().mean()) == newest["value"]
+
+
+def test_lost_after_the_last_report(tmp_path: Path) -> None:
+    first = segments(tmp_path / "first", replace(PLAN, epochs=1), None)[0]
+    path = first["published"][-1]["path"]
+    plan = replace(PLAN, epochs=1, folder=str(tmp_path), resume=path, fence=2)
+    segment = PlayedSegment(plan, 0)
+    seen: dict[str, Any] = {}
+    assert loop_training.train(plan, PlayedTrial(segment), segment, seen) == first["result"]
+    assert seen["steps"] == []
+
+
+def small(trial: Any, **options: Any) -> tuple[ElasticLoop, torch.optim.Optimizer, Any]:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=trial.suggest_float("lr", 0.01, 0.1))
+    loader = DataLoader(TensorDataset(torch.randn(8, 2)), 2, shuffle=True)
+    return ElasticLoop(trial, model, optimizer, epochs=4, **options), optimizer, loader
+
+
+def descend(loop: ElasticLoop, optimizer: Any, loader: Any) -> None:
+    for (x,) in loop.batches(loader):
+        optimizer.zero_grad()
+        loop.backward(loop.model(x).square().mean())
+        optimizer.step()
+
+
+def test_plain_optuna_prunes_and_completes() -> None:
+    def objective(trial: optuna.Trial) -> float:
+        loop, optimizer, loader = small(trial)
+        for epoch in loop.epochs():
+            descend(loop, optimizer, loader)
+            loop.report(trial.number + epoch)
+        return loop.result()
+
+    pruner = DeadlinePruner("1h", max_resource=4, min_resource=1, reduction_factor=2)
+    study = optuna.create_study(pruner=pruner, sampler=optuna.samplers.RandomSampler(0))
+    study.optimize(objective, n_trials=6)
+    assert study.trials[0].state is TrialState.COMPLETE and study.trials[0].value == 3.0
+    pruned = [trial for trial in study.trials if trial.state is TrialState.PRUNED]
+    assert pruned and all(len(trial.intermediate_values) < 4 for trial in pruned)
+
+
+def test_plain_optuna_trains_as_a_worker_does(tmp_path: Path) -> None:
+    worker = segments(tmp_path / "worker", PLAN, None)[0]
+    seen: dict[str, Any] = {}
+    plan = replace(PLAN, folder=str(tmp_path))
+
+    def objective(trial: optuna.Trial) -> float:
+        return loop_training.train(plan, trial, PlayedSegment(plan, 0), seen)
+
+    study = optuna.create_study(direction="maximize")
+    study.optimize(objective, n_trials=1)
+    assert seen["steps"] == worker["steps"] and study.best_value == worker["result"]
+
+
+def test_plain_optuna_ends_in_time_with_a_value() -> None:
+    def objective(trial: optuna.Trial) -> float:
+        loop, optimizer, loader = small(trial)
+        for epoch in loop.epochs():
+            descend(loop, optimizer, loader)
+            loop.report(float(epoch))
+        return loop.result()
+
+    study = optuna.create_study(pruner=DeadlinePruner("1h", max_resource=2))
+    study.optimize(objective, n_trials=1)
+    [trial] = study.trials
+    assert trial.state is TrialState.COMPLETE and len(trial.intermediate_values) < 4
+
+
+def test_a_break_keeps_the_best(tmp_path: Path) -> None:
+    segment = PlayedSegment(replace(PLAN, folder=str(tmp_path)), 0)
+    trial = PlayedTrial(segment)
+    trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+    loop, optimizer, loader = small(trial)
+    for _ in loop.epochs():
+        descend(loop, optimizer, loader)
+        loop.report(0.75)
+        break
+    assert loop.result() == 0.75
+    [published] = segment.published
+    assert published["value"] == 0.75 and published["step"] == 0
+    segment.resume = Path(published["path"])
+    again, _, _ = small(trial)
+    assert list(again.epochs()) == [] and again.result() == 0.75
+
+
+def test_what_is_refused() -> None:
+    trial = optuna.create_study().ask()
+
+    def loop(model: nn.Module, **also: Any) -> ElasticLoop:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+        return ElasticLoop(trial, model, optimizer, epochs=2, **also)
+
+    sharded = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
+    engine = type("DeepSpeedEngine", (nn.Module,), {})()
+    nn.Module.__init__(sharded)
+    with pytest.raises(DeadlineError, match="sharded by FSDP cannot change its number of slots"):
+        loop(nn.Sequential(sharded))
+    with pytest.raises(DeadlineError, match="sharded by DeepSpeed"):
+        loop(engine)
+    with pytest.raises(DeadlineError, match="wrapped in DataParallel already"):
+        loop(nn.DataParallel(nn.Linear(1, 1)))
+    with pytest.raises(DeadlineError, match="ema=dict has no state_dict"):
+        loop(nn.Linear(1, 1), ema={})
+    with pytest.raises(DeadlineError, match="Nothing was reported"):
+        loop(nn.Linear(1, 1)).result()
+
+
+def test_mistakes_in_the_loop_are_told() -> None:
+    trial = optuna.create_study().ask()
+    loop, optimizer, loader = small(trial)
+    with pytest.raises(DeadlineError, match="in an epoch of"):
+        loop.report(1.0)
+    with pytest.raises(DeadlineError, match="once in each epoch"):
+        next(loop.batches(loader))
+    for _ in loop.epochs():
+        for (x,) in loop.batches(loader):
+            with pytest.raises(DeadlineError, match="after its batches"):
+                loop.report(1.0)
+            loop.backward(loop.model(x).mean())
+        with pytest.raises(DeadlineError, match="The last 4 batches"):
+            loop.report(1.0)
+        with pytest.raises(DeadlineError, match="once in each epoch"):
+            next(loop.batches(loader))
+        break
+    loop, optimizer, loader = small(trial)
+    with pytest.raises(DeadlineError, match=r"Call loop\.backward\(loss\)"):
+        for _ in loop.epochs():
+            for (x,) in loop.batches(loader):
+                loop.model(x).mean().backward()
+                optimizer.step()
+
+
+def test_a_state_that_would_not_load_is_told_when_it_is_saved(tmp_path: Path) -> None:
+    class Strange:
+        def state_dict(self) -> Any:
+            return {"path": Path("data")}
+
+        def load_state_dict(self, state: Any) -> None: ...
+
+    segment = PlayedSegment(replace(PLAN, folder=str(tmp_path), leave_at=0), 0)
+    trial = PlayedTrial(segment)
+    trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+    loop, optimizer, loader = small(trial, strange=Strange())
+    with pytest.raises(DeadlineError, match="not a tensor, a number"):
+        for _ in loop.epochs():
+            descend(loop, optimizer, loader)
+    assert list(tmp_path.iterdir()) == [] and segment.published == []
+
+
+def test_a_stream_is_read_again_up_to_its_place(tmp_path: Path) -> None:
+    class Stream(IterableDataset[torch.Tensor]):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return (torch.tensor([float(i), 1.0]) for i in range(8))
+
+    segment = PlayedSegment(replace(PLAN, folder=str(tmp_path), leave_at=0), 0)
+    read: list[float] = []
+    for fence in range(1, 4):
+        segment.fence = fence
+        trial = PlayedTrial(segment)
+        trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+        loop, optimizer, _ = small(trial)
+        with pytest.raises(SegmentEnd):
+            for _ in loop.epochs():
+                for x in loop.batches(DataLoader(Stream(), 2)):
+                    read.append(float(x[0, 0]))
+                    loop.backward(loop.model(x).mean())
+                    optimizer.step()
+        segment.resume = Path(segment.published[-1]["path"])
+    assert read == [0.0, 2.0, 4.0]

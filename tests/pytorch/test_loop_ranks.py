@@ -1,0 +1,49 @@
+"""A hand-written loop that moves between slots trains as if it had never moved: real ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from chains import assert_same, chain
+from elastic_harness import LEFT, Plan, run_segment
+
+pytestmark = pytest.mark.slow
+
+PLAN = Plan("", training="loop_training")  # 6 batches in an epoch
+
+
+def test_resized_in_and_at_the_end_of_epochs(tmp_path: Path) -> None:
+    plan = replace(PLAN, batch=17)  # slices of unequal length
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, [(1, 4), (2, 6), (1, 9), (2, 12), (1, None)])
+    assert len(moved[0]) == 5
+    assert_same(still, moved)
+
+
+def test_same_slots_same_dropout_bit_by_bit(tmp_path: Path) -> None:
+    plan = replace(PLAN, dropout=0.5)
+    still = chain(tmp_path / "still", plan, [(2, None)])
+    moved = chain(tmp_path / "moved", plan, [(2, 4), (2, 6), (2, None)])
+    assert_same(still, moved, tolerance=0.0)
+
+
+@pytest.mark.parametrize("term_rank", [0, 1])
+def test_sigterm_on_one_of_two_ranks(tmp_path: Path, term_rank: int) -> None:
+    plan = replace(PLAN, folder=str(tmp_path), ranks=2, leave_at=9, term_rank=term_rank)
+    seen = run_segment(plan)
+    for rank in seen:
+        assert rank["exitcode"] == LEFT and rank["left"][0] == "pause", rank
+        assert len(rank["steps"]) == 9, "the step that the signal came in is the last"
+    newest = torch.load(seen[0]["published"][-1]["path"], weights_only=True)
+    assert newest["optuna_deadline"]["steps"] == 9
+
+
+def test_stopped_without_a_checkpoint(tmp_path: Path) -> None:
+    plan = replace(PLAN, folder=str(tmp_path), ranks=2, leave_at=4, kind="stop")
+    seen = run_segment(plan)
+    assert seen[0]["left"] == ["stop", "as scripted", 7]
+    assert [(rank["exitcode"], len(rank["steps"])) for rank in seen] == [(LEFT, 4)] * 2
+    assert not list(tmp_path.glob("*.ckpt")) and not seen[0]["published"]
