@@ -85,7 +85,10 @@ def source_of(objective: str | Objective) -> ObjectiveSource:
     """
     path, folder = list(sys.path), os.getcwd()
     if callable(objective):
-        # By value: a function in a script or a notebook cell exists nowhere else.
+        # By value: a function in a script or a notebook cell exists nowhere else. A process that
+        # multiprocessing has spawned knows its script by another name.
+        if (script := sys.modules.get("__mp_main__")) is not None:
+            cloudpickle.register_pickle_by_value(script)
         return ObjectiveSource(pickled=cloudpickle.dumps(objective), path=path, folder=folder)
     where, separator, name = objective.rpartition(":")
     if not separator or not where or not name:

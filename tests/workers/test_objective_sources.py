@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -53,6 +54,17 @@ def test_a_script_is_loaded_for_its_objective_alone(script: str, tmp_path: Path)
     (tmp_path / "train_alone.py").write_text(script)
     assert callable(source_of(f"{tmp_path}/train_alone.py:objective").load())
     assert not (tmp_path / "s.db").exists()
+
+
+def test_a_function_of_a_script_travels_out_of_a_process_that_it_has_spawned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = ModuleType("__mp_main__")  # what multiprocessing calls the script there
+    exec("def objective(trial):\n    return 1.5", script.__dict__)
+    monkeypatch.setitem(sys.modules, "__mp_main__", script)
+    source = source_of(script.objective)
+    monkeypatch.delitem(sys.modules, "__mp_main__")
+    assert source.load()(None) == 1.5
 
 
 def test_a_module_is_imported_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
