@@ -1,0 +1,33 @@
+"""A study that ends by a deadline, whichever process began it."""
+
+import os
+import time
+
+import optuna
+import optunahub
+
+EPOCHS = 27
+deadline = optunahub.load_module(package="pruners/deadline")
+
+
+def objective(trial: optuna.Trial) -> float:
+    lr = trial.suggest_float("lr", 1e-3, 1.0, log=True)
+    loss = 1.0
+    for epoch in range(1, EPOCHS + 1):
+        time.sleep(0.02)  # your training
+        loss *= 1 - 0.2 * lr
+        trial.report(loss, epoch)
+        if deadline.out_of_time(trial):  # no report more before the deadline
+            break
+        if trial.should_prune():
+            raise optuna.TrialPruned()
+    return loss
+
+
+if __name__ == "__main__":
+    study = optuna.create_study(
+        storage="sqlite:///deadline.db",
+        pruner=deadline.DeadlinePruner(os.environ.get("DEADLINE", "10s"), max_resource=EPOCHS),
+    )
+    study.optimize(objective, callbacks=[deadline.DeadlineGate()])
+    print(deadline.best(study))  # the best report, in whichever trial it is

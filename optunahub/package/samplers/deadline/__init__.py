@@ -1,0 +1,5 @@
+"""DeadlineSampler, from the package optuna-deadline."""
+
+from optuna_deadline import DeadlineSampler
+
+__all__ = ["DeadlineSampler"]

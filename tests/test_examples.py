@@ -1,0 +1,146 @@
+"""The examples and the OptunaHub packages run to their end by themselves, at a short deadline."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import optuna_deadline
+
+pytestmark = pytest.mark.timeout(300)
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+HUB = ROOT / "optunahub" / "package"
+PACKAGES = {"pruners/deadline": "pruner", "samplers/deadline": "sampler"}
+#: What each says at its end, and the seconds that it is given.
+SAYS = {
+    "sklearn_deadline.py": (3, r"\d+ trials by the deadline.*\nBest accuracy [01]\.\d+: trial \d"),
+    "lightning_elastic.py": (
+        12,
+        r"Best val_acc [01]\.\d+(.*\n)+Checkpoint verified: True.*\ncheckpoint = torch\.load",
+    ),
+    "two_workers.py": (7, r"Workers left with \[0, 0\]\.\nBest accuracy [01]\.\d+: trial \d"),
+    "budget.py": (
+        7,
+        r"Spent \S+ of \S+ USD(.*\n)+Best accuracy(.*\n)Its checkpoint, verified True",
+    ),
+}
+
+
+def run(script: Path, seconds: int) -> str:
+    """What a script prints by its deadline, run beside the files that it stands with.
+
+    A machine that is busy with other things may not train an epoch in so few seconds; then the
+    example says so, and is given more of them.
+    """
+    for deadline in (f"{seconds}s", f"{5 * seconds}s"):
+        done = subprocess.run(
+            [sys.executable, script.name, "--deadline", deadline],
+            cwd=script.parent, env={**os.environ, "DEADLINE": deadline},
+            capture_output=True, text=True,
+        )  # fmt: skip
+        if "ended in that time" not in done.stderr:
+            break
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """A copy of the examples, which leave a database and checkpoints behind."""
+    return Path(shutil.copytree(EXAMPLES, tmp_path / "examples"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAYS)
+def test_an_example_ends_by_itself_and_says_what_it_found(name: str, examples: Path) -> None:
+    seconds, said = SAYS[name]
+    printed = run(examples / name, seconds)
+    assert re.search(said, printed), printed
+    if name == "budget.py":
+        spent, budget = map(float, re.findall(r"(?:Spent|of) (\d\.\d+)", printed)[:2])
+        assert 0 < spent <= budget
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_its_first_cell_to_its_last(examples: Path) -> None:
+    cells = json.loads((examples / "policies.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    script = examples / "notebook.py"
+    script.write_text("\n\n".join(code))
+    printed = run(script, 7)
+    for said in ("hypersched ", "fifo ", "best accuracy 0.", "Allocation"):
+        assert said in printed
+
+
+def test_the_notebook_is_kept_without_outputs() -> None:
+    notebook = json.loads((EXAMPLES / "policies.ipynb").read_text())
+    assert notebook["nbformat"] == 4 and len({cell["id"] for cell in notebook["cells"]}) > 1
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None
+
+
+def test_each_example_is_in_the_list() -> None:
+    listed = (EXAMPLES / "README.md").read_text()
+    names = {file.name for file in EXAMPLES.iterdir() if file.suffix in (".py", ".ipynb")}
+    assert names == {*SAYS, "policies.ipynb"} == set(re.findall(r"\]\((\S+)\)", listed))
+
+
+def load(package: str) -> ModuleType:
+    """A package of the registry's layout by its path, as optunahub loads it."""
+    name = f"hub_{package.replace('/', '_')}"
+    spec = importlib.util.spec_from_file_location(name, HUB / package / "__init__.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_hub_package_is_ours_under_its_own_name(package: str) -> None:
+    module = load(package)
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name) is getattr(optuna_deadline, name)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_hub_package_has_what_the_registry_asks_for(package: str) -> None:
+    folder = HUB / package
+    assert {file.name for file in folder.iterdir() if file.is_file()} == {
+        "LICENSE", "README.md", "__init__.py", "example.py", "requirements.txt",
+    }  # fmt: skip
+    assert (folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    _, front, text = (folder / "README.md").read_text().split("---\n", 2)
+    keys = dict(line.split(": ", 1) for line in front.splitlines())
+    assert list(keys) == ["author", "title", "description", "tags", "optuna_versions", "license"]
+    assert PACKAGES[package] in keys["tags"] and keys["license"] == "MIT License"
+    for name in load(package).__all__:
+        assert f"`{name}" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_hub_packages_example_runs(package: str, tmp_path: Path) -> None:
+    # In place of the optunahub package, which would fetch from the registry: the same by path.
+    (tmp_path / "optunahub.py").write_text(
+        "import importlib.util\n\n\n"
+        "def load_module(package):\n"
+        f"    place = f'{HUB}/{{package}}/__init__.py'\n"
+        "    spec = importlib.util.spec_from_file_location('hub', place)\n"
+        "    module = importlib.util.module_from_spec(spec)\n"
+        "    spec.loader.exec_module(module)\n"
+        "    return module\n"
+    )
+    shutil.copy(HUB / package / "example.py", tmp_path)
+    assert "Best(number=" in run(tmp_path / "example.py", 2)
