@@ -262,3 +262,20 @@ def test_a_stream_is_read_again_up_to_its_place(tmp_path: Path) -> None:
                     optimizer.step()
         segment.resume = Path(segment.published[-1]["path"])
     assert read == [0.0, 2.0, 4.0]
+
+
+def test_a_step_that_a_scaler_skips_loses_nothing() -> None:
+    """Gradients that overflowed are not kept for later, so the epoch may end with them."""
+    trial = optuna.create_study().ask()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    loop, optimizer, loader = small(trial, scaler=scaler)
+    for epoch in loop.epochs():
+        for (x,) in loop.batches(loader):
+            optimizer.zero_grad()
+            overflow = float("inf") if loop.batch == 3 else 1.0
+            loop.backward(scaler.scale(loop.model(x).square().mean() * overflow))
+            scaler.step(optimizer)
+            scaler.update()
+        assert loop.steps == 3 * (epoch + 1)
+        loop.report(1.0)
+    assert loop.result() == 1.0

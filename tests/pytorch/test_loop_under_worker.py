@@ -1,0 +1,47 @@
+"""The whole way: planner, table, worker, ranks, a hand-written loop; resized 1, 2, 1."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import loop_objective
+import optuna
+import pytest
+import worker_objective
+from optuna.trial import TrialState
+
+import optuna_deadline
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.policies import registry
+
+pytestmark = pytest.mark.slow
+
+
+def test_no_step_is_lost_and_none_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACE", str(tmp_path))
+    sizes = {0: 1, 3: 2, 6: 1}
+    monkeypatch.setitem(registry._OURS, "scripted", lambda **_: worker_objective.Scripted(sizes))
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db", direction="maximize")
+    result = optuna_deadline.run(
+        study,
+        f"{loop_objective.__file__}:objective",
+        cpus=2,
+        deadline="90s",
+        policy="scripted",
+        checkpoints=tmp_path,
+    )
+    [trial] = study.trials
+    assert trial.state is TrialState.COMPLETE and result.checkpoint_ok
+    assert sorted(trial.intermediate_values) == list(range(loop_objective.EPOCHS))
+    table = AllocationTable(open_table(study), study.study_name, study._study_id)
+    assert [segment.slots for segment in table.segments()] == [1, 2, 1]
+    rows = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    for epoch in range(loop_objective.EPOCHS):
+        mine = [row for row in rows if row["epoch"] == epoch]
+        assert sorted(i for row in mine for i in row["ids"]) == list(range(200))
+        assert {row["step"] for row in mine} == set(range(10 * epoch, 10 * epoch + 10))
+    assert {row["world"] for row in rows} == {1, 2}
