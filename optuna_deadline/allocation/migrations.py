@@ -69,10 +69,13 @@ def _follow_deleted_studies(connection: sa.Connection) -> None:
 
 def _let_sqlite_follow(connection: sa.Connection) -> None:
     study = schema.study.name
+    there = sa.inspect(connection).get_table_names()  # a later step brings the others
     children = [
         table.name
         for table in schema.metadata.sorted_tables
-        if table is not schema.study and "study_id" in table.c and table is not schema.slot
+        if table not in (schema.study, schema.slot)
+        and "study_id" in table.c
+        and table.name in there
     ]
     deletes = "".join(
         f"DELETE FROM {name} WHERE study_id = OLD.study_id; " for name in (*children, study)
@@ -126,10 +129,41 @@ def _let_studies_share_slots(connection: sa.Connection) -> None:
         _let_sqlite_follow(connection)
 
 
+def _count_rungs(connection: sa.Connection) -> None:
+    """A rung's values are counted as they come.
+
+    The trigger runs in the statement that inserts, a transaction of its own: nobody can freeze in
+    it with the lock on a count.
+    """
+    schema.rung_total.create(connection, checkfirst=True)
+    rung, total = schema.rung.name, schema.rung_total.name
+    connection.exec_driver_sql(
+        f"INSERT INTO {total} (study_id, rung, total) "
+        f"SELECT study_id, rung, COUNT(*) FROM {rung} GROUP BY study_id, rung"
+    )
+    count = (
+        f"INSERT INTO {total} (study_id, rung, total) VALUES (NEW.study_id, NEW.rung, 1) "
+        f"ON CONFLICT (study_id, rung) DO UPDATE SET total = {total}.total + 1;"
+    )
+    trigger = f"CREATE TRIGGER {rung}_counts AFTER INSERT ON {rung} FOR EACH ROW"
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(
+            f"CREATE OR REPLACE FUNCTION {rung}_count() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN {count} RETURN NULL; END $$"
+        )
+        connection.exec_driver_sql(f"{trigger} EXECUTE FUNCTION {rung}_count()")
+        return
+    connection.exec_driver_sql(f"{trigger} BEGIN {count} END")
+    if sa.inspect(connection).has_table("studies"):
+        connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
+        _let_sqlite_follow(connection)
+
+
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _create_tables,
     _follow_deleted_studies,
     _index_what_grows,
     _let_slots_cost_money,
     _let_studies_share_slots,
+    _count_rungs,
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.clock import database_now
-from optuna_deadline.allocation.schema import rung, study
+from optuna_deadline.allocation.schema import rung, rung_total, study
 from optuna_deadline.allocation.studies import insert_if_absent
 
 
@@ -34,7 +34,8 @@ def view(
 ) -> list[sa.Row[Any]]:
     """The deadline, and where a trial stands at the rungs it has passed. One statement.
 
-    The database counts, so that a row per rung crosses the wire whatever the number of trials.
+    The database counts, so that a row per rung crosses the wire whatever the number of trials; and
+    it looks at no more values than are better than the trial's own.
 
     Args:
         connection: A connection in AUTOCOMMIT.
@@ -57,25 +58,29 @@ def _view(maximize: bool) -> sa.Select[Any]:
     own, peer = rung.alias("own"), rung.alias("peer")
     here = (peer.c.study_id == own.c.study_id, peer.c.rung == own.c.rung)
     beats = peer.c.value > own.c.value if maximize else peer.c.value < own.c.value
-    # NULL stands for NaN, and a comparison with it is never true.
-    beats_nan = sa.and_(own.c.value.is_(None), peer.c.value.is_not(None))
-    total = sa.select(sa.func.count()).where(*here)
-    better = sa.select(sa.func.count()).where(*here, sa.or_(beats, beats_nan))
+    # NULL stands for NaN, and a comparison with it is never true. An OR would keep the database
+    # from finding the better ones by the index.
+    count = sa.select(sa.func.count()).where(*here)
+    better = sa.case(
+        (own.c.value.is_(None), count.where(peer.c.value.is_not(None)).scalar_subquery()),
+        else_=count.where(beats).scalar_subquery(),
+    )
     of_trial = sa.and_(
         own.c.study_id == study.c.study_id,
         own.c.number == sa.bindparam("number", type_=sa.Integer),
         # Spelled out rather than `<`, so that each is a look-up by the primary key.
         own.c.rung.in_(sa.bindparam("rungs", type_=sa.Integer, expanding=True)),
     )
+    counted = sa.and_(rung_total.c.study_id == own.c.study_id, rung_total.c.rung == own.c.rung)
     return (
         sa.select(
             study.c.deadline,
             study.c.gate_closed,
             database_now().label("now"),
             own.c.rung,
-            better.scalar_subquery().label("better"),
-            total.scalar_subquery().label("total"),
+            better.label("better"),
+            rung_total.c.total,
         )
-        .select_from(study.outerjoin(own, of_trial))
+        .select_from(study.outerjoin(own, of_trial).outerjoin(rung_total, counted))
         .where(study.c.study_id == sa.bindparam("study_id", type_=sa.Integer))
     )

@@ -66,6 +66,14 @@ rung = _table(
     sa.Column("value", sa.Double),
 )
 
+#: How many values a rung has: a trigger counts them as they come, so that nobody has to.
+rung_total = _table(
+    "rung_total",
+    _study_id(primary_key=True),
+    sa.Column("rung", sa.Integer, primary_key=True),
+    sa.Column("total", sa.Integer, nullable=False),
+)
+
 pool = _table(
     "pool",
     sa.Column("name", sa.String(255), primary_key=True),

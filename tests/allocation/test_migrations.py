@@ -9,8 +9,8 @@ import optuna
 import pytest
 import sqlalchemy as sa
 
-from optuna_deadline.allocation import schema
-from optuna_deadline.allocation.engine import connect
+from optuna_deadline.allocation import rungs, schema
+from optuna_deadline.allocation.engine import autocommit, connect
 from optuna_deadline.allocation.migrations import (
     MIGRATIONS,
     _follow_deleted_studies,
@@ -106,6 +106,31 @@ def test_slots_keep_who_offers_them(storage_url: str) -> None:
     assert (orphan.offered_by, orphan.lent_to) == ((), None)
     assert [(row.study_id, row.weight) for row in table.tenants()] == [(1, 1.0)]
     assert (table.elect("w"), table.lead("w")) == (1, 4)
+
+
+def test_rungs_are_counted_from_what_was_there_and_as_they_come(storage_url: str) -> None:
+    """Version 6 keeps how many values a rung has."""
+    optuna.create_study(storage=storage_url)
+    _make_version_2(storage_url)
+    engine = sa.create_engine(storage_url)
+    p = schema.PREFIX
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"INSERT INTO {p}study (study_id, name, direction, started, deadline, policy, "
+            "parameters) VALUES (1, 's', 'minimize', 0, 9e9, 'fifo', '{}')"
+        )
+        connection.exec_driver_sql(
+            f"INSERT INTO {p}rung (study_id, rung, number, value) VALUES (1, 0, 0, 0.5), "
+            "(1, 0, 1, NULL), (1, 1, 0, 0.25)"
+        )
+    engine.dispose()
+    with autocommit(connect(storage_url)) as connection:
+        rungs.record(connection, 1, 2, {0: 0.1, 1: 0.2, 2: 0.3})
+        rungs.record(connection, 1, 2, {0: 0.9, 1: 0.9})  # known already: not counted again
+        rows = rungs.view(connection, 1, 2, passed=3, maximize=False)
+        assert {row.rung: (row.better, row.total) for row in rows} == {
+            0: (0, 3), 1: (0, 2), 2: (0, 1),
+        }  # fmt: skip
 
 
 def test_a_newer_schema_is_refused_in_words(storage_url: str) -> None:

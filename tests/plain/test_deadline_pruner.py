@@ -6,6 +6,7 @@ import copy
 import logging
 import math
 import pickle
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -273,7 +274,9 @@ def test_deadline_shorter_than_a_step_warns_once_and_ends(
         assert trial.should_prune() is True
         assert trial.should_prune() is True
     [record] = caplog.records
-    assert "1 min 30 s to its first report, longer than the 1 min from" in record.getMessage()
+    # The trial began in real time, so a busy machine adds a second.
+    said = r"1 min 3\d s to its first report, longer than the 1 min from"
+    assert re.search(said, record.getMessage())
 
 
 def test_extension_by_another_process_is_seen(storage_url: str, clock: Any) -> None:
