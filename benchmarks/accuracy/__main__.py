@@ -26,6 +26,7 @@ _ALL = [Setting(*given) for given in product((4, 8, 16), (4, 8, 16, 32), (0.5, 0
 _QUICK = [Setting(8, trainings, 0.5) for trainings in (4, 8, 16, 32)]
 _TABLES = 3  # of a family, where it is to be quick
 _REFERENCE = "hypersched"
+_PIPED = 140  #: columns where nobody says how many there are
 
 
 def measure(
@@ -93,18 +94,20 @@ def figures(runs: Sequence[Run]) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """Print regrets by family and by deadline, the best policy first."""
     families, deadlines = result["per_family"], result["per_trainings"]
-    table = Table("policy", "mean", *families, *(f"{count}x" for count in deadlines), "± to ours")
+    table = Table(
+        "policy", "mean", *families, *(f"{count}x" for count in deadlines), f"to {_REFERENCE}"
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     differences = result[f"difference_to_{_REFERENCE}"]
     for policy, mean in sorted(result["mean_regret"].items(), key=lambda item: item[1]):
         parts = [*families.values(), *deadlines.values()]
-        error = differences[policy]["error"]
-        spread = "" if policy == _REFERENCE or error is None else f"{error:.3f}"
+        difference, error = differences[policy]["mean"], differences[policy]["error"]
+        spread = f"{difference:+.3f}" + ("" if error is None else f" ±{error:.3f}")
         cells = (f"{part[policy]:.3f}" for part in parts)
         table.add_row(policy, f"{mean:.3f}", *cells, spread)
     screen = Console()
-    screen.print(table, width=None if screen.is_terminal else 100)
+    (screen if screen.is_terminal else Console(width=_PIPED)).print(table)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,12 +11,13 @@ from benchmarks.accuracy.runs import ORACLE
 from benchmarks.accuracy.summary import Run
 from benchmarks.headlines.pictures import picture
 
-#: Of Okabe and Ito, for eyes that see few colours; the rest is grey.
+#: Of Okabe and Ito, for eyes that see few colours; the rest is grey, by its dashes and marks.
+_DASHES = ("--o", "--s", "--^", ":v", ":x", ":+")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def against_deadline(runs: Sequence[Run], path: Path) -> None:
-    """A panel for each family: the mean regret of each policy, with its standard error."""
+    """A panel for each family: the mean regret of each policy, with standard errors of some."""
     families = list(dict.fromkeys(run.family for run in runs))
     policies = list(dict.fromkeys(run.case.policy for run in runs))
     with picture(path, len(families), (4.2, 3.6)) as panels:
@@ -29,13 +30,16 @@ def against_deadline(runs: Sequence[Run], path: Path) -> None:
                 x = sorted(by_deadline)
                 y = [statistics.fmean(by_deadline[one]) for one in x]
                 error = [_error(by_deadline[one]) for one in x]
-                grey = number >= len(_COLOURS)
-                colour = "black" if policy == ORACLE else "#999999" if grey else _COLOURS[number]
-                style = ":" if policy == ORACLE else "--" if grey else "-"
-                axes.plot(x, y, style, color=colour, label=policy, linewidth=1 if grey else 2)
-                low = [a - b for a, b in zip(y, error, strict=True)]
-                high = [a + b for a, b in zip(y, error, strict=True)]
-                axes.fill_between(x, low, high, color=colour, alpha=0.12)
+                if policy == ORACLE:
+                    axes.plot(x, y, color="black", linewidth=1, label=policy)
+                elif number >= len(_COLOURS):
+                    axes.plot(x, y, _DASHES[number % len(_DASHES)], color="#777777", label=policy)
+                else:
+                    colour = _COLOURS[number]
+                    axes.plot(x, y, color=colour, label=policy, linewidth=2)
+                    low = [a - b for a, b in zip(y, error, strict=True)]
+                    high = [a + b for a, b in zip(y, error, strict=True)]
+                    axes.fill_between(x, low, high, color=colour, alpha=0.1)
             axes.set_xscale("log", base=2)
             axes.set_xticks(x, [str(one) for one in x])
             axes.set_title(family)
