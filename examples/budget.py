@@ -40,7 +40,7 @@ if __name__ == "__main__":
     )
     print(f"Spent {result.spent:.5f} of {budget:.5f} USD on {len(study.trials)} trials.")
     print(f"Ended {-result.overshoot:.1f} s before the deadline.")
-    if result.value is None:
-        raise SystemExit("No epoch ended in that time, for that money: give more of them.")
+    if not result.checkpoint_ok:
+        raise SystemExit("No epoch was saved in that time, for that money: give more of them.")
     print(f"Best accuracy {result.value:.3f}: trial {result.number}, epoch {result.step}.")
     print(f"Its checkpoint, verified {result.checkpoint_ok}: {result.checkpoint}")

@@ -54,8 +54,8 @@ if __name__ == "__main__":
         deadline=args.deadline,
     )
     print(f"{len(study.trials)} trials; ended {-result.overshoot:.1f} s before the deadline.")
-    if result.value is None:
-        raise SystemExit("No epoch ended in that time: give a later deadline.")
+    if not result.checkpoint_ok:
+        raise SystemExit("No epoch was saved in that time: give a later deadline.")
     print(f"Best val_acc {result.value:.3f}: trial {result.number}, epoch {result.step}.")
     print(study.best_params)
     print(f"Checkpoint verified: {result.checkpoint_ok}. To load it:")
