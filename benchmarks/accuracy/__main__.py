@@ -17,9 +17,10 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.accuracy import pictures, summary
-from benchmarks.accuracy.runs import ORACLE, POLICIES, Case, Setting, run_all
+from benchmarks.accuracy.runs import ORACLE, POLICIES, Case, Setting
 from benchmarks.accuracy.summary import Run
 from benchmarks.measuring import machine, output_file, write_json
+from optuna_deadline.simulation.comparison import collect_seldom, run_all
 from optuna_deadline.simulation.sources import choose
 
 _ALL = [Setting(*given) for given in product((4, 8, 16), (4, 8, 16, 32), (0.5, 0.05))]
@@ -51,6 +52,7 @@ def measure(
         for family, table, seed, setting in studies
         for policy in policies
     ]
+    collect_seldom()
     screen = Console(stderr=True)
     regrets = track(
         run_all([case for _, case in cases], jobs),

@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.accuracy.runs import ORACLE
 from benchmarks.accuracy.summary import Run
 from benchmarks.headlines.pictures import picture
+from optuna_deadline.simulation.comparison import Estimate
 
 #: Of Okabe and Ito, for eyes that see few colours; the rest is grey, by its dashes and marks.
 _DASHES = ("--o", "--s", "--^", ":v", ":x", ":+")
@@ -28,8 +29,8 @@ def against_deadline(runs: Sequence[Run], path: Path) -> None:
                     if (run.family, run.case.policy) == (family, policy):
                         by_deadline[run.case.setting.trainings].append(run.regret)
                 x = sorted(by_deadline)
-                y = [statistics.fmean(by_deadline[one]) for one in x]
-                error = [_error(by_deadline[one]) for one in x]
+                found = [Estimate.of(by_deadline[one]) for one in x]
+                y = [one.mean for one in found]
                 if policy == ORACLE:
                     axes.plot(x, y, color="black", linewidth=1, label=policy)
                 elif number >= len(_COLOURS):
@@ -37,8 +38,8 @@ def against_deadline(runs: Sequence[Run], path: Path) -> None:
                 else:
                     colour = _COLOURS[number]
                     axes.plot(x, y, color=colour, label=policy, linewidth=2)
-                    low = [a - b for a, b in zip(y, error, strict=True)]
-                    high = [a + b for a, b in zip(y, error, strict=True)]
+                    low = [one.mean - (one.error or 0.0) for one in found]
+                    high = [one.mean + (one.error or 0.0) for one in found]
                     axes.fill_between(x, low, high, color=colour, alpha=0.1)
             axes.set_xscale("log", base=2)
             axes.set_xticks(x, [str(one) for one in x])
@@ -62,7 +63,3 @@ def win_matrix(wins: Mapping[str, Mapping[str, float]], path: Path) -> None:
         axes.set_xticks(range(len(order)), order, rotation=45, ha="right")
         axes.set_yticks(range(len(order)), order)
         axes.set_title("how often the row is better than the column, %")
-
-
-def _error(values: Sequence[float]) -> float:
-    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0

@@ -8,14 +8,11 @@ to the best one.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optuna_deadline.policies import Policy, make_policy
 from optuna_deadline.simulation import Cluster, simulate
-from optuna_deadline.simulation.comparison import collect_seldom
 from optuna_deadline.simulation.oracle import foresee
 from optuna_deadline.simulation.sources import draw
 from optuna_deadline.simulation.workload import Workload
@@ -88,16 +85,6 @@ def regret(workload: Workload, value: float | None) -> float:
     peaks = [workload.peak(number) for number in range(len(workload.curves))]
     median = statistics.median(peaks)
     return min(1.0, (workload.best - value) / max(workload.best - median, 1e-12))
-
-
-def run_all(cases: Sequence[Case], jobs: int) -> Iterator[float]:
-    """The regrets in the order of the cases, each as soon as it is there."""
-    if jobs == 1:
-        collect_seldom()
-        yield from map(Case.run, cases)
-        return
-    with ProcessPoolExecutor(jobs, initializer=collect_seldom) as executor:
-        yield from executor.map(Case.run, cases)
 
 
 def _scaled(workload: Workload) -> Workload:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from benchmarks.accuracy.runs import Case
+from optuna_deadline.simulation.comparison import Estimate
 
 Key = TypeVar("Key", str, int, float, tuple[Any, ...])
 
@@ -48,8 +49,7 @@ def differences(runs: Sequence[Run], reference: str) -> dict[str, dict[str, floa
     for policy, mine in _by(runs, lambda run: run.case.policy).items():
         by_table = _by(mine, lambda run: run.case.table).values()
         means = [statistics.fmean(r.regret - theirs[_study(r)] for r in some) for some in by_table]
-        error = statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else None
-        found[policy] = {"mean": statistics.fmean(means), "error": error}
+        found[policy] = asdict(Estimate.of(means))
     return found
 
 

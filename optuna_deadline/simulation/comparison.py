@@ -8,14 +8,24 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from optuna_deadline import choice
 from optuna_deadline.simulation.cluster import Cluster
 from optuna_deadline.simulation.outcome import Outcome
 from optuna_deadline.simulation.simulation import simulate
 from optuna_deadline.simulation.sources import draw
+
+Found = TypeVar("Found", covariant=True)
+
+
+class Runnable(Protocol[Found]):
+    """A case that another process can run."""
+
+    def run(self) -> Found:
+        """Run it."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +60,14 @@ class Case:
         return simulate(policy, workload, self.cluster, deadline=seconds, seed=self.seed)
 
 
-def run_all(cases: Sequence[Case], jobs: int = 1) -> Iterator[Outcome]:
-    """The outcomes in the order of the cases, each as soon as it is there."""
+def run_all(cases: Sequence[Runnable[Found]], jobs: int = 1) -> Iterator[Found]:
+    """What comes of the cases, in their order, each as soon as it is there."""
+    run = methodcaller("run")
     if jobs == 1:
-        yield from map(Case.run, cases)
+        yield from map(run, cases)
         return
     with ProcessPoolExecutor(jobs, initializer=collect_seldom) as executor:
-        yield from executor.map(Case.run, cases)
+        yield from executor.map(run, cases)
 
 
 def collect_seldom() -> None:
