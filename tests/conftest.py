@@ -6,8 +6,9 @@ import logging
 import os
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import optuna
@@ -29,6 +30,7 @@ if _profile == "tests":
     # Hypothesis tries constants of all modules that happen to be imported: another order of tests
     # would draw other examples.
     providers._get_local_constants = lambda: providers._local_constants
+_SERVER: pytest.StashKey[EmbeddedPostgres] = pytest.StashKey()
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 logging.getLogger("alembic").setLevel(logging.ERROR)
 
@@ -37,6 +39,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """The host's experimental features are its own business."""
     config.addinivalue_line("filterwarnings", "ignore::optuna.exceptions.ExperimentalWarning")
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A failure beside a database tells what the server had to say."""
+    report = yield
+    server = item.config.stash.get(_SERVER, None)
+    if report.failed and server is not None:
+        report.sections.append(("the end of PostgreSQL's log", server.log()))
+    return report
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -53,12 +65,13 @@ def _turn(path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """One server for the run: our own, or the one that OPTUNA_DEADLINE_TEST_URL names."""
     if given := os.environ.get("OPTUNA_DEADLINE_TEST_URL"):
         yield PostgresServer(given)
         return
     with EmbeddedPostgres() as server:
+        request.config.stash[_SERVER] = server
         yield server
 
 

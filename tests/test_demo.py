@@ -37,10 +37,11 @@ def test_demo(database: str, workers: int, tmp_path: Path, request: pytest.Fixtu
     assert done.returncode == 0, done.stderr
     outcome = json.loads((tmp_path / "out.json").read_text())
     assert set(outcome) == KEYS
-    assert outcome["overshoot_s"] <= 1 and outcome["running_left"] == 0
-    assert outcome["checkpoint_ok"] and outcome["complete"] >= 1
-    assert outcome["complete"] + outcome["pruned"] == outcome["trials"]
-    assert outcome["pauses"] >= 1 and outcome["resumes"] + outcome["resizes"] >= 1
+    told = (outcome, done.stdout[-2000:])
+    assert outcome["overshoot_s"] <= 1 and outcome["running_left"] == 0, told
+    assert outcome["checkpoint_ok"] and outcome["complete"] >= 1, told
+    assert outcome["complete"] + outcome["pruned"] == outcome["trials"], told
+    assert outcome["pauses"] >= 1 and outcome["resumes"] + outcome["resizes"] >= 1, told
     assert "Traceback" not in done.stdout + done.stderr
     for words in ("best value", "torch.load(", "optuna-dashboard", "before the deadline"):
         assert words in done.stdout

@@ -137,14 +137,14 @@ class EmbeddedPostgres(PostgresServer):
             while self._server.poll() is None and not self._ready():
                 if time.monotonic() > until:
                     self.kill()
-                    raise TimeoutError(f"PostgreSQL did not start:\n{self._log()}")
+                    raise TimeoutError(f"PostgreSQL did not start:\n{self.log()}")
                 time.sleep(0.01)
             if self._server.returncode is not None:
                 self._server = None
                 # After a kill the kernel takes a while to let go of shared memory and port.
                 transient = ("pre-existing shared memory block", "could not create any TCP/IP")
-                if time.monotonic() > until or not any(t in self._log() for t in transient):
-                    raise RuntimeError(f"PostgreSQL ended at its start:\n{self._log()}")
+                if time.monotonic() > until or not any(t in self.log() for t in transient):
+                    raise RuntimeError(f"PostgreSQL ended at its start:\n{self.log()}")
                 time.sleep(0.1)
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
@@ -181,6 +181,10 @@ class EmbeddedPostgres(PostgresServer):
         signal_all(self._paused, signal.SIGCONT)
         self._paused = []
 
+    def log(self) -> str:
+        """The end of what the server has written."""
+        return (self.folder / "log").read_text(errors="replace")[-2000:]
+
     def _run(self, program: str, *arguments: str, **kwargs: Any) -> subprocess.Popen[bytes]:
         assert self._binaries is not None
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
@@ -199,7 +203,7 @@ class EmbeddedPostgres(PostgresServer):
     def _initdb(self) -> None:
         arguments = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         if self._run("initdb", *arguments).wait(60):
-            raise RuntimeError(f"initdb failed:\n{self._log()}")
+            raise RuntimeError(f"initdb failed:\n{self.log()}")
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         settings = [part for setting in self._settings for part in ("-c", setting)]
@@ -213,9 +217,6 @@ class EmbeddedPostgres(PostgresServer):
         # A killed server leaves its own file behind: the number tells whose it is.
         ours = self._server is not None and lines[:1] == [str(self._server.pid)]
         return ours and len(lines) > 7 and lines[7].strip() == "ready"
-
-    def _log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")[-2000:]
 
 
 def find_binaries() -> Path:
