@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.clock import TOLERANCE
+from optuna_deadline.allocation.membership import offered
 from optuna_deadline.allocation.notices import notify
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.schema import (
@@ -33,7 +34,8 @@ def acquire(
 
     Returns:
         The grant, or None where the plan has changed, somebody holds a slot or the trial, a slot
-        is lent to another study, or the study's deadline or the end of its money has passed.
+        is lent to another study, the study's deadline or the end of its money has passed, or a
+        person has the trial held or the worker drained.
     """
     wanted = tx.execute(
         sa.select(trial)
@@ -44,7 +46,7 @@ def acquire(
         return None
     if (wanted.desired_mode, wanted.desired_worker) != ("run", me):
         return None
-    if not slot_ids or wanted.desired_slots != len(slot_ids):
+    if not slot_ids or wanted.desired_slots != len(slot_ids) or wanted.held is not None:
         return None
     closing = sa.select(study.c.deadline, study.c.funds_end, study.c.settled)
     row = tx.execute(closing.where(study.c.study_id == tx.study_id)).one()
@@ -55,7 +57,7 @@ def acquire(
         sa.select(slot)
         .where(
             slot.c.id.in_(sorted(slot_ids)),
-            slot.c.id.in_(sa.select(offer.c.slot_id).where(offer.c.worker == me)),
+            slot.c.id.in_(offered(me)),
             slot.c.lent_to == tx.study_id,
             slot.c.holder.is_(None),
         )

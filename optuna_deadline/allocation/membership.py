@@ -34,6 +34,7 @@ _WORKER = (
     worker.c.pid,
     worker.c.state,
     worker.c.lease,
+    worker.c.drained,
 )
 
 
@@ -79,7 +80,7 @@ def register(
     pool; two of one study may not. A GPU is named by the caller; a CPU share takes the lowest
     number that is not refused. A slot that no other live worker offers is lent to the newcomer's
     study; the pool's leader lends it on. Again by the same worker, after a lost answer or a long
-    silence, it keeps what no rival took.
+    silence, it keeps what no rival took; and it is drained still if it was.
 
     Raises:
         DeadlineError: A device is offered by a rival, or the SQLite file is used from a second
@@ -105,7 +106,9 @@ def register(
         cpus,
         Worker(me, tx.pool, tx.study_id, host, pid, "live", tx.now + ttl),
     )
-    tx.execute(sa.delete(worker).where(worker.c.id == me))
+    drained = tx.execute(
+        sa.delete(worker).where(worker.c.id == me).returning(worker.c.drained)
+    ).scalar()
     tx.execute(
         sa.insert(worker).values(
             id=me,
@@ -116,6 +119,7 @@ def register(
             state="live",
             registered=tx.now,
             lease=tx.now + ttl,
+            drained=drained,
         )
     )
     join_pool(tx, weight)
@@ -137,7 +141,8 @@ def register(
             lent.append(known[name])
         _offer(tx, me, known[name])
     tx.event("register", worker=me, host=host, devices=names, lent=lent)
-    return [row for row in slots(tx) if me in row.offered_by]
+    mine = {known[name] for name in names}
+    return [row for row in slots(tx) if row.id in mine]
 
 
 def choose(
@@ -244,30 +249,39 @@ def _live(tx: Transaction, *where: sa.ColumnElement[bool]) -> list[Worker]:
 
 
 def slots(tx: Transaction) -> list[Slot]:
-    """The pool's slots, and which live workers offer them."""
+    """The pool's slots, and which live workers offer them; a drained one offers none."""
     offers = (
         sa.select(offer.c.slot_id, offer.c.worker)
         .join(worker, worker.c.id == offer.c.worker)
         .where(worker.c.pool == tx.pool)
         .order_by(worker.c.registered, worker.c.id)
     )
-    live = {row.id for row in live_workers(tx)}
-    offered: dict[int, list[str]] = {}
+    live = {row.id for row in live_workers(tx) if row.drained is None}
+    names: dict[int, list[str]] = {}
     for row in tx.rows(offers):
         if row.worker in live:
-            offered.setdefault(row.slot_id, []).append(row.worker)
+            names.setdefault(row.slot_id, []).append(row.worker)
     found = tx.rows(sa.select(*_SLOT).where(slot.c.pool == tx.pool).order_by(slot.c.id))
-    return [replace(Slot(*row), offered_by=tuple(offered.get(row.id, ()))) for row in found]
+    return [replace(Slot(*row), offered_by=tuple(names.get(row.id, ()))) for row in found]
 
 
 def free_slots(tx: Transaction, me: str) -> list[int]:
     """Slots that the worker may acquire now."""
     query = (
         sa.select(slot.c.id)
-        .join(offer, offer.c.slot_id == slot.c.id)
-        .where(offer.c.worker == me, slot.c.lent_to == tx.study_id, slot.c.holder.is_(None))
+        .where(slot.c.id.in_(offered(me)))
+        .where(slot.c.lent_to == tx.study_id, slot.c.holder.is_(None))
     )
     return [row.id for row in tx.rows(query.order_by(slot.c.id))]
+
+
+def offered(me: str) -> sa.Select[tuple[int]]:
+    """The ids of the slots that a worker offers: none where it is drained."""
+    return (
+        sa.select(offer.c.slot_id)
+        .join(worker, worker.c.id == offer.c.worker)
+        .where(worker.c.id == me, worker.c.drained.is_(None))
+    )
 
 
 def leave(tx: Transaction, me: str) -> None:

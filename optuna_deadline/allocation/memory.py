@@ -73,7 +73,11 @@ class MemoryTable(MemoryLeases):
             now, state = self.now(), self.state
             law = state.pools.setdefault(self.pool, MemoryPool(self.ttl, self.grace))
             self.ttl, self.grace = law.ttl, law.grace
-            worker = Worker(me, self.pool, self.study_id, host, pid, "live", now + self.ttl)
+            before = state.workers.get(me)
+            worker = Worker(
+                me, self.pool, self.study_id, host, pid, "live", now + self.ttl,
+                None if before is None else before.drained,
+            )  # fmt: skip
             live = {row.id: row for row in self._live(now)}
             known = {row.device: row.id for row in state.slots.values() if row.host == host}
             offers = {name: state.offers[slot_id] for name, slot_id in known.items()}
@@ -86,13 +90,14 @@ class MemoryTable(MemoryLeases):
                 (self.pool, self.study_id), MemoryTenant(1.0, now, now)
             )
             place.weight = place.weight if weight is None else weight
-            lent = []
+            lent, mine_now = [], []
             for name in names:
                 others = [row for row in offered.get(name, ()) if row.id != me]
                 slot_id = self._offer(worker, name, known.get(name), taken_over=not others)
+                mine_now.append(slot_id)
                 lent += [] if others else [slot_id]
             self._event("register", worker=me, host=host, devices=names, lent=lent)
-            return [row for row in self.slots() if me in row.offered_by]
+            return [row for row in self.slots() if row.id in mine_now]
 
     def _offer(self, me: Worker, name: str, slot_id: int | None, *, taken_over: bool) -> int:
         """Offer a slot; what a dead rival offered is no longer its own, should it wake."""

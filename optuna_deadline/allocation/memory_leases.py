@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from optuna_deadline.allocation.memory_plans import MemoryPlans
+from optuna_deadline.allocation.memory_requests import MemoryRequests
 from optuna_deadline.allocation.memory_state import changed
 from optuna_deadline.allocation.records import Grant, Renewal, SegmentRow, Slot
 
 
-class MemoryLeases(MemoryPlans):
+class MemoryLeases(MemoryRequests):
     """The ways in which a slot changes or keeps its holder."""
 
     def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
@@ -22,6 +22,8 @@ class MemoryLeases(MemoryPlans):
             if line.owner is not None or line.state not in ("ready", "paused"):
                 return None
             if (line.mode, line.worker) != ("run", me) or line.slots != len(slot_ids):
+                return None
+            if line.held is not None:
                 return None
             if (
                 not slot_ids

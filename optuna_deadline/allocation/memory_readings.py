@@ -84,7 +84,7 @@ class MemoryReadings:
     def slots(self) -> list[Slot]:
         """All slots of the pool."""
         with self._lock:
-            live = {row.id for row in self._live(self.now())}
+            live = {row.id for row in self._live(self.now()) if row.drained is None}
             found = []
             for row in [row for row in self.state.slots.values() if row.pool == self.pool]:
                 offers = tuple([w for w in self.state.offers[row.id] if w in live])
@@ -101,7 +101,11 @@ class MemoryReadings:
 
     def _may_take(self, me: str, row: Slot) -> bool:
         mine = me in self.state.offers[row.id] and row.lent_to == self.study_id
-        return mine and row.holder is None
+        return mine and row.holder is None and not self._drained(me)
+
+    def _drained(self, me: str) -> bool:
+        worker = self.state.workers.get(me)
+        return worker is not None and worker.drained is not None
 
     def tenants(self) -> list[Tenant]:
         """The pool's studies that are not settled."""
@@ -132,6 +136,7 @@ class MemoryReadings:
                 desired=study.orders(me),
                 pool_slots=study.pool_slots,
                 funds_end=None if math.isinf(study.funds_end) else study.funds_end,
+                drained=self._drained(me),
             )
 
     def trials(self) -> list[Desired]:

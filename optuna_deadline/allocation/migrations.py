@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -93,13 +94,17 @@ def _index_what_grows(connection: sa.Connection) -> None:
 
 def _let_slots_cost_money(connection: sa.Connection) -> None:
     """A study may have a budget, and pays for as many slots as it wants."""
-    there = {column["name"] for column in sa.inspect(connection).get_columns(schema.study.name)}
-    for column in schema.SINCE_4:
-        if column.name not in there:
+    _add_columns(connection, schema.SINCE_4)
+
+
+def _add_columns(connection: sa.Connection, columns: Sequence[sa.Column[Any]]) -> None:
+    """Columns that may be NULL; fresh tables have them from the start."""
+    inspector = sa.inspect(connection)
+    for column in columns:
+        table = column.table.name
+        if column.name not in [known["name"] for known in inspector.get_columns(table)]:
             kind = column.type.compile(connection.dialect)
-            connection.exec_driver_sql(
-                f"ALTER TABLE {schema.study.name} ADD COLUMN {column.name} {kind}"
-            )
+            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}")
 
 
 def _let_studies_share_slots(connection: sa.Connection) -> None:
@@ -159,6 +164,11 @@ def _count_rungs(connection: sa.Connection) -> None:
         _let_sqlite_follow(connection)
 
 
+def _let_people_ask(connection: sa.Connection) -> None:
+    """A person may hold a trial, pin its gang's size, and drain a worker."""
+    _add_columns(connection, schema.SINCE_7)
+
+
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _create_tables,
     _follow_deleted_studies,
@@ -166,4 +176,5 @@ MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _let_slots_cost_money,
     _let_studies_share_slots,
     _count_rungs,
+    _let_people_ask,
 ]

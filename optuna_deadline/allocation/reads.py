@@ -28,6 +28,7 @@ from optuna_deadline.allocation.schema import (
     study,
     tenant,
     trial,
+    worker,
 )
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.checkpoints import Checkpoint
@@ -48,6 +49,8 @@ _DESIRED = (
     trial.c.value,
     trial.c.told,
     trial.c.failures,
+    trial.c.held,
+    trial.c.pinned,
 )
 _SEGMENT = (
     segment.c.number,
@@ -72,6 +75,7 @@ def _orders() -> sa.Select[Any]:
         sa.or_(trial.c.owner == me, trial.c.desired_worker == me),
     )
     in_pool = pool.c.name == sa.bindparam("pool")
+    drained = sa.select(worker.c.drained).where(worker.c.id == me).scalar_subquery()
     return (
         sa.select(
             database_now(),
@@ -80,6 +84,7 @@ def _orders() -> sa.Select[Any]:
             study.c.pool_slots,
             study.c.funds_end,
             pool.c.epoch,
+            drained,
             *_DESIRED,
         )
         .select_from(study.outerjoin(pool, in_pool).outerjoin(trial, mine))
@@ -109,15 +114,16 @@ def orders(
     rows = connection.execute(_ORDERS, given).all()
     if not rows:
         raise StudyGone("The study was deleted while the worker ran; nothing is left to train.")
-    read, deadline, settled, slots, funds_end, epoch = rows[0][:6]
+    read, deadline, settled, slots, funds_end, epoch, drained = rows[0][:7]
     return Orders(
         now=read if now is None else now,
         deadline=deadline,
         settled=settled is not None,
         epoch=int(epoch or 0),
-        desired=tuple(Desired(*row[6:]) for row in rows if row.number is not None),
+        desired=tuple(Desired(*row[7:]) for row in rows if row.number is not None),
         pool_slots=slots,
         funds_end=funds_end,
+        drained=drained is not None,
     )
 
 

@@ -20,6 +20,7 @@ class Worker:
     pid: int
     state: str
     lease: float
+    drained: float | None = None  #: since when it is to give up its slots and leave
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Slot:
     study_id: int | None  #: the study that it is held for
     number: int | None
     lease: float | None
-    offered_by: tuple[str, ...] = ()  #: live workers, of different studies
+    offered_by: tuple[str, ...] = ()  #: live workers of different studies, but drained ones
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Desired:
     value: float | None
     told: bool
     failures: int
+    held: float | None = None  #: since when a person wants it to have no slots
+    pinned: int | None = None  #: the size that a person wants its gang to have
 
     @property
     def alive(self) -> bool:
@@ -126,6 +129,7 @@ class Orders:
     desired: tuple[Desired, ...]
     pool_slots: int | None = None  #: slots that the study pays for; None before the first plan
     funds_end: float | None = None  #: when its budget is used up; None where slots cost nothing
+    drained: bool = False  #: whether the worker is to give up its slots and leave
 
     @property
     def end(self) -> float:

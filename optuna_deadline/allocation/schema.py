@@ -3,8 +3,9 @@
 One row per physical slot makes "at most one holder" a primary-key fact: nothing is counted.
 Desired (``trial.desired_*``, written by the study's planner, and ``slot.lent_to``, written by the
 pool's leader), granted (``slot.holder``, changed only by fenced transitions) and believed (a
-worker's own trust) are kept apart. Times are seconds since the epoch by the database's clock; a
-NaN is stored as NULL, since SQLite knows no NaN.
+worker's own trust) are kept apart. What people ask for (``trial.held``, ``trial.pinned``,
+``worker.drained``) stands beside what they ask it of. Times are seconds since the epoch by the
+database's clock; a NaN is stored as NULL, since SQLite knows no NaN.
 
 No row refers to Optuna's own tables from inside our transactions but ``study``: a foreign key
 taken while training runs would make Optuna's ``ask()`` wait for us.
@@ -122,6 +123,8 @@ worker = _table(
     sa.Column("state", sa.String(16), nullable=False),  # live, left, lost
     sa.Column("registered", sa.Double, nullable=False),
     sa.Column("lease", sa.Double, nullable=False),
+    # Since version 7: since when a person wants it to give up its slots and leave.
+    sa.Column("drained", sa.Double),
 )
 
 slot = _table(
@@ -165,6 +168,9 @@ trial = _table(
     sa.Column("value", sa.Double),  # what is to be told to Optuna
     sa.Column("told", sa.Boolean, nullable=False),
     sa.Column("failures", sa.Integer, nullable=False),
+    # Since version 7, both at a person's request.
+    sa.Column("held", sa.Double),  # since when it is to have no slots
+    sa.Column("pinned", sa.Integer),  # the size that its gang is to have
 )
 
 segment = _table(
@@ -238,6 +244,9 @@ sa.Index(f"ix_{PREFIX}event_pool", event.c.pool, event.c.id)
 
 #: Columns that version 4 of the schema brought.
 SINCE_4 = (study.c.money, study.c.pool_slots, study.c.funds_end)
+
+#: Columns that version 7 of the schema brought.
+SINCE_7 = (worker.c.drained, trial.c.held, trial.c.pinned)
 
 #: Since version 5 without the slot's provider.
 SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)

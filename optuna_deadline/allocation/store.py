@@ -70,7 +70,8 @@ class AllocationStore(Protocol):
         A slot belongs to its host. Live workers of several studies of the pool may offer it, but
         one of each study only; CPU shares are numbered accordingly. A slot that no other live
         worker offers is lent to this study, its holder unchanged. Called again by the same worker,
-        after a lost answer or a long silence, it keeps the slots that no rival took meanwhile.
+        after a lost answer or a long silence, it keeps the slots that no rival took meanwhile, and
+        is drained still if it was.
 
         Args:
             me: The worker.
@@ -92,10 +93,13 @@ class AllocationStore(Protocol):
         """The pool's workers whose lease has not run out."""
 
     def slots(self) -> list[Slot]:
-        """The pool's slots, whoever offers and holds them."""
+        """The pool's slots, whoever holds them; a drained worker offers none."""
 
     def free_slots(self, me: str) -> list[int]:
-        """Slots that this worker offers, that are lent to its study, and that nobody holds."""
+        """Slots that this worker offers, that are lent to its study, and that nobody holds.
+
+        None where it is drained.
+        """
 
     def lead(self, me: str) -> int | None:
         """Become or stay the pool's leader for ttl seconds; returns the term.
@@ -146,8 +150,8 @@ class AllocationStore(Protocol):
 
         Returns:
             The grant, or None where the plan wants something else, somebody holds a slot or the
-            trial, a slot is not offered by this worker or lent to another study, or the study is
-            settled or past its deadline.
+            trial, a slot is not offered by this worker or lent to another study, the study is
+            settled or past its deadline, the trial is held, or the worker is drained.
         """
 
     def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
@@ -292,6 +296,34 @@ class AllocationStore(Protocol):
 
         Raises:
             LeaseLost: Another term has begun.
+        """
+
+    def hold(self, number: int, held: bool) -> bool:
+        """Keep a living trial from slots, at a person's request, or let it go on.
+
+        From now on it is granted nothing; what it holds it gives back as the plan has it. Asked
+        again, it stays held since the first time.
+
+        Returns:
+            False where the trial has ended or is not on the table.
+        """
+
+    def pin(self, number: int, slots: int | None) -> bool:
+        """Say what size a living trial's gang is to have, at a person's request; None: any.
+
+        Returns:
+            False where the trial has ended or is not on the table.
+        """
+
+    def drain(self, host: str, drained: bool) -> int:
+        """Let the live workers on a host give up their slots and leave, or undo it.
+
+        Workers of every study of the pool. What they bring is offered by nobody from now on, and
+        they are granted nothing; what they hold they give back as the plan has it. It is said of
+        the workers that are there: one that comes later is not drained.
+
+        Returns:
+            How many live workers of the pool the host has, drained before or not.
         """
 
     def orders(self, me: str) -> Orders:

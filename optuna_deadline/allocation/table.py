@@ -7,7 +7,16 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation import leases, lending, membership, plans, reads, renewals, writes
+from optuna_deadline.allocation import (
+    leases,
+    lending,
+    membership,
+    plans,
+    reads,
+    renewals,
+    requests,
+    writes,
+)
 from optuna_deadline.allocation.records import (
     Assignment,
     Claim,
@@ -258,6 +267,23 @@ class AllocationTable:
         """Close the study."""
         with self._tx("settle") as tx:
             plans.settle(tx, me, term)
+
+    # What people ask for.
+
+    def hold(self, number: int, held: bool) -> bool:
+        """Keep a trial from slots, or let it go on; see :mod:`requests`."""
+        with self._tx() as tx:
+            return requests.hold(tx, number, held)
+
+    def pin(self, number: int, slots: int | None) -> bool:
+        """Pin the size of a trial's gang, or leave it to the policy."""
+        with self._tx() as tx:
+            return requests.pin(tx, number, slots)
+
+    def drain(self, host: str, drained: bool) -> int:
+        """Drain the pool's live workers on a host, or undo it."""
+        with self._tx() as tx:
+            return requests.drain(tx, host, drained)
 
     # Readings.
 

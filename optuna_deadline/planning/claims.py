@@ -19,9 +19,14 @@ _NUMBER = attrgetter("number")
 
 
 def wish(policy: Policy, reading: Reading) -> Plan:
-    """What the policy would do with all the slots that the study's workers reach."""
-    reach = reading.reach.values()
-    everything = replace(reading.snapshot, capacity=sum(reach), largest_gang=max(reach, default=0))
+    """What the policy would do with all the slots that the study's workers reach.
+
+    Where they are all drained, what it would do with one: policies are not asked about none.
+    """
+    reach = [*reading.reach.values(), 0]
+    everything = replace(
+        reading.snapshot, capacity=max(1, sum(reach)), largest_gang=max(1, *reach)
+    )
     return policy.plan(everything)
 
 

@@ -15,8 +15,9 @@ def place(
 ) -> list[Assignment]:
     """Give every order its worker.
 
-    A trial stays where it is when it fits there; others go where most room is. Where no worker has
-    room for the whole gang it gets as many slots as fit, and pauses where none do.
+    A trial stays where it is when it fits there; others go where they fit tightest. Where no
+    worker has room for the whole gang it gets as many slots as fit, and pauses where none do.
+    Gangs whose size a person has pinned are placed before all others, and whole or not at all.
 
     Args:
         orders: The plan, the most deserving first.
@@ -25,7 +26,8 @@ def place(
     """
     free = dict(capacities)
     lines: dict[int, Assignment] = {}
-    movers: list[tuple[int, Run]] = []
+    pinned: list[tuple[int, Run]] = []
+    others: list[tuple[int, Run]] = []
     for number, order in orders.items():
         if isinstance(order, Pause):
             lines[number] = Assignment(number, "pause", None, 0, order.reason)
@@ -33,23 +35,35 @@ def place(
             lines[number] = Assignment(number, "stop", None, 0, order.reason)
         else:
             line = current.get(number)
+            whole = line is not None and line.pinned is not None
+            (pinned if whole else others).append((number, order))
+    for runs in (pinned, others):
+        movers = []
+        for number, order in runs:
+            line = current.get(number)
             home = line.worker if line is not None and line.mode == "run" else None
             if home is not None and free.get(home, 0) >= order.slots:
                 free[home] -= order.slots
                 lines[number] = Assignment(number, "run", home, order.slots, order.reason)
             else:
                 movers.append((number, order))
-    for number, order in movers:
-        room = max(free.values(), default=0)
-        if room == 0:
-            lines[number] = Assignment(number, "pause", None, 0, "waits: no worker has room")
-            continue
-        size = min(order.slots, room)
-        # The tightest fit leaves the larger gaps for gangs.
-        worker = min((w for w in free if free[w] >= size), key=lambda w: (free[w], w))
-        free[worker] -= size
-        lines[number] = Assignment(number, "run", worker, size, order.reason)
+        for number, order in movers:
+            lines[number] = _move(number, order, free, whole=runs is pinned)
     return [lines[number] for number in orders]
+
+
+def _move(number: int, order: Run, free: dict[str, int], *, whole: bool) -> Assignment:
+    room = max(free.values(), default=0)
+    if room == 0 or (whole and room < order.slots):
+        words = (
+            f"waits: no worker has {order.slots} free" if whole else "waits: no worker has room"
+        )
+        return Assignment(number, "pause", None, 0, words)
+    size = min(order.slots, room)
+    # The tightest fit leaves the larger gaps for gangs.
+    worker = min((w for w in free if free[w] >= size), key=lambda w: (free[w], w))
+    free[worker] -= size
+    return Assignment(number, "run", worker, size, order.reason)
 
 
 def changed(lines: list[Assignment], current: Mapping[int, Desired]) -> list[Assignment]:

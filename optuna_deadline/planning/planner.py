@@ -19,6 +19,7 @@ from optuna_deadline.planning.placement import changed, place
 from optuna_deadline.planning.reader import Reading, SnapshotReader
 from optuna_deadline.planning.trials import Trials
 from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Run
+from optuna_deadline.policies.requests import Obliging
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -32,7 +33,7 @@ class Planner:
     Args:
         trials: Opens and ends the study's trials.
         table: The allocation table.
-        policy: Decides; sees snapshots only.
+        policy: Decides; sees snapshots only, and nothing of what people ask for.
         direction: "minimize" or "maximize".
         started: When the study began, in the database's seconds.
         me: The worker that this planner belongs to.
@@ -57,7 +58,7 @@ class Planner:
         self._funds = None if purse is None else Funds(table, purse)
         self._trials = trials
         self._table = table
-        self._policy = policy
+        self._policy = Obliging(policy)
         self._me = me
         self._clock = clock
         self._champion = Champion(table, direction, whole)
@@ -108,7 +109,7 @@ class Planner:
             if not reading.workers:
                 return told > 0  # its own lease is over: the table takes nobody for alive
             plan, wished = self._plan(reading)
-            if self._nothing_left(wished):
+            if self._nothing_left(reading, wished):
                 return self._close(term, reading, orders)
             self._claim(term, reading, wished)
             changed = False
@@ -233,12 +234,14 @@ class Planner:
             if isinstance(order, Retire) and self._champion.is_(number):
                 orders[number] = Pause("holds the best model so far")
 
-    def _nothing_left(self, plan: Plan) -> bool:
+    def _nothing_left(self, reading: Reading, plan: Plan) -> bool:
         """Whether the study is over before its deadline: seen twice, to be sure.
 
-        Judged by what it would do with all slots: who only waits for one is not over.
+        Judged by what it would do with all slots: who only waits for one is not over, and no more
+        is a study in which somebody holds a trial that he may let go on.
         """
         busy = plan.slots > 0 or plan.gate_open or bool(plan.pool_slots)
+        busy = busy or bool(reading.snapshot.requests)
         self._idle_plans = 0 if busy else self._idle_plans + 1
         return self._idle_plans >= 2
 

@@ -13,7 +13,7 @@ from optuna_deadline.allocation.records import Desired, ReportRow, SegmentRow, S
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.forecasting.overheads import KEPT_COSTS, Overhead, learn_overhead
 from optuna_deadline.forecasting.throughput import Pace, Throughputs
-from optuna_deadline.policies.snapshot import WORST, Report, Snapshot, TrialView
+from optuna_deadline.policies.snapshot import WORST, Report, Request, Snapshot, TrialView
 
 #: PostgreSQL numbers rows before it commits them: a lower id may appear after a higher one.
 _LATE_ROWS = 200
@@ -67,6 +67,7 @@ class SnapshotReader:
         self._live = 0
         self._views: list[TrialView] = []
         self._seen: tuple[TrialView, ...] = ()
+        self._requests: tuple[Request, ...] = ()
 
     def read(self, deadline: float) -> Reading:
         """The state now, with the deadline as it stands."""
@@ -91,6 +92,7 @@ class SnapshotReader:
             trials=seen,
             speedup=self._throughputs.speedup,
             overhead=self._overhead,
+            requests=self._requests,
         )
         return Reading(
             snapshot, lines, workers, capacities, reach, self._done, self._live, reap_from
@@ -122,6 +124,11 @@ class SnapshotReader:
         if not stale and lines == self._last_lines:
             return self._seen
         self._last_lines = lines
+        self._requests = tuple(
+            Request(line.number, line.held is not None, line.pinned)
+            for line in lines
+            if line.alive and (line.held is not None or line.pinned is not None)
+        )
         still_open = {line.number for line in lines}
         if any(self._lines[number].alive for number in self._open - still_open):
             lines = self._table.trials()  # somebody else told their ends, which were not seen

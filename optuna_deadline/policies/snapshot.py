@@ -64,6 +64,14 @@ class TrialView:
         return max((report.score for report in self.reports), default=WORST)
 
 
+class Request(NamedTuple):
+    """What a person asks for one trial; :class:`~optuna_deadline.policies.requests.Obliging`."""
+
+    number: int
+    held: bool = False  #: it is to have no slots
+    pinned: int | None = None  #: it is to have so many
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The study at one instant. Times are the database's seconds."""
@@ -77,6 +85,7 @@ class Snapshot:
     speedup: Speedup = field(default_factory=Speedup)
     overhead: Overhead = field(default_factory=Overhead)
     money: Money | None = None  #: None where slots cost nothing; then the capacity is given
+    requests: tuple[Request, ...] = ()  #: obeyed for every policy, which sees none
 
     @property
     def time_left(self) -> float:

@@ -23,6 +23,7 @@ from optuna_deadline.testing.allocation_suites.membership import MembershipSuite
 from optuna_deadline.testing.allocation_suites.money import MoneySuite
 from optuna_deadline.testing.allocation_suites.plans import PlanSuite
 from optuna_deadline.testing.allocation_suites.reaping import ReapingSuite
+from optuna_deadline.testing.allocation_suites.requests import RequestSuite
 from optuna_deadline.testing.allocation_suites.sharing import SharingSuite
 from optuna_deadline.testing.allocation_suites.writes import WriteSuite
 from optuna_deadline.testing.worlds import AllocationWorld
@@ -37,6 +38,7 @@ class AllocationStoreTestCase(
     SharingSuite,
     MoneySuite,
     WriteSuite,
+    RequestSuite,
 ):
     """What every :class:`~optuna_deadline.allocation.store.AllocationStore` must do."""
 

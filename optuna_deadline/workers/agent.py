@@ -84,6 +84,7 @@ class Agent:
         self._leaving: str | None = None
         self._settled = False
         self._evicted = False  # another worker offers its GPUs now
+        self._drained = False  # at a person's request
         self._next_poll = 0.0
         self._watchdog = Watchdog()
         self._trust = Trust(table, self.id, self._watchdog)
@@ -180,6 +181,7 @@ class Agent:
                 orders = self._table.orders(self.id)
                 self._deadline = now + orders.end - orders.now
                 self._settled = orders.settled
+                self._mind_the_drain(orders.drained)
                 self._follow(orders)
             self._trust.back()
         except DATABASE_AWAY as error:
@@ -228,9 +230,21 @@ class Agent:
                 # Granted, but the answer was lost: no rank of ours runs under this fence.
                 self._table.disown(self.id, line.number, line.fence)
         in_time = self._deadline - time.monotonic() > closing_seconds(self._slowest_stop)
-        if self._leaving is None and in_time and self._board.zygote.ready:
+        if self._leaving is not None or self._drained:
+            return
+        if in_time and self._board.zygote.ready:
             for line in orders.desired:
                 self._start(line)
+
+    def _mind_the_drain(self, drained: bool) -> None:
+        """A drained worker leaves once the plan has taken its trials elsewhere."""
+        if drained and not self._drained:
+            _logger.warning("This host is drained: trials save and go on elsewhere.")
+        elif self._drained and not drained and self._leaving is None:
+            _logger.warning("This host is no longer drained.")
+        self._drained = drained
+        if drained and not self._gangs and self._leaving is None:
+            self.leave("the host is drained")
 
     def _directive(self, gang: Gang, line: Desired) -> Directive:
         if self._leaving is not None:

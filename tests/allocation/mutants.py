@@ -142,6 +142,23 @@ class LendsWithoutTerm(MemoryTable):
         return self.state.pools[self.pool]
 
 
+class GrantsTheHeld(MemoryTable):
+    """A plan from before the request is carried out."""
+
+    def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
+        study = self._study
+        if study is not None and number in study.trials:
+            self._put(study.trials[number], held=None)
+        return super().acquire(me, number, slot_ids)
+
+
+class GrantsTheDrained(MemoryTable):
+    """Only the planner knows of it."""
+
+    def _drained(self, me: str) -> bool:
+        return False
+
+
 class WithoutWatchdog(ModelWorker):
     """Ranks of a frozen agent train on."""
 
@@ -202,6 +219,8 @@ STORES: tuple[type[MemoryTable], ...] = (
 )
 #: What one study alone cannot find out.
 SHARING: tuple[type[MemoryTable], ...] = (LendsToAnybody, LendsWithoutTerm)
+#: What nobody finds out as long as nobody asks for anything.
+ASKING: tuple[type[MemoryTable], ...] = (GrantsTheHeld, GrantsTheDrained)
 WORKERS: tuple[type[ModelWorker], ...] = (
     WithoutWatchdog,
     NegativeMargin,

@@ -133,6 +133,36 @@ def test_rungs_are_counted_from_what_was_there_and_as_they_come(storage_url: str
         }  # fmt: skip
 
 
+def test_nobody_has_asked_for_anything_yet(storage_url: str) -> None:
+    """Version 7 lets people ask, of trials and workers that were there before too."""
+    optuna.create_study(storage=storage_url)
+    _make_version_2(storage_url)
+    p = schema.PREFIX
+    engine = sa.create_engine(storage_url)
+    with engine.begin() as connection:
+        for statement in (
+            f"INSERT INTO {p}study (study_id, name, direction, started, deadline, policy, "
+            "parameters) VALUES (1, 's', 'minimize', 0, 9e9, 'fifo', '{}')",
+            f"INSERT INTO {p}pool VALUES ('pool', 7, 30, 15)",
+            f"INSERT INTO {p}worker VALUES ('w', 'pool', 1, 'host', 1, 'live', 0, 9e9)",
+            f"INSERT INTO {p}trial (study_id, number, trial_id, state, fence, desired_mode, "
+            "desired_slots, reason, desired_since, told, failures) "
+            f"VALUES (1, 0, 1, 'paused', 3, 'pause', 0, 'rest', 0, {_false(engine)}, 0)",
+        ):
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+    table = AllocationTable(connect(storage_url), "pool", 1, now=lambda: 9e9 - 1)
+    [line], [worker] = table.trials(), table.workers()
+    assert (line.held, line.pinned, worker.drained) == (None, None, None)
+    assert table.hold(0, True) and table.pin(0, 2) and table.drain("host", True) == 1
+    [line], [worker] = table.trials(), table.workers()
+    assert (line.held, line.pinned, worker.drained) == (9e9 - 1, 2, 9e9 - 1)
+
+
+def _false(engine: sa.Engine) -> str:
+    return "false" if engine.dialect.name == "postgresql" else "0"
+
+
 def test_a_newer_schema_is_refused_in_words(storage_url: str) -> None:
     optuna.storages.RDBStorage(storage_url)
     engine = connect(storage_url)

@@ -77,7 +77,9 @@ def test_a_worker_that_breaks_the_law_is_found_out(worker: type[ModelWorker]) ->
 
 
 @pytest.mark.parametrize(
-    "store", (*mutants.STORES, *mutants.SHARING), ids=lambda kind: kind.__name__
+    "store",
+    (*mutants.STORES, *mutants.SHARING, *mutants.ASKING),
+    ids=lambda kind: kind.__name__,
 )
 def test_the_suite_finds_it_out_too(store: type[MemoryTable]) -> None:
     assert failures(store)

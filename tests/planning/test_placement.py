@@ -10,11 +10,12 @@ from optuna_deadline.planning.placement import changed, place
 from optuna_deadline.policies import Order, Pause, Retire, Run
 
 
-def row(number: int, worker: str | None, slots: int) -> Desired:
+def row(number: int, worker: str | None, slots: int, pinned: int | None = None) -> Desired:
     mode = "run" if worker else "pause"
     return Desired(
-        number, number, "running", 1, worker, mode, worker, slots, "", 0.0, None, None, False, 0
-    )
+        number, number, "running", 1, worker, mode, worker, slots, "", 0.0, None, None, False, 0,
+        pinned=pinned,
+    )  # fmt: skip
 
 
 ORDERS = st.dictionaries(
@@ -63,3 +64,25 @@ def test_where_no_room_is_a_trial_waits_and_a_gang_takes_what_there_is() -> None
 def test_a_retired_trial_is_stopped() -> None:
     [line] = place({0: Retire("no")}, {"a": 2}, {0: row(0, "a", 1)})
     assert (line.mode, line.worker) == ("stop", None)
+
+
+@given(ORDERS, CAPACITIES, st.sets(st.integers(0, 9)))
+def test_a_pinned_gang_is_whole_and_waits_for_pinned_ones_alone(
+    orders: dict[int, Order], capacities: dict[str, int], pinned: set[int]
+) -> None:
+    pins = {n: order.slots for n, order in orders.items() if isinstance(order, Run)}
+    current = {n: row(n, None, 0, pins[n]) for n in pinned & pins.keys()}
+    lines = {line.number: line for line in place(orders, capacities, current)}
+    free = dict(capacities)
+    for number in current:
+        if (worker := lines[number].worker) is not None:
+            assert lines[number].slots == pins[number]
+            free[worker] -= pins[number]
+    waiting = [pins[number] for number in current if lines[number].worker is None]
+    assert all(size > max(free.values(), default=0) for size in waiting)
+
+
+def test_a_pinned_gang_takes_the_room_of_those_that_are_at_home() -> None:
+    current = {0: row(0, None, 0, pinned=3), 1: row(1, "a", 2), 2: row(2, "b", 2)}
+    lines = place({0: Run(3, ""), 1: Run(2, ""), 2: Run(2, "")}, {"a": 4, "b": 2}, current)
+    assert [(line.worker, line.slots) for line in lines] == [("a", 3), ("a", 1), ("b", 2)]

@@ -1,0 +1,80 @@
+"""What people ask for: a trial held, its gang's size pinned, a host drained.
+
+A request is written beside what it concerns, by whoever has the database, and under nobody's term:
+planners write other columns of the same rows. It takes effect once a planner has read it; but from
+the commit on no held trial and no drained worker is granted a slot.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.membership import live_workers
+from optuna_deadline.allocation.notices import notify
+from optuna_deadline.allocation.records import ALIVE
+from optuna_deadline.allocation.schema import tenant, trial, worker
+from optuna_deadline.allocation.transaction import Transaction
+
+
+def hold(tx: Transaction, number: int, held: bool) -> bool:
+    """Keep a trial from slots, or let it go on; see the store's promise."""
+    since = tx.now if held else None
+    before = trial.c.held.is_(None) if held else trial.c.held.is_not(None)
+    if not _ask(tx, number, before, held=since):
+        return _lives(tx, number)
+    tx.event("hold", number=number, held=held)
+    return True
+
+
+def pin(tx: Transaction, number: int, slots: int | None) -> bool:
+    """Pin the size of a trial's gang, or leave it to the policy; see the store's promise."""
+    if not _ask(tx, number, trial.c.pinned.is_distinct_from(slots), pinned=slots):
+        return _lives(tx, number)
+    tx.event("pin", number=number, slots=slots)
+    return True
+
+
+def drain(tx: Transaction, host: str, drained: bool) -> int:
+    """Drain the pool's live workers on a host, or undo it; see the store's promise."""
+    names = [row.id for row in live_workers(tx) if row.host == host]
+    changed = tx.execute(
+        sa.update(worker)
+        .where(
+            worker.c.id.in_(names),
+            worker.c.drained.is_(None) if drained else worker.c.drained.is_not(None),
+        )
+        .values(drained=tx.now if drained else None)
+        .returning(worker.c.id, worker.c.study_id)
+    ).all()
+    for row in sorted(changed):
+        tx.event("drain", worker=row.id, study_id=row.study_id, host=host, drained=drained)
+    if changed:
+        notify(tx)
+    return len(names)
+
+
+def _ask(
+    tx: Transaction, number: int, before: sa.ColumnElement[bool], **columns: float | None
+) -> bool:
+    """Write a request on a living trial's row, where it says something new."""
+    written = tx.execute(
+        sa.update(trial).where(*_living(tx, number), before).values(**columns)
+    ).rowcount
+    if written:
+        planner = sa.select(tenant.c.planner).where(
+            tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id
+        )
+        notify(tx, tx.execute(planner).scalars())
+    return bool(written)
+
+
+def _lives(tx: Transaction, number: int) -> bool:
+    return tx.execute(sa.select(trial.c.number).where(*_living(tx, number))).first() is not None
+
+
+def _living(tx: Transaction, number: int) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        trial.c.study_id == tx.study_id,
+        trial.c.number == number,
+        trial.c.state.in_(ALIVE),
+    )

@@ -1,0 +1,147 @@
+"""What people ask for is obeyed under every policy, and costs the others no more than it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from optuna_deadline.policies import Pause, Plan, Policy, Run, Snapshot, TrialView, make_policy
+from optuna_deadline.policies.requests import Obliging
+from optuna_deadline.policies.snapshot import Request
+from optuna_deadline.testing.policies import carried_out, snapshots, without_words
+
+NAMES = ("hypersched", "fifo", "asha_promote", "hermes", "round_robin", "seer", "shockwave")
+often = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@st.composite
+def asked_of(draw: st.DrawFn) -> Snapshot:
+    """A study of which people ask for something, of trials that have ended too."""
+    view = draw(snapshots())
+    requests = []
+    for trial in view.trials:
+        held = draw(st.sampled_from([False, False, True]))
+        pinned = draw(st.sampled_from([None, None, 1, 2, 3, 9]))
+        if held or pinned is not None:
+            requests.append(Request(trial.number, held, pinned))
+    return replace(view, requests=tuple(requests))
+
+
+@cache
+def policy_of(name: str) -> Policy:
+    return Obliging(make_policy(name, {"max_resource": 20}))
+
+
+def size_of(plan: Plan, number: int) -> int:
+    order = plan.orders[number]
+    return order.slots if isinstance(order, Run) else 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(view=asked_of())
+@often
+def test_a_plan_obeys_and_can_be_carried_out(name: str, view: Snapshot) -> None:
+    plan = policy_of(name).plan(view)
+    living = {trial.number for trial in view.trials if trial.alive}
+    assert set(plan.orders) == living and all(order.reason for order in plan.orders.values())
+    assert 0 <= plan.slots <= view.capacity
+    assert all(size_of(plan, number) <= view.largest_gang for number in living)
+    for number, held, pinned in view.requests:
+        if number in living and (held or pinned is not None):
+            assert size_of(plan, number) in ((0,) if held else (0, pinned))
+            if held:
+                assert isinstance(plan.orders[number], Pause), "it is not given up either"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(view=asked_of())
+@often
+def test_planning_again_changes_nothing(name: str, view: Snapshot) -> None:
+    after = carried_out(view, policy_of(name).plan(view))
+    again = policy_of(name).plan(after)
+    for trial in after.trials:
+        if trial.alive:
+            assert size_of(again, trial.number) == trial.slots, again.orders[trial.number]
+    assert again.start == 0
+
+
+@given(view=asked_of())
+@often
+def test_who_waits_waits_for_want_of_room(view: Snapshot) -> None:
+    """Where slots cost nothing: a pinned gang waits only where it does not fit beside others."""
+    view = replace(view, money=None)
+    plan = policy_of("fifo").plan(view)
+    living = {trial.number: trial for trial in view.trials if trial.alive}
+    pins = {r.number: r.pinned for r in view.requests if r.pinned and not r.held}
+    pins = {number: size for number, size in pins.items() if number in living}
+    taken = sum(size_of(plan, number) for number in pins)
+    for number, size in pins.items():
+        if size_of(plan, number) == 0:
+            assert size > view.largest_gang or size > view.capacity - taken
+        elif living[number].slots == size:
+            continue  # who trains goes first
+    others = [number for number in living if number not in {r.number for r in view.requests}]
+    if taken == view.capacity:
+        assert plan.start == 0 and all(size_of(plan, number) == 0 for number in others)
+
+
+@pytest.mark.parametrize("name", ["seer", "naive_elastic", "hypersched"])
+@given(view=asked_of().filter(lambda view: view.money is not None))
+@often
+def test_the_budget_is_kept(name: str, view: Snapshot) -> None:
+    plan, money = policy_of(name).plan(view), view.money
+    assert money is not None
+    if plan.pool_slots is None:
+        return
+    assert 0 <= plan.pool_slots <= money.affordable and plan.pool_slots % money.node == 0
+    assert plan.slots <= plan.pool_slots
+    assert money.left > 0 or plan.slots == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(view=snapshots())
+@settings(often, max_examples=20)
+def test_without_requests_it_is_the_policy(name: str, view: Snapshot) -> None:
+    policy = policy_of(name)
+    assert isinstance(policy, Obliging)
+    ended = [trial for trial in view.trials if not trial.alive]
+    asked = replace(view, requests=tuple(Request(t.number, True, 2) for t in ended))
+    assert policy.plan(asked) == policy.policy.plan(view)
+
+
+def trial(number: int, slots: int) -> TrialView:
+    return TrialView(number, "running" if slots else "paused", slots)
+
+
+def plan(*trials: TrialView, asked: tuple[Request, ...], slots: int = 4) -> Plan:
+    view = Snapshot(0.0, 0.0, 100.0, slots, slots, trials, requests=asked)
+    return policy_of("fifo").plan(view)
+
+
+def test_the_others_are_planned_round_a_pinned_gang() -> None:
+    made = plan(trial(0, 1), trial(1, 1), asked=(Request(0, pinned=3),))
+    assert [without_words(item) for item in made.orders.items()] == [(0, "Run", 3), (1, "Run", 1)]
+    assert made.orders[0].reason == "grows 1 -> 3: pinned by request" and made.start == 0
+
+
+def test_a_held_trials_slots_go_to_others() -> None:
+    made = plan(trial(0, 4), asked=(Request(0, held=True),))
+    assert isinstance(made.orders[0], Pause) and made.start == 4
+
+
+def test_of_two_that_do_not_fit_the_one_that_trains_goes_on() -> None:
+    asked = (Request(0, pinned=3), Request(1, pinned=3))
+    made = plan(trial(0, 0), trial(1, 3), asked=asked)
+    assert (size_of(made, 0), size_of(made, 1)) == (0, 3)
+    assert made.orders[0].reason == "waits: pinned to 3, and so many are not free"
+
+
+def test_held_comes_before_pinned() -> None:
+    made = plan(trial(0, 2), asked=(Request(0, held=True, pinned=2),))
+    assert isinstance(made.orders[0], Pause)
