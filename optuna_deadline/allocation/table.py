@@ -86,6 +86,13 @@ class AllocationTable:
             self.ttl, self.grace = membership.ensure_pool(tx, self.ttl, self.grace)
             return membership.register(tx, me, host, pid, devices, cpus, self.ttl, weight)
 
+    def make_pool(self) -> tuple[float, float]:
+        """Make the pool unless it is there; returns its lease's seconds and its grace."""
+        with self._tx() as tx:
+            membership.one_at_a_time(tx)
+            self.ttl, self.grace = membership.ensure_pool(tx, self.ttl, self.grace)
+        return self.ttl, self.grace
+
     def leave(self, me: str) -> None:
         """Leave the pool; what it led and planned is handed on at once."""
         with self._tx() as tx:

@@ -15,6 +15,7 @@ from optuna_deadline.cli import (  # noqa: F401
     pool,
     simulate,
     status,
+    steering,
     stop,
     worker,
 )

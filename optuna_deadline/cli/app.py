@@ -22,7 +22,7 @@ from optuna_deadline.workers.errors import DATABASE_AWAY, explain
 #: The help reads as a table of contents: to begin, to look, to act, to try.
 _CONTENTS = (
     *("create", "worker", "status", "top", "events", "forecast", "load-best", "dashboard"),
-    *("extend", "stop", "pool", "doctor", "demo", "simulate"),
+    *("extend", "stop", "pause", "resume", "give", "drain", "pool", "doctor", "demo", "simulate"),
 )
 
 

@@ -34,12 +34,16 @@ def render(view: View, height: int = 24) -> RenderableType:
         height: The lines there are; trials that do not fit are counted in one line.
     """
     decisions = view.decisions[-_DECISIONS:]
-    room = max(1, height - _FIXED - len(decisions) - bool(view.shares))
+    extra = bool(view.shares) + bool(view.drained)
+    room = max(1, height - _FIXED - len(decisions) - extra)
     rows = by_relevance(view)
     shown, rest = rows[:room], rows[room:]
     parts: list[RenderableType] = [_time(view), _best(view), _pool(view)]
     if view.shares:
         parts.append(Text(_shares(view), no_wrap=True, overflow="ellipsis"))
+    if view.drained:
+        hosts = f"drained  {', '.join(view.drained)}"
+        parts.append(Text(hosts, style="yellow", no_wrap=True, overflow="ellipsis"))
     parts.append(Text())
     parts.append(_trials(view, shown))
     if rest:
@@ -161,7 +165,7 @@ def _trials(view: View, rows: Iterable[TrialRow]) -> Table:
             Text("-" if row.step is None else str(row.step)),
             Text(figure(row.value)),
             Text(figure(row.best), style=mark),
-            Text(row.state, style=colour),
+            Text(row.words, style=colour),
             Text(sparkline(row.curve, low, high), style=colour),
             Text(row.reason, style="bright_black"),
         )

@@ -1,8 +1,9 @@
-"""``optuna-deadline pool show``: whose slots are whose."""
+"""``optuna-deadline pool create`` and ``show``: whose slots are whose."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,21 +14,58 @@ from rich.text import Text
 from optuna_deadline.allocation.engine import autocommit, connect
 from optuna_deadline.allocation.reads import pools
 from optuna_deadline.allocation.records import Slot, Tenant, Worker
+from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.cli.app import Storage, app, command_of
-from optuna_deadline.cli.studies import check_url
+from optuna_deadline.cli.app import Json, Storage, app, command_of, say_json
+from optuna_deadline.cli.studies import check_url, open_storage
 from optuna_deadline.cli.view import clock
+from optuna_deadline.deadlines import parse_deadline
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.words import roughly
 
 _pool = typer.Typer(help="Pools of slots that studies share.", no_args_is_help=True)
 app.add_typer(_pool, name="pool")
 _NOBODY = 0  # a pool is read without being of one of its studies
+_LEAST = 2.0  # seconds: a worker renews six times in a lease
+
+
+@command_of(_pool)
+def create(
+    pool: Annotated[str, typer.Argument(help="Name of the pool.")],
+    storage: Storage,
+    ttl: Annotated[
+        str, typer.Option(help="How long a lease lives that is not renewed.")
+    ] = f"{TTL:.0f}s",
+    grace: Annotated[
+        str, typer.Option(help="How long after that its slots are taken from a dead worker.")
+    ] = f"{GRACE:.0f}s",
+) -> None:
+    """Make a pool before its first worker does; the same way again changes nothing."""
+    asked = _seconds("--ttl", ttl), _seconds("--grace", grace)
+    open_storage(storage)  # Optuna's tables come first: ours refer to them
+    table = AllocationTable(connect(storage), pool, _NOBODY, ttl=asked[0], grace=asked[1])
+    law = table.make_pool()
+    said = f"leases of {roughly(law[0])} and a grace of {roughly(law[1])}"
+    if law != asked:
+        raise DeadlineError(f"There is a pool {pool!r} already, with {said}; take another name.")
+    print(f"pool {pool}: {said}.")
+    print(f"Next: optuna-deadline worker FILE.py:OBJECTIVE --pool {pool} --study STUDY ...")
+
+
+def _seconds(option: str, text: str) -> float:
+    seconds = parse_deadline(text).duration
+    if seconds is None or seconds < _LEAST:
+        raise DeadlineError(
+            f"{option} takes a duration from {_LEAST:.0f}s, as in 30s, but got {text!r}."
+        )
+    return seconds
 
 
 @command_of(_pool)
 def show(
     storage: Storage,
     pool: Annotated[str | None, typer.Option(help="One pool; all by default.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Show studies, weights, shares, slots and workers of the pools in a database."""
     check_url(storage)
@@ -37,10 +75,25 @@ def show(
     if pool is not None and pool not in names:
         known = ", ".join(names) or "none yet"
         raise DeadlineError(f"There is no pool {pool!r} (there are: {known}).")
+    chosen = names if pool is None else [pool]
+    tables = [AllocationTable(engine, name, _NOBODY) for name in chosen]
+    if as_json:
+        say_json([_values(table) for table in tables])
+        return
     console = Console()
-    for name in names if pool is None else [pool]:
-        table = AllocationTable(engine, name, _NOBODY)
-        console.print(render(name, table.now(), table.tenants(), table.slots(), table.workers()))
+    for table in tables:
+        told = table.now(), table.tenants(), table.slots(), table.workers()
+        console.print(render(table.pool, *told))
+
+
+def _values(table: AllocationTable) -> dict[str, object]:
+    return {
+        "name": table.pool,
+        "now": table.now(),
+        "studies": [asdict(row) for row in table.tenants()],
+        "slots": [asdict(row) for row in table.slots()],
+        "workers": [asdict(row) for row in table.workers()],
+    }
 
 
 def render(
@@ -86,10 +139,11 @@ def _studies(now: float, tenants: list[Tenant], slots: list[Slot], workers: list
 def _slots(tenants: list[Tenant], slots: list[Slot], workers: list[Worker]) -> Table:
     names = {row.study_id: row.name for row in tenants}
     pids = {worker.id: str(worker.pid) for worker in workers}
+    drained = {worker.host for worker in workers if worker.drained is not None}
     table = _grid("host", "slot", "lent to", "used by", "trial", "offered by")
     for row in slots:
         table.add_row(
-            row.host,
+            f"{row.host}, drained" if row.host in drained else row.host,
             row.device,
             _name(names, row.lent_to),
             _name(names, row.study_id),

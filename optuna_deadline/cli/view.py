@@ -20,6 +20,15 @@ class TrialRow:
     best: float | None = None
     curve: tuple[float | None, ...] = ()  #: all reports, in the order of their steps
     reason: str = ""  #: why it is in this state, in the planner's words
+    held: bool = False  #: a person wants it to have no slots
+    pinned: int | None = None  #: how many slots a person wants it to have
+
+    @property
+    def words(self) -> str:
+        """Its state, with what a person asks of it."""
+        if self.held:
+            return f"{self.state}, held"
+        return self.state if self.pinned is None else f"{self.state}, pinned {self.pinned}"
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class View:
     pauses: int = 0
     resumes: int = 0
     resizes: int = 0
+    drained: tuple[str, ...] = ()  #: hosts of the pool that are being emptied
 
 
 #: The states that the reader cares about most come first.

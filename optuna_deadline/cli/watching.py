@@ -9,12 +9,13 @@ from datetime import datetime, timezone
 from optuna_deadline.allocation.records import Desired, Event, SegmentRow, Slot
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.cli.view import Decision, TrialRow, View
+from optuna_deadline.history.telling import asked
 from optuna_deadline.terms import Terms
 
 _DECISIONS = 40
 _LATE_SECONDS = 10.0  #: a row may be committed so long after the time that it carries
 #: The rest, checkpoints above all, is far more and is not shown.
-_KINDS = ("plan", "gate", "pool", "failed", "lost", "settle")
+_KINDS = ("plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "drain")
 _SHOWN = {"retired": "pruned"}
 
 
@@ -75,6 +76,9 @@ class Watcher:
             pauses=ended["pause"],
             resumes=max(0, starts - ended["resize"]),
             resizes=ended["resize"],
+            drained=tuple(
+                sorted({row.host for row in self._table.workers() if row.drained is not None})
+            ),
         )
 
     def _shares(self, slots: list[Slot]) -> tuple[tuple[str, int], ...]:
@@ -110,6 +114,8 @@ class Watcher:
             best=best,
             curve=values,
             reason=line.reason,
+            held=line.alive and line.held is not None,
+            pinned=line.pinned if line.alive else None,
         )
 
     def _take(self, event: Event) -> None:
@@ -131,7 +137,7 @@ class Watcher:
             words = f"trial {event.number} lost its worker"
         elif event.kind == "settle":
             words = "the study is settled"
-        else:
+        elif not (words := asked(event, f"trial {event.number}")):
             return
         self._decisions.append(Decision(event.at - self._terms.started, words))
         del self._decisions[:-_DECISIONS]

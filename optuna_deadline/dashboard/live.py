@@ -90,6 +90,7 @@ class _Pool:
             if hold.end is None or hold.end > now - window:
                 past[hold.slot].append(hold)
         live = table.workers()
+        drained = {worker.host for worker in live if worker.drained is not None}
         lines = {tenant.study_id: self._read_study(tenant.study_id) for tenant in tenants}
         trials = [
             self._trial(now, tenant, line, held[tenant.study_id, line.number])
@@ -105,7 +106,10 @@ class _Pool:
             "studies": [
                 self._study(now, tenant, slots, lines[tenant.study_id]) for tenant in tenants
             ],
-            "slots": [self._slot(now, slot, past[slot.id], window) for slot in slots],
+            "slots": [
+                {**self._slot(now, slot, past[slot.id], window), "drained": slot.host in drained}
+                for slot in slots
+            ],
             "handovers": [row for row in trials if row["handover"]]
             + [
                 self._lending(slot)
@@ -207,6 +211,8 @@ class _Pool:
             "mode": line.mode,
             "where": sorted(self._places[slot.id] for slot in held),
             "reason": line.reason,
+            "held": line.held is not None,
+            "pinned": line.pinned,
             "since": now - line.since,
             "handover": len(held) != wanted or moved,
             "step": None if last is None else last[0],

@@ -11,6 +11,7 @@ from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.lives import Life
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import spent
+from optuna_deadline.history.telling import asked
 from optuna_deadline.history.words import at_clock, count, roughly, until_deadline, value
 from optuna_deadline.visualization._allocation import usage
 
@@ -116,7 +117,7 @@ def decision(event: Event) -> str:
         words = f"the study pays for {count(int(str(event.detail.get('slots', 0))), 'slot')}"
     elif event.kind == "settle":
         words = "the study has ended"
-    else:
+    elif not (words := asked(event, f"trial {event.number}")):
         return ""
     return f"{at_clock(event.at)} {words}"
 

@@ -6,6 +6,25 @@ from optuna_deadline.allocation.records import Event
 from optuna_deadline.history.words import count
 
 
+def asked(event: Event, trial: str) -> str:
+    """What a person asked for; nothing of other events.
+
+    Args:
+        event: A line of the audit.
+        trial: What its trial is called.
+    """
+    detail = event.detail
+    if event.kind == "hold":
+        return f"{trial} is held by request" if detail["held"] else f"{trial} may go on"
+    if event.kind == "pin":
+        if detail["slots"] is None:
+            return f"{trial} is no longer pinned"
+        return f"{trial} is pinned to {count(int(str(detail['slots'])), 'slot')}"
+    if event.kind == "drain":
+        return f"{detail['host']} is {'' if detail['drained'] else 'no longer '}drained"
+    return ""
+
+
 def tell(event: Event, study: str, place: str) -> str:
     """What happened; nothing of events that only repeat what another one says.
 
@@ -35,4 +54,4 @@ def tell(event: Event, study: str, place: str) -> str:
         "pool": f"{study} pays for {size}",
         "settle": f"{study} has ended",
     }
-    return said.get(event.kind, "")
+    return said.get(event.kind) or asked(event, trial)

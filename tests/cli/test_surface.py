@@ -27,7 +27,12 @@ SURFACE = {
     "dashboard": ["--storage", "--port", "--host"],
     "extend": ["study", "--storage", "--deadline"],
     "stop": ["study", "--storage", "--within"],
-    "pool show": ["--storage", "--pool"],
+    "pause": ["trial", "--study", "--storage"],
+    "resume": ["trial", "--study", "--storage"],
+    "give": ["trial", "--study", "--storage", "--gpus"],
+    "drain": ["host", "--storage", "--undo"],
+    "pool create": ["pool", "--storage", "--ttl", "--grace"],
+    "pool show": ["--storage", "--pool", "--json"],
     "doctor": ["--storage", "--checkpoints", "--json"],
     "demo": [
         "--deadline", "--cpus", "--workers", "--studies", "--storage", "--policy", "--set",

@@ -94,7 +94,7 @@ function slotRow(slot, window_, several) {
   const name = make("span", slot.device, { class: "name", title: `${slot.device} on ${slot.host}${owner}` });
   if (several && slot.lent_to !== null) name.append(" ", make("small", `for ${slot.lent_to}`));
   const who = make("span", null, { class: "who" });
-  if (slot.number === null) who.append(slot.offered ? "free" : "nobody offers it");
+  if (slot.number === null) who.append(slot.offered ? "free" : slot.drained ? "drained" : "nobody offers it");
   else who.append(tile(slot), several ? ` ${slot.study}` : "");
   const late = slot.lease !== null && slot.lease < 0;
   const words = slot.lease === null ? "" : late ? `silent for ${lasting(-slot.lease)}` : `lease ${lasting(slot.lease)}`;
@@ -107,10 +107,19 @@ function slotRows(pool, window_) {
   const rows = [];
   let host = null;
   for (const slot of [...pool.slots].sort((a, b) => a.host.localeCompare(b.host) || a.id - b.id)) {
-    if (slot.host !== host) rows.push(make("div", (host = slot.host), { class: "host" }));
+    if (slot.host !== host) {
+      host = slot.host;
+      rows.push(make("div", slot.drained ? `${host}, drained` : host, { class: "host" }));
+    }
     rows.push(slotRow(slot, window_, several));
   }
   return rows;
+}
+
+// A trial's state, with what a person asks of it.
+function stateOf(trial) {
+  if (trial.held) return `${trial.state}, held`;
+  return trial.pinned === null ? trial.state : `${trial.state}, pinned to ${trial.pinned}`;
 }
 
 function trialRow(trial) {
@@ -121,7 +130,7 @@ function trialRow(trial) {
   size.append(String(trial.granted));
   if (trial.granted !== trial.desired) size.append(make("span", ` → ${trial.desired}`, { class: "moving" }));
   row.append(
-    number, make("td", trial.study), make("td", trial.state), size,
+    number, make("td", trial.study), make("td", stateOf(trial)), size,
     make("td", trial.step, { class: "number", "data-label": "step" }),
     make("td", figure(trial.value), { class: "number", "data-label": "value" }),
     make("td", trial.reason, { class: "why" }),

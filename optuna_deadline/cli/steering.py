@@ -1,0 +1,166 @@
+"""``pause``, ``resume``, ``give`` and ``drain``: a person steers a study that runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from optuna_deadline.allocation.engine import autocommit, connect
+from optuna_deadline.allocation.reads import pools
+from optuna_deadline.allocation.records import Desired, Worker
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.cli.app import Storage, command
+from optuna_deadline.cli.studies import check_url, load_study
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.reading import table_of
+from optuna_deadline.history.words import count, roughly
+
+_NOBODY = 0  # a host is drained without being of one of its studies
+_ENDS = {"complete": "is complete", "failed": "has failed", "retired": "was given up"}
+
+Trial = Annotated[int, typer.Argument(min=0, help="Number of the trial.")]
+OfStudy = Annotated[str, typer.Option(help="Name of its study.")]
+
+
+@command
+def pause(trial: Trial, study: OfStudy, storage: Storage) -> None:
+    """Pause a trial: it saves, leaves its slots, and gets none until it is resumed."""
+    table, line = _find(study, storage, trial)
+    _written(table.hold(trial, True), study, trial)
+    leaves = "" if line.owner is None else ": it saves and leaves its slots at its next step"
+    print(f"Trial {trial} of {study} is held until it is resumed{leaves}.{_alone(table)}")
+
+
+@command
+def resume(trial: Trial, study: OfStudy, storage: Storage) -> None:
+    """Let a paused trial go on, where the plan has slots for it."""
+    table, line = _find(study, storage, trial)
+    if line.held is None:
+        print(f"Nobody holds trial {trial} of {study}: it has slots when the plan gives it some.")
+        return
+    _written(table.hold(trial, False), study, trial)
+    print(f"Trial {trial} of {study} may go on, once the plan has slots for it.{_alone(table)}")
+
+
+@command
+def give(
+    trial: Trial,
+    study: OfStudy,
+    storage: Storage,
+    gpus: Annotated[
+        str, typer.Option(help="The slots of its gang, or auto: as many as the policy wants.")
+    ],
+) -> None:
+    """Pin the number of slots that a trial trains on; what others get is planned round it."""
+    slots = _slots(gpus)
+    table, line = _find(study, storage, trial)
+    if slots is not None:
+        _check_room(table, study, slots)
+    _written(table.pin(trial, slots), study, trial)
+    if slots is None:
+        print(f"How many slots trial {trial} of {study} has is up to its policy.{_alone(table)}")
+        return
+    held = " once it is resumed" if line.held is not None else ""
+    print(
+        f"Trial {trial} of {study} trains on {count(slots, 'slot')}{held}, or waits for them, "
+        f"until --gpus auto.{_alone(table)}"
+    )
+
+
+@command
+def drain(
+    host: Annotated[str, typer.Argument(help="Name of the host, as status and pool show it.")],
+    storage: Storage,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let workers stay that have not left yet.")
+    ] = False,
+) -> None:
+    """Empty a host: its trials save and go on elsewhere, and its workers leave."""
+    check_url(storage)
+    engine = connect(storage)
+    with autocommit(engine) as connection:
+        tables = [AllocationTable(engine, name, _NOBODY) for name in pools(connection)]
+    live = [worker for table in tables for worker in table.workers()]
+    there = sum(table.drain(host, not undo) for table in tables)
+    if there == 0:
+        known = ", ".join(sorted({worker.host for worker in live})) or "none"
+        raise DeadlineError(f"No live worker is on host {host!r} (hosts with one: {known}).")
+    workers = count(there, "worker")
+    if undo:
+        print(f"{workers} on {host} stay; their slots are planned with again.")
+        return
+    print(
+        f"{workers} on {host} will leave, once their trials have saved.{_left_alone(host, live)}"
+    )
+
+
+def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Desired]:
+    """A trial that can be steered, and its table.
+
+    Raises:
+        DeadlineError: There is no such trial, it has ended, or its study has.
+    """
+    table, terms = table_of(load_study(study, storage))
+    lines = table.trials()
+    line = next((line for line in lines if line.number == number), None)
+    if line is None:
+        known = ", ".join(str(line.number) for line in lines if line.alive) or "none yet"
+        raise DeadlineError(
+            f"Workers of {study} know no trial {number} (those that can be steered: {known})."
+        )
+    if not line.alive:
+        raise DeadlineError(
+            f"Trial {number} of {study} {_ENDS[line.state]}: it has no use of slots."
+        )
+    over = table.now() - terms.deadline
+    if over >= 0 or table.orders("").settled:
+        ended = (
+            f"The deadline of {study} was {roughly(over)} ago"
+            if over >= 0
+            else f"{study} has ended"
+        )
+        raise DeadlineError(f"{ended}: give it time first, with 'optuna-deadline extend {study}'.")
+    return table, line
+
+
+def _written(lives: bool, study: str, number: int) -> None:
+    if not lives:
+        raise DeadlineError(f"Trial {number} of {study} has ended just now.")
+
+
+def _slots(gpus: str) -> int | None:
+    if gpus == "auto":
+        return None
+    if not gpus.isdecimal() or int(gpus) < 1:
+        raise DeadlineError(f"--gpus takes a number of slots from 1, or auto, but got {gpus!r}.")
+    return int(gpus)
+
+
+def _check_room(table: AllocationTable, study: str, slots: int) -> None:
+    """Refuse a gang that no worker can take; where none lives, nobody knows."""
+    mine = {worker.id for worker in table.workers() if worker.study_id == table.study_id}
+    offered = Counter(w for slot in table.slots() for w in slot.offered_by if w in mine)
+    largest = max(offered.values(), default=None)
+    if largest is not None and slots > largest:
+        raise DeadlineError(
+            f"No worker of {study} has {slots} slots: the largest has {largest}, and a gang does "
+            "not cross workers."
+        )
+
+
+def _alone(table: AllocationTable) -> str:
+    """What is to be said where nobody is there to obey."""
+    if any(worker.study_id == table.study_id for worker in table.workers()):
+        return ""
+    return " It is recorded; no worker is alive, and the next one obeys."
+
+
+def _left_alone(host: str, live: list[Worker]) -> str:
+    """What is to be said where trials have nowhere to go on."""
+    stay = {row.study_id for row in live if row.host != host and row.drained is None}
+    go = {row.study_id for row in live if row.host == host}
+    if go <= stay:
+        return ""
+    return " No other host has a worker for them: they wait until one comes."

@@ -1,0 +1,165 @@
+"""Commands by which a person steers: what they write, what they say, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import optuna
+import pytest
+from typer.testing import CliRunner
+
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.cli import app
+from optuna_deadline.elastic import agree
+
+
+@pytest.fixture
+def table(sqlite_url: str) -> AllocationTable:
+    """A study with a worker of two slots, one trial in training, one paused and one given up."""
+    study = optuna.create_study(study_name="s", storage=sqlite_url)
+    terms = agree(study, "1h", None, {})
+    table = AllocationTable(open_table(study), "lab", terms.study_id)
+    table.register("me", "node7", 4711, ["gpu:0", "gpu:1"], 0)
+    term = table.elect("me")
+    assert term is not None
+    for number in range(3):
+        table.open_trial("me", term, number, 100 + number)
+    table.write_plan("me", term, [Assignment(0, "run", "me", 1, "test")])
+    assert table.acquire("me", 0, [1]) is not None
+    table.conclude("me", term, 2, "retired", "others were better")
+    return table
+
+
+@pytest.fixture
+def url(table: AllocationTable, sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def run(words: str, url: str, code: int = 0) -> str:
+    """What a command says, in one line."""
+    asked = CliRunner().invoke(app, [*words.split(), "--storage", url])
+    assert asked.exit_code == code, asked.output
+    return " ".join(asked.output.split())
+
+
+def read(words: str, url: str) -> Any:
+    return json.loads(run(f"{words} --json", url))
+
+
+def test_a_trial_is_paused_and_resumed(table: AllocationTable, url: str) -> None:
+    said = run("pause 0 --study s", url)
+    assert said == (
+        "Trial 0 of s is held until it is resumed: it saves and leaves its slots at its next step."
+    )
+    assert table.trials()[0].held is not None
+    assert run("pause 1 --study s", url) == "Trial 1 of s is held until it is resumed."
+    assert "may go on" in run("resume 0 --study s", url)
+    assert [line.held is not None for line in table.trials()] == [False, True, False]
+    assert run("resume 0 --study s", url).startswith("Nobody holds trial 0 of s")
+
+
+def test_a_gang_is_pinned_and_left_to_the_policy(table: AllocationTable, url: str) -> None:
+    said = run("give 1 --study s --gpus 2", url)
+    assert said == "Trial 1 of s trains on 2 slots, or waits for them, until --gpus auto."
+    assert [line.pinned for line in table.trials()] == [None, 2, None]
+    run("pause 1 --study s", url)
+    assert "2 slots once it is resumed" in run("give 1 --study s --gpus 2", url)
+    assert "up to its policy" in run("give 1 --study s --gpus auto", url)
+    assert table.trials()[1].pinned is None
+
+
+def test_a_host_is_drained_of_every_study_and_pool(table: AllocationTable, url: str) -> None:
+    other = AllocationTable(table._tx.engine, "other", table.study_id)
+    other.register("there", "node7", 4712, ["gpu:7"], 0)
+    said = run("drain node7", url)
+    assert said == (
+        "2 workers on node7 will leave, once their trials have saved. No other host has a worker "
+        "for them: they wait until one comes."
+    )
+    assert table.orders("me").drained and other.orders("there").drained
+    assert "2 workers on node7 stay" in run("drain node7 --undo", url)
+    assert not table.orders("me").drained
+    assert "(hosts with one: node7)" in run("drain node8", url, code=2)
+    table.leave("me")
+    other.leave("there")
+    assert "(hosts with one: none)" in run("drain node7 --undo", url, code=2)
+
+
+@pytest.mark.parametrize("command", ["pause {}", "resume {}", "give {} --gpus 1"])
+def test_what_cannot_be_steered_is_refused(url: str, command: str) -> None:
+    def refusal(trial: int, study: str = "s") -> str:
+        return run(f"{command.format(trial)} --study {study}", url, code=2)
+
+    assert "know no trial 7 (those that can be steered: 0, 1)" in refusal(7)
+    assert "Trial 2 of s was given up" in refusal(2)
+    assert "There is no study 'x'" in refusal(0, "x")
+    optuna.create_study(study_name="plain", storage=url)
+    assert "has no deadline" in refusal(0, "plain")
+
+
+@pytest.mark.parametrize("command", ["pause 0", "resume 0", "give 0 --gpus 1"])
+def test_nothing_is_asked_of_a_study_that_is_over(
+    table: AllocationTable, url: str, command: str
+) -> None:
+    run("stop s --within 0.01s", url)
+    assert "give it time first, with 'optuna-deadline extend s" in run(
+        f"{command} --study s", url, code=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        ("3", "No worker of s has 3 slots: the largest has 2"),
+        ("0", "takes a number of slots from 1, or auto, but got '0'"),
+        ("all", "but got 'all'"),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused(
+    table: AllocationTable, url: str, size: str, says: str
+) -> None:
+    assert says in run(f"give 0 --study s --gpus {size}", url, code=2)
+    assert table.trials()[0].pinned is None
+
+
+def test_a_request_is_recorded_though_nobody_lives(table: AllocationTable, url: str) -> None:
+    table.leave("me")
+    for command in ("pause 1", "give 1 --gpus 8", "resume 1"):
+        said = run(f"{command} --study s", url)
+        assert said.endswith("It is recorded; no worker is alive, and the next one obeys.")
+    assert table.trials()[1].pinned == 8
+
+
+def test_everybody_sees_what_was_asked(table: AllocationTable, url: str) -> None:
+    for command in ("pause 1 --study s", "give 0 --gpus 2 --study s", "drain node7"):
+        run(command, url)
+    text = run("status s", url)
+    assert "drained node7" in text and "running, pinned 2" in text and "ready, held" in text
+    found = read("status s", url)
+    assert found["drained"] == ["node7"]
+    assert [(row["held"], row["pinned"]) for row in found["rows"]] == [
+        (False, 2), (True, None), (False, None),
+    ]  # fmt: skip
+    told = run("events s", url)
+    assert "trial 1 of s is held by request" in told and "node7 is drained" in told
+    assert "trial 0 of s is pinned to 2 slots" in told
+    assert "node7, drained" in run("pool show", url)
+
+
+def test_a_pool_is_made_ahead_and_once(tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path}/new.db"
+    said = run("pool create lab --ttl 10s --grace 4s", url)
+    assert said.startswith("pool lab: leases of 10 s and a grace of 4.0 s.")
+    assert run("pool create lab --ttl 10s --grace 4s", url) == said
+    assert "already, with leases of 10 s" in run("pool create lab", url, code=2)
+    assert "from 2s, as in 30s, but got '1s'" in run("pool create lab --ttl 1s", url, code=2)
+    study = optuna.create_study(study_name="s", storage=url)
+    table = AllocationTable(open_table(study), "lab", agree(study, "1h", None, {}).study_id)
+    table.register("me", "node7", 1, [], 2)
+    assert (table.ttl, table.grace) == (10, 4)
+    [pool] = read("pool show", url)
+    assert pool["name"] == "lab" and [row["host"] for row in pool["slots"]] == ["node7"] * 2
+    assert [row["name"] for row in pool["studies"]] == ["s"]
