@@ -137,8 +137,7 @@ class Orders:
         return self.deadline if self.funds_end is None else min(self.deadline, self.funds_end)
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """One line of a placed plan: what a trial shall do, where, and why."""
 
     number: int

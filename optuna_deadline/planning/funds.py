@@ -87,7 +87,7 @@ def within(reading: Reading, slots: int) -> dict[str, int]:
     Those workers come first on which most of it runs already.
     """
     wanted: Counter[str] = Counter()
-    for line in reading.trials:
+    for line in reading.trials.values():
         if line.alive and line.mode == "run" and line.worker is not None:
             wanted[line.worker] += line.slots
     offers: dict[str, int] = {}

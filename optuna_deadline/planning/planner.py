@@ -102,7 +102,7 @@ class Planner:
             reading = self._funds.see(reading, orders)
         self._refuse_the_hopeless(reading)
         try:
-            told = tell(self._trials, self._table, reading.trials)
+            told = tell(self._trials, self._table, reading.ended)
             time_left = orders.end - reading.snapshot.now
             if time_left <= closing_seconds(reading.snapshot.overhead.stop):
                 return self._close(term, reading, orders)
@@ -127,7 +127,7 @@ class Planner:
 
     def _refuse_the_hopeless(self, reading: Reading) -> None:
         """An objective that only fails would be started again and again until the deadline."""
-        self._failed.update([line.number for line in reading.trials if line.state == "failed"])
+        self._failed.update([line.number for line in reading.ended if line.state == "failed"])
         if self._failed_before is None:
             self._failed_before = len(self._failed)
         new = len(self._failed) - self._failed_before
@@ -184,11 +184,11 @@ class Planner:
             self._said, self._say_again = said, now + self._table.ttl / 6
 
     def _write(self, term: int, reading: Reading, plan: Plan) -> bool:
-        current = {line.number: line for line in reading.trials}
+        current = reading.trials
         orders = {
             number: order
             for number, order in plan.orders.items()
-            if current[number].mode != "pause" or not isinstance(order, Pause)
+            if not isinstance(order, Pause) or current[number].mode != "pause"
         }
         self._keep_the_best(orders)
         for number in self._open_trials(term, plan.start):
@@ -198,7 +198,7 @@ class Planner:
             if isinstance(order, Retire) and line is not None and line.owner is None:
                 self._table.conclude(self._me, term, number, "retired", order.reason)
                 del orders[number]
-        for line in reading.trials:
+        for line in current.values():
             if line.mode == "stop" and line.owner is None and line.alive:  # it died meanwhile
                 self._table.conclude(self._me, term, line.number, "retired", line.reason)
         lines = changed(place(orders, reading.capacities, current), current)
@@ -254,7 +254,7 @@ class Planner:
     def _settle(self, term: int, reading: Reading) -> bool:
         """End every trial that nobody trains; close the study once none is left."""
         living = {worker.id for worker in reading.workers}
-        waiting = [line for line in reading.trials if line.alive]
+        waiting = [line for line in reading.trials.values() if line.alive]
         if any(line.owner in living for line in waiting):
             return False  # a trial still on its slots may bring a better model
         winner = self._champion.find()

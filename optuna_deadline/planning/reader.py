@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from optuna_deadline.allocation.records import Desired, ReportRow, SegmentRow, Slot, Worker
+from optuna_deadline.allocation.records import ALIVE, Desired, ReportRow, SegmentRow, Slot, Worker
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.forecasting.overheads import KEPT_COSTS, Overhead, learn_overhead
 from optuna_deadline.forecasting.throughput import Pace, Throughputs
@@ -27,7 +27,8 @@ class Reading:
     """A snapshot, with the rows behind it that the planner acts on."""
 
     snapshot: Snapshot
-    trials: list[Desired]  #: that live, or whose end Optuna does not know
+    trials: Mapping[int, Desired]  #: that live, or whose end Optuna does not know
+    ended: list[Desired]  #: those of them that do not live
     workers: list[Worker]  #: the study's live ones
     capacities: Mapping[str, int]  #: by worker, the slots that are lent to the study
     reach: Mapping[str, int]  #: by worker, all slots of the pool that it offers
@@ -61,8 +62,7 @@ class SnapshotReader:
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
         self._lines: dict[int, Desired] = {}  # as they were seen last, ended ones too
-        self._last_lines: list[Desired] = []
-        self._open: set[int] = set()  # those of them that were untold
+        self._last_lines: Mapping[int, Desired] = {}  # those of them that were untold
         self._places: dict[int, int] = {}
         self._live = 0
         self._views: list[TrialView] = []
@@ -73,7 +73,8 @@ class SnapshotReader:
         """The state now, with the deadline as it stands."""
         table = self._table
         now = table.now()
-        lines = table.untold() if self._lines else table.trials()
+        lines = {line.number: line for line in (table.untold() if self._lines else table.trials())}
+        ended = [line for line in lines.values() if line.state not in ALIVE]
         stale = self._reports.take(table.reports(self._reports.solid))
         stale |= self._take_segments(table.segments(self._last_segments - _LATE_SECONDS))
         self._last_segments = now
@@ -95,7 +96,7 @@ class SnapshotReader:
             requests=self._requests,
         )
         return Reading(
-            snapshot, lines, workers, capacities, reach, self._done, self._live, reap_from
+            snapshot, lines, ended, workers, capacities, reach, self._done, self._live, reap_from
         )
 
     def _take_segments(self, rows: list[SegmentRow]) -> set[int]:
@@ -119,25 +120,24 @@ class SnapshotReader:
             self._overhead = learn_overhead(self._startups.newest(), self._stops.newest())
         return self._throughputs.learn()
 
-    def _see(self, lines: list[Desired], stale: set[int]) -> tuple[TrialView, ...]:
+    def _see(self, lines: Mapping[int, Desired], stale: set[int]) -> tuple[TrialView, ...]:
         """The trials as a policy sees them; the same objects as long as nothing has changed."""
-        if not stale and lines == self._last_lines:
+        before, self._last_lines = self._last_lines, lines
+        if not stale and lines == before:
             return self._seen
-        self._last_lines = lines
         self._requests = tuple(
             Request(line.number, line.held is not None, line.pinned)
-            for line in lines
-            if line.alive and (line.held is not None or line.pinned is not None)
+            for line in lines.values()
+            if (line.held is not None or line.pinned is not None) and line.alive
         )
-        still_open = {line.number for line in lines}
-        if any(self._lines[number].alive for number in self._open - still_open):
-            lines = self._table.trials()  # somebody else told their ends, which were not seen
         known = self._lines
-        for line in [line for line in lines if known.get(line.number) is not line]:
+        if any([known[number].alive for number in before.keys() - lines.keys()]):
+            # Somebody else told their ends, which were not seen.
+            lines = {line.number: line for line in self._table.trials()}
+        for line in [line for number, line in lines.items() if known.get(number) is not line]:
             if known.get(line.number) != line:
                 known[line.number] = line
                 stale.add(line.number)
-        self._open = still_open
         if stale:
             for number in sorted(stale & known.keys()):
                 self._look_at(number)

@@ -13,8 +13,10 @@ this study.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import WORTHWHILE
@@ -24,7 +26,9 @@ from optuna_deadline.policies.overview import Overview
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
 from optuna_deadline.policies.resources import Resources
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
-from optuna_deadline.policies.standings import Field, Standing, stand
+from optuna_deadline.policies.standings import Field, Standing
+
+Value = TypeVar("Value")
 
 _WAITS = Pause("waits: others stand above it")
 _BEATEN = Retire("cannot win any more: too many stand above it")
@@ -66,7 +70,7 @@ class HyperSched(Resources):
     def plan(self, snapshot: Snapshot) -> Plan:
         """One plan for the whole study."""
         view = self.overview(snapshot.trials)
-        field = view.once("field", lambda: stand(view, self.retroactive))
+        field = view.kept("field", lambda: Field(self.retroactive)).see(view)
         entrance = self._entrance_seconds(snapshot, view, field)
         if snapshot.time_left <= entrance or self.newcomers(snapshot) == 0:
             return self._consolidate(snapshot, view, field)
@@ -74,8 +78,12 @@ class HyperSched(Resources):
             plan = self._explore(snapshot, view, field)
         else:
             key = ("explore", snapshot.capacity)
-            plan = view.once(key, lambda: self._explore(snapshot, view, field))
+            plan = self._once(view, key, lambda: self._explore(snapshot, view, field))
         return replace(plan, holds_until=snapshot.deadline - entrance)
+
+    def _once(self, view: Overview, key: Any, work_out: Callable[[], Value]) -> Value:
+        """Kept as long as the rungs are: without re-checks each report may change a standing."""
+        return view.once(key, work_out) if self.retroactive else work_out()
 
     def _entrance_seconds(self, snapshot: Snapshot, view: Overview, field: Field) -> float:
         """Seconds a newcomer needs: ``min(furthest * eta, R * step)`` as on the slides.
@@ -92,10 +100,10 @@ class HyperSched(Resources):
             return first_report
         resource = self.last_step_of(view.horizon)
         whole = math.inf if resource is None else resource * step
-        contenders = view.once("contenders", field.contenders)
+        contenders = field.contenders
         if not contenders and math.isfinite(whole):
             return first_report + whole / snapshot.speedup(_useful(snapshot)[-1])
-        furthest = max([view.alive[n].trained for n in contenders], default=view.furthest)
+        furthest = max([view.alive[s.number].trained for s in contenders], default=view.furthest)
         return max(first_report, min(furthest * self.reduction_factor, whole))
 
     def _explore(self, snapshot: Snapshot, view: Overview, field: Field) -> Plan:
@@ -105,24 +113,23 @@ class HyperSched(Resources):
         for trial in survivors[snapshot.capacity :]:
             orders[trial.number] = Pause("fewer slots than trials: the best go on")
         for trial in survivors[: snapshot.capacity]:
-            orders[trial.number] = Run(1, _moves(trial, 1, "exploring on single slots"))
+            orders[trial.number] = _explores(trial.slots)
         free = max(0, snapshot.capacity - len(survivors))
-        for standing in field.others:
-            trial = view.alive[standing.number]
-            if trial.slots:
-                orders[trial.number] = Pause(standing.words(trial))
-            elif free > 0 and not standing.fails:
-                orders[trial.number] = Run(1, standing.words(trial))
-                free -= 1
-        _hold_the_rest(orders, field.others, 4 * snapshot.capacity + 8)
+        resumed = field.passing[:free]
+        for standing in resumed:
+            orders[standing.number] = Run(1, standing.words(view.alive[standing.number]))
+        for standing in field.beaten:
+            orders[standing.number] = Pause(standing.words(view.alive[standing.number]))
+        _hold_the_rest(orders, field.waiting[len(resumed) :], 4 * snapshot.capacity + 8)
         newcomers = self.newcomers(snapshot)
+        free -= len(resumed)
         start = free if newcomers is None else min(free, newcomers)
         return Plan(orders=orders, start=start, gate_open=True)
 
     def _consolidate(self, snapshot: Snapshot, view: Overview, field: Field) -> Plan:
         """Deal the slots to the survivors; what they cannot use goes to the best of the others."""
         orders: dict[int, Order] = {}
-        chosen = field.survivors or view.once("heirs", lambda: field.heirs(view, self.retroactive))
+        chosen = field.survivors or self._once(view, "heirs", lambda: field.heirs(view))
         survivors = _ranked(view, chosen)
         for trial in survivors[snapshot.capacity :]:
             orders[trial.number] = Pause("fewer slots than trials: the best go on")
@@ -135,12 +142,13 @@ class HyperSched(Resources):
             orders[trial.number] = Run(move.slots, move.words)
         free = snapshot.capacity - sum(move.slots for move in moves)
         growing = any(move.held_back for move in moves)
-        for standing in field.others:
+        others = field.others
+        for standing in others:
             trial = view.alive[standing.number]
             if trial.number in orders:
                 continue
             if free > 0 and trial.running:
-                words = _moves(trial, 1, "nobody above it can use the slot")
+                words = _moves(trial.slots, 1, "nobody above it can use the slot")
                 orders[trial.number] = Run(1, words)
                 free -= 1
             elif free > 0 and not growing:
@@ -148,7 +156,7 @@ class HyperSched(Resources):
                 free -= 1
             elif trial.running:
                 orders[trial.number] = Pause(standing.words(trial))
-        _hold_the_rest(orders, field.others, 2 * snapshot.capacity)
+        _hold_the_rest(orders, others, 2 * snapshot.capacity)
         until = min([parted_until, *(move.until for move in moves)])
         return Plan(orders=orders, start=0, gate_open=False, holds_until=until)
 
@@ -176,7 +184,7 @@ class HyperSched(Resources):
         for index in reversed(range(len(moves))):  # somebody grows: the others go to their shares
             if excess > 0 and moves[index].slots > shares[index]:
                 excess -= moves[index].slots - shares[index]
-                words = _moves(survivors[index], shares[index], "its share of the pool")
+                words = _moves(survivors[index].slots, shares[index], "its share of the pool")
                 moves[index] = Move(shares[index], words)
         return moves
 
@@ -188,23 +196,23 @@ class HyperSched(Resources):
             return Move(share, f"resumes on {share}: the best of those that are left")
         keep = max(size for size in sizes if size <= trial.slots)
         if share <= trial.slots:
-            return Move(keep, _moves(trial, keep, "its share of the pool"))
+            return Move(keep, _moves(trial.slots, keep, "its share of the pool"))
         left = snapshot.time_left
         lost = snapshot.overhead.total if self.weigh_overhead else 0.0
         speedup = snapshot.speedup
         gain = speedup(share) * (left - lost) / (left * speedup(trial.slots)) if left else 0.0
         if gain <= WORTHWHILE:
             words = f"growing to {share} would gain {gain:.2f}x after {lost:.1f} s overhead"
-            return Move(keep, _moves(trial, keep, words))
+            return Move(keep, _moves(trial.slots, keep, words))
         recharged = trial.changed + self.recharge * snapshot.overhead.total
         if snapshot.now < recharged:
-            words = _moves(trial, keep, f"grows to {share} after a while")
+            words = _moves(trial.slots, keep, f"grows to {share} after a while")
             return Move(keep, words, held_back=True, until=recharged)
         part = left / max(snapshot.deadline - snapshot.started, 1e-9)
         words = f"{part:.0%} of the time left, gain {gain:.1f}x after {lost:.1f} s overhead"
         ratio = speedup(share) / speedup(trial.slots)
         until = snapshot.deadline - lost / (1 - WORTHWHILE / ratio)  # the gain shrinks with time
-        return Move(share, _moves(trial, share, words), until=until)
+        return Move(share, _moves(trial.slots, share, words), until=until)
 
 
 @dataclass(frozen=True)
@@ -215,6 +223,12 @@ class Move:
     words: str
     held_back: bool = False  #: it would grow, but its last change was too short ago
     until: float = math.inf  #: when this would be decided anew
+
+
+@lru_cache
+def _explores(slots: int) -> Run:
+    """The order that nearly all trials have in nearly all plans."""
+    return Run(1, _moves(slots, 1, "exploring on single slots"))
 
 
 def _hold_the_rest(orders: dict[int, Order], others: Sequence[Standing], kept: int) -> None:
@@ -228,13 +242,13 @@ def _useful(snapshot: Snapshot) -> list[int]:
     return snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
 
 
-def _ranked(view: Overview, numbers: Sequence[int]) -> list[TrialView]:
-    trials = [view.alive[number] for number in numbers]
+def _ranked(view: Overview, standings: Sequence[Standing]) -> list[TrialView]:
+    trials = [view.alive[standing.number] for standing in standings]
     return sorted(trials, key=lambda trial: (-trial.last_score, trial.number))
 
 
-def _moves(trial: TrialView, slots: int, why: str) -> str:
+def _moves(held: int, slots: int, why: str) -> str:
     """How a running trial's number of slots changes, if it does, in words."""
-    if slots == trial.slots:
+    if slots == held:
         return f"keeps {slots}: {why}"
-    return f"{'grows' if slots > trial.slots else 'shrinks'} {trial.slots} -> {slots}: {why}"
+    return f"{'grows' if slots > held else 'shrinks'} {held} -> {slots}: {why}"

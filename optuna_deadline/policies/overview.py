@@ -19,6 +19,8 @@ from optuna_deadline.policies.snapshot import Report, TrialView
 
 Value = TypeVar("Value")
 
+_STRETCH = 64
+
 
 class Overview:
     """All trials of one study at a glance.
@@ -26,8 +28,6 @@ class Overview:
     Attributes:
         alive: The trials that can still be trained, by number.
         rungs: As :func:`~optuna_deadline.policies.rungs.build_rungs` builds them.
-        order: The living as the last look ranked them, for the next to begin with; a hint, in
-            which some may be missing and some have ended.
     """
 
     def __init__(self, min_resource: int, reduction_factor: int) -> None:
@@ -37,13 +37,14 @@ class Overview:
     def _forget_all(self) -> None:
         self.alive: dict[int, TrialView] = {}
         self.rungs: list[Rung] = []
-        self.order: list[int] = []
         self._seen: tuple[TrialView, ...] = ()
         self._reached: dict[int, int] = {}  # how many rungs each trial is recorded on
         self._paces: list[float] = []
         self._trained: list[float] = []
         self._horizons: list[int] = []
         self._known: dict[Any, Any] = {}
+        self._kept: dict[Any, Any] = {}
+        self._moved: set[int] = set()
         self._of_trials: dict[tuple[int, Any], tuple[tuple[Report, ...], Any]] = {}
 
     @property
@@ -86,6 +87,17 @@ class Overview:
             self._known[key] = work_out()
         return cast("Value", self._known[key])
 
+    def kept(self, key: Any, make: Callable[[], Value]) -> Value:
+        """Something that brings itself up to date at each look, by :meth:`moved`."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return cast("Value", self._kept[key])
+
+    def moved(self) -> set[int]:
+        """The trials that were seen to change since this was asked last."""
+        moved, self._moved = self._moved, set()
+        return moved
+
     def see(self, trials: tuple[TrialView, ...]) -> Overview:
         """Look at the trials of a snapshot."""
         before = self._seen
@@ -94,7 +106,7 @@ class Overview:
         if len(trials) < len(before):
             self._forget_all()
             before = ()
-        moved = list(compress(range(len(before)), map(is_not, before, trials)))
+        moved = _differences(before, trials)
         if any([before[place].number != trials[place].number for place in moved]):
             self._forget_all()
             before, moved = (), []
@@ -106,6 +118,7 @@ class Overview:
         return self
 
     def _replace(self, old: TrialView | None, new: TrialView) -> None:
+        self._moved.add(new.number)
         if new.alive:
             self.alive[new.number] = new
         elif old is not None and old.alive:
@@ -169,6 +182,16 @@ class Memory:
 
     def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
         return Memory, ()
+
+
+def _differences(before: tuple[TrialView, ...], after: tuple[TrialView, ...]) -> list[int]:
+    """The places at which something else stands than before; whole stretches are seen at once."""
+    places: list[int] = []
+    for start in range(0, len(before), _STRETCH):
+        old, new = before[start : start + _STRETCH], after[start : start + _STRETCH]
+        if old != new:
+            places += compress(range(start, start + len(old)), map(is_not, old, new))
+    return places
 
 
 def _trained(trial: TrialView | None) -> float | None:

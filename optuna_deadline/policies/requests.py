@@ -37,6 +37,8 @@ class Obliging:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The policy's plan for what nobody has asked for, and what was asked."""
+        if not snapshot.requests:
+            return self.policy.plan(snapshot)
         asked = {request.number: request for request in snapshot.requests}
         trials = [trial for trial in snapshot.trials if trial.number in asked and trial.alive]
         if not trials:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 
 from optuna_deadline.policies.snapshot import Report, TrialView
@@ -52,6 +52,16 @@ class Rung:
     def passed(self, number: int) -> bool:
         """Whether a trial's recorded score stands at or above today's cut."""
         return (cutoff := self.cutoff) is None or self.recorded[number] >= cutoff
+
+    def between(self, cut: float | None, other: float | None) -> list[int]:
+        """Who passes at one of two cuts and not at the other."""
+        low, high = sorted((self._passing(cut), self._passing(other)))
+        return [number for _, number in self._ranked[low:high]]
+
+    def _passing(self, cut: float | None) -> int:
+        """How many pass at a cut: they are the first of the ranking."""
+        ranked = self._ranked
+        return len(ranked) if cut is None else bisect_right(ranked, (-cut, math.inf))
 
     def best(self) -> list[int]:
         """The best ``1 / reduction_factor``; who has diverged is never among them."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from optuna_deadline.policies.overview import Overview
@@ -32,76 +32,105 @@ class Standing(NamedTuple):
         return "resumes: the best of those that wait for a slot nobody else can use"
 
 
-@dataclass(frozen=True)
+_FIRST_FAILED = (True,)
+
+
 class Field:
-    """All living trials: those that train and pass, and the others, the most deserving first."""
+    """Where all living trials stand; only those that may stand elsewhere are judged again.
 
-    survivors: list[int]
-    others: list[Standing]
+    Attributes:
+        survivors: Those that train and pass, the most deserving first.
+        beaten: Those that train and fail, likewise.
+        waiting: Those that do not train: who passes or was never judged, then the others.
+    """
 
-    def contenders(self) -> list[int]:
+    def __init__(self, retroactive: bool) -> None:
+        self.survivors: list[Standing] = []
+        self.beaten: list[Standing] = []
+        self.waiting: list[Standing] = []
+        self._retroactive = retroactive
+        self._places: dict[int, tuple[list[Standing], Standing]] = {}
+        self._cuts: dict[int, float | None] = {}  # by milestone, those that all were judged by
+
+    def see(self, view: Overview) -> Field:
+        """Judge who has changed, and who stands on the other side of a cut that has moved."""
+        moved = view.moved()
+        for rung in view.rungs:
+            before, now = self._cuts.get(rung.milestone), rung.cutoff
+            if now != before:
+                moved.update(rung.between(before, now))
+                self._cuts[rung.milestone] = now
+        cuts = _cuts(view.rungs)
+        for number in moved:
+            if number in self._places:
+                group, standing = self._places.pop(number)
+                del group[bisect_left(group, standing)]
+            if number in view.alive:
+                trial = view.alive[number]
+                standing = _judge(trial, cuts, self._retroactive)
+                group = self._group(trial, standing)
+                insort(group, standing)
+                self._places[number] = group, standing
+        return self
+
+    def _group(self, trial: TrialView, standing: Standing) -> list[Standing]:
+        if not trial.slots:
+            return self.waiting
+        return self.beaten if standing.fails else self.survivors
+
+    @property
+    def others(self) -> list[Standing]:
+        """All but the survivors, the most deserving first."""
+        return sorted([*self.waiting, *self.beaten])
+
+    @property
+    def passing(self) -> list[Standing]:
+        """Who waits above every cut, or was never judged."""
+        return self.waiting[: bisect_left(self.waiting, _FIRST_FAILED)]
+
+    @property
+    def contenders(self) -> list[Standing]:
         """Who is above every cut, or was never judged."""
-        return self.survivors + [standing.number for standing in self.others if not standing.fails]
+        return self.survivors + self.passing
 
-    def heirs(self, view: Overview, retroactive: bool) -> list[int]:
+    def heirs(self, view: Overview) -> list[Standing]:
         """Who takes the pool once no survivor is left: our reconstruction.
 
         Those that wait above every cut, or were never judged; where there are none the living are
         judged among themselves, without those that have ended; where nobody passes even so, the
         best alone.
         """
-        if passing := [standing.number for standing in self.others if not standing.fails]:
+        if passing := self.passing:
             return passing
-        rungs = build_rungs(view.alive.values(), view.min_resource, view.reduction_factor)
-        again = _stand_all(view.alive.values(), rungs, retroactive)
-        return [s.number for s in again if not s.fails] or [s.number for s in again[:1]]
+        trials = view.alive.values()
+        cuts = _cuts(build_rungs(trials, view.min_resource, view.reduction_factor))
+        again = sorted([_judge(trial, cuts, self._retroactive) for trial in trials])
+        return again[: bisect_left(again, _FIRST_FAILED)] or again[:1]
 
 
-def stand(view: Overview, retroactive: bool) -> Field:
-    """Judge the living trials by the rungs as they are."""
-    survivors: list[int] = []
-    others: list[Standing] = []
-    alive = view.alive
-    for standing in _stand_all(_nearly_sorted(view), view.rungs, retroactive):
-        if standing.fails or not alive[standing.number].slots:
-            others.append(standing)
-        else:
-            survivors.append(standing.number)
-    view.order = survivors + [standing.number for standing in others]
-    return Field(survivors, others)
+#: A rung's milestone, its scores, its cut, and itself; the highest first.
+_Cuts = list[tuple[int, dict[int, float], float | None, Rung]]
 
 
-def _nearly_sorted(view: Overview) -> list[TrialView]:
-    """The living in the order in which they stood last: to sort that again costs little."""
-    alive = view.alive
-    known = [number for number in view.order if number in alive]
-    if len(known) < len(alive):
-        known += alive.keys() - set(known)
-    return [alive[number] for number in known]
+def _cuts(rungs: Sequence[Rung]) -> _Cuts:
+    return [(rung.milestone, rung.recorded, rung.cutoff, rung) for rung in reversed(rungs)]
 
 
-def _stand_all(
-    trials: Iterable[TrialView], rungs: Sequence[Rung], retroactive: bool
-) -> list[Standing]:
-    cuts = [(rung.milestone, rung.recorded, rung.cutoff, rung) for rung in reversed(rungs)]
-    standings = []
-    for trial in trials:
-        number, reports = trial.number, trial.reports
-        last = reports[-1].step if reports else 0
-        above, worse, found, fails = 0, -WORST, None, False
-        judged = True
-        for milestone, recorded, cut, rung in cuts:
-            if milestone > last:
-                continue
-            score = recorded[number]
-            if found is None:
-                above, worse, found = -milestone, -score, rung
-                judged = retroactive or first_report(reports, milestone) is reports[-1]
-            if judged and cut is not None and score < cut:
-                found, fails = rung, True
-                break
-            if not retroactive:
-                break
-        standings.append(Standing(fails, above, worse, number, found))
-    standings.sort()
-    return standings
+def _judge(trial: TrialView, cuts: _Cuts, retroactive: bool) -> Standing:
+    number, reports = trial.number, trial.reports
+    last = reports[-1].step if reports else 0
+    above, worse, found, fails = 0, -WORST, None, False
+    judged = True
+    for milestone, recorded, cut, rung in cuts:
+        if milestone > last:
+            continue
+        score = recorded[number]
+        if found is None:
+            above, worse, found = -milestone, -score, rung
+            judged = retroactive or first_report(reports, milestone) is reports[-1]
+        if judged and cut is not None and score < cut:
+            found, fails = rung, True
+            break
+        if not retroactive:
+            break
+    return Standing(fails, above, worse, number, found)

@@ -45,7 +45,8 @@ class SimulatedWorker:
         self._started = math.inf
         self._end = world.deadline
         self._segments: dict[int, Segment] = {}
-        self._followed: tuple[Desired, ...] | None = None  #: what was carried out to the last line
+        self._followed: tuple[Desired, ...] = ()
+        self._short = False  #: of slots for a line of these: somebody holds them yet
         self._slowest_stop = _FIRST_STOP
         self._timers: dict[str, Timer] = {}
         self._asked_for = 0
@@ -202,14 +203,13 @@ class SimulatedWorker:
         if not self._segments and not orders.desired and self._spare():
             self._leave()
             return
-        done = self._followed is orders.desired and not orders.settled
-        self._polls.rest(math.inf if done else -math.inf)
+        self._polls.rest(-math.inf if self._short or orders.settled else math.inf)
 
     def _follow(self, orders: Orders) -> None:
-        if orders.desired is self._followed:
+        if orders.desired is self._followed and not self._short:
             return
-        known, self._followed = self._followed, orders.desired
-        for line in _unlike(known or (), orders.desired):
+        known, self._followed, self._short = self._followed, orders.desired, False
+        for line in _unlike(known, orders.desired):
             if line.owner == self.id:
                 segment = self._segments[line.number]
                 segment.direct(directive_for(line, self.id, segment.grant.size))
@@ -228,7 +228,7 @@ class SimulatedWorker:
             if len(free) >= line.slots:
                 grant = self._world.table.acquire(self.id, line.number, free[: line.slots])
             if grant is None:
-                self._followed = None  # somebody holds the slots yet: to be tried again
+                self._short = True
                 continue
             del free[: line.slots]
             taken += grant.slots
