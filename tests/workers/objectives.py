@@ -96,6 +96,21 @@ def slow(trial: Any) -> float:
     return elastic(trial, seconds=0.1, last=100_000)
 
 
+def lingering(trial: Any) -> float:
+    """Takes its time to leave."""
+    segment = optuna_deadline.segment(trial)
+    first = json.loads(segment.resume.read_text())["step"] + 1 if segment.resume else 0
+    for step in range(first, 100_000):
+        time.sleep(0.1)
+        trial.report(step, step)
+        segment.save(_writer(trial.number, step), step=step, value=step)
+        directive = segment.directive()
+        if directive.leave:
+            time.sleep(2)
+            segment.leave(directive)
+    return 0.0
+
+
 def stuck(trial: Any) -> float:
     """Never gets to its first step."""
     with (Path(os.environ["RANK_LOG"])).open("a") as file:
