@@ -54,6 +54,9 @@ def test_the_live_page_changes_when_a_trial_is_resized(browser: Any, sqlite_url:
             "None: everybody has what the plan wants." in page.locator("#handovers").inner_text()
         )
         assert "2 of 4 slots in use" in page.locator("#summary").inner_text()
+        assert lab.tables["resnet"].pin(0, 2) and lab.tables["resnet"].drain("node7", True)
+        page.wait_for_selector("[data-trial='0'] >> text=running, pinned to 2", timeout=PATIENCE)
+        assert page.locator(".host").all_inner_texts() == ["node7, drained"]
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, "nothing sticks out of a phone"
         assert (

@@ -67,6 +67,20 @@ def test_it_shows_slots_studies_and_trials(storage_url: str) -> None:
     assert "trial 0 of resnet starts on 2 slots" in [event["words"] for event in pool["events"]]
 
 
+def test_it_says_what_people_ask_for(lab: Lab) -> None:
+    table = lab.tables["resnet"]
+    assert table.hold(1, True) and table.pin(0, 3)
+    pool = look(lab)
+    asked = [(row["number"], row["held"], row["pinned"]) for row in pool["trials"]]
+    assert asked == [(0, False, 3), (1, True, None)]
+    assert not any(slot["drained"] for slot in pool["slots"])
+    assert table.drain("node7", True) == 2
+    slots = look(lab)["slots"]
+    assert all(slot["drained"] and not slot["offered"] for slot in slots)
+    words = [event["words"] for event in look(lab)["events"]]
+    assert words[0] == "node7 is drained" and "trial 1 of resnet is held by request" in words
+
+
 def test_hand_overs_are_seen_until_they_are_done(lab: Lab) -> None:
     viewer = Pools(connect(lab.url), clock=iter(range(0, 1000, 10)).__next__)
     assert viewer.state()["pools"][0]["handovers"] == []
