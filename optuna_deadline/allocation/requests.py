@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.membership import live_workers
+from optuna_deadline.allocation.membership import live_workers, one_at_a_time
 from optuna_deadline.allocation.notices import notify
 from optuna_deadline.allocation.records import ALIVE
 from optuna_deadline.allocation.schema import tenant, trial, worker
@@ -36,6 +36,7 @@ def pin(tx: Transaction, number: int, slots: int | None) -> bool:
 
 def drain(tx: Transaction, host: str, drained: bool) -> int:
     """Drain the pool's live workers on a host, or undo it; see the store's promise."""
+    one_at_a_time(tx)  # a worker that registers again writes a new row of itself
     names = [row.id for row in live_workers(tx) if row.host == host]
     changed = tx.execute(
         sa.update(worker)

@@ -94,13 +94,24 @@ class Scene:
                 for s in table.slots()
             ],
             [
-                (t.number, t.state, t.owner, t.fence, t.mode, t.slots, t.reason, t.value)
+                (
+                    t.number,
+                    t.state,
+                    t.owner,
+                    t.fence,
+                    t.mode,
+                    t.slots,
+                    t.reason,
+                    t.value,
+                    t.held,
+                    t.pinned,
+                )
                 for t in table.trials()
             ],
             sorted((s.number, s.fence, s.outcome) for s in table.segments()),
             [(c.number, c.fence, c.step) for c in table.checkpoints()],
             [(r.number, r.step, r.value) for r in table.reports()],
-            sorted((w.id, w.state, w.lease) for w in table.workers()),
+            sorted((w.id, w.state, w.lease, w.drained) for w in table.workers()),
             table.orders(self.id("a")).settled,
         ]
 
@@ -184,6 +195,23 @@ def _register(me: str) -> Act:
     return act
 
 
+def _register_again(scene: Scene, table: AllocationTable) -> list[str]:
+    slots = table.register(scene.id("a"), scene.world.study.study_name, 1, [], 2)
+    return [s.device for s in slots]
+
+
+def _hold(scene: Scene, table: AllocationTable) -> bool:
+    return table.hold(scene.waiting, True)
+
+
+def _pin(scene: Scene, table: AllocationTable) -> bool:
+    return table.pin(scene.grant.number, 2)
+
+
+def _drain(scene: Scene, table: AllocationTable) -> int:
+    return table.drain(scene.world.study.study_name, True)
+
+
 def _leave(scene: Scene, table: AllocationTable) -> None:
     table.leave(scene.id("p"))
 
@@ -221,6 +249,15 @@ PAIRS: dict[str, tuple[Act, Act, float]] = {
     "lend/reap": (_lend, _reap, 46),
     "reap/reap": (_reap, _reap, 46),
     "register/register": (_register("b"), _register("c"), 1),
+    "hold/acquire": (_hold, _acquire, 1),
+    "hold/plan": (_hold, _plan, 1),
+    "hold/conclude": (_hold, _conclude, 1),
+    "pin/release": (_pin, _release, 1),
+    "pin/reap": (_pin, _reap, 46),
+    "drain/acquire": (_drain, _acquire, 1),
+    "drain/renew": (_drain, _renew, 1),
+    "drain/register": (_drain, _register_again, 1),
+    "drain/reap": (_drain, _reap, 46),
 }
 BOTH_WAYS = [(name, turned) for name in PAIRS for turned in (False, True)]
 
