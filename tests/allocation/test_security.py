@@ -98,6 +98,8 @@ def test_a_worker_trains_but_moves_no_deadline_and_rewrites_nothing(
     worker.add_report("a", grant, 1, 0.5, 1.0)
     assert worker.release("a", grant, "paused", ended="pause")
     worker.reap()
+    assert worker.register("b", "host", 1, [], 1) and worker.register("b", "host", 1, [], 1)
+    assert worker.hold(number, True) and worker.pin(number, 2) and worker.drain("host", True) == 2
     for statement in (
         f"UPDATE {PREFIX}study SET deadline = 0",
         f"UPDATE {PREFIX}report SET value = 1",
