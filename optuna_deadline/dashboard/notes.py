@@ -46,6 +46,8 @@ def study_note(history: History, told: list[Life], expected: Forecast) -> str:
     states = Counter(life.state for life in told)
     counted = [f"{states[state]} {words}" for state, words in _STATES.items() if states[state]]
     lines.append(f"**Trials** {', '.join(counted) or 'none yet'}.")
+    if wishes := _asked_for(history):
+        lines.append(f"**Asked for** {wishes}.")
     parts = ["  \n".join(lines), _running(history, told), _decisions(history)]
     return "\n\n".join(part for part in parts if part)
 
@@ -58,6 +60,15 @@ def _when(history: History) -> str:
         return f"{until_deadline(history.time_left)} {as_of}; the study is being ended"
     early = history.deadline - history.settled
     return f"the study has ended {roughly(abs(early))} {'before' if early >= 0 else 'after'} it"
+
+
+def _asked_for(history: History) -> str:
+    """What people ask for now: "trial 3 held; trial 7 pinned to 4; node2 drained"."""
+    living = [line for line in history.trials if line.alive]
+    held = [f"trial {line.number} held" for line in living if line.held is not None]
+    pins = [f"trial {line.number} pinned to {line.pinned}" for line in living if line.pinned]
+    hosts = sorted({row.host for row in history.workers if row.drained is not None})
+    return "; ".join([*held, *pins, *(f"{host} drained" for host in hosts)])
 
 
 def _best(history: History, expected: Forecast) -> str:

@@ -237,11 +237,11 @@ class Planner:
     def _nothing_left(self, reading: Reading, plan: Plan) -> bool:
         """Whether the study is over before its deadline: seen twice, to be sure.
 
-        Judged by what it would do with all slots: who only waits for one is not over, and no more
-        is a study in which somebody holds a trial that he may let go on.
+        Judged by what it would do with all slots: who only waits for one is not over, be all hosts
+        drained, nor is a study in which somebody has a trial held that may go on yet.
         """
         busy = plan.slots > 0 or plan.gate_open or bool(plan.pool_slots)
-        busy = busy or bool(reading.snapshot.requests)
+        busy = busy or bool(reading.snapshot.requests) or not any(reading.reach.values())
         self._idle_plans = 0 if busy else self._idle_plans + 1
         return self._idle_plans >= 2
 

@@ -109,6 +109,21 @@ def test_paused_and_retired_trials_read_as_such_though_they_have_ended(scene: Sc
     assert "1 paused, 1 given up" in note
 
 
+def test_the_note_says_what_people_ask_for(scene: Scene) -> None:
+    scene.table.hold(0, True)
+    scene.table.pin(1, 2)
+    scene.table.drain("node7", True)
+    scene.publisher.publish()
+    note = optuna_dashboard.get_note(scene.study)
+    assert "**Asked for** trial 0 held; trial 1 pinned to 2; node7 drained." in note
+    assert " trial 0 is held by request" in note and " node7 is drained" in note
+    scene.table.hold(0, False)
+    scene.table.pin(1, None)
+    scene.table.drain("node7", False)
+    scene.publisher.publish()
+    assert "Asked for" not in optuna_dashboard.get_note(scene.study)
+
+
 def test_a_users_note_stays_and_its_version_rises(scene: Scene) -> None:
     optuna_dashboard.save_note(scene.study, "My own words.\n" * 300)
     scene.publisher.publish()

@@ -6,9 +6,10 @@ import pytest
 
 from optuna_deadline.allocation.memory import MemoryTable
 from optuna_deadline.allocation.memory_state import MemoryState
+from optuna_deadline.planning.funds import Purse
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool import PoolLeader, read_pool
-from optuna_deadline.policies import Pause, Plan, Run, Snapshot
+from optuna_deadline.policies import Money, Pause, Plan, Run, Snapshot
 from optuna_deadline.policies.dividing import EvenDivider
 from optuna_deadline.simulation.outside import CountedTrials
 
@@ -20,18 +21,30 @@ class OneEach:
         self.most = most
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        assert snapshot.capacity > 0, "policies are not asked about none"
+        money = snapshot.money
+        assert money or snapshot.capacity > 0, "policies are not asked about none"
         alive = [trial.number for trial in snapshot.trials if trial.alive]
         room = snapshot.capacity
         runs = {n: Run(1, "fits") if i < room else Pause("waits") for i, n in enumerate(alive)}
         start = min(room - len(alive), self.most - len(snapshot.trials))
-        return Plan(orders=runs, start=max(0, start), gate_open=False)
+        size = None if money is None else money.offer
+        return Plan(orders=runs, start=max(0, start), gate_open=False, pool_slots=size)
+
+
+class FullPurse:
+    """Pays for all slots on offer until the deadline."""
+
+    def money(self, now: float, offered: int) -> Money:
+        return Money(budget=1e6, spent=0.0, price=1.0, offer=offered, held=offered)
+
+    def lasts_until(self, now: float, slots: int, latest: float) -> float:
+        return latest
 
 
 class Lab:
     """A study on two hosts of two slots, whose workers do nothing but be there."""
 
-    def __init__(self, most: int = 3) -> None:
+    def __init__(self, most: int = 3, purse: Purse | None = None) -> None:
         self.now = 1000.0
         self.state = MemoryState()
         self.table = self.open()
@@ -39,15 +52,15 @@ class Lab:
             self.table.register(host, host, 1, [], 2)
         self.planner = Planner(
             CountedTrials(), self.table, OneEach(most), direction="maximize", started=0.0,
-            me="a", clock=lambda: self.now,
+            me="a", clock=lambda: self.now, purse=purse,
         )  # fmt: skip
 
     def open(self, study: int = 1) -> MemoryTable:
         return MemoryTable("pool", study, now=lambda: self.now, deadline=2000.0, state=self.state)
 
     def planned(self) -> dict[int, tuple[str | None, int]]:
-        """Where the plan wants each living trial, after two looks: another changes nothing."""
-        for _ in range(2):
+        """Where the plan wants each living trial, after some looks: another changes nothing."""
+        for _ in range(3):
             self.now += 1
             self.planner.tick()
         lines = self.table.trials()
@@ -86,7 +99,10 @@ def test_a_drained_hosts_trials_go_elsewhere(lab: Lab) -> None:
     assert lab.planned() == {0: ("b", 1), 1: ("b", 1), 2: ("a", 1)}
 
 
-def test_where_every_host_is_drained_the_study_waits(lab: Lab) -> None:
+@pytest.mark.parametrize("purse", [None, FullPurse()])
+def test_where_every_host_is_drained_the_study_waits(purse: Purse | None) -> None:
+    lab = Lab(purse=purse)
+    assert lab.planned() == {0: ("a", 1), 1: ("a", 1), 2: ("b", 1)}
     lab.table.drain("a", True)
     lab.table.drain("b", True)
     assert set(lab.planned().values()) == {(None, 0)}
