@@ -12,10 +12,11 @@ trained beyond a rung was promoted there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from optuna_deadline.policies.overview import Overview
 from optuna_deadline.policies.plan import Order, Pause, Plan
 from optuna_deadline.policies.resources import Resources
 from optuna_deadline.policies.rungs import Rung, first_report
@@ -52,17 +53,12 @@ class AshaPromote(Resources):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Promote where that can be done, from the top rung down; else start a new trial."""
         view = self.overview(snapshot.trials)
-        rungs = view.rungs
-
-        def place(trial: TrialView) -> int | None:
-            return view.of_trial(trial, "place", lambda trial: rung_just_reached(trial, rungs))
-
-        standings = stand(view.alive.values(), rungs, place)
+        standings = view.kept("standings", Standings).see(view)
         return promote(snapshot, standings, self.newcomers(snapshot))
 
 
 def promote(
-    snapshot: Snapshot, standings: Sequence[Standing], newcomers: int | None = None
+    snapshot: Snapshot, standings: Collection[Standing], newcomers: int | None = None
 ) -> Plan:
     """A plan in which the standings, and at most so many newcomers, compete for single slots."""
     claims = sorted((s for s in standings if s.goes_on), key=_by_claim)
@@ -97,32 +93,38 @@ class Standing(NamedTuple):
     words: str
 
 
-def stand(
-    trials: Iterable[TrialView],
-    rungs: Sequence[Rung],
-    place_of: Callable[[TrialView], int | None] | None = None,
-) -> list[Standing]:
-    """Where each living trial stands on the rungs.
+class Standings:
+    """Where all living trials stand; only those that may stand elsewhere are judged again."""
 
-    Args:
-        trials: Those to judge.
-        rungs: The lowest first.
-        place_of: Tells what :func:`rung_just_reached` does, where that is known already.
-    """
-    best = [set(rung.best()) for rung in rungs]
-    words = [f"promoted: among the best of rung {rung.milestone}" for rung in rungs]
-    standings = []
-    for trial in trials:
-        if not trial.alive:
-            continue
-        place = place_of(trial) if place_of else rung_just_reached(trial, rungs)
-        if place is None:
-            standings.append(Standing(trial, 0, 0.0, True, True, "on its way to the next rung"))
-            continue
-        number, rung = trial.number, rungs[place]
-        promoted, recorded = number in best[place], rung.recorded[number]
-        standings.append(Standing(trial, rung.milestone, recorded, promoted, False, words[place]))
-    return standings
+    def __init__(self) -> None:
+        self._known: dict[int, Standing] = {}
+        self._best: dict[int, frozenset[int]] = {}  # by milestone, by which all were judged
+
+    def see(self, view: Overview) -> Collection[Standing]:
+        """Judge who has changed, and who came to be or ceased to be among a rung's best."""
+        moved = view.moved()
+        for rung in view.rungs:
+            before, now = self._best.get(rung.milestone, frozenset()), rung.best
+            if now is not before:
+                moved |= now ^ before
+                self._best[rung.milestone] = now
+        for number in sorted(moved):
+            if number in view.alive:
+                self._known[number] = stand(view.alive[number], view.rungs)
+            else:
+                self._known.pop(number, None)
+        return self._known.values()
+
+
+def stand(trial: TrialView, rungs: Sequence[Rung]) -> Standing:
+    """Where a living trial stands on the rungs, of which the lowest is the first."""
+    place = rung_just_reached(trial, rungs)
+    if place is None:
+        return Standing(trial, 0, 0.0, True, True, "on its way to the next rung")
+    number, rung = trial.number, rungs[place]
+    words = f"promoted: among the best of rung {rung.milestone}"
+    recorded = rung.recorded[number]
+    return Standing(trial, rung.milestone, recorded, number in rung.best, False, words)
 
 
 def rung_just_reached(trial: TrialView, rungs: Sequence[Rung]) -> int | None:

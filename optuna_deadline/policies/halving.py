@@ -102,7 +102,8 @@ class Hyperband(Resources):
         for bracket in sorted(set(pattern)):
             mine = [t for t in snapshot.trials if pattern[t.number % len(pattern)] == bracket]
             first = self.min_resource * self.reduction_factor**bracket
-            standings += stand(mine, build_rungs(mine, first, self.reduction_factor))
+            rungs = build_rungs(mine, first, self.reduction_factor)
+            standings += [stand(trial, rungs) for trial in mine if trial.alive]
         return promote(snapshot, standings, self.newcomers(snapshot))
 
     def _pattern(self, last: int | None) -> list[int]:

@@ -21,7 +21,7 @@ class Rung:
         recorded: The scores by trial.
     """
 
-    __slots__ = ("_cut", "_ranked", "_reduction_factor", "milestone", "recorded")
+    __slots__ = ("_best", "_cut", "_ranked", "_reduction_factor", "milestone", "recorded")
 
     def __init__(self, milestone: int, reduction_factor: int) -> None:
         self.milestone = milestone
@@ -29,18 +29,19 @@ class Rung:
         self._reduction_factor = reduction_factor
         self._ranked: list[tuple[float, int]] = []  # (-score, number), the best first
         self._cut: tuple[float | None] | None = None  # None as long as it is not worked out
+        self._best: frozenset[int] | None = None  # likewise
 
     def record(self, trial: TrialView) -> None:
         """Record the score of a trial that has come here."""
         score = first_report(trial.reports, self.milestone).score
         self.recorded[trial.number] = score
         insort(self._ranked, (-score, trial.number))
-        self._cut = None
+        self._cut = self._best = None
 
     def forget(self, number: int) -> None:
         """Take a trial's record away."""
         del self._ranked[bisect_left(self._ranked, (-self.recorded.pop(number), number))]
-        self._cut = None
+        self._cut = self._best = None
 
     @property
     def cutoff(self) -> float | None:
@@ -63,10 +64,14 @@ class Rung:
         ranked = self._ranked
         return len(ranked) if cut is None else bisect_right(ranked, (-cut, math.inf))
 
-    def best(self) -> list[int]:
+    @property
+    def best(self) -> frozenset[int]:
         """The best ``1 / reduction_factor``; who has diverged is never among them."""
-        count = len(self._ranked) // self._reduction_factor
-        return [number for score, number in self._ranked[:count] if score < math.inf]
+        if self._best is None:
+            count = len(self._ranked) // self._reduction_factor
+            best = [number for score, number in self._ranked[:count] if score < math.inf]
+            self._best = frozenset(best)
+        return self._best
 
     def _work_out_the_cut(self) -> float | None:
         """The quantile as numpy interpolates it; numpy itself costs 100 times as much here."""
