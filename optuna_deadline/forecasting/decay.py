@@ -49,36 +49,34 @@ def fit_decay(steps: Sequence[float], losses: Sequence[float], memory: float) ->
     if reach <= 0:
         return None
     weights = 0.5 ** (np.arange(len(y))[::-1] / memory)
-    best: tuple[float, Decay] | None = None
-    for below in _FLOORS:
-        floor = low - below * reach
-        with np.errstate(all="ignore"):  # a loss may fall by less than a float can invert
-            inverse = 1.0 / (y - floor)
-            # An error of the loss weighs as the square of what it does to the inverse.
-            found = _solve(k, inverse, np.sqrt(weights) / inverse**2)
-        if found is None:
-            continue
-        fit = Decay(*found, floor)
-        error = float(
-            np.sum(weights * (1.0 / (found[0] * k * k + found[1] * k + found[2]) + floor - y) ** 2)
-        )
-        if best is None or error < best[0]:
-            best = error, fit
-    return best[1] if best else None
+    floors = low - np.array(_FLOORS)[:, None] * reach  # a row for each from here on
+    with np.errstate(all="ignore"):  # a loss may fall by less than a float can invert
+        inverse = 1.0 / (y - floors)
+        # An error of the loss weighs as the square of what it does to the inverse.
+        emphasis = np.sqrt(weights) / inverse**2
+        shapes = _solve(k, inverse * emphasis, emphasis)
+        a, b, c = shapes.T[:, :, None]
+        missed = 1.0 / (a * k * k + b * k + c) + floors - y
+        errors = np.sum(weights * missed**2, axis=1)
+        positive = shapes @ (k[0] ** 2, k[0], 1.0) > 0  # and then on all steps
+    errors = np.where(positive & np.isfinite(errors), errors, np.inf)
+    best = int(np.argmin(errors))
+    if np.isinf(errors[best]):
+        return None
+    a, b, c = map(float, shapes[best])
+    return Decay(a, b, c, float(floors[best, 0]))
 
 
 def _solve(
-    k: NDArray[np.float64], inverse: NDArray[np.float64], weights: NDArray[np.float64]
-) -> tuple[float, float, float] | None:
-    """``a``, ``b``, ``c`` of which none is negative and whose curve is positive on all steps."""
-    columns = np.stack([k * k, k, np.ones_like(k)], axis=1)
+    k: NDArray[np.float64], wanted: NDArray[np.float64], emphasis: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``a``, ``b``, ``c`` of which none is negative, for each row; NaN where there are none."""
     from scipy.optimize import nnls  # half a second of every worker's start
 
-    matrix, wanted = columns * weights[:, None], inverse * weights
-    if not (np.isfinite(matrix).all() and np.isfinite(wanted).all()):
-        return None
-    solution, _ = nnls(matrix, wanted)
-    a, b, c = (float(x) for x in solution)
-    if a * k[0] ** 2 + b * k[0] + c <= 0:
-        return None
-    return a, b, c
+    columns = np.stack([k * k, k, np.ones_like(k)], axis=1)
+    matrices = columns * emphasis[:, :, None]
+    found = np.full((len(wanted), 3), np.nan)
+    finite = np.isfinite(matrices).all(axis=(1, 2)) & np.isfinite(wanted).all(axis=1)
+    for row in np.flatnonzero(finite):
+        found[row] = nnls(matrices[row], wanted[row])[0]
+    return found
