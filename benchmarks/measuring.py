@@ -58,6 +58,14 @@ class Spread:
         return cls(statistics.median(times), deciles[0], deciles[-1])
 
 
+def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
+    """The median and the 99th percentile in milliseconds; nothing of fewer than two times."""
+    if len(seconds) < 2:
+        return {}
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    return {"p50": round(1000 * cuts[49], 2), "p99": round(1000 * cuts[98], 2)}
+
+
 class Progress:
     """One line on stderr that is overwritten; nothing at all where stderr is no terminal."""
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import select
-import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
+from benchmarks.measuring import percentiles_ms
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 
@@ -34,11 +34,10 @@ def measure(url: str, others: int, times: int) -> dict[str, Any]:
         speaker.exec_driver_sql("NOTIFY mine")
         select.select([driver], [], [])
         driver.poll()
-        waited.append(1000 * (time.perf_counter() - began))
+        waited.append(time.perf_counter() - began)
     for session in (*sessions, speaker, hearer):
         session.close()
-    cuts = statistics.quantiles(waited, n=100, method="inclusive")
-    return {"listeners": others + 1, "p50_ms": round(cuts[49], 2), "p99_ms": round(cuts[98], 2)}
+    return {"listeners": others + 1, "ms": percentiles_ms(waited)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from benchmarks.measuring import Progress, machine, output_file, write_json
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Cluster, generate, simulate
-from optuna_deadline.simulation.comparison import collect_seldom
+from optuna_deadline.simulation.comparison import collect_seldom, run_all
 
 TARGET = 50_000.0
 
@@ -38,16 +37,35 @@ SETTINGS = (
 )
 
 
-def measure(policy: str, setting: Setting, seed: int) -> tuple[int, float, float]:
-    """Reports, wall seconds and CPU seconds of one study."""
-    workload = generate("power-law", seed, steps=setting.steps, step_seconds=setting.step_seconds)
-    cluster = Cluster(slots=setting.slots, startup=setting.startup, stop=setting.stop)
-    chosen = make_policy(policy, {"max_resource": workload.steps})
-    wall, cpu = time.perf_counter(), time.process_time()
-    outcome = simulate(
-        chosen, workload, cluster, deadline=setting.deadline * workload.full_seconds
-    )
-    return outcome.reports, time.perf_counter() - wall, time.process_time() - cpu
+@dataclass(frozen=True)
+class Speed:
+    """How long one study took."""
+
+    reports: int
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study to be timed."""
+
+    policy: str
+    setting: Setting
+    seed: int
+
+    def run(self) -> Speed:
+        """Simulate it."""
+        setting = self.setting
+        workload = generate(
+            "power-law", self.seed, steps=setting.steps, step_seconds=setting.step_seconds
+        )
+        cluster = Cluster(slots=setting.slots, startup=setting.startup, stop=setting.stop)
+        chosen = make_policy(self.policy, {"max_resource": workload.steps})
+        deadline = setting.deadline * workload.full_seconds
+        wall, cpu = time.perf_counter(), time.process_time()
+        outcome = simulate(chosen, workload, cluster, deadline=deadline)
+        return Speed(outcome.reports, time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -62,24 +80,21 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     settings = SETTINGS[:1] if given.quick else SETTINGS
     progress, rows = Progress(), []
+    collect_seldom()
     try:
-        with ProcessPoolExecutor(given.jobs, initializer=collect_seldom) as executor:
-            for setting in settings:
-                progress.say(str(setting))
-                studies = [
-                    executor.submit(measure, given.policy, setting, seed)
-                    for seed in range(given.jobs)
-                ]
-                found = [study.result() for study in studies]
-                reports = sum(reports for reports, _, _ in found)
-                rows.append(
-                    {
-                        "setting": str(setting),
-                        "reports": reports,
-                        "per_second": reports / max(wall for _, wall, _ in found),
-                        "per_cpu_second": reports / sum(cpu for _, _, cpu in found),
-                    }
-                )
+        for setting in settings:
+            progress.say(str(setting))
+            studies = [Study(given.policy, setting, seed) for seed in range(given.jobs)]
+            found = list(run_all(studies, given.jobs))
+            reports = sum(one.reports for one in found)
+            rows.append(
+                {
+                    "setting": str(setting),
+                    "reports": reports,
+                    "per_second": reports / max(one.wall for one in found),
+                    "per_cpu_second": reports / sum(one.cpu for one in found),
+                }
+            )
     finally:
         progress.end()
     print(f"{'reports/s, ' + given.policy:34}{f'{given.jobs} processes':>14}{'a CPU second':>14}")

@@ -12,7 +12,6 @@ import argparse
 import json
 import multiprocessing
 import random
-import statistics
 import threading
 import time
 from collections import Counter
@@ -27,7 +26,7 @@ from typing import Any
 import psutil
 import sqlalchemy as sa
 
-from benchmarks.measuring import StatementCounter
+from benchmarks.measuring import StatementCounter, percentiles_ms
 from optuna_deadline.allocation import engine as engines
 from optuna_deadline.allocation import schema
 from optuna_deadline.allocation.listener import Listener
@@ -221,8 +220,8 @@ def measure(
         "seconds": round(wall, 1),
         "statements_per_s": round(counts["statements"] / wall),
         "cut": counts["cut"],
-        "renew_ms": _percentiles(renewals),
-        "hand_over_ms": _percentiles(moves),
+        "renew_ms": percentiles_ms(renewals),
+        "hand_over_ms": percentiles_ms(moves),
         "hand_overs": len(moves),
         "server_cpu": round(cpu / wall, 3),
         "load_average": round(psutil.getloadavg()[0], 1),
@@ -260,13 +259,6 @@ def _cpu(server: EmbeddedPostgres) -> float:
             times = process.cpu_times()
             total += times.user + times.system
     return total
-
-
-def _percentiles(times: Sequence[float]) -> dict[str, float]:
-    if len(times) < 2:
-        return {}
-    cuts = statistics.quantiles(times, n=100, method="inclusive")
-    return {"p50": round(1000 * cuts[49], 1), "p99": round(1000 * cuts[98], 1)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

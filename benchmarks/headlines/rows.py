@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from benchmarks.measuring import Progress
+from optuna_deadline.simulation.comparison import work_through
 
 Case = TypeVar("Case")
 Result = TypeVar("Result")
@@ -72,15 +72,10 @@ class Options:
         self, work: Callable[[Case], Result], cases: list[Case], what: str
     ) -> Iterator[Result]:
         """Results in the order of the cases, computed in ``jobs`` processes, with progress."""
-        if self.jobs == 1:
-            for done, case in enumerate(cases):
-                self.progress.say(f"{what}: {done} of {len(cases)}")
-                yield work(case)
-            return
-        with ProcessPoolExecutor(self.jobs) as executor:
-            for done, result in enumerate(executor.map(work, cases)):
-                self.progress.say(f"{what}: {done + 1} of {len(cases)}")
-                yield result
+        self.progress.say(f"{what}: 0 of {len(cases)}")
+        for done, result in enumerate(work_through(work, cases, self.jobs), 1):
+            self.progress.say(f"{what}: {done} of {len(cases)}")
+            yield result
 
 
 class System(Protocol):

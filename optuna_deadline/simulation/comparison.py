@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from operator import methodcaller
@@ -19,6 +19,8 @@ from optuna_deadline.simulation.simulation import simulate
 from optuna_deadline.simulation.sources import draw
 
 Found = TypeVar("Found", covariant=True)
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 
 class Runnable(Protocol[Found]):
@@ -62,12 +64,24 @@ class Case:
 
 def run_all(cases: Sequence[Runnable[Found]], jobs: int = 1) -> Iterator[Found]:
     """What comes of the cases, in their order, each as soon as it is there."""
-    run = methodcaller("run")
+    return work_through(methodcaller("run"), cases, jobs)
+
+
+def work_through(
+    work: Callable[[Given], Result], cases: Sequence[Given], jobs: int = 1
+) -> Iterator[Result]:
+    """What comes of some work on each case, in their order, each as soon as it is there.
+
+    Args:
+        work: What other processes can import, as a module's function.
+        cases: What it is given.
+        jobs: Processes; with one, it is done in this.
+    """
     if jobs == 1:
-        yield from map(run, cases)
+        yield from map(work, cases)
         return
     with ProcessPoolExecutor(jobs, initializer=collect_seldom) as executor:
-        yield from executor.map(run, cases)
+        yield from executor.map(work, cases)
 
 
 def collect_seldom() -> None:
