@@ -242,5 +242,7 @@ def _all_there_is(means: Means, work: Work) -> Option:
     if money.price > 0:
         paid = money.budget / max(money.charge(means.time), 1e-12)
         nodes = max(1, min(nodes, int(paid)))
+    if means.time <= money.startup:  # what is not there comes too late
+        nodes = max(1, min(nodes, rates.held))
     found = options(work, replace(rates, money=replace(money, offer=nodes * money.node)))
     return found[0]

@@ -41,7 +41,19 @@ class Seer(Resources):
     """The policy of SEER, as far as it can be reconstructed."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """One plan for the whole study."""
+        """One plan for the whole study.
+
+        The pool's own size changes what a plan costs: one that gives nodes back is made anew for
+        what is left, as the next plan will see it.
+        """
+        plan, money = self._plan(snapshot), snapshot.money
+        while money is not None and plan.pool_slots and plan.pool_slots < money.held:
+            money = replace(money, held=plan.pool_slots)
+            capacity = min(snapshot.capacity, plan.pool_slots)
+            plan = self._plan(replace(snapshot, capacity=capacity, money=money))
+        return plan
+
+    def _plan(self, snapshot: Snapshot) -> Plan:
         money = snapshot.money
         if snapshot.time_left <= 0 or (money is not None and money.left <= 0):
             return _stop(snapshot)
@@ -51,7 +63,8 @@ class Seer(Resources):
         if not paces:
             return _first(snapshot, contenders)
         means = _means(snapshot, steps, fmean(paces))
-        last = barrier(snapshot.trials, steps)
+        retired = [trial for trial in snapshot.trials if trial.state == "retired"]
+        last = barrier(retired, steps)
         rung, shape, missing = last + 1, None, 0
         if last < 0:
             shape = best_shape(means, sum(trial.step for trial in contenders))
@@ -60,18 +73,18 @@ class Seer(Resources):
         while not missing and contenders and rung < len(steps):
             since, final = steps[rung - 1] if rung else 0, rung + 1 == len(steps)
             pace = math.inf if final else means.pace  # the last round ends with the deadline
-            if not over(contenders, since, steps[rung], pace, snapshot.speedup):
+            if not over(contenders, since, steps[rung], pace):
                 break
             if not final:
                 keep = survivors_after(means, len(contenders), rung, None)[0]
                 best = ranked(contenders, steps[rung])
-                for trial in best[keep:]:
-                    if trial.alive:
-                        words = f"not among the {keep} best of {len(best)} at step {steps[rung]}"
-                        orders[trial.number] = Retire(words)
+                words = f"not among the {keep} best of {len(best)} at step {steps[rung]}"
+                losers = [trial for trial in best[keep:] if trial.alive]
+                orders.update((trial.number, Retire(words)) for trial in losers)
+                retired += losers
                 contenders = best[:keep]
-            rung, shape = rung + 1, None
-        if rung == len(steps):
+            rung, shape = max(rung, barrier(retired, steps)) + 1, None  # as the next plan reads it
+        if rung == len(steps) or not (contenders or missing):
             for trial in contenders:
                 if trial.alive:
                     orders[trial.number] = Pause("trained to its end")
@@ -104,7 +117,7 @@ class _Round:
         alive = [trial for trial in contenders if trial.alive]
         self._behind = sorted(
             (trial for trial in alive if trial.step < self._target),
-            key=lambda trial: (not trial.running, -trial.step, trial.number),
+            key=lambda trial: (-trial.slots, -trial.step, trial.number),
         )
         self._through = ranked([t for t in alive if t.step >= self._target], self._target)
 
@@ -149,7 +162,7 @@ class _Round:
         start = min(free, self._missing)
         free -= start
         for trial in going_on:
-            if trial.number not in orders and trial.slots <= free:
+            if trial.number not in orders and trial.slots <= min(free, snapshot.largest_gang):
                 orders[trial.number] = Run(trial.slots, "goes on until the others are through")
                 free -= trial.slots
         for trial in self._through:
@@ -178,18 +191,20 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
     money = snapshot.money
     sizes = snapshot.speedup.useful(max(1, snapshot.largest_gang))
     node = max(1, snapshot.largest_gang)
+    coming = money is not None and money.held > snapshot.capacity
+    time = _down(snapshot.time_left - _CLOSING - snapshot.overhead.stop)
+    # What starts up is taken off what was rounded: so it is what the plan that asked for it took.
     if money is None:
         terms = Money(math.inf, 0.0, 0.0, 0.0, node=node, offer=max(node, snapshot.capacity))
         left, held = math.inf, terms.nodes(snapshot.capacity)
     else:
-        coming = money.held * money.price * money.startup if money.held > snapshot.capacity else 0
-        left = (money.left + money.ahead - coming) * (1 - _RESERVE)
-        left = _down(left)
-        terms = replace(money, budget=left, spent=0.0)
+        left = _down((money.left + money.ahead) * (1 - _RESERVE))
+        if coming:
+            left -= money.held * money.price * money.startup
+        # What else changes from second to second is in these two, or in what is held.
+        terms = replace(money, budget=max(0.0, left), spent=0.0, held=0, ahead=0.0)
         held = money.nodes(money.held)
-    time = snapshot.time_left - _CLOSING - snapshot.overhead.stop
-    if money is not None and money.held > snapshot.capacity:
-        time -= money.startup  # nodes have yet to come
+        time -= money.startup if coming else 0.0
     return Means(
         steps=steps,
         pace=_digits(pace),
@@ -199,7 +214,7 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
             _digits(snapshot.overhead.total),
             held,
         ),
-        time=_down(time),
+        time=max(0.0, time),
     )
 
 
