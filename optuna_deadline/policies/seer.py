@@ -51,7 +51,7 @@ class Seer(Resources):
             money = replace(money, held=plan.pool_slots)
             capacity = min(snapshot.capacity, plan.pool_slots)
             plan = self._plan(replace(snapshot, capacity=capacity, money=money))
-        return plan
+        return plan if money is not None else replace(plan, holds_until=_as_long_as(snapshot))
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         money = snapshot.money
@@ -192,7 +192,7 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
     sizes = snapshot.speedup.useful(max(1, snapshot.largest_gang))
     node = max(1, snapshot.largest_gang)
     coming = money is not None and money.held > snapshot.capacity
-    time = _down(snapshot.time_left - _CLOSING - snapshot.overhead.stop)
+    time = _time(snapshot)
     # What starts up is taken off what was rounded: so it is what the plan that asked for it took.
     if money is None:
         terms = Money(math.inf, 0.0, 0.0, 0.0, node=node, offer=max(node, snapshot.capacity))
@@ -216,6 +216,18 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
         ),
         time=max(0.0, time),
     )
+
+
+def _time(snapshot: Snapshot) -> float:
+    """Seconds in which something can be trained yet, rounded."""
+    return _down(snapshot.time_left - _CLOSING - snapshot.overhead.stop)
+
+
+def _as_long_as(snapshot: Snapshot) -> float:
+    """Until when the time is rounded to the same."""
+    time = _time(snapshot)
+    closing = time + _CLOSING + snapshot.overhead.stop if time > 0 else 0.0
+    return snapshot.deadline - closing
 
 
 def _first(snapshot: Snapshot, contenders: Sequence[TrialView]) -> Plan:
