@@ -56,11 +56,17 @@ class Speedup:
 
     def useful(self, limit: int) -> list[int]:
         """Gang sizes up to ``limit`` that gain enough over the next smaller useful one."""
-        sizes = [1]
-        for slots in range(2, limit + 1):
-            if self(slots) >= WORTHWHILE * self(sizes[-1]):
-                sizes.append(slots)
-        return sizes
+        if limit not in self._useful:
+            sizes = [1]
+            for slots in range(2, limit + 1):
+                if self(slots) >= WORTHWHILE * self(sizes[-1]):
+                    sizes.append(slots)
+            self._useful[limit] = sizes
+        return list(self._useful[limit])
+
+    @cached_property
+    def _useful(self) -> dict[int, list[int]]:
+        return {}
 
 
 def step_seconds(paces: Iterable[Pace], speedup: Speedup) -> dict[int, float]:
