@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from optuna_deadline._best import best
+    from optuna_deadline._forecast import forecast
     from optuna_deadline._out_of_time import out_of_time
     from optuna_deadline.budgets import Price
     from optuna_deadline.callbacks import DeadlineGate
@@ -17,6 +18,7 @@ else:
     # A rank asks for its segment alone: it starts without the table and the policies.
     _HOMES = {
         "best": "_best",
+        "forecast": "_forecast",
         "out_of_time": "_out_of_time",
         "Price": "budgets",
         "DeadlineGate": "callbacks",
@@ -48,6 +50,7 @@ __all__ = [
     "Price",
     "Result",
     "best",
+    "forecast",
     "out_of_time",
     "run",
     "Segment",

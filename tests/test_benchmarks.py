@@ -11,7 +11,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from benchmarks import planner, prune_cost, record, simulator
+from benchmarks import backtest, planner, prune_cost, record, simulator
 from benchmarks.bulk import add_trials
 from optuna_deadline import DeadlinePruner
 from optuna_deadline.simulation.tables import load
@@ -132,3 +132,15 @@ def test_planner_writes_its_figures_and_picture(tmp_path: Path) -> None:
     drawn = planner.draw(30, 8, 1)
     assert drawn == planner.draw(30, 8, 1) != planner.draw(30, 8, 2)
     assert sum(trial.slots for trial in drawn.trials) == 8
+
+
+def test_a_backtest_judges_every_kind_of_forecast(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    told = [("recorded", one) for one in backtest.Case("recorded/digits", 0, 4, 8, None).run()]
+    rows = backtest.figures(told)
+    assert {row["what"] for row in rows} == {backtest.AGAIN, backtest.END, backtest.STUDY}
+    for row in rows:
+        assert row["held"] == sorted(row["held"]) and 0 <= row["within_80"] <= 1
+        assert row["forecasts"] > 0 and 0 <= row["error"] <= 1
+    backtest.draw_calibration(told, tmp_path / "picture.svg")
+    assert "<svg" in (tmp_path / "picture.svg").read_text()

@@ -65,7 +65,7 @@ class Case:
 
     def run(self) -> float:
         """The regret of the model in hand at the deadline; see :func:`regret`."""
-        workload = _scaled(draw(self.table, self.seed, steps=81, data=self.data))
+        workload = scaled(draw(self.table, self.seed, steps=81, data=self.data))
         seconds = self.setting.overhead * STEP_SECONDS
         cluster = Cluster(slots=self.setting.slots, startup=max(0.0, seconds - _STOP), stop=_STOP)
         deadline = self.setting.trainings * workload.full_seconds / self.setting.slots
@@ -87,7 +87,8 @@ def regret(workload: Workload, value: float | None) -> float:
     return min(1.0, (workload.best - value) / max(workload.best - median, 1e-12))
 
 
-def _scaled(workload: Workload) -> Workload:
+def scaled(workload: Workload) -> Workload:
+    """With steps that take :data:`STEP_SECONDS` on average."""
     factor = STEP_SECONDS / statistics.fmean(workload.step_seconds)
     return replace(
         workload, step_seconds=tuple(factor * seconds for seconds in workload.step_seconds)

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
+from optuna_deadline._forecast import duration_of
 from optuna_deadline.cli.app import Json, Storage, Study, command, say_json
 from optuna_deadline.cli.studies import load_study
-from optuna_deadline.deadlines import parse_deadline
-from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.forecast import forecast as look_ahead
 from optuna_deadline.history.reading import read_history
@@ -28,16 +27,16 @@ def forecast(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what the trials that train now are expected to have come to by the deadline.
+    """Say what the best value is expected to be at the deadline, and what each trial comes to.
 
-    Decays are fitted to each trial's own reports; newcomers and later moves are not foreseen.
+    Bands hold eight of ten outcomes, learned from the study's own curves.
     """
     history = read_history(load_study(study, storage))
     found = look_ahead(history)
     longer: Forecast | None = None
     more = 0.0
     if later is not None:
-        more = _seconds(later)
+        more = duration_of(later)
         longer = look_ahead(replace(history, deadline=history.deadline + more))
     if as_json:
         say_json(
@@ -68,10 +67,3 @@ def _say(found: Forecast) -> str:
     low, high = sorted((found.low, found.high))
     expected = f"{value(found.expected)} expected ({value(low)} to {value(high)})"
     return f"best {value(found.best)} now, {expected}"
-
-
-def _seconds(later: str) -> float:
-    given = parse_deadline(later).duration
-    if given is None:
-        raise DeadlineError(f"{later!r} is an instant; --later needs a duration as 1h.")
-    return given

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optuna_deadline.allocation.records import Desired, ReportRow
-from optuna_deadline.forecasting.outlook import outlook
+from optuna_deadline.allocation.records import Desired
+from optuna_deadline.forecasting.course import best_by
+from optuna_deadline.forecasting.doublings import LEVELS, Curve, Doublings, learn_doublings
 from optuna_deadline.forecasting.overheads import learn_overhead
 from optuna_deadline.forecasting.throughput import Pace, Speedup, learn_speedup, step_seconds
 from optuna_deadline.history.records import History
 
 _POINTS = 8
-_WAITING = 8  #: trials that wait and are looked at: a fit takes some milliseconds
+_INSTANT = 1e-3  # seconds; a logarithm is taken of them
+_WAITING = 8  #: trials that wait and are looked at
+_LOW, _MID, _HIGH = (LEVELS.index(level) for level in (0.1, 0.5, 0.9))
 
 
 @dataclass(frozen=True)
 class Fan:
-    """What one trial will have reached, if it trains from now on on the slots that it has."""
+    """What one trial will have reached, if it trains from now on on the slots that it has.
+
+    ``low`` and ``high`` hold eight of ten outcomes between them, ``mid`` is the middle one.
+    """
 
     number: int
     running: bool
@@ -30,29 +36,34 @@ class Fan:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The best value now, and what is expected at the deadline."""
+    """The best value now, and what is expected at the deadline.
+
+    ``low`` and ``high`` hold eight of ten outcomes between them, ``low`` being the worse one.
+    """
 
     best: float | None
     expected: float | None
     low: float | None
     high: float | None
     fans: tuple[Fan, ...] = ()
+    levels: tuple[float, ...] = ()  #: the best score at each of the levels, larger is better
 
 
 def forecast(history: History) -> Forecast:
-    """The best value expected at the deadline, of the trials that train now.
+    """The best value expected at the deadline, and what each trial would come to.
 
-    Where none trains, of those that wait: as if each had one slot from now on. Each fan is
-    :func:`~optuna_deadline.forecasting.outlook.outlook` over the steps that the trial's own pace,
-    S(k) and the overheads measured so far allow until the deadline. ``low`` and ``high`` bound the
-    best of them in the values' own direction: ``low`` is what is expected at worst.
+    The best value goes on as it went (:func:`~optuna_deadline.forecasting.course.best_by`). A fan
+    is what :class:`~optuna_deadline.forecasting.doublings.Doublings`, learned from all curves of
+    the study, expects at the steps that the trial's own pace, S(k) and the overheads measured so
+    far allow until the deadline; for a trial that waits, as if it had one slot from now on.
     """
     sign = 1.0 if history.maximize else -1.0
-    curves = history.curves
+    curves = known_curves(history)
     known = history.improvements
     best = known[-1].value if known else None
     if history.settled is not None or history.time_left <= 0:
-        return Forecast(best, best, best, best)
+        levels = () if best is None else (sign * best,) * len(LEVELS)
+        return Forecast(best, best, best, best, levels=levels)
     paces = [
         Pace(row.number, row.slots, row.position_to - row.position_from, row.trained)
         for row in history.segments
@@ -62,44 +73,62 @@ def forecast(history: History) -> Forecast:
     seconds = step_seconds(paces, speedup)
     startups = [row.startup for row in history.segments if row.startup is not None]
     overhead = learn_overhead(startups, []).startup
-    looked_at = _worth_a_look(history, curves, sign)
+    model = learn_doublings(curves.values())
     found = (
-        _fan(history, line, curves[line.number], seconds, speedup, overhead, sign)
-        for line in looked_at
+        _fan(history, line, curves[line.number], model, seconds, speedup, overhead, sign)
+        for line in _worth_a_look(history, curves)
     )
     fans = [fan for fan in found if fan is not None]
-    judged = [fan for fan in fans if fan.running] or fans
-    if best is None or not judged:
-        return Forecast(best, best, best, best, tuple(fans))
-    choose = max if history.maximize else min
+    if best is None:
+        return Forecast(None, None, None, None, tuple(fans))
+    course = Curve(
+        tuple([max(one.at - history.started, _INSTANT) for one in known]),
+        tuple([sign * one.value for one in known]),
+    )
+    seconds_now, seconds_then = history.now - history.started, history.deadline - history.started
+    expected = best_by(course, seconds_now, seconds_then)
     return Forecast(
         best,
-        choose(best, *(fan.mid[-1] for fan in judged)),
-        choose(best, *(fan.low[-1] for fan in judged)),
-        choose(best, *(fan.high[-1] for fan in judged)),
+        sign * expected[_MID],
+        sign * expected[_LOW],
+        sign * expected[_HIGH],
         tuple(fans),
+        expected,
     )
 
 
-def _worth_a_look(
-    history: History, curves: Mapping[int, list[ReportRow]], sign: float
-) -> list[Desired]:
+def known_curves(history: History) -> dict[int, Curve]:
+    """The scores of every trial by the steps that it was trained, larger is better.
+
+    Where steps count from 0, a report of step 0 comes after one step.
+    """
+    sign = 1.0 if history.maximize else -1.0
+    first = min((rows[0].step for rows in history.curves.values()), default=1)
+    before = 1 - min(1, first)
+    found = {
+        number: Curve.of([row.step + before for row in rows], [sign * row.value for row in rows])
+        for number, rows in history.curves.items()
+    }
+    return {number: curve for number, curve in found.items() if curve is not None}
+
+
+def _worth_a_look(history: History, curves: Mapping[int, Curve]) -> list[Desired]:
     """Trials with a finite report: all that train, and the best of those that wait."""
     alive = [
         line
         for line in history.trials
         if line.alive and line.mode != "stop" and line.number in curves
     ]
-    best = {n: max(sign * row.value for row in rows) for n, rows in curves.items()}
     waiting = [line for line in alive if line.owner is None]
-    waiting = sorted(waiting, key=lambda line: (-best[line.number], line.number))[:_WAITING]
-    return [*(line for line in alive if line.owner is not None), *waiting]
+    waiting.sort(key=lambda line: (-curves[line.number].best[-1], line.number))
+    return [*(line for line in alive if line.owner is not None), *waiting[:_WAITING]]
 
 
 def _fan(
     history: History,
     line: Desired,
-    curve: list[ReportRow],
+    curve: Curve,
+    model: Doublings,
     seconds: Mapping[int, float],
     speedup: Speedup,
     overhead: float,
@@ -111,25 +140,20 @@ def _fan(
         return None
     a_step = seconds[line.number] / max(speedup(slots), 1e-9)
     start = history.now if running else history.now + overhead
-    last = curve[-1].step
+    last = curve.steps[-1]
     until = history.deadline
     if line.horizon is not None:
-        until = min(until, start + max(0, line.horizon - last) * a_step)
+        until = min(until, start + max(0.0, line.horizon - last) * a_step)
     if until <= start or a_step <= 0:
         return None
     at = [start + (until - start) * i / _POINTS for i in range(_POINTS + 1)]
-    ahead = [last + (instant - start) / a_step for instant in at]
-    look = outlook([row.step for row in curve], [sign * row.value for row in curve], ahead)
+    look = [model.quantiles(curve, last + (instant - start) / a_step) for instant in at]
     if until < history.deadline:  # what it has then, it keeps
         at.append(history.deadline)
-        look_mid, look_low, look_high = (
-            (*values, values[-1]) for values in (look.mid, look.low, look.high)
-        )
-    else:
-        look_mid, look_low, look_high = look.mid, look.low, look.high
+        look.append(look[-1])
     return Fan(
         line.number, running, slots if running else 0, tuple(at),
-        tuple(sign * v for v in look_mid),
-        tuple(sign * v for v in look_low),
-        tuple(sign * v for v in look_high),
+        tuple([sign * levels[_MID] for levels in look]),
+        tuple([sign * levels[_LOW] for levels in look]),
+        tuple([sign * levels[_HIGH] for levels in look]),
     )  # fmt: skip

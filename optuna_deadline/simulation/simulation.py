@@ -40,6 +40,7 @@ class Simulation:
             raise ValueError(f"deadline must be a positive number of seconds, but got {deadline}.")
         self.world = World.make(workload, cluster or Cluster(), deadline, seed)
         self._policy = policy
+        self._begun = False
         if funding is not None:
             node = self.world.cluster.slots
             self.world.provider = Provider(self.world.timeline, funding, node, self._start)
@@ -53,16 +54,30 @@ class Simulation:
         Raises:
             RuntimeError: The study does not end: a fault of this package.
         """
+        self.run_until(math.inf)
+        return measure(self.world)
+
+    def run_until(self, instant: float) -> None:
+        """Run to an instant or the study's end, if that comes first; the table is written then.
+
+        Raises:
+            RuntimeError: See :meth:`run`.
+        """
         world = self.world
-        if world.provider is not None:
-            SimulatedWorker(world, "head", 0, self._policy, slots=0).start()
-        else:
-            for host in range(world.cluster.hosts):
-                self._start(f"host{host}")
-        while world.at_work:
+        if not self._begun:
+            self._begin()
+        while world.at_work and world.timeline.now() < instant:
             if not world.timeline.advance() or world.timeline.now() > world.latest:
                 raise RuntimeError(f"The study of {world.workload.name} does not end.")
-        return measure(world)
+        world.say_all()
+
+    def _begin(self) -> None:
+        self._begun = True
+        if self.world.provider is not None:
+            SimulatedWorker(self.world, "head", 0, self._policy, slots=0).start()
+            return
+        for host in range(self.world.cluster.hosts):
+            self._start(f"host{host}")
 
 
 def simulate(

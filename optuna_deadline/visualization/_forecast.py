@@ -43,9 +43,8 @@ def plot_forecast(
 
     Every trial that can still be trained has a fan: what it would come to if it trained from now
     on, on the slots that it has (one, if it waits). The point at the deadline is the best that the
-    trials which train now are expected to have then, with its band. What is behind it is
-    :func:`optuna_deadline.forecasting.outlook.outlook`, decays fitted to each trial's own reports;
-    it is no posterior, and knows no bounds of the value.
+    study is expected to have then. Each band holds eight of ten outcomes; what is behind them is
+    :func:`optuna_deadline.forecast`, which knows no bounds of the value.
 
     Args:
         study: A study with a deadline, in training or ended.

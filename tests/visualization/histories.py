@@ -12,7 +12,6 @@ from optuna_deadline.history.reading import HistoryReader
 from optuna_deadline.history.records import History
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Cluster, Faults, Funding, Simulation, generate
-from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.terms import Terms
 
 
@@ -41,15 +40,7 @@ class Recipe:
         policy = make_policy(self.policy, {"max_resource": 10})
         simulation = Simulation(policy, tuned, cluster, deadline=deadline, funding=funding)
         world = simulation.world
-        if funding is not None:
-            SimulatedWorker(world, "head", 0, policy, slots=0).start()
-        else:
-            for host in range(self.hosts):
-                SimulatedWorker(world, f"host{host}", 0, policy).start()
-        while world.at_work and world.timeline.now() < self.stopped * deadline:
-            if not world.timeline.advance():
-                break
-        world.say_all()
+        simulation.run_until(self.stopped * deadline)
         direction = "maximize" if self.maximize else "minimize"
         resources = {"min_resource": 1, "reduction_factor": 3, "max_resource": 10}
         terms = Terms(

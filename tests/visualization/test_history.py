@@ -11,7 +11,6 @@ from histories import Recipe, paid, recipes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optuna_deadline.forecasting.outlook import outlook
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import (
@@ -133,26 +132,6 @@ def test_the_forecast_is_never_worse_than_what_is_in_hand(recipe: Recipe) -> Non
         assert list(fan.at) == sorted(fan.at) and fan.at[-1] == pytest.approx(history.deadline)
         for low, mid, high in zip(fan.low, fan.mid, fan.high, strict=True):
             assert sign * low <= sign * mid <= sign * high
-
-
-@given(st.floats(0.5, 0.95), st.floats(0.05, 0.5), st.floats(0.0, 1e-3))
-def test_the_outlook_brackets_a_curve_of_its_own_kind(top: float, height: float, n: float) -> None:
-    def curve(step: float) -> float:
-        return top - height / (1 + 0.2 * step) + n * math.sin(step * 7)
-
-    known = list(range(1, 13))
-    look = outlook(known, [curve(step) for step in known], [12, 24, 48])
-    slack = 0.1 * height + 3 * n
-    for step, low, mid, high in zip((12, 24, 48), look.low, look.mid, look.high, strict=True):
-        assert low <= mid <= high
-        assert low - slack <= curve(step) <= high + slack
-
-
-def test_an_outlook_without_a_trend_stays_where_it_is() -> None:
-    look = outlook([1, 2], [0.4, math.nan], [5, 9])
-    assert look.mid == look.low == look.high == (0.4, 0.4)
-    with pytest.raises(ValueError, match="finite report"):
-        outlook([1], [math.nan], [2])
 
 
 def test_a_history_read_on_is_one_read_anew() -> None:

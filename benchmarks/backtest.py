@@ -1,0 +1,224 @@
+"""``python -m benchmarks.backtest [--data DIR] [--quick] [--json F]``: were the forecasts right?
+
+Studies are simulated on recorded curves under the default policy. At a quarter, half and three
+quarters of the time everything is forecast from what is known by then: each trial, had it trained
+on to twice its steps and to the end, which the recording knows; and the best value of the study at
+the deadline. A band that says 80 % holds 80 % of what came, if it is honest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.accuracy.runs import STEP_SECONDS, scaled
+from benchmarks.headlines.pictures import picture
+from benchmarks.measuring import machine, output_file, write_json
+from optuna_deadline.forecasting.doublings import LEVELS, learn_doublings
+from optuna_deadline.history.forecast import forecast, known_curves
+from optuna_deadline.history.reading import HistoryReader
+from optuna_deadline.history.records import History
+from optuna_deadline.policies import make_policy
+from optuna_deadline.simulation import Cluster, Simulation
+from optuna_deadline.simulation.comparison import collect_seldom, run_all
+from optuna_deadline.simulation.sources import choose, draw
+from optuna_deadline.simulation.workload import Workload
+from optuna_deadline.terms import Terms
+
+PARTS = (0.25, 0.5, 0.75)
+POLICY = "hypersched"
+OVERHEAD = 0.5  #: of a start, in steps
+TABLES = 4  # of a family, where it is to be quick
+AGAIN, END, STUDY = "a doubling ahead", "at the end of its training", "the best at the deadline"
+_LOW, _HIGH = LEVELS.index(0.1), LEVELS.index(0.9)
+
+
+@dataclass(frozen=True)
+class Told:
+    """One forecast and what came. Distances are from the best configuration to the median one's.
+
+    Attributes:
+        what: What was forecast.
+        part: Of the time that had passed.
+        held: By level of :data:`LEVELS`, whether what came was not above it.
+        within: Whether it was in the band that says 80 %.
+        error: Of the middle.
+        unmoved: Of saying that all stays as it is.
+    """
+
+    what: str
+    part: float
+    held: tuple[bool, ...]
+    within: bool
+    error: float
+    unmoved: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """One study: a table, its order, slots, and whole trainings for which they have the time."""
+
+    table: str
+    seed: int
+    slots: int
+    trainings: int
+    data: Path | None
+
+    def run(self) -> list[Told]:
+        """All forecasts, and what came."""
+        workload = scaled(draw(self.table, self.seed, steps=81, data=self.data))
+        cluster = Cluster(slots=self.slots, startup=OVERHEAD * STEP_SECONDS - 1.0, stop=1.0)
+        deadline = self.trainings * workload.full_seconds / self.slots
+        policy = make_policy(POLICY, {"max_resource": workload.steps})
+        simulation = Simulation(policy, workload, cluster, deadline=deadline, seed=self.seed)
+        reader = HistoryReader(
+            simulation.world.table,
+            Terms(1, "study", "maximize", 0.0, deadline, deadline, POLICY, {}, None, 0.0, None),
+        )
+        histories = []
+        for part in PARTS:
+            simulation.run_until(part * deadline)
+            histories.append((part, reader.read()))
+        value = simulation.run().value
+        told = [one for part, history in histories for one in _of_trials(part, history, workload)]
+        for part, history in histories:
+            expected = forecast(history)
+            if value is not None and expected.best is not None:
+                told.append(_judge(STUDY, part, expected.levels, expected.best, value, workload))
+        return told
+
+
+def _of_trials(part: float, history: History, workload: Workload) -> Iterable[Told]:
+    curves = known_curves(history)
+    model = learn_doublings(curves.values())
+    for number, curve in curves.items():
+        whole = workload.curves[workload.configuration(number)]
+        now = round(curve.steps[-1])
+        for what, step in ((AGAIN, 2 * now), (END, len(whole))):
+            if curve.doublings > 0 and now < step <= len(whole):
+                came = max([curve.best[-1], *(score for score in whole[:step] if score == score)])
+                levels = model.quantiles(curve, step)
+                yield _judge(what, part, levels, curve.best[-1], came, workload)
+
+
+def _judge(
+    what: str, part: float, levels: Sequence[float], now: float, came: float, workload: Workload
+) -> Told:
+    peaks = [workload.peak(number) for number in range(len(workload.curves))]
+    reach = max(workload.best - statistics.median(peaks), 1e-12)
+    middle = levels[LEVELS.index(0.5)]
+    return Told(
+        what,
+        part,
+        tuple(came <= level for level in levels),
+        levels[_LOW] <= came <= levels[_HIGH],
+        min(1.0, abs(came - middle) / reach),
+        min(1.0, abs(came - now) / reach),
+    )
+
+
+def figures(told: Sequence[tuple[str, Told]]) -> list[dict[str, Any]]:
+    """A row for each family, thing that was forecast, and part of the time."""
+    groups: dict[tuple[str, str, float], list[Told]] = defaultdict(list)
+    for family, one in told:
+        groups[family, one.what, one.part].append(one)
+    return [
+        {
+            "family": family,
+            "what": what,
+            "part": part,
+            "forecasts": len(some),
+            "within_80": statistics.fmean(one.within for one in some),
+            "error": statistics.fmean(one.error for one in some),
+            "error_if_nothing_moved": statistics.fmean(one.unmoved for one in some),
+            "held": [statistics.fmean(one.held[i] for one in some) for i in range(len(LEVELS))],
+        }
+        for (family, what, part), some in sorted(groups.items())
+    ]
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the rows."""
+    table = Table(
+        "family", "forecast", "at", "of", "in the 80 % band", "error", "if nothing moved"
+    )
+    for row in rows:
+        table.add_row(
+            row["family"],
+            row["what"],
+            f"{row['part']:.0%}",
+            f"{row['forecasts']:,}",
+            f"{row['within_80']:.0%}",
+            f"{row['error']:.3f}",
+            f"{row['error_if_nothing_moved']:.3f}",
+        )
+    screen = Console()
+    (screen if screen.is_terminal else Console(width=110)).print(table)
+
+
+def draw_calibration(told: Sequence[tuple[str, Told]], path: Path) -> None:
+    """How often what came was not above each level, against how often that was to be."""
+    families = sorted({family for family, _ in told})
+    with picture(path, len(families), (3.6, 3.6)) as panels:
+        for axes, family in zip(panels, families, strict=True):
+            axes.plot([0, 1], [0, 1], color="#777777", linewidth=1)
+            for what, colour in ((AGAIN, "#0072B2"), (END, "#D55E00"), (STUDY, "#009E73")):
+                some = [one for name, one in told if name == family and one.what == what]
+                if some:
+                    held = [statistics.fmean(o.held[i] for o in some) for i in range(len(LEVELS))]
+                    axes.plot(LEVELS, held, "o-", color=colour, label=what)
+            axes.set_title(family)
+            axes.set_xlabel("forecast probability of no more")
+        panels[0].set_ylabel("how often no more came")
+        panels[0].legend(fontsize=7)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Simulate, forecast, compare, write."""
+    parser = argparse.ArgumentParser(prog="benchmarks.backtest", description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder of recorded curves")
+    parser.add_argument("--family", action="append", help="one kind or table of them; again")
+    parser.add_argument("--seeds", type=int, default=1, help="orders of each table")
+    parser.add_argument("--quick", action="store_true", help="8 slots, 4 tables of each family")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--json", type=output_file, help="file for the figures")
+    parser.add_argument("--picture", type=output_file, help="file for the calibration")
+    given = parser.parse_args(arguments)
+    families = choose(given.family or ([] if given.data else ["recorded"]), given.data)
+    slots, trainings = ((8,), (8, 16)) if given.quick else ((4, 8, 16), (4, 8, 16, 32))
+    cases = [
+        (family, Case(table, seed, count, time, given.data))
+        for family, tables in families.items()
+        for table in (tables[:TABLES] if given.quick else tables)
+        for seed, count, time in product(range(given.seeds), slots, trainings)
+    ]
+    collect_seldom()
+    screen = Console(stderr=True)
+    found = track(
+        run_all([case for _, case in cases], given.jobs),
+        f"Simulating {len(cases)} studies",
+        total=len(cases),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    )
+    told = [(family, one) for (family, _), some in zip(cases, found, strict=True) for one in some]
+    rows = figures(told)
+    show(rows)
+    write_json(given.json, {"levels": LEVELS, "rows": rows, "machine": machine()})
+    if given.picture is not None:
+        draw_calibration(told, given.picture)
+
+
+if __name__ == "__main__":
+    main()

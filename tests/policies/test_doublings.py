@@ -1,0 +1,102 @@
+"""Forecasts of curves: never below what is in hand, of any unit, and as sure as they say."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optuna_deadline.forecasting import doublings
+from optuna_deadline.forecasting.course import best_by
+from optuna_deadline.forecasting.doublings import LEVELS, Curve, Doublings, learn_doublings
+from optuna_deadline.forecasting.prior import ERRORS, SHARE
+from optuna_deadline.simulation import generate
+from optuna_deadline.simulation.tables import own
+
+# Of sixty-fourths sums are exact, in any of the units below.
+scores = st.lists(st.integers(-64, 64).map(lambda n: n / 64), min_size=1, max_size=30)
+cohorts = st.lists(scores, min_size=1, max_size=6)
+
+
+def _curve(values: list[float]) -> Curve:
+    curve = Curve.of(range(1, len(values) + 1), values)
+    assert curve is not None
+    return curve
+
+
+@given(cohorts, st.floats(1, 100))
+def test_a_forecast_rises_with_its_level_and_begins_at_what_is_in_hand(
+    cohort: list[list[float]], factor: float
+) -> None:
+    curves = [_curve(values) for values in cohort]
+    model = learn_doublings(curves)
+    for curve in curves:
+        told = model.quantiles(curve, curve.steps[-1] * factor)
+        assert list(told) == sorted(told) and told[0] >= curve.best[-1]
+        assert set(model.quantiles(curve, curve.steps[-1])) == {curve.best[-1]}
+
+
+@given(cohorts, st.sampled_from([0.25, 1.0, 8.0]), st.integers(-10, 10).map(float))
+def test_the_unit_of_a_score_does_not_matter(
+    cohort: list[list[float]], unit: float, origin: float
+) -> None:
+    def told(a: float, b: float) -> list[float]:
+        curves = [_curve([a * value + b for value in values]) for values in cohort]
+        return list(learn_doublings(curves).quantiles(curves[0], 3 * curves[0].steps[-1]))
+
+    plain = [unit * level + origin for level in told(1.0, 0.0)]
+    assert told(unit, origin) == pytest.approx(plain, rel=1e-6, abs=1e-6 * (unit + abs(origin)))
+
+
+def test_the_prior_is_what_the_recording_says() -> None:
+    curves = [_curve(list(values)) for values in own()[0].curves]
+    shares = []
+    for curve in curves:
+        step = 4.0
+        while step <= curve.steps[-1]:
+            share = doublings._share(curve.until(step))
+            shares += [] if share is None else [share]
+            step *= 2
+    assert statistics.median(shares) == pytest.approx(SHARE, abs=0.01)
+    usual = statistics.median(doublings._gain(curve) for curve in curves)
+    made = doublings.look_back(Doublings(SHARE, usual), curves, len(ERRORS))
+    for errors, prior in zip(made, ERRORS, strict=True):
+        assert np.quantile(errors, LEVELS) == pytest.approx(prior, rel=0.02, abs=0.02)
+
+
+@pytest.mark.parametrize("family", ["power-law", "crossing", "climbing"])
+def test_a_band_that_says_80_percent_holds_about_that_many(family: str) -> None:
+    rng = random.Random(1)
+    held = []
+    for seed in range(20):
+        workload = generate(family, seed, configurations=16, steps=64)
+        wholes = [_curve(list(values)) for values in workload.curves]
+        seen = [whole.until(2 ** rng.uniform(1, 6)) for whole in wholes]
+        model = learn_doublings(seen)
+        for whole, known in zip(wholes, seen, strict=True):
+            for step in {2 * known.steps[-1], whole.steps[-1]}:
+                if known.steps[-1] < step <= whole.steps[-1]:
+                    told = model.quantiles(known, step)
+                    low, high = told[LEVELS.index(0.1)], told[LEVELS.index(0.9)]
+                    held.append(low <= whole.at(step) <= high)
+    assert 0.65 <= statistics.fmean(held) <= 0.95
+
+
+@given(cohorts, st.floats(1, 4))
+def test_the_best_of_a_study_is_never_forecast_below_what_is_in_hand(
+    cohort: list[list[float]], factor: float
+) -> None:
+    risen = _curve(cohort[0])
+    told = best_by(risen, risen.steps[-1] + 1, factor * (risen.steps[-1] + 1))
+    assert list(told) == sorted(told) and told[0] >= risen.best[-1]
+
+
+def test_a_study_that_stood_still_is_expected_to_stand_still() -> None:
+    middle = LEVELS.index(0.5)
+    risen = Curve((1.0, 2.0, 4.0, 8.0), (0.1, 0.2, 0.3, 0.4))
+    assert best_by(risen, 100.0, 200.0)[middle] == 0.4
+    assert best_by(risen, 9.0, 18.0)[middle] > 0.4
