@@ -17,6 +17,7 @@ from hypothesis.internal.conjecture import providers
 
 pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
 
+from optuna_deadline.allocation import bounds  # noqa: E402
 from optuna_deadline.allocation import engine as engines  # noqa: E402
 from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer  # noqa: E402
 
@@ -62,6 +63,16 @@ def _turn(path: Path) -> str:
         return "training"
     # Its cases wait for leases most of the time, and for each other's anyway.
     return "crashes" if path.stem == "test_crashpoints" else "workers"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that waits for this process, which has no worker's loop around it to try again.
+
+    On a busy machine a test may stand still between two statements for as long as a worker may be
+    frozen. Workers of their own process keep the promise of production.
+    """
+    monkeypatch.setattr(bounds, "FROZEN", 10.0)
 
 
 @pytest.fixture(scope="session")

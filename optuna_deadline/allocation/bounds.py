@@ -23,21 +23,21 @@ _SINCE_17 = (17,)
 
 
 def begin_bounded(
-    connection: sa.Connection, *, statement: float = _STATEMENT, idle: float = FROZEN
+    connection: sa.Connection, *, statement: float = _STATEMENT, idle: float | None = None
 ) -> float:
     """Set the limits of the transaction that begins, and read the database's time.
 
     Args:
         connection: In a transaction that has done nothing yet.
         statement: Seconds for each statement; migrations need more.
-        idle: Seconds between two statements, likewise.
+        idle: Seconds between two statements, likewise; None for ``FROZEN``.
     """
     if connection.dialect.name != "postgresql":
         return float(connection.execute(sa.select(database_now())).scalar_one())
     limits = {
         "lock_timeout": _LOCK,
         "statement_timeout": statement,
-        "idle_in_transaction_session_timeout": idle,
+        "idle_in_transaction_session_timeout": FROZEN if idle is None else idle,
     }
     version = connection.dialect.server_version_info
     if version and version >= _SINCE_17:

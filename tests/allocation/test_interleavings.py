@@ -262,6 +262,11 @@ PAIRS: dict[str, tuple[Act, Act, float]] = {
 BOTH_WAYS = [(name, turned) for name in PAIRS for turned in (False, True)]
 
 
+@pytest.fixture
+def patience() -> None:
+    """None here: a client stands still on purpose."""
+
+
 @pytest.fixture(scope="module")
 def make_scene(
     postgres: PostgresServer, postgres_template: str
