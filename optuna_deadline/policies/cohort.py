@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
+from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies.rungs import first_report, milestones
 from optuna_deadline.policies.snapshot import WORST, TrialView
 
@@ -34,30 +35,38 @@ def ranked(contenders: Sequence[TrialView], step: int) -> list[TrialView]:
     return sorted(contenders, key=lambda trial: (-_recorded(trial, step), trial.number))
 
 
-def over(contenders: Sequence[TrialView], since: int, step: int, pace: float) -> bool:
+def over(
+    contenders: Sequence[TrialView],
+    since: int,
+    step: int,
+    pace: float,
+    speedup: Speedup,
+    settled: float,
+) -> bool:
     """Whether a round has ended: all are through, or those that are not take too long.
 
-    More than half must be through, so that somebody among the losers has come to the rung. Times
-    are those of one slot, so that a change of slots alone ends no round.
+    More than half must be through, so that somebody among the losers has come to the rung.
 
     Args:
         contenders: Who takes part.
         since: The rung at which the round began.
         step: The rung at which it ends.
         pace: Seconds of a step on one slot, for the one in the middle.
+        speedup: S(k).
+        settled: Whose slots have changed after this instant is not judged by them yet.
     """
     behind = [trial for trial in contenders if trial.alive and trial.step < step]
     if not behind:
         return True
     if 2 * (len(contenders) - len(behind)) <= len(contenders):
         return False
-    return all(_seconds(trial, since) >= PATIENCE * (step - since) * pace for trial in behind)
-
-
-def _seconds(trial: TrialView, since: int) -> float:
-    """How long a trial took since a rung, or since its start where it has not come there."""
-    steps = trial.step - since if trial.step >= since else trial.step
-    return steps * (trial.step_seconds or 0.0)
+    for trial in behind:
+        usual = (step - since) * pace / max(speedup(trial.slots), 1e-9)
+        if not trial.running or trial.changed > settled:
+            return False
+        if trial.trained - _trained_at(trial, since) < PATIENCE * usual:
+            return False
+    return True
 
 
 def _recorded(trial: TrialView, step: int) -> float:
@@ -66,3 +75,9 @@ def _recorded(trial: TrialView, step: int) -> float:
     if trial.step < step:
         return trial.last_score
     return first_report(trial.reports, step).score
+
+
+def _trained_at(trial: TrialView, step: int) -> float:
+    if step <= 0 or trial.step < step:
+        return 0.0
+    return first_report(trial.reports, step).trained

@@ -70,10 +70,11 @@ class Seer(Resources):
             shape = best_shape(means, sum(trial.step for trial in contenders))
             rung, missing = shape.first, max(0, shape.survivors[0] - len(snapshot.trials))
         orders: dict[int, Order] = {}
+        settled = snapshot.now - snapshot.overhead.total
         while not missing and contenders and rung < len(steps):
             since, final = steps[rung - 1] if rung else 0, rung + 1 == len(steps)
             pace = math.inf if final else means.pace  # the last round ends with the deadline
-            if not over(contenders, since, steps[rung], pace):
+            if not over(contenders, since, steps[rung], pace, snapshot.speedup, settled):
                 break
             if not final:
                 keep = survivors_after(means, len(contenders), rung, None)[0]
@@ -224,10 +225,12 @@ def _time(snapshot: Snapshot) -> float:
 
 
 def _as_long_as(snapshot: Snapshot) -> float:
-    """Until when the time is rounded to the same."""
-    time = _time(snapshot)
+    """Until when the time is rounded to the same, and nobody else is to be judged by its slots."""
+    time, lost = _time(snapshot), snapshot.overhead.total
     closing = time + _CLOSING + snapshot.overhead.stop if time > 0 else 0.0
-    return snapshot.deadline - closing
+    settling = [trial.changed + lost for trial in snapshot.trials if trial.running]
+    later = [instant for instant in settling if instant > snapshot.now]
+    return min([snapshot.deadline - closing, *later])
 
 
 def _first(snapshot: Snapshot, contenders: Sequence[TrialView]) -> Plan:
