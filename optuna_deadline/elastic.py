@@ -6,6 +6,7 @@ import logging
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from optuna_deadline.terms import Terms
 from optuna_deadline.ticker import Ticker
 from optuna_deadline.workers.agent import Agent
 from optuna_deadline.workers.devices import make_offer
-from optuna_deadline.workers.errors import DATABASE_AWAY
+from optuna_deadline.workers.errors import DATABASE_AWAY, explain
 from optuna_deadline.workers.objective import Objective, source_of, stop_if_loading
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _logger = logging.getLogger("optuna_deadline")
 _FAREWELL = 30.0  # seconds for the plan in hand, on the way out
 _LAST_WORDS = 0.3  # seconds for the last state in optuna-dashboard, after the deadline
 _AWAY = 0.2  # seconds until a database that was away is tried again
+_JOIN = 20.0  # seconds for which a worker asks again to be let in
 
 #: Where checkpoints go unless told otherwise.
 CHECKPOINTS = Path("optuna_deadline_checkpoints")
@@ -269,7 +271,7 @@ class ElasticWorker:
         thread = Ticker("planner", _pass(ticks, max(0.5, poll), agent.wake))
         publisher = self._publisher(planner)
         try:
-            agent.register()
+            _join(agent)
             thread.start()
             if publisher is not None:
                 publisher.start()
@@ -343,6 +345,19 @@ def _same_policy(study: Study, terms: Terms, given: choice.PolicyLike | None) ->
     if given is not None and choice.name_of(given) == terms.policy:
         return given
     return terms.policy
+
+
+def _join(agent: Agent) -> None:
+    """Join the pool, through a database that restarts or cuts the first transaction off."""
+    until = time.monotonic() + _JOIN
+    while True:
+        try:
+            return agent.register()
+        except DATABASE_AWAY as error:
+            if time.monotonic() > until:
+                raise
+            _logger.warning("Joining the pool once more: %s.", explain(error))
+            time.sleep(_AWAY)
 
 
 def _pass(

@@ -51,6 +51,17 @@ def test_a_grant_it_never_heard_of_does_not_idle_until_the_lease_ends(
     assert {segment.outcome for segment in segments[1:]}.isdisjoint({"lost", "disowned"})
 
 
+def test_a_worker_that_was_not_told_it_had_joined_joins_again(
+    sqlite_study: optuna.Study, tmp_path: Path, lose_answers: Callable[..., None]
+) -> None:
+    lose_answers("register", lambda call: call < 2)
+    result = optuna_deadline.run(
+        sqlite_study, objectives.falling, cpus=2, deadline="4s", checkpoints=tmp_path
+    )
+    assert result.settled and result.checkpoint_ok
+    assert len(table_of(sqlite_study).slots()) == 2, "its first slots were offered again"
+
+
 def test_every_checkpoint_in_the_table_is_on_disk_though_commits_were_repeated(
     sqlite_study: optuna.Study, tmp_path: Path, lose_answers: Callable[..., None]
 ) -> None:
