@@ -23,7 +23,7 @@ from optuna_deadline.checkpoints import intact
 from optuna_deadline.crashpoints import _parse
 from optuna_deadline.elastic import agree
 from optuna_deadline.planning.ends import find_winner
-from optuna_deadline.testing.postgres import PostgresServer
+from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer
 
 PACKAGE = Path(__file__).parents[2] / "optuna_deadline"
 
@@ -101,8 +101,9 @@ def aftermaths(
         futures = {case: threads.submit(play, case) for case in chosen}
         yield lambda case: futures[case].result()
         threads.shutdown(cancel_futures=True)
-    for name in names.values():
-        postgres.drop_database(name)
+    if not isinstance(postgres, EmbeddedPostgres):  # ours takes them along when it ends
+        for name in names.values():
+            postgres.drop_database(name)
 
 
 def _play(case: str, url: str, folder: Path) -> Aftermath:
