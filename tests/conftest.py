@@ -61,10 +61,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def _turn(path: Path) -> str:
     if path.parent.name in ("lightning", "pytorch"):
         return "training"
-    if path.stem == "test_crashpoints":
-        return "crashes"  # its cases wait for leases most of the time, and for each other's anyway
-    # Two cores, two groups of about the same length: what workers do, and what a user runs.
-    return "workers" if path.parent.name in ("workers", "allocation") else "users"
+    # Its cases wait for leases most of the time, and for each other's anyway.
+    return "crashes" if path.stem == "test_crashpoints" else "workers"
 
 
 @pytest.fixture(autouse=True)

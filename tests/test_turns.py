@@ -8,4 +8,4 @@ import pytest
 @pytest.mark.slow
 def test_a_slow_test_is_in_a_group(request: pytest.FixtureRequest) -> None:
     if hasattr(request.config, "workerinput"):
-        assert request.node.nodeid.endswith("@users")
+        assert request.node.nodeid.endswith("@workers")
