@@ -68,6 +68,10 @@ class Curve:
         """How often the steps have doubled since the first report."""
         return math.log2(self.steps[-1] / self.steps[0])
 
+    def doublings_to(self, step: float) -> float:
+        """How often the steps have yet to double until a step; 0 where it is behind."""
+        return max(0.0, math.log2(step / self.steps[-1]))
+
     @cached_property
     def last_gain(self) -> float:
         """What the last doubling has brought; where there was less than one, at the same rate."""
@@ -94,7 +98,7 @@ class Doublings:
 
     def expect(self, curve: Curve, step: float) -> float:
         """The best score at a step, if every doubling brings its share."""
-        ahead = max(0.0, math.log2(step / curve.steps[-1]))
+        ahead = curve.doublings_to(step)
         ratio = self.share / (1 - self.share)
         brings = ahead if ratio == 1 else ratio * (1 - ratio**ahead) / (1 - ratio)
         return curve.best[-1] + curve.last_gain * brings
@@ -106,17 +110,18 @@ class Doublings:
     def quantiles(self, curve: Curve, step: float) -> tuple[float, ...]:
         """The best score at a step, at each of :data:`LEVELS`; nowhere below what is in hand."""
         middle, unit, best = self.expect(curve, step), self.unit(curve), curve.best[-1]
-        ahead = max(0.0, math.log2(step / curve.steps[-1]))
-        return tuple([max(best, middle + unit * error) for error in self._errors(ahead)])
+        errors = self._errors(curve.doublings_to(step))
+        return tuple([max(best, middle + unit * error) for error in errors])
 
     def _errors(self, ahead: float) -> tuple[float, ...]:
         """Between the whole doublings by interpolation; below the first and beyond the last as
-        the way of a random walk grows."""
+        the way of a random walk grows, beyond the last only upwards: a best score never falls."""
         known = self.errors
-        if ahead <= 1 or ahead >= len(known):
-            nearest = known[0 if ahead <= 1 else -1]
-            grown = math.sqrt(ahead if ahead <= 1 else ahead / len(known))
-            return tuple([grown * error for error in nearest])
+        if ahead <= 1:
+            return tuple([math.sqrt(ahead) * error for error in known[0]])
+        if ahead >= len(known):
+            grown = math.sqrt(ahead / len(known))
+            return tuple([max(error, grown * error) for error in known[-1]])
         below = int(ahead)
         part = ahead - below
         pairs = zip(known[below - 1], known[below], strict=True)
@@ -130,27 +135,27 @@ def learn_doublings(curves: Iterable[Curve]) -> Doublings:
     shares = [share for curve in known if (share := _share(curve)) is not None]
     share = min(_LARGEST_SHARE, median([*shares, *[SHARE] * _SHARES]))
     plain = Doublings(share, usual)
-    made = look_back(plain, known, len(ERRORS))
+    made = look_back(plain, known)
     errors = [_blend(own, prior) for own, prior in zip(made, ERRORS, strict=True)]
     return Doublings(share, usual, tuple(errors))
 
 
-def look_back(model: Doublings, curves: Iterable[Curve], most: int) -> list[list[float]]:
+def look_back(model: Doublings, curves: Iterable[Curve]) -> list[list[float]]:
     """The errors that a model would have made on the known parts of curves.
 
     Returns:
-        By the doublings ahead, from one to ``most``.
+        By the doublings ahead, as many as the model has errors of.
     """
-    made: list[list[float]] = [[] for _ in range(most)]
+    made: list[list[float]] = [[] for _ in model.errors]
     for curve in curves:
-        for ahead in range(1, most + 1):
+        for ahead, errors in enumerate(made, 1):
             latest = bisect_right(curve.steps, curve.steps[-1] / 2**ahead)
             for place in _spread(2, latest):
                 then = Curve(curve.steps[:place], curve.best[:place])
                 if unit := model.unit(then):
                     target = then.steps[-1] * 2**ahead
                     error = (curve.at(target) - model.expect(then, target)) / unit
-                    made[ahead - 1].append(error)
+                    errors.append(error)
     return made
 
 

@@ -58,10 +58,9 @@ def forecast(history: History) -> Forecast:
     far allow until the deadline; for a trial that waits, as if it had one slot from now on.
     """
     sign = 1.0 if history.maximize else -1.0
-    curves = known_curves(history)
     known = history.improvements
     best = known[-1].value if known else None
-    if history.settled is not None or history.time_left <= 0:
+    if best is None or history.settled is not None or history.time_left <= 0:
         levels = () if best is None else (sign * best,) * len(LEVELS)
         return Forecast(best, best, best, best, levels=levels)
     paces = [
@@ -73,14 +72,13 @@ def forecast(history: History) -> Forecast:
     seconds = step_seconds(paces, speedup)
     startups = [row.startup for row in history.segments if row.startup is not None]
     overhead = learn_overhead(startups, []).startup
+    curves = known_curves(history)
     model = learn_doublings(curves.values())
     found = (
         _fan(history, line, curves[line.number], model, seconds, speedup, overhead, sign)
         for line in _worth_a_look(history, curves)
     )
     fans = [fan for fan in found if fan is not None]
-    if best is None:
-        return Forecast(None, None, None, None, tuple(fans))
     course = Curve(
         tuple([max(one.at - history.started, _INSTANT) for one in known]),
         tuple([sign * one.value for one in known]),

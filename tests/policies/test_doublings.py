@@ -63,7 +63,7 @@ def test_the_prior_is_what_the_recording_says() -> None:
             step *= 2
     assert statistics.median(shares) == pytest.approx(SHARE, abs=0.01)
     usual = statistics.median(doublings._gain(curve) for curve in curves)
-    made = doublings.look_back(Doublings(SHARE, usual), curves, len(ERRORS))
+    made = doublings.look_back(Doublings(SHARE, usual), curves)
     for errors, prior in zip(made, ERRORS, strict=True):
         assert np.quantile(errors, LEVELS) == pytest.approx(prior, rel=0.02, abs=0.02)
 
@@ -100,3 +100,16 @@ def test_a_study_that_stood_still_is_expected_to_stand_still() -> None:
     risen = Curve((1.0, 2.0, 4.0, 8.0), (0.1, 0.2, 0.3, 0.4))
     assert best_by(risen, 100.0, 200.0)[middle] == 0.4
     assert best_by(risen, 9.0, 18.0)[middle] > 0.4
+
+
+@given(cohorts, st.floats(8, 1000), st.floats(1, 1000))
+def test_beyond_all_that_was_measured_more_steps_are_never_forecast_to_be_worse(
+    cohort: list[list[float]], factor: float, more: float
+) -> None:
+    curves = [_curve(values) for values in cohort]
+    model = learn_doublings(curves)
+    step = factor * curves[0].steps[-1]
+    for near, far in zip(
+        model.quantiles(curves[0], step), model.quantiles(curves[0], more * step), strict=True
+    ):
+        assert near <= far + 1e-9
