@@ -3,12 +3,14 @@
 Studies are simulated on recorded curves under the default policy. At a quarter, half and three
 quarters of the time everything is forecast from what is known by then: each trial, had it trained
 on to twice its steps and to the end, which the recording knows; and the best value of the study at
-the deadline. A band that says 80 % holds 80 % of what came, if it is honest.
+the deadline; and with ``--draws`` what half as much time again or twice as many slots would bring,
+against what they bring. A band that says 80 % holds 80 % of what came, if it is honest.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -18,28 +20,32 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.accuracy.runs import STEP_SECONDS, scaled
 from benchmarks.headlines.pictures import picture
 from benchmarks.measuring import machine, output_file, write_json
+from benchmarks.studies import simulate_all
 from optuna_deadline.forecasting.doublings import LEVELS, learn_doublings
 from optuna_deadline.history.forecast import forecast, known_curves
 from optuna_deadline.history.reading import HistoryReader
 from optuna_deadline.history.records import History
-from optuna_deadline.policies import make_policy
+from optuna_deadline.outlook.answers import Question
+from optuna_deadline.outlook.seeding import Change
+from optuna_deadline.policies import Policy, make_policy
 from optuna_deadline.simulation import Cluster, Simulation
-from optuna_deadline.simulation.comparison import collect_seldom, run_all
 from optuna_deadline.simulation.sources import choose, draw
+from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.terms import Terms
 
 PARTS = (0.25, 0.5, 0.75)
 POLICY = "hypersched"
 OVERHEAD = 0.5  #: of a start, in steps
+MORE_TIME = 0.5  #: of the time, for those who ask what more of it would bring
 TABLES = 4  # of a family, where it is to be quick
 AGAIN, END, STUDY = "a doubling ahead", "at the end of its training", "the best at the deadline"
+LATER, MORE = "the best with half as much time again", "the best with twice as many slots"
 _LOW, _HIGH = LEVELS.index(0.1), LEVELS.index(0.9)
 
 
@@ -73,18 +79,17 @@ class Case:
     slots: int
     trainings: int
     data: Path | None
+    draws: int = 0
 
     def run(self) -> list[Told]:
         """All forecasts, and what came."""
-        workload = scaled(draw(self.table, self.seed, steps=81, data=self.data))
-        cluster = Cluster(slots=self.slots, startup=OVERHEAD * STEP_SECONDS - 1.0, stop=1.0)
-        deadline = self.trainings * workload.full_seconds / self.slots
-        policy = make_policy(POLICY, {"max_resource": workload.steps})
-        simulation = Simulation(policy, workload, cluster, deadline=deadline, seed=self.seed)
-        reader = HistoryReader(
-            simulation.world.table,
-            Terms(1, "study", "maximize", 0.0, deadline, deadline, POLICY, {}, None, 0.0, None),
+        simulation = self._begin()
+        workload, deadline = simulation.world.workload, simulation.world.deadline
+        parameters = {"max_resource": workload.steps}
+        terms = Terms(
+            1, "study", "maximize", 0.0, deadline, deadline, POLICY, parameters, None, 0.0, None
         )
+        reader = HistoryReader(simulation.world.table, terms)
         histories = []
         for part in PARTS:
             simulation.run_until(part * deadline)
@@ -93,9 +98,45 @@ class Case:
         told = [one for part, history in histories for one in _of_trials(part, history, workload)]
         for part, history in histories:
             expected = forecast(history)
-            if value is not None and expected.best is not None:
-                told.append(_judge(STUDY, part, expected.levels, expected.best, value, workload))
+            if value is None or expected.best is None:
+                continue
+            told.append(_judge(STUDY, part, expected.levels, expected.best, value, workload))
+            changes = (
+                (LATER, Change(seconds=MORE_TIME * deadline)),
+                (MORE, Change(slots=self.slots)),
+            )
+            for what, change in changes if self.draws else ():
+                asked = Question(history, change, draws=self.draws, seed=self.seed)
+                answer = asked.answer(list(asked.pairs(math.inf)))
+                came = self._change(part * deadline, change)
+                if answer.changed is not None and came is not None:
+                    levels = answer.changed.levels
+                    told.append(_judge(what, part, levels, expected.best, came, workload))
         return told
+
+    def _begin(self) -> Simulation:
+        workload = scaled(draw(self.table, self.seed, steps=81, data=self.data))
+        cluster = Cluster(slots=self.slots, startup=OVERHEAD * STEP_SECONDS - 1.0, stop=1.0)
+        deadline = self.trainings * workload.full_seconds / self.slots
+        return Simulation(_policy(workload), workload, cluster, deadline=deadline, seed=self.seed)
+
+    def _change(self, instant: float, change: Change) -> float | None:
+        """What comes of a study that is changed at an instant."""
+        simulation = self._begin()
+        world = simulation.world
+        simulation.run_until(instant)
+        world.deadline += change.seconds
+        world.table.state.studies[world.table.study_id].deadline = world.deadline
+        if change.slots:
+            policy = _policy(world.workload)
+            SimulatedWorker(world, "more", 0, policy, slots=change.slots).start()
+        for worker in world.workers.values():
+            worker.hear_loss()  # both its plan and its orders are looked at again
+        return simulation.run().value
+
+
+def _policy(workload: Workload) -> Policy:
+    return make_policy(POLICY, {"max_resource": workload.steps})
 
 
 def _of_trials(part: float, history: History, workload: Workload) -> Iterable[Told]:
@@ -190,6 +231,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--family", action="append", help="one kind or table of them; again")
     parser.add_argument("--seeds", type=int, default=1, help="orders of each table")
     parser.add_argument("--quick", action="store_true", help="8 slots, 4 tables of each family")
+    parser.add_argument(
+        "--draws", type=int, default=0, help="draws of each what-if; by default none is asked"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--json", type=output_file, help="file for the figures")
     parser.add_argument("--picture", type=output_file, help="file for the calibration")
@@ -197,21 +241,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     families = choose(given.family or ([] if given.data else ["recorded"]), given.data)
     slots, trainings = ((8,), (8, 16)) if given.quick else ((4, 8, 16), (4, 8, 16, 32))
     cases = [
-        (family, Case(table, seed, count, time, given.data))
+        (family, Case(table, seed, count, time, given.data, given.draws))
         for family, tables in families.items()
         for table in (tables[:TABLES] if given.quick else tables)
         for seed, count, time in product(range(given.seeds), slots, trainings)
     ]
-    collect_seldom()
-    screen = Console(stderr=True)
-    found = track(
-        run_all([case for _, case in cases], given.jobs),
-        f"Simulating {len(cases)} studies",
-        total=len(cases),
-        console=screen,
-        transient=True,
-        disable=not screen.is_terminal,
-    )
+    found = simulate_all([case for _, case in cases], given.jobs)
     told = [(family, one) for (family, _), some in zip(cases, found, strict=True) for one in some]
     rows = figures(told)
     show(rows)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from optuna_deadline._best import best
-    from optuna_deadline._forecast import forecast
+    from optuna_deadline._forecast import forecast, what_if
     from optuna_deadline._out_of_time import out_of_time
     from optuna_deadline.budgets import Price
     from optuna_deadline.callbacks import DeadlineGate
@@ -19,6 +19,7 @@ else:
     _HOMES = {
         "best": "_best",
         "forecast": "_forecast",
+        "what_if": "_forecast",
         "out_of_time": "_out_of_time",
         "Price": "budgets",
         "DeadlineGate": "callbacks",
@@ -51,6 +52,7 @@ __all__ = [
     "Result",
     "best",
     "forecast",
+    "what_if",
     "out_of_time",
     "run",
     "Segment",

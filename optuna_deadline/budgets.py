@@ -125,10 +125,10 @@ def make_budget(budget: BudgetLike | None, price: PriceLike | None) -> Budget | 
         )
     if budget is None:
         raise DeadlineError("A price without a budget limits nothing: give budget='20usd' too.")
-    amount, currency = _read(budget, "budget")
+    amount, currency = parse_amount(budget, "budget")
     if isinstance(price, Price):
         return Budget(amount, price, currency or "usd")
-    per_hour, other = _read(price, "price")
+    per_hour, other = parse_amount(price, "price")
     if currency and other and currency != other:
         raise DeadlineError(
             f"The budget is in {currency} and the price in {other}; give both in one currency."
@@ -136,8 +136,16 @@ def make_budget(budget: BudgetLike | None, price: PriceLike | None) -> Budget | 
     return Budget(amount, Price(per_hour), currency or other or "usd")
 
 
-def _read(given: str | float, what: str) -> tuple[float, str]:
-    """The amount, and its currency where it is named."""
+def parse_amount(given: str | float, what: str) -> tuple[float, str]:
+    """An amount of money, and its currency where it is named.
+
+    Args:
+        given: A number, or a text such as ``"20usd"`` or ``"$20"``.
+        what: What it is, for the error.
+
+    Raises:
+        DeadlineError: It cannot be read.
+    """
     if isinstance(given, bool) or not isinstance(given, (str, int, float)):
         raise DeadlineError(f"{given!r} is no {what}; give a number, or a text as '20usd'.")
     if not isinstance(given, str):

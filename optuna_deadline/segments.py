@@ -57,9 +57,27 @@ class Segment(Protocol):
         """
 
     def save(
-        self, write: Callable[[Path], Any], *, step: int, value: float | None = None
+        self,
+        write: Callable[[Path], Any],
+        *,
+        step: int,
+        value: float | None = None,
+        name: str | None = None,
     ) -> Path | None:
-        """Write a checkpoint so that it is whole or not there, and publish it (rank 0 only)."""
+        """Write a checkpoint so that it is whole or not there, and publish it (rank 0 only).
+
+        A disk that is full, read-only or gone ends no trial: the worker says so, once, and the
+        checkpoint before stays the one to go on from.
+
+        Args:
+            write: Fills the file whose path it is given; an ``OSError`` is the disk's.
+            step: The last step it contains.
+            value: The value that this very state reported, if it did.
+            name: Of the file, different for each state that is saved; None makes one up.
+
+        Returns:
+            The file, or None if it was not written.
+        """
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here: raises :class:`SegmentEnd`."""
@@ -97,7 +115,12 @@ class WholeTrial:
         """Nobody resumes a plain trial."""
 
     def save(
-        self, write: Callable[[Path], Any], *, step: int, value: float | None = None
+        self,
+        write: Callable[[Path], Any],
+        *,
+        step: int,
+        value: float | None = None,
+        name: str | None = None,
     ) -> Path | None:
         """Nobody resumes a plain trial, so nothing is written."""
         return None

@@ -148,6 +148,13 @@ def read(engine: sa.Engine, study: Study) -> Terms | None:
     return None if row is None else _terms(row, now)
 
 
+def read_all(engine: sa.Engine) -> list[tuple[Terms, bool]]:
+    """The terms of all studies of a database, each with whether it has ended."""
+    with autocommit(engine) as connection:
+        rows, now = studies.select_all(connection)
+    return [(_terms(row, now), row.settled is not None) for row in rows]
+
+
 def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
     """Bring a study's deadline forward, for everybody: it ends as it would have at its own.
 

@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 
 from benchmarks.accuracy import summary
 from benchmarks.accuracy.__main__ import measure
+from benchmarks.accuracy.peers import PEERS, OptunaPruner
 from benchmarks.accuracy.runs import ORACLE, Case, Setting, regret
+from benchmarks.accuracy.search import SAMPLERS, TableSearch
 from benchmarks.accuracy.summary import Run
-from optuna_deadline.simulation import Workload
+from optuna_deadline.policies import make_policy
+from optuna_deadline.simulation import Cluster, Simulation, Workload
+from optuna_deadline.simulation.tables import own
 
 SETTING = Setting(slots=2, trainings=4, overhead=0.5)
 TABLES = {"many": ["many/1", "many/2", "many/3"], "few": ["few/1"]}
@@ -70,3 +74,35 @@ def test_the_oracle_is_never_beaten() -> None:
     for policy in policies:
         for bound, reached in zip(by_policy[ORACLE], by_policy[policy], strict=True):
             assert bound <= reached + 1e-9
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_sampler_trains_no_configuration_twice_and_only_those_of_the_table(sampler: str) -> None:
+    workload = own()[0]
+    search = TableSearch(workload, sampler, seed=0)
+    policy = make_policy("median", {"max_resource": workload.steps})
+    deadline = 2 * workload.full_seconds
+    simulation = Simulation(policy, workload, Cluster(slots=4), deadline=deadline, search=search)
+    simulation.run()
+    chosen = list(simulation.world.configurations.values())
+    assert len(set(chosen)) == len(chosen) >= 8
+    assert set(chosen) <= set(range(len(workload.curves)))
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_a_peer_sees_every_report_and_prunes_as_optuna_does(peer: str) -> None:
+    workload = own()[0]
+    policy = OptunaPruner(PEERS[peer](workload.steps), seed=0)
+    deadline = 8 * workload.full_seconds
+    simulation = Simulation(policy, workload, Cluster(slots=4), deadline=deadline)
+    simulation.run()
+    theirs = policy._study.trials
+    assert {"COMPLETE", "PRUNED"} <= {trial.state.name for trial in theirs}
+    known: dict[int, dict[int, float]] = {}
+    for row in simulation.world.table.reports():
+        known.setdefault(row.number, {})[row.step] = row.value
+    for trial in theirs:
+        if trial.state.name == "COMPLETE":
+            assert trial.intermediate_values == known[trial.number]
+        for step, value in trial.intermediate_values.items():
+            assert known[trial.number][step] == value

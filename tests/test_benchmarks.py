@@ -77,6 +77,42 @@ def test_step_cost_writes_its_figures(tmp_path: Path) -> None:
     assert result["steps"] == 40
 
 
+@pytest.mark.slow
+def test_checkpoint_cost_writes_its_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("lightning")
+    from benchmarks import checkpoint_cost
+
+    figures = tmp_path / "figures.json"
+    folder = ["--folder", str(tmp_path)]
+    checkpoint_cost.main(["--quick", "--rounds", "1", "--json", str(figures), *folder])
+    result = json.loads(figures.read_text())
+    assert [row["way"] for row in result["rows"]] == list(checkpoint_cost.WAYS)
+    assert result["ratio"] > 0 and result["megabytes"] == 64 and result["rounds"] == 1
+    assert "ours by torch.save:" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_gpu_check_says_that_there_is_no_gpu_and_its_trials_run_on_a_cpu_slot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks import gpu_check
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as left:
+        gpu_check.main([])
+    assert left.value.code == gpu_check.NO_CUDA == 3
+    assert capsys.readouterr().out.count(".") == 1
+    result = gpu_check.measure(tmp_path, gpu=None, seconds=50)
+    figures = {row["check"]: (row["figure"], row["good"]) for row in result["rows"]}
+    assert figures["segments that saw another device than their own"] == (0, True)
+    assert figures["changes of the trial on the GPU"][1], figures
+    gap, good = figures["relative difference of weights, in turns and alone"]
+    assert good and gap == 0.0, "to the last bit, dropout included"
+
+
 def test_simulator_writes_its_figures(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     simulator.main(["--quick", "--policy", "fifo", "--jobs", "1", "--json", str(figures)])
@@ -136,9 +172,10 @@ def test_planner_writes_its_figures_and_picture(tmp_path: Path) -> None:
 
 def test_a_backtest_judges_every_kind_of_forecast(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    told = [("recorded", one) for one in backtest.Case("recorded/digits", 0, 4, 8, None).run()]
+    told = [("recorded", one) for one in backtest.Case("recorded/digits", 0, 4, 8, None, 1).run()]
     rows = backtest.figures(told)
-    assert {row["what"] for row in rows} == {backtest.AGAIN, backtest.END, backtest.STUDY}
+    kinds = {backtest.AGAIN, backtest.END, backtest.STUDY, backtest.LATER, backtest.MORE}
+    assert {row["what"] for row in rows} == kinds
     for row in rows:
         assert row["held"] == sorted(row["held"]) and 0 <= row["within_80"] <= 1
         assert row["forecasts"] > 0 and 0 <= row["error"] <= 1

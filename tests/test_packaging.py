@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -28,5 +29,13 @@ def test_the_wheel_holds_its_packages_with_types_and_no_tests(tmp_path: Path) ->
     for file in ("page.html", "page.css", "page.js"):
         assert f"optuna_deadline/dashboard/static/{file}" in names, "the live page's own files"
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert wheel.stat().st_size < 1_000_000
+    (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+    text = zipfile.ZipFile(wheel).read(metadata).decode()
+    extras = set(re.findall(r"^Provides-Extra: (\S+)", text, re.MULTILINE))
+    assert extras == {
+        "torch", "lightning", "remote", "postgres", "dashboard", "metrics", "demo", "docs", "dev",
+    }  # fmt: skip
+    assert not re.search(r"^Requires-Dist: (torch|lightning)[^;]*$", text, re.MULTILINE)
     (entry,) = (name for name in names if name.endswith("entry_points.txt"))
     assert b"optuna-deadline = optuna_deadline.cli:app" in zipfile.ZipFile(wheel).read(entry)

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.accuracy import pictures, summary
-from benchmarks.accuracy.runs import ORACLE, POLICIES, Case, Setting
+from benchmarks.accuracy.peers import PEERS
+from benchmarks.accuracy.runs import ORACLE, POLICIES, SEARCHES, Case, Setting
 from benchmarks.accuracy.summary import Run
 from benchmarks.measuring import machine, output_file, write_json
-from optuna_deadline.simulation.comparison import collect_seldom, run_all
+from benchmarks.studies import simulate_all
 from optuna_deadline.simulation.sources import choose
 
 _ALL = [Setting(*given) for given in product((4, 8, 16), (4, 8, 16, 32), (0.5, 0.05))]
@@ -52,16 +52,7 @@ def measure(
         for family, table, seed, setting in studies
         for policy in policies
     ]
-    collect_seldom()
-    screen = Console(stderr=True)
-    regrets = track(
-        run_all([case for _, case in cases], jobs),
-        f"Simulating {len(cases)} studies",
-        total=len(cases),
-        console=screen,
-        transient=True,
-        disable=not screen.is_terminal,
-    )
+    regrets = simulate_all([case for _, case in cases], jobs)
     return [
         Run(case, family, regret) for (family, case), regret in zip(cases, regrets, strict=True)
     ]
@@ -117,7 +108,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.accuracy", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder of recorded curves")
     parser.add_argument("--family", action="append", help="one kind or table of them; again")
-    parser.add_argument("--policy", action="append", choices=[*POLICIES, ORACLE], help="again")
+    parser.add_argument(
+        "--policy",
+        action="append",
+        choices=[*POLICIES, ORACLE, *PEERS, *SEARCHES],
+        metavar="NAME[+tpe|+deadline]",
+        help="again; with a sampler that chooses",
+    )
     parser.add_argument("--seeds", type=int, default=1, help="orders of each table")
     parser.add_argument("--quick", action="store_true", help="8 slots, 3 tables of each family")
     parser.add_argument("--jobs", type=int, default=1, help="processes")

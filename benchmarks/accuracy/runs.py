@@ -11,6 +11,8 @@ import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.accuracy.peers import PEERS, OptunaPruner
+from benchmarks.accuracy.search import SAMPLERS, TableSearch
 from optuna_deadline.policies import Policy, make_policy
 from optuna_deadline.simulation import Cluster, simulate
 from optuna_deadline.simulation.oracle import foresee
@@ -32,6 +34,8 @@ POLICIES = {
     "random": "fifo",
 }
 ORACLE = "oracle"
+#: With a sampler that chooses the configurations by their hyper-parameters.
+SEARCHES = tuple(f"{policy}+{sampler}" for policy in (*POLICIES, *PEERS) for sampler in SAMPLERS)
 
 #: Virtual seconds of a table's average step. Planning looks about every second, as in life.
 STEP_SECONDS = 60.0
@@ -55,7 +59,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Case:
-    """One study; a table and seed are the same curves in the same order under every policy."""
+    """One study; a table and seed are the same curves in the same order under every policy.
+
+    ``policy`` may name a sampler as well, as ``"median+deadline"``: then the configurations are
+    chosen by it, and come not in their order.
+    """
 
     policy: str
     table: str
@@ -69,12 +77,18 @@ class Case:
         seconds = self.setting.overhead * STEP_SECONDS
         cluster = Cluster(slots=self.setting.slots, startup=max(0.0, seconds - _STOP), stop=_STOP)
         deadline = self.setting.trainings * workload.full_seconds / self.setting.slots
+        name, _, sampler = self.policy.partition("+")
         policy: Policy
-        if self.policy == ORACLE:
+        if name == ORACLE:
             policy, workload = foresee(workload, cluster, deadline)
+        elif name in PEERS:
+            policy = OptunaPruner(PEERS[name](workload.steps), self.seed)
         else:
-            policy = make_policy(POLICIES[self.policy], {"max_resource": workload.steps})
-        outcome = simulate(policy, workload, cluster, deadline=deadline, seed=self.seed)
+            policy = make_policy(POLICIES[name], {"max_resource": workload.steps})
+        search = TableSearch(workload, sampler, self.seed) if sampler else None
+        outcome = simulate(
+            policy, workload, cluster, deadline=deadline, seed=self.seed, search=search
+        )
         return regret(workload, outcome.value)
 
 

@@ -10,8 +10,9 @@ reproduced is the order, Seer before fixed before naive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 from benchmarks.headlines.pictures import picture
@@ -237,26 +238,38 @@ def _draw(
     options: Options, compared: Sequence[tuple[Setting, Estimate, dict[str, list[Found]]]]
 ) -> None:
     assert options.pictures is not None
-    families = list(dict.fromkeys(setting.family for setting, _, _ in compared))
-    with picture(options.pictures / "seer.png", len(families)) as panels:
+    regrets = {
+        setting: {
+            method: Estimate.of([one.regret for one in studies])
+            for method, studies in found.items()
+        }
+        for setting, _, found in compared
+    }
+    draw(regrets, options.pictures / "seer.png")
+
+
+def draw(regrets: Mapping[Setting, Mapping[str, Estimate]], path: Path) -> None:
+    """A panel for each family: the regret of every method, by time and money."""
+    families = list(dict.fromkeys(setting.family for setting in regrets))
+    with picture(path, len(families), (5.6, 4.0)) as panels:
         for axes, family in zip(panels, families, strict=True):
-            cases = [entry for entry in compared if entry[0].family == family]
-            labels = [f"{s.seconds / 60:g} min\n{s.slots}" for s, _, _ in cases]
-            for method in ("seer", "hypersched", "asha_promote", "successive_halving", *_NAIVE):
-                means = [Estimate.of([f.regret for f in found[method]]) for _, _, found in cases]
+            cases = {one: found for one, found in regrets.items() if one.family == family}
+            for method in _METHODS:
+                means = [found[method] for found in cases.values()]
                 axes.errorbar(
                     range(len(cases)),
                     [mean.mean for mean in means],
                     [mean.error or 0.0 for mean in means],
-                    marker="o",
+                    fmt="--o" if method in _NAIVE else "-o",
                     markersize=3,
                     capsize=2,
-                    linewidth=2 if method == "seer" else 1,
+                    linewidth=2.5 if method == "seer" else 1,
                     label=_NAMES.get(method, method),
                 )
-            axes.set_xticks(range(len(cases)), labels, fontsize=6)
+            labels = [f"{one.seconds / 60:g} min, {one.slots}" for one in cases]
+            axes.set_xticks(range(len(cases)), labels, rotation=45, ha="right", fontsize=8)
             axes.set_title(family, fontsize=9)
             axes.set_yscale("log")
             axes.set_ylabel("regret")
             axes.set_xlabel("time, and GPUs that the budget pays for", fontsize=8)
-        panels[0].legend(frameon=False, fontsize=7)
+        panels[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))

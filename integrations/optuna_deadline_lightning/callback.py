@@ -204,6 +204,19 @@ class DeadlineCallback(Callback):
         if self._elastic is not None:
             self._elastic.after_batch(trainer)
 
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Give a sign of life: a long validation is not a hung one."""
+        if self._elastic is not None and not trainer.sanity_checking:
+            self._elastic.alive(trainer)
+
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Report, keep the best, and obey."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
@@ -214,6 +227,11 @@ class DeadlineCallback(Callback):
             self._elastic.after_validation(trainer, value)
         else:
             self._end_or_prune(trainer)
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Wait for a checkpoint that is on its way: it may be of the best value."""
+        if self._elastic is not None:
+            self._elastic.pilot.finish()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let schedulers that watch a metric step in a resumed epoch too."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -36,7 +35,7 @@ class ElasticFit:
             direction=direction,
             seed=seed,
             save_every=save_every,
-            write=self._write,
+            take=self._take,
         )
         self._trainer: pl.Trainer | None = None
         self._sampler: ElasticBatchSampler | None = None
@@ -80,6 +79,10 @@ class ElasticFit:
             if verdict.directive.kind is Kind.STOP or boundaries.resumes_exactly(trainer):
                 self.pilot.obey(verdict, trainer.global_step)
 
+    def alive(self, trainer: pl.Trainer) -> None:
+        """Training stands where it stood."""
+        self.segment.progress(boundaries.progress(trainer))
+
     def after_validation(self, trainer: pl.Trainer, value: float) -> None:
         """Keep the best: its checkpoint is of the very weights that were evaluated."""
         self.pilot.reported = trainer.current_epoch
@@ -111,6 +114,7 @@ class ElasticFit:
 
     # ---- inside
 
-    def _write(self, path: Path) -> None:
+    def _take(self) -> dict[str, Any]:
         assert self._trainer is not None
-        self._trainer.save_checkpoint(path, weights_only=False)  # all ranks; rank 0 writes
+        # What `save_checkpoint` writes, without its writing, which training would wait for.
+        return self._trainer._checkpoint_connector.dump_checkpoint(weights_only=False)

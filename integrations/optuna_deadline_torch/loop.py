@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import optuna
@@ -25,7 +25,7 @@ from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.seeding import reseed
-from optuna_deadline_torch.states import States
+from optuna_deadline_torch.states import States, read
 
 Batch = TypeVar("Batch")
 _BEFORE = -1  # the place in an epoch before its first batch
@@ -121,7 +121,8 @@ class ElasticLoop:
             direction=direction_of(trial, self.segment, mode),
             seed=self._seed,
             save_every=save_every,
-            write=self._write,
+            take=self._take,
+            prove=partial(read, mmap=True),
         )
         pilot.term.install()
         if self.segment.resume is not None:
@@ -220,6 +221,8 @@ class ElasticLoop:
         if self._unsaved is not None:
             self._over = True
             self._look(ending=True)
+        elif self._pilot is not None:
+            self._pilot.saver.wait()
         return self.value
 
     # ---- inside
@@ -296,16 +299,14 @@ class ElasticLoop:
         verdict = self._pilot.agree(save=better or self._pilot.due)
         self._pilot.obey(verdict, self.steps, value=value, ending=ending)
 
-    def _write(self, path: Path) -> None:
+    def _take(self) -> dict[str, Any]:
         assert self._pilot is not None
-        if self.segment.rank == 0:
-            position = {
-                "position": [self.epoch, self._start],
-                "steps": self.steps,
-                "value": self.value,
-                "best": self._pilot.best.value,
-                "reported": self._pilot.reported,
-                "over": self._over,
-            }
-            self._states.write(path, position)
-        self._pilot.consensus.wait()
+        position = {
+            "position": [self.epoch, self._start],
+            "steps": self.steps,
+            "value": self.value,
+            "best": self._pilot.best.value,
+            "reported": self._pilot.reported,
+            "over": self._over,
+        }
+        return self._states.taken(position)

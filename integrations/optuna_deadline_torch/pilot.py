@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from optuna_deadline.segments import Segment
 from optuna_deadline_torch.best import Best, Direction
 from optuna_deadline_torch.consensus import Consensus, Verdict
 from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.saver import Saver
 from optuna_deadline_torch.signals import TermFlag
 
 
@@ -23,7 +24,8 @@ class Pilot:
         direction: Which way is better.
         seed: Draws the order of samples.
         save_every: Seconds between safety checkpoints.
-        write: Writes a checkpoint to a path, whole or not at all; every rank calls it.
+        take: Takes what a checkpoint holds, as it is now; every rank calls it.
+        prove: Raises if a checkpoint that was just written cannot be read again.
     """
 
     def __init__(
@@ -33,7 +35,8 @@ class Pilot:
         direction: Direction,
         seed: int,
         save_every: float,
-        write: Callable[[Path], Any],
+        take: Callable[[], Mapping[str, Any]],
+        prove: Callable[[Path], Any] = lambda path: None,
     ) -> None:
         self.segment = segment
         self.seed = seed
@@ -42,7 +45,8 @@ class Pilot:
         self.consensus = Consensus(segment.rank, segment.world_size)
         self.reported = -1  #: the last epoch that was reported
         self._save_every = save_every
-        self._write = write
+        self._take = take
+        self.saver = Saver(segment, prove)
         self._saved_at = time.monotonic()
 
     def start(self) -> None:
@@ -60,8 +64,12 @@ class Pilot:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for a safety checkpoint."""
-        return time.monotonic() - self._saved_at >= self._save_every
+        """Whether it is time for a safety checkpoint, and the one before is there."""
+        if time.monotonic() - self._saved_at < self._save_every:
+            return False
+        if self.saver.busy:
+            self.saver.late(self._save_every)
+        return not self.saver.busy
 
     def agree(self, *, save: bool) -> Verdict:
         """Agree with the other ranks on what to do at this step."""
@@ -81,19 +89,27 @@ class Pilot:
         Raises:
             SegmentEnd: The ranks leave their slots here.
         """
+        self.saver.check()
         directive = verdict.directive
         if directive.kind is Kind.STOP:
+            self.finish()  # what is on its way may be the best model
             self.segment.leave(directive)
         leave = directive.leave and not ending
         if leave or verdict.save:
-            self._save(step, value)
+            self._save(step, value, wait=leave or ending)
+        if leave or ending:
+            self.finish()
         if leave:
             self.segment.leave(directive)
 
-    def _save(self, step: int, value: float | None) -> None:
+    def finish(self) -> None:
+        """Wait, in all ranks, until nothing is on its way: whoever left earlier would end it."""
+        self.saver.wait()
+        self.consensus.wait()
+
+    def _save(self, step: int, value: float | None, *, wait: bool) -> None:
         name = f"segment-{self.segment.fence:06d}-step-{step:09d}.ckpt"
-        path = self.segment.folder / name
-        self._write(path)
+        state = self._take()
         if self.segment.rank == 0:
-            self.segment.publish(path, step=self.reported, value=value)
+            self.saver.save(state, name, step=self.reported, value=value, wait=wait)
         self._saved_at = time.monotonic()

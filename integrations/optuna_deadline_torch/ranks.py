@@ -20,6 +20,10 @@ _SHARDED = {
 }
 _WRAPPED = {"DistributedDataParallel", "DataParallel"}
 
+# A process's first optimizer imports for seconds. Here that happens where ranks are forked from,
+# and not once more in every rank of every segment.
+torch.optim.SGD([torch.nn.Parameter(torch.empty(0))], lr=0.0)
+
 
 def refuse_wrapped(model: nn.Module) -> None:
     """Take bare models only.

@@ -1,4 +1,4 @@
-"""What a checkpoint of a plain PyTorch training holds, and how it is written and read."""
+"""What a checkpoint of a plain PyTorch training holds, and how it is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from optuna_deadline.checkpoints import write_atomically
 from optuna_deadline.errors import DeadlineError
 
 
@@ -30,27 +29,18 @@ class States:
                 )
         self._model = model
         self._others = dict(others)
-        self._proven = False
 
-    def write(self, path: Path, position: Mapping[str, Any]) -> None:
-        """Write all of it to ``path``, whole or not at all."""
-        checkpoint = {
+    def taken(self, position: Mapping[str, Any]) -> dict[str, Any]:
+        """All of it, as it is now; training goes on to change it."""
+        return {
             "state_dict": self._model.state_dict(),
             "states": {name: one.state_dict() for name, one in self._others.items()},
             "optuna_deadline": dict(position),
         }
 
-        def save(temporary: Path) -> None:
-            torch.save(checkpoint, temporary)
-            if not self._proven:  # better now than when the trial comes back
-                _read(temporary, mmap=True)
-                self._proven = True
-
-        write_atomically(path, save)
-
     def load(self, path: Path) -> dict[str, Any]:
-        """Put back what :meth:`write` wrote; the position that it was given."""
-        checkpoint = _read(path)
+        """Put back what :meth:`taken` took; the position that it was given."""
+        checkpoint = read(path)
         missing = self._others.keys() ^ checkpoint["states"].keys()
         if missing:
             raise DeadlineError(
@@ -64,7 +54,12 @@ class States:
         return position
 
 
-def _read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
+def read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
+    """A checkpoint in the host's memory.
+
+    Raises:
+        DeadlineError: It holds more than plain data.
+    """
     try:
         # Plain data only: a checkpoint is read by whoever looks for the best model.
         found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)

@@ -78,6 +78,19 @@ def open_table(study: Study, table: str | None = None) -> sa.Engine:
     return connect(table_url(study, table))
 
 
+def opened(study: Study, table: str | None = None) -> sa.Engine | None:
+    """The engine of the table of ``study`` if this process uses it already; it makes none."""
+    storage = study._storage
+    if table is None and isinstance(storage, InMemoryStorage) and storage not in _in_memory:
+        return None
+    try:
+        url = table_url(study, table)
+    except UnsupportedStorage:
+        return None
+    with _lock:
+        return _engines.get(url.render_as_string(hide_password=False))
+
+
 def connect(url: str | URL) -> sa.Engine:
     """An engine with our pragmas and time-outs, the schema brought up to date.
 

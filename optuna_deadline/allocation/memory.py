@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from optuna_deadline.allocation.membership import choose
 from optuna_deadline.allocation.memory_leases import MemoryLeases
@@ -22,6 +21,7 @@ from optuna_deadline.allocation.records import Grant, ReportRow, SegmentRow, Slo
 from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
 from optuna_deadline.allocation.writes import kept_ids, none_if_nan
 from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.stores import Location
 
 
 class MemoryTable(MemoryLeases):
@@ -142,7 +142,7 @@ class MemoryTable(MemoryLeases):
                 rows, slots = study.reports, len(grant.slots)
                 rows.append(ReportRow(len(rows) + 1, *key, value, slots, trained, self.now()))
 
-    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Path]:
+    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Location]:
         """Commit a checkpoint; returns the files that may go."""
         with self._lock:
             study, number, fence = self._guard(me, grant), grant.number, grant.fence

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from optuna_deadline.allocation.memory_readings import MemoryReadings
 from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, MemoryTenant, changed
-from optuna_deadline.allocation.plans import stand
+from optuna_deadline.allocation.plans import stand, took
 from optuna_deadline.allocation.records import Assignment, Claim, Desired, Grant, Slot
 from optuna_deadline.errors import LeaseLost
 
@@ -111,7 +111,9 @@ class MemoryPlans(MemoryReadings):
             )
             self._event("open", number=number, term=term)
 
-    def write_plan(self, me: str, term: int, changes: Sequence[Assignment]) -> int:
+    def write_plan(
+        self, me: str, term: int, changes: Sequence[Assignment], seconds: float | None = None
+    ) -> int:
         """Write what has changed in the plan; returns the epoch."""
         with self._lock:
             self._rule(me, term)
@@ -136,7 +138,9 @@ class MemoryPlans(MemoryReadings):
                     mode=line.mode,
                     slots=line.slots,
                     reason=line.reason,
+                    **took(seconds),
                 )
+                seconds = None
             pool.epoch += 1
             return pool.epoch
 

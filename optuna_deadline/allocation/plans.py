@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -95,8 +96,14 @@ def open_trial(tx: Transaction, me: str, term: int, number: int, trial_id: int) 
     tx.event("open", number=number, term=term)
 
 
-def write(tx: Transaction, me: str, term: int, changes: Iterable[Assignment]) -> int:
-    """Write what has changed in the plan; returns the new epoch."""
+def write(
+    tx: Transaction,
+    me: str,
+    term: int,
+    changes: Iterable[Assignment],
+    seconds: float | None = None,
+) -> int:
+    """Write what has changed in the plan, and how long it took; returns the new epoch."""
     guard(tx, me, term)
     concerned: list[str | None] = []
     for line in sorted(changes, key=lambda line: line.number):  # rows are locked in one order
@@ -125,7 +132,9 @@ def write(tx: Transaction, me: str, term: int, changes: Iterable[Assignment]) ->
             mode=line.mode,
             slots=line.slots,
             reason=line.reason,
+            **took(seconds),
         )
+        seconds = None
     epoch = tx.execute(
         sa.update(pool)
         .where(pool.c.name == tx.pool)
@@ -134,6 +143,11 @@ def write(tx: Transaction, me: str, term: int, changes: Iterable[Assignment]) ->
     ).scalar_one()
     notify(tx, concerned)
     return int(epoch)
+
+
+def took(seconds: float | None) -> dict[str, Any]:
+    """The detail of an event that says how long its plan took."""
+    return {} if seconds is None else {"seconds": round(seconds, 6)}
 
 
 def conclude(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,6 +32,7 @@ from optuna_deadline.allocation.schema import (
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.errors import StudyGone
+from optuna_deadline.stores import located
 
 _DESIRED = (
     trial.c.number,
@@ -211,7 +211,7 @@ def checkpoints(tx: Transaction, number: int | None = None) -> list[Checkpoint]:
         query = query.where(checkpoint.c.number == number)
     return [
         Checkpoint(
-            row.number, row.fence, row.step, row.value, Path(row.path), row.size, row.checksum
+            row.number, row.fence, row.step, row.value, located(row.path), row.size, row.checksum
         )
         for row in tx.rows(query.order_by(checkpoint.c.id.desc()))
     ]

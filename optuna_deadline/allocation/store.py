@@ -7,7 +7,6 @@ whose answer was lost may be made again; what each method does then is part of i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from optuna_deadline.allocation.records import (
@@ -25,6 +24,7 @@ from optuna_deadline.allocation.records import (
     Worker,
 )
 from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.stores import Location
 
 TTL = 30.0  #: seconds that a lease lives without renewal
 GRACE = 15.0  #: seconds after its end before anybody may reap it
@@ -204,7 +204,7 @@ class AllocationStore(Protocol):
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
 
-    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Path]:
+    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Location]:
         """Commit a checkpoint; the same file committed again changes nothing.
 
         The newest ones stay, and that with the best value in either direction.
@@ -247,8 +247,16 @@ class AllocationStore(Protocol):
             LeaseLost: Another term has begun.
         """
 
-    def write_plan(self, me: str, term: int, changes: Sequence[Assignment]) -> int:
+    def write_plan(
+        self, me: str, term: int, changes: Sequence[Assignment], seconds: float | None = None
+    ) -> int:
         """Write what has changed in the plan; trials that have ended are left alone.
+
+        Args:
+            me: The planner.
+            term: Its term.
+            changes: Of trials.
+            seconds: How long it took to read and to plan; the first event of the plan keeps it.
 
         Returns:
             The plan's epoch, higher than any before.

@@ -63,6 +63,12 @@ def select(
     return (None if row.study_id is None else row), float(row.now)
 
 
+def select_all(connection: sa.Connection) -> tuple[list[sa.Row[Any]], float]:
+    """The rows of all studies by their names, and the time, both the database's."""
+    rows = list(connection.execute(sa.select(study).order_by(study.c.name)))
+    return rows, float(connection.execute(sa.select(database_now())).scalar_one())
+
+
 def _select(where: sa.ColumnElement[bool]) -> sa.Select[Any]:
     now = sa.select(database_now().label("now")).subquery()
     return sa.select(study, now.c.now).select_from(now.outerjoin(study, where))

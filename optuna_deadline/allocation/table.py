@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -34,6 +33,7 @@ from optuna_deadline.allocation.records import (
 from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
 from optuna_deadline.allocation.transaction import Transactions
 from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.stores import Location
 
 
 class AllocationTable:
@@ -196,7 +196,7 @@ class AllocationTable:
         with self._tx("add_report") as tx:
             writes.add_report(tx, me, grant, step, value, trained)
 
-    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Path]:
+    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Location]:
         """Commit a checkpoint; returns the files that may go."""
         with self._tx("add_checkpoint") as tx:
             return writes.add_checkpoint(tx, me, grant, new, KEPT_CHECKPOINTS)
@@ -237,10 +237,12 @@ class AllocationTable:
         with self._tx("open_trial") as tx:
             plans.open_trial(tx, me, term, number, trial_id)
 
-    def write_plan(self, me: str, term: int, changes: Sequence[Assignment]) -> int:
+    def write_plan(
+        self, me: str, term: int, changes: Sequence[Assignment], seconds: float | None = None
+    ) -> int:
         """Write what has changed in the plan; returns the epoch."""
         with self._tx("write_plan") as tx:
-            return plans.write(tx, me, term, changes)
+            return plans.write(tx, me, term, changes, seconds)
 
     def conclude(
         self,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -17,6 +16,7 @@ from optuna_deadline.allocation.schema import checkpoint, report, segment, trial
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.errors import LeaseLost
+from optuna_deadline.stores import Location, located
 
 
 def guard(tx: Transaction, me: str, grant: Grant) -> None:
@@ -64,7 +64,7 @@ def add_report(
 
 def add_checkpoint(
     tx: Transaction, me: str, grant: Grant, new: Checkpoint, keep: int
-) -> list[Path]:
+) -> list[Location]:
     """Commit a checkpoint; returns the files that no row names any more.
 
     The newest ``keep`` stay, and the one with the best value in either direction. A file has one
@@ -101,7 +101,7 @@ def add_checkpoint(
     if gone:
         tx.execute(sa.delete(checkpoint).where(checkpoint.c.id.in_([row.id for row in gone])))
     tx.event("checkpoint", number=grant.number, fence=grant.fence, worker=me, step=new.step)
-    return [Path(row.path) for row in gone]
+    return [located(row.path) for row in gone]
 
 
 def kept_ids(newest_first: Sequence[tuple[int, float | None]], keep: int) -> set[int]:

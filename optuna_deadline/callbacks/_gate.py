@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
+from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
@@ -14,8 +18,15 @@ from optuna_deadline.forecasting.entrance import may_enter, seconds_to_matter, s
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._book import Book
 
+if TYPE_CHECKING:
+    from optuna_deadline.dashboard.plain import PlainPublisher
+
 _logger = logging.getLogger(__name__)
 _TRIALS_ASKED = 32
+
+#: By storage, since studies in memory all begin at id 0.
+_publishers: WeakKeyDictionary[BaseStorage, dict[int, PlainPublisher | None]]
+_publishers = WeakKeyDictionary()
 
 
 class DeadlineGate:
@@ -27,7 +38,14 @@ class DeadlineGate:
     trials. The process that finds too little closes the gate for all of them, and each stops when
     its running trials have ended, which they do before the deadline. Extending the deadline opens
     the gate again for the processes that are still there.
+
+    Args:
+        publish: Keep a forecast, the rungs and a note in optuna-dashboard fresh, at the end of a
+            trial and at most every half minute; None does where that is installed.
     """
+
+    def __init__(self, publish: bool | None = None) -> None:
+        self._publish = find_spec("optuna_dashboard") is not None if publish is None else publish
 
     def __call__(self, study: Study, trial: FrozenTrial) -> None:
         """Decide whether another trial may start.
@@ -56,6 +74,18 @@ class DeadlineGate:
                 book.refresh()
         if book.terms.gate_closed is not None:
             study.stop()
+        if self._publish:
+            self._show(study, book)
+
+    def _show(self, study: Study, book: Book) -> None:
+        from optuna_deadline.dashboard.plain import PlainPublisher
+
+        mine = _publishers.setdefault(study._storage, {})
+        if study._study_id not in mine:
+            mine[study._study_id] = PlainPublisher.of(study, book.engine)
+        publisher = mine[study._study_id]
+        if publisher is not None:
+            publisher.work(book.terms, book.time_left())
 
 
 def _needed(study: Study, book: Book) -> float:

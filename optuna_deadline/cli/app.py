@@ -16,12 +16,24 @@ from rich.console import Console
 from rich.logging import RichHandler
 from typer.core import TyperGroup
 
+from optuna_deadline.cli.logs import writes_json
 from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.workers.errors import DATABASE_AWAY, explain
 
 #: The help reads as a table of contents: to begin, to look, to act, to try.
 _CONTENTS = (
-    *("create", "worker", "status", "top", "events", "forecast", "load-best", "dashboard"),
+    *(
+        "run",
+        "create",
+        "worker",
+        "status",
+        "top",
+        "events",
+        "forecast",
+        "load-best",
+        "dashboard",
+        "metrics",
+    ),
     *("extend", "stop", "pause", "resume", "give", "drain", "pool", "doctor", "demo", "simulate"),
 )
 
@@ -127,4 +139,7 @@ def _finite(value: Any) -> Any:
 
 
 def _complain(sentence: str) -> None:
+    if writes_json():
+        logging.getLogger("optuna_deadline").error(sentence)
+        return
     print(f"optuna-deadline: {sentence}", file=sys.stderr)

@@ -21,6 +21,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.budgets import make_budget
 from optuna_deadline.choice import merge, parse_settings
 from optuna_deadline.cli.app import INTERRUPTED, Settings, command, console
+from optuna_deadline.cli.options import PolicyName, SlotPrice
 from optuna_deadline.cli.screen import shown
 from optuna_deadline.cli.studies import open_storage
 from optuna_deadline.cli.watching import Watcher
@@ -46,9 +47,7 @@ def demo(
     storage: Annotated[
         str | None, typer.Option(help="URL of a database; a SQLite file in --folder by default.")
     ] = None,
-    policy: Annotated[
-        str, typer.Option(help="Who decides: a name, FILE.py:NAME or MODULE:NAME.")
-    ] = DEFAULT,
+    policy: PolicyName = DEFAULT,
     settings: Settings = None,
     divider: Annotated[
         str | None,
@@ -59,7 +58,7 @@ def demo(
     budget: Annotated[
         str | None, typer.Option(help="What may be spent, as in 0.02usd; needs --price.")
     ] = None,
-    price: Annotated[str | None, typer.Option(help="Of a slot for an hour, as in 0.9.")] = None,
+    price: SlotPrice = None,
     folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("demo-output"),
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the outcome to this file.")

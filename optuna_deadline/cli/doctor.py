@@ -21,6 +21,7 @@ from optuna_deadline.cli.app import GONE, Json, command, say_json
 from optuna_deadline.cli.studies import check_url, open_storage
 from optuna_deadline.elastic import CHECKPOINTS
 from optuna_deadline.errors import DeadlineError, SchemaMismatch
+from optuna_deadline.stores import check, located
 from optuna_deadline.workers.devices import host_name, present_gpus
 from optuna_deadline.workers.errors import DATABASE_AWAY, explain
 
@@ -49,11 +50,13 @@ def doctor(
     storage: Annotated[
         str | None, typer.Option(help="URL of a study's database, to look at that too.")
     ] = None,
-    checkpoints: Annotated[Path, typer.Option(help="Folder for checkpoints.")] = CHECKPOINTS,
+    checkpoints: Annotated[str, typer.Option(help="Folder or URL for checkpoints.")] = str(
+        CHECKPOINTS
+    ),
     as_json: Json = False,
 ) -> None:
     """Check versions, GPUs, disk, database and clocks; exit with 1 if something is bad."""
-    findings = [*_versions(), _gpus(), _disk(checkpoints)]
+    findings = [*_versions(), _gpus(), _room(checkpoints)]
     if storage is not None:
         findings += _database(storage)
     if as_json:
@@ -84,6 +87,17 @@ def _gpus() -> Finding:
     if not found:
         return Finding("GPUs", "note", "none that the driver lists; --cpus offers CPU slots")
     return Finding("GPUs", "good", f"{', '.join(map(str, found))} on {host_name()}")
+
+
+def _room(given: str) -> Finding:
+    place = located(given)
+    if isinstance(place, Path):
+        return _disk(place)
+    try:
+        check(place)
+    except DeadlineError as error:
+        return Finding("store", "bad", str(error))
+    return Finding("store", "good", f"checkpoints can be kept at {place}")
 
 
 def _disk(folder: Path) -> Finding:

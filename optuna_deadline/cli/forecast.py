@@ -1,19 +1,25 @@
-"""``optuna-deadline forecast``: what there will be at the deadline."""
+"""``optuna-deadline forecast``: what there will be at the deadline, and what if."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+import re
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from optuna_deadline._forecast import duration_of
+from optuna_deadline._forecast import change_of
+from optuna_deadline.budgets import Budget
 from optuna_deadline.cli.app import Json, Storage, Study, command, say_json
+from optuna_deadline.cli.progress import show_late
 from optuna_deadline.cli.studies import load_study
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.forecast import forecast as look_ahead
 from optuna_deadline.history.reading import read_history
-from optuna_deadline.history.words import roughly, until_deadline, value
+from optuna_deadline.history.words import count, roughly, until_deadline, value
+from optuna_deadline.outlook.answers import AS_IT_IS, DRAWS, Prospect, Question, WhatIf
+from optuna_deadline.outlook.seeding import Change
 
 _FANS = 8
 
@@ -25,32 +31,45 @@ def forecast(
     later: Annotated[
         str | None, typer.Option(help="And if the deadline were so much later, as in 1h.")
     ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="And with so many slots more, as in +4, or fewer, -2.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="And with so much more to spend, as in +20usd.")
+    ] = None,
+    draws: Annotated[
+        int, typer.Option(min=1, help="Ends to simulate of each side, in ten seconds at most.")
+    ] = DRAWS,
     as_json: Json = False,
 ) -> None:
     """Say what the best value is expected to be at the deadline, and what each trial comes to.
 
-    Bands hold eight of ten outcomes, learned from the study's own curves.
+    Bands hold eight of ten outcomes, learned from the study's own curves. What if there were more
+    time, slots or money is simulated from where the study stands, under its own policy.
     """
     history = read_history(load_study(study, storage))
+    change = change_of(history.budget, later, _slots(gpus), budget)
     found = look_ahead(history)
-    longer: Forecast | None = None
-    more = 0.0
-    if later is not None:
-        more = duration_of(later)
-        longer = look_ahead(replace(history, deadline=history.deadline + more))
+    answer = None
+    if change != AS_IT_IS:
+        question = Question(history, change, draws=draws)
+        answer = question.answer(list(show_late(question.pairs(), "Simulating", draws)))
     if as_json:
         say_json(
             {
                 "time_left": history.time_left,
                 "forecast": asdict(found),
-                "later": None if longer is None else {"seconds": more, **asdict(longer)},
+                "what_if": None
+                if answer is None
+                else {"change": asdict(change), **asdict(answer)},
             }
         )
         return
     left = until_deadline(history.time_left, history.settled is not None)
-    print(f"{history.name}: {_say(found)}; {left}.")
-    if longer is not None:
-        print(f"With {roughly(more)} more: {_say(longer)}.")
+    print(f"{history.name}: {_say(found, history.budget)}; {left}.")
+    if answer is not None:
+        print(_side_by_side(change, answer))
+        return
     sign = -1.0 if history.maximize else 1.0
     for fan in sorted(found.fans, key=lambda fan: (not fan.running, sign * fan.mid[-1]))[:_FANS]:
         how = f"on {fan.slots} slots" if fan.running else "if it resumed on one slot"
@@ -59,11 +78,69 @@ def forecast(
         print(f"  trial {fan.number} {how}: {value(fan.mid[-1])} ({band})")
 
 
-def _say(found: Forecast) -> str:
+def _slots(gpus: str | None) -> int:
+    if gpus is None:
+        return 0
+    if not re.fullmatch(r"[+-]?\d+", gpus.strip()):
+        raise DeadlineError(f"--gpus takes slots more or fewer, as +4 or -2, but got {gpus!r}.")
+    return int(gpus)
+
+
+def _say(found: Forecast, budget: Budget | None) -> str:
     if found.best is None:
         return "nothing was reported yet"
+    cost = f" with {found.slot_hours:.3g} slot-hours" if found.slot_hours else ""
+    if found.spent is not None and budget is not None:
+        cost += f" and {found.spent:.4g} of {budget}"
+    used = " used" if cost else ""
     if not found.fans or found.low is None or found.high is None:
-        return f"best {value(found.best)}, and nobody trains on"
+        return f"best {value(found.best)}{cost}{used}, and nobody trains on"
     low, high = sorted((found.low, found.high))
     expected = f"{value(found.expected)} expected ({value(low)} to {value(high)})"
-    return f"best {value(found.best)} now, {expected}"
+    return f"best {value(found.best)} now, {expected}{cost}{used and f'{used} by then'}"
+
+
+def _side_by_side(change: Change, answer: WhatIf) -> str:
+    """Both prospects in columns, and what the change brings."""
+    changed, gain = answer.changed, answer.gain
+    assert changed is not None and gain is not None
+    rows = [("", "as it is", _words(change, answer.currency))]
+    for name, of in _ROWS:
+        rows.append((name, of(answer.as_it_is), of(changed)))
+    if answer.currency is not None:
+        money = f"{answer.as_it_is.spent:.4g}", f"{changed.spent:.4g}"
+        rows.append((f"spent [{answer.currency}]", *money))
+    widths = [max(len(row[place]) for row in rows) for place in range(3)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    better = "better" if gain.expected >= 0 else "worse"
+    error = "" if gain.error is None else f" ±{gain.error:.2g}"
+    lines.append(
+        f"The best value would be {abs(gain.expected):.2g}{error} {better}, and better in "
+        f"{gain.better:.0%} of {count(answer.draws, 'simulated end')}."
+    )
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _band(one: Prospect) -> str:
+    low, high = sorted((one.low, one.high))
+    return f"{value(one.expected)} ({value(low)} to {value(high)})"
+
+
+_ROWS = (
+    ("best value", _band),
+    ("slot-hours", lambda one: f"{one.slot_hours:.3g}"),
+    ("new trials", lambda one: f"{one.new_trials:.0f}"),
+)
+
+
+def _words(change: Change, currency: str | None) -> str:
+    said = []
+    if change.seconds:
+        said.append(f"{roughly(change.seconds)} later")
+    if change.slots:
+        said.append(
+            f"{count(abs(change.slots), 'slot')} {'more' if change.slots > 0 else 'fewer'}"
+        )
+    if change.money:
+        said.append(f"{abs(change.money):g} {currency} {'more' if change.money > 0 else 'less'}")
+    return ", ".join(said)

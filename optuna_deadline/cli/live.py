@@ -14,7 +14,7 @@ from optuna_deadline.cli.view import TrialRow, View, by_relevance, clock, figure
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE = 12
 _DECISIONS = 6
-_FIXED = 7  # three lines at the top, a heading, a line for the rest, two blank ones
+_FIXED = 8  # four lines at the top, a heading, a line for the rest, two blank ones
 _COLOURS = {
     "running": "green",
     "ready": "cyan",
@@ -38,7 +38,7 @@ def render(view: View, height: int = 24) -> RenderableType:
     room = max(1, height - _FIXED - len(decisions) - extra)
     rows = by_relevance(view)
     shown, rest = rows[:room], rows[room:]
-    parts: list[RenderableType] = [_time(view), _best(view), _pool(view)]
+    parts: list[RenderableType] = [_time(view), _best(view), _pool(view), _used(view)]
     if view.shares:
         parts.append(Text(_shares(view), no_wrap=True, overflow="ellipsis"))
     if view.drained:
@@ -82,7 +82,8 @@ def lines(previous: View | None, view: View) -> list[str]:
         said.append(f"{now}  no new trial from here on")
     if previous.time_left // 10 != view.time_left // 10:
         used = f"{view.slots_used} of {view.slots_total} slots used"
-        said.append(f"{now}  {clock(view.time_left)} left, {used}; {_states(view.rows)}")
+        money = "" if view.spent is None else f", {view.spent:.4g} of {view.budget} spent"
+        said.append(f"{now}  {clock(view.time_left)} left, {used}{money}; {_states(view.rows)}")
     return said
 
 
@@ -142,6 +143,15 @@ def _pool(view: View) -> Text:
     pool = f" of {view.slots_of_pool} in the pool" if shared else ""
     slots = f"slots {view.slots_used}/{view.slots_total}{pool}  gate "
     return Text.assemble(slots, gate, f"  so far {moves}", no_wrap=True, overflow="ellipsis")
+
+
+def _used(view: View) -> Text:
+    if not view.slots_of_pool and not view.slot_hours:
+        return Text("no worker has brought a slot", style="bright_black")
+    words = f"used  {view.slot_hours:.3g} slot-hours"
+    if view.spent is not None:
+        words += f", {view.spent:.4g} of {view.budget} spent"
+    return Text(words, no_wrap=True, overflow="ellipsis")
 
 
 def _shares(view: View) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +10,12 @@ import typer
 
 from optuna_deadline.checkpoints import write_atomically
 from optuna_deadline.cli.app import Json, Storage, Study, command, say_json
+from optuna_deadline.cli.progress import wait_late
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reading import table_of
 from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.stores import Location, fetch, loading
 
 
 @command
@@ -27,7 +28,8 @@ def load_best(
     """Say where the best model is, checked byte for byte, and how to load it."""
     found = load_study(study, storage)
     table, terms = table_of(found)
-    winner = find_winner(table, terms.direction)
+    with wait_late("Checking checkpoints"):
+        winner = find_winner(table, terms.direction)
     if winner is None:
         raise DeadlineError(f"No trial of {study} has reported yet; ask again later.")
     saved = winner.checkpoint
@@ -38,8 +40,9 @@ def load_best(
             )
         if not to.parent.is_dir():
             raise DeadlineError(f"There is no folder {to.parent}; make it first.")
-        write_atomically(to, partial(shutil.copyfile, saved.path))
-    path = to or (None if saved is None else saved.path)
+        with wait_late(f"Copying {saved.path}"):
+            write_atomically(to, partial(fetch, saved.path))
+    path: Location | None = to or (None if saved is None else saved.path)
     told: dict[str, Any] = {
         "trial": winner.number,
         "value": winner.value,
@@ -55,4 +58,4 @@ def load_best(
     if path is None:
         print("# no checkpoint was saved: see optuna_deadline.segment(trial).save")
     else:
-        print(f'checkpoint = torch.load("{path}", weights_only=True)')
+        print(loading(path))

@@ -9,10 +9,12 @@ from rich.console import Console
 
 from optuna_deadline.cli.app import Json, Storage, Study, command, console, say_json
 from optuna_deadline.cli.live import render
+from optuna_deadline.cli.plain import plain_view
 from optuna_deadline.cli.screen import shown
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.cli.watching import Watcher
-from optuna_deadline.history.reading import table_of
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.reading import read_history, table_of
 
 _LOOK = 0.5  # seconds
 
@@ -20,8 +22,10 @@ _LOOK = 0.5  # seconds
 @command
 def status(study: Study, storage: Storage, as_json: Json = False) -> None:
     """Show a study once: time left, best value, who trains and why."""
-    table, terms = table_of(load_study(study, storage))
-    view = Watcher(table, terms).view()
+    found = load_study(study, storage)
+    view = Watcher(*table_of(found)).view()
+    if not view.rows and (history := read_history(found)).plain:
+        view = plain_view(history)
     if as_json:
         say_json({**asdict(view), "deadline": view.deadline.isoformat()})
         return
@@ -32,7 +36,13 @@ def status(study: Study, storage: Storage, as_json: Json = False) -> None:
 @command
 def top(study: Study, storage: Storage) -> None:
     """Show a study live until it ends; Ctrl-C leaves it running."""
-    table, terms = table_of(load_study(study, storage))
+    found = load_study(study, storage)
+    table, terms = table_of(found)
+    if read_history(found).plain:
+        raise DeadlineError(
+            f"{study} is trained by study.optimize, which tells the table nothing: see "
+            f"'optuna-deadline status {study}'."
+        )
     screen = console if console.is_terminal else Console()
     with shown(Watcher(table, terms), screen):
         while not table.orders("").settled:

@@ -10,6 +10,7 @@ from optuna_deadline.allocation.records import Desired, Event, SegmentRow, Slot
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.cli.view import Decision, TrialRow, View
 from optuna_deadline.history.telling import asked
+from optuna_deadline.planning.ledger import Ledger
 from optuna_deadline.terms import Terms
 
 _DECISIONS = 40
@@ -38,6 +39,7 @@ class Watcher:
         self._segments: dict[tuple[int, int], SegmentRow] = {}
         self._last_segments = 0.0
         self._gate_open = True
+        self._ledger = None if terms.budget is None else Ledger(table, terms.budget)
 
     def view(self) -> View:
         """The study now."""
@@ -79,6 +81,13 @@ class Watcher:
             drained=tuple(
                 sorted({row.host for row in self._table.workers() if row.drained is not None})
             ),
+            slot_hours=sum(
+                row.slots * ((now if row.ended is None else row.ended) - row.granted)
+                for row in segments
+            )
+            / 3600,
+            spent=None if self._ledger is None else self._ledger.money(now, 0).spent,
+            budget=str(self._terms.budget or ""),
         )
 
     def _shares(self, slots: list[Slot]) -> tuple[tuple[str, int], ...]:

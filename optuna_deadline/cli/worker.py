@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from pathlib import Path
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from optuna_deadline.cli.app import INTERRUPTED, Storage, command, console
+from optuna_deadline.cli.logs import Log, choose, logged
+from optuna_deadline.cli.options import CheckpointPlace, ObjectivePlace, Patience, Publish
 from optuna_deadline.cli.screen import shown
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.cli.watching import Watcher
 from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree
 from optuna_deadline.terms import Terms
+from optuna_deadline.workers.gang import PATIENCE
 
 _logger = logging.getLogger("optuna_deadline")
 
 
 @command
 def worker(
-    objective: Annotated[str, typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION.")],
+    objective: ObjectivePlace,
     study: Annotated[str, typer.Option(help="Name of the study.")],
     storage: Storage,
     gpus: Annotated[str | None, typer.Option(help="GPUs to offer: all, or 0,1.")] = None,
@@ -32,23 +36,36 @@ def worker(
     divider: Annotated[
         str, typer.Option(help="How the pool is divided, even or market; the same for all.")
     ] = "even",
-    checkpoints: Annotated[Path, typer.Option(help="Folder for checkpoints.")] = CHECKPOINTS,
-    publish: Annotated[
-        bool | None,
-        typer.Option(help="Keep optuna-dashboard fresh; by default where it is installed."),
-    ] = None,
+    checkpoints: CheckpointPlace = str(CHECKPOINTS),
+    patience: Patience = PATIENCE,
+    publish: Publish = None,
+    log: Annotated[Log, typer.Option(help="How messages are written.")] = Log.text,
 ) -> None:
     """Train trials of a study on this machine's slots; start as many as there are machines."""
+    choose(log)
     found = load_study(study, storage)
     terms = agree(found, None, None, {})
     elastic = ElasticWorker(
         found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, weight=weight, divider=divider,
-        checkpoints=checkpoints, publish=publish,
+        checkpoints=checkpoints, patience=patience, publish=publish,
     )  # fmt: skip
-    _logger.info("Working on %s, deadline %s.", study, terms)
-    with shown(Watcher(elastic.table, terms), console):
+    work(elastic, log)
+
+
+def work(elastic: ElasticWorker, log: Log) -> None:
+    """Run a worker in sight, and say what came of it.
+
+    Raises:
+        typer.Exit: The worker was asked to leave before the study's end.
+    """
+    terms, watcher = elastic.terms, Watcher(elastic.table, elastic.terms)
+    _logger.info("Working on %s, deadline %s.", terms.name, terms, extra={"study": terms.name})
+    with logged(watcher) if log is Log.json else shown(watcher, console):
         result = elastic.run()
-    print(describe(result, terms))
+    if log is Log.json:
+        print(json.dumps({"study": terms.name, **asdict(result)}, default=str), flush=True)
+    else:
+        print(describe(result, terms))
     if not result.settled:
         raise typer.Exit(INTERRUPTED)
 

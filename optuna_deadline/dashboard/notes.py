@@ -39,9 +39,9 @@ def study_note(history: History, told: list[Life], expected: Forecast) -> str:
         left = max(0.0, history.budget.amount - paid)
         lines.append(
             f"**Money** {paid:.4g} of {history.budget} spent, {left:.4g} left at "
-            f"{history.budget.price.per_hour:g} for a slot and hour."
+            f"{history.budget.price.per_hour:g} for a slot and hour{_by_then(history, expected)}."
         )
-    if any(life.spells for life in told):
+    if not history.plain and any(life.spells for life in told):
         lines.append(f"**Slots** {usage(history)}.")
     states = Counter(life.state for life in told)
     counted = [f"{states[state]} {words}" for state, words in _STATES.items() if states[state]]
@@ -50,6 +50,12 @@ def study_note(history: History, told: list[Life], expected: Forecast) -> str:
         lines.append(f"**Asked for** {wishes}.")
     parts = ["  \n".join(lines), _running(history, told), _decisions(history)]
     return "\n\n".join(part for part in parts if part)
+
+
+def _by_then(history: History, expected: Forecast) -> str:
+    if expected.spent is None or history.settled is not None or history.time_left <= 0:
+        return ""
+    return f"; {expected.spent:.4g} by the end, if it pays for as many slots as now"
 
 
 def _when(history: History) -> str:

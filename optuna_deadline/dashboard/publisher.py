@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import sqlalchemy as sa
 from optuna.study import Study
@@ -185,7 +185,7 @@ def make_publisher(
 
 
 def figures(history: History, expected: Forecast, most: int = MOST_BYTES) -> dict[str, str]:
-    """The JSON of every figure by its id; of too large a one, the newest trials alone."""
+    """The JSON of every figure by its id; see :func:`fitting`."""
     makers: dict[str, Callable[[int], Chart]] = {
         "deadline-allocation": lambda n: chart_allocation(history, n, 8 * n),
         "deadline-forecast": lambda n: chart_forecast(history, n, expected),
@@ -193,6 +193,13 @@ def figures(history: History, expected: Forecast, most: int = MOST_BYTES) -> dic
         "deadline-utilization": lambda n: chart_utilization(history, 4 * n),
         "deadline-rungs": lambda n: chart_rungs(history, n),
     }
+    return fitting(makers, most)
+
+
+def fitting(
+    makers: Mapping[str, Callable[[int], Chart]], most: int = MOST_BYTES
+) -> dict[str, str]:
+    """The JSON of figures by their ids; of too large a one, the newest trials alone."""
     found = {}
     for name, make in makers.items():
         for trials in _TRIALS:

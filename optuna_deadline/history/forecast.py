@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from optuna_deadline.allocation.records import Desired
 from optuna_deadline.forecasting.course import best_by
 from optuna_deadline.forecasting.doublings import LEVELS, Curve, Doublings, learn_doublings
-from optuna_deadline.forecasting.overheads import learn_overhead
-from optuna_deadline.forecasting.throughput import Pace, Speedup, learn_speedup, step_seconds
+from optuna_deadline.history.costs import costs
+from optuna_deadline.history.paces import Measured, measure
 from optuna_deadline.history.records import History
 
 _POINTS = 8
@@ -47,6 +47,8 @@ class Forecast:
     high: float | None
     fans: tuple[Fan, ...] = ()
     levels: tuple[float, ...] = ()  #: the best score at each of the levels, larger is better
+    slot_hours: float = 0.0  #: held by the end, if as many slots stay in use as now
+    spent: float | None = None  #: money by the end, likewise; None where slots cost nothing
 
 
 def forecast(history: History) -> Forecast:
@@ -60,22 +62,16 @@ def forecast(history: History) -> Forecast:
     sign = 1.0 if history.maximize else -1.0
     known = history.improvements
     best = known[-1].value if known else None
+    cost = costs(history)
+    then = cost.slot_hours_then, cost.spent_then
     if best is None or history.settled is not None or history.time_left <= 0:
         levels = () if best is None else (sign * best,) * len(LEVELS)
-        return Forecast(best, best, best, best, levels=levels)
-    paces = [
-        Pace(row.number, row.slots, row.position_to - row.position_from, row.trained)
-        for row in history.segments
-        if row.position_from is not None and row.position_to is not None and row.trained
-    ]
-    speedup = learn_speedup(paces)
-    seconds = step_seconds(paces, speedup)
-    startups = [row.startup for row in history.segments if row.startup is not None]
-    overhead = learn_overhead(startups, []).startup
+        return Forecast(best, best, best, best, (), levels, *then)
+    measured = measure(history.segments)
     curves = known_curves(history)
     model = learn_doublings(curves.values())
     found = (
-        _fan(history, line, curves[line.number], model, seconds, speedup, overhead, sign)
+        _fan(history, line, curves[line.number], model, measured, sign)
         for line in _worth_a_look(history, curves)
     )
     fans = [fan for fan in found if fan is not None]
@@ -92,6 +88,7 @@ def forecast(history: History) -> Forecast:
         sign * expected[_HIGH],
         tuple(fans),
         expected,
+        *then,
     )
 
 
@@ -101,13 +98,17 @@ def known_curves(history: History) -> dict[int, Curve]:
     Where steps count from 0, a report of step 0 comes after one step.
     """
     sign = 1.0 if history.maximize else -1.0
-    first = min((rows[0].step for rows in history.curves.values()), default=1)
-    before = 1 - min(1, first)
+    before = 1 - min(1, first_step(history))
     found = {
         number: Curve.of([row.step + before for row in rows], [sign * row.value for row in rows])
         for number, rows in history.curves.items()
     }
     return {number: curve for number, curve in found.items() if curve is not None}
+
+
+def first_step(history: History) -> int:
+    """The first step that was reported: 0 where a study's steps count from there."""
+    return min((rows[0].step for rows in history.curves.values()), default=1)
 
 
 def _worth_a_look(history: History, curves: Mapping[int, Curve]) -> list[Desired]:
@@ -127,17 +128,15 @@ def _fan(
     line: Desired,
     curve: Curve,
     model: Doublings,
-    seconds: Mapping[int, float],
-    speedup: Speedup,
-    overhead: float,
+    measured: Measured,
     sign: float,
 ) -> Fan | None:
     running = line.owner is not None
     slots = max(1, line.slots) if running else 1
-    if line.number not in seconds:
+    if line.number not in measured.seconds:
         return None
-    a_step = seconds[line.number] / max(speedup(slots), 1e-9)
-    start = history.now if running else history.now + overhead
+    a_step = measured.seconds[line.number] / max(measured.speedup(slots), 1e-9)
+    start = history.now if running else history.now + measured.overhead.startup
     last = curve.steps[-1]
     until = history.deadline
     if line.horizon is not None:

@@ -13,6 +13,7 @@ from optuna_deadline.allocation.records import Event, ReportRow, SegmentRow
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.plain import plain_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.spells import KINDS
 from optuna_deadline.terms import Terms
@@ -86,8 +87,16 @@ def _take(
 
 
 def read_history(study: Study, table: str | None = None) -> History:
-    """The history of a study; see :func:`table_of` for the arguments and errors."""
-    return HistoryReader(*table_of(study, table)).read()
+    """The history of a study; see :func:`table_of` for the arguments and errors.
+
+    Of a study that only ``study.optimize`` trains it is read from Optuna's trials.
+    """
+    found, terms = table_of(study, table)
+    history = HistoryReader(found, terms).read()
+    if history.trials or history.workers:
+        return history
+    trials = study.get_trials(deepcopy=False)
+    return plain_history(terms, trials) if trials else history
 
 
 def table_of(study: Study, table: str | None = None) -> tuple[AllocationTable, Terms]:

@@ -42,6 +42,7 @@ class History:
     budget: Budget | None = None
     policy: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    plain: bool = False  #: trained by ``study.optimize`` alone, so that nothing is said of slots
 
     @property
     def end(self) -> float:

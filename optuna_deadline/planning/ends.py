@@ -13,6 +13,7 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint, intact
 from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.planning.trials import Trials
+from optuna_deadline.stores import StoreAway
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -41,7 +42,7 @@ def find_winner(
     ]
     while saved:
         checkpoint = min(saved, key=lambda c: (sign * (c.value or 0.0), c.number))
-        if whole(checkpoint):
+        if _holds(checkpoint, whole):
             assert checkpoint.value is not None
             return Winner(checkpoint.number, checkpoint.value, checkpoint.step, checkpoint)
         _logger.warning("The best checkpoint %s is damaged; taking the next.", checkpoint.path)
@@ -55,6 +56,15 @@ def find_winner(
         return None
     _, number, step, value = min(reported)
     return Winner(number, value, step, None)
+
+
+def _holds(checkpoint: Checkpoint, whole: Callable[[Checkpoint], bool]) -> bool:
+    """Whether a checkpoint is whole; one in a store that does not answer was, when it was kept."""
+    try:
+        return whole(checkpoint)
+    except StoreAway as error:
+        _logger.warning("The best checkpoint could not be looked at: %s.", error)
+        return True
 
 
 def best_saved(table: AllocationStore, direction: str, number: int) -> float | None:

@@ -30,14 +30,16 @@ class Ledger:
     Args:
         table: The allocation table.
         budget: What may be spent, and the price.
+        before: Spent before the first of the table's events.
     """
 
-    def __init__(self, table: AllocationStore, budget: Budget) -> None:
+    def __init__(self, table: AllocationStore, budget: Budget, before: float = 0.0) -> None:
         self._table = table
+        self._before = before
         self._terms = terms_of(budget)
         self._events: dict[int, Event] = {}
         self._last = 0
-        self._bill = Bill(self._terms)
+        self._bill = Bill(self._terms, closed=before)
 
     def money(self, now: float, offered: int) -> Money:
         """The purse now, where workers offer so many slots."""
@@ -58,6 +60,7 @@ class Ledger:
         self._last = max(self._last, after)
         if fresh:
             self._bill = bill_of(self._events.values(), self._terms)
+            self._bill.closed += self._before
 
 
 def terms_of(budget: Budget) -> Money:

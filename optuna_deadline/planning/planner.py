@@ -92,7 +92,7 @@ class Planner:
         if self._reaps:
             self._table.reap()
             self._reaps = False
-        orders = self._table.orders(self._me)
+        orders, began = self._table.orders(self._me), self._clock()
         if orders.settled:
             return False
         reading = self._reader.read(orders.deadline)
@@ -114,7 +114,7 @@ class Planner:
             self._claim(term, reading, wished)
             changed = False
             if not self._is_followed(reading, plan):
-                changed = self._write(term, reading, plan)
+                changed = self._write(term, reading, plan, self._clock() - began)
             elif not told and plan is wished and self._funds is None:
                 self.quiet_until = self._quiet_until(reading, orders, plan)
             if self._funds is not None:
@@ -183,7 +183,7 @@ class Planner:
             self._table.claim(self._me, term, said)
             self._said, self._say_again = said, now + self._table.ttl / 6
 
-    def _write(self, term: int, reading: Reading, plan: Plan) -> bool:
+    def _write(self, term: int, reading: Reading, plan: Plan, seconds: float) -> bool:
         current = reading.trials
         orders = {
             number: order
@@ -203,7 +203,7 @@ class Planner:
                 self._table.conclude(self._me, term, line.number, "retired", line.reason)
         lines = changed(place(orders, reading.capacities, current), current)
         if lines:
-            self._table.write_plan(self._me, term, lines)
+            self._table.write_plan(self._me, term, lines, seconds)
         self._table.set_gate(self._me, term, plan.gate_open)
         self._followed = reading, plan
         return bool(lines)

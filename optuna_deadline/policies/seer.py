@@ -43,14 +43,18 @@ class Seer(Resources):
     def plan(self, snapshot: Snapshot) -> Plan:
         """One plan for the whole study.
 
-        The pool's own size changes what a plan costs: one that gives nodes back is made anew for
-        what is left, as the next plan will see it.
+        The pool's own size changes what a plan costs: one that changes it is made anew, as the
+        next plan will see it. That may give nodes back once more, and asks for no others.
         """
         plan, money = self._plan(snapshot), snapshot.money
-        while money is not None and plan.pool_slots and plan.pool_slots < money.held:
-            money = replace(money, held=plan.pool_slots)
-            capacity = min(snapshot.capacity, plan.pool_slots)
+        most = math.inf
+        while money is not None and plan.pool_slots and plan.pool_slots != money.held:
+            most = min(most, plan.pool_slots)
+            money = replace(money, held=int(most))
+            capacity = min(snapshot.capacity, money.held)
             plan = self._plan(replace(snapshot, capacity=capacity, money=money))
+            if plan.pool_slots is not None and plan.pool_slots > most:
+                plan = replace(plan, pool_slots=int(most))
         return plan if money is not None else replace(plan, holds_until=_as_long_as(snapshot))
 
     def _plan(self, snapshot: Snapshot) -> Plan:
@@ -83,7 +87,8 @@ class Seer(Resources):
                 losers = [trial for trial in best[keep:] if trial.alive]
                 orders.update((trial.number, Retire(words)) for trial in losers)
                 retired += losers
-                contenders = best[:keep]
+                # Who has ended by itself cannot be retired: the next plan counts it again.
+                contenders = [trial for trial in best if trial not in losers]
             rung, shape = max(rung, barrier(retired, steps)) + 1, None  # as the next plan reads it
         if rung == len(steps) or not (contenders or missing):
             for trial in contenders:

@@ -79,7 +79,7 @@ def measure(world: World) -> Outcome:
     winner = find_winner(table, "maximize", world.disk.holds)
     chosen = -math.inf
     if winner is not None:
-        chosen = workload.peak(workload.configuration(winner.number))
+        chosen = workload.peak(world.configuration(winner.number))
     held = _held(log, ended)
     capacity, provider = len(table.slots()), world.provider
     paid = capacity * ended if provider is None else provider.slot_seconds

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from optuna_deadline.allocation.records import Desired, ReportRow
 from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.stores import Location
 
 
 @dataclass
@@ -36,21 +37,21 @@ class CountedTrials:
 class Disk:
     """A file system that all hosts share: how far the training in each checkpoint has come."""
 
-    positions: dict[Path, float] = field(default_factory=dict)
+    positions: dict[Location, float] = field(default_factory=dict)
     _made: int = 0
-    _free: list[Path] = field(default_factory=list)  # names of deleted files, to be used again
+    _free: list[Location] = field(default_factory=list)  # names of deleted files, to be used again
 
-    def write(self, position: float) -> Path:
+    def write(self, position: float) -> Location:
         """Write a checkpoint to a new file."""
         if self._free:
-            path = self._free.pop()
+            path: Location = self._free.pop()
         else:
             self._made += 1
             path = Path(str(self._made))
         self.positions[path] = position
         return path
 
-    def delete(self, path: Path) -> None:
+    def delete(self, path: Location) -> None:
         """Delete a file, if it is there."""
         if self.positions.pop(path, None) is not None:
             self._free.append(path)

@@ -45,8 +45,8 @@ class Segment:
         self._world, self._worker = world, worker
         self._failures = line.failures
         workload, cluster, number = world.workload, world.cluster, grant.number
-        configuration = workload.configuration(number)
-        self._curve = workload.curves[configuration]
+        configuration = world.configuration(number)
+        self._curve, self._every = workload.curves[configuration], workload.every
         slowness = cluster.faults.slowness(world.seed, number, grant.fence)
         pace = workload.step_seconds[configuration] * slowness
         self._rate = cluster.speedup(grant.size) / pace
@@ -56,22 +56,27 @@ class Segment:
         self._best = max(best, default=-math.inf)
         self._trained_before = world.table.trained_before(number, grant.fence)
         self.granted = world.timeline.now()
-        self._ready = self._saved_at = self.granted + cluster.startup
+        self._ready = self._saved_at = self.granted + world.startup_of(number)
         self._stands_still = math.inf  # from when on nothing is trained any more
         self._saved = self._from
         self._unsaid: tuple[float, float] | None = None
-        self._step = math.floor(self._from + 1e-9) + 1
+        self._step = (math.floor(self._from / self._every + 1e-9) + 1) * self._every
         self._timer = world.timeline.at(self._ready, self._train)
         self._crash: Timer | None = None
         after = cluster.faults.crash_after(world.seed, number, grant.fence, grant.size)
         if math.isfinite(after):
             self._crash = world.timeline.at(self._ready + after, self._die)
 
+    @property
+    def _last(self) -> int:
+        """The step at which the training is done."""
+        return len(self._curve) * self._every
+
     # Training.
 
     def _train(self) -> None:
-        self._tell(0.0, self._from, horizon=len(self._curve))
-        if self._step > len(self._curve):  # the last step was saved, and its end was not told
+        self._tell(0.0, self._from, horizon=self._last)
+        if self._step > self._last:  # the last step was saved, and its end was not told
             self._close("complete", "complete", value=self._curve[-1])
         else:
             self._next()
@@ -82,7 +87,7 @@ class Segment:
 
     def _report(self) -> None:
         world, step = self._world, self._step
-        value, now = self._curve[step - 1], world.timeline.now()
+        value, now = self._curve[step // self._every - 1], world.timeline.now()
         trained = self._trained()
         world.table.add_report(
             self._worker.id, self.grant, step, value, self._trained_before + trained
@@ -94,8 +99,8 @@ class Segment:
         if self._unsaid is None:
             world.unsaid.append(self)
         self._unsaid = trained, float(step)
-        self._step += 1
-        if step == len(self._curve):
+        self._step += self._every
+        if step == self._last:
             self._close("complete", "complete", value=value)
         else:
             self._next()

@@ -10,7 +10,7 @@ from optuna_deadline.simulation.outcome import Outcome, measure
 from optuna_deadline.simulation.provider import Funding, Provider
 from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
-from optuna_deadline.simulation.world import World
+from optuna_deadline.simulation.world import Search, World
 
 
 class Simulation:
@@ -24,6 +24,7 @@ class Simulation:
         seed: Of the faults; everything else is fixed by the other arguments.
         funding: A budget: then the hosts are nodes that are bought and given back as the policy
             says, and a head without slots plans.
+        search: Chooses the configurations; by default they come in their order.
     """
 
     def __init__(
@@ -35,15 +36,18 @@ class Simulation:
         deadline: float,
         seed: int = 0,
         funding: Funding | None = None,
+        search: Search | None = None,
     ) -> None:
         if not 0 < deadline < math.inf:
             raise ValueError(f"deadline must be a positive number of seconds, but got {deadline}.")
         self.world = World.make(workload, cluster or Cluster(), deadline, seed)
+        self.world.search = search
         self._policy = policy
         self._begun = False
         if funding is not None:
             node = self.world.cluster.slots
-            self.world.provider = Provider(self.world.timeline, funding, node, self._start)
+            provider = Provider(self.world.timeline, funding, node, self._start)
+            self.world.provider = self.world.purse = provider
 
     def _start(self, host: str) -> None:
         SimulatedWorker(self.world, host, 0, self._policy).start()
@@ -88,8 +92,15 @@ def simulate(
     deadline: float,
     seed: int = 0,
     funding: Funding | None = None,
+    search: Search | None = None,
 ) -> Outcome:
     """Run one study; see :class:`Simulation` for the arguments."""
     return Simulation(
-        policy, workload, cluster, deadline=deadline, seed=seed, funding=funding
+        policy,
+        workload,
+        cluster,
+        deadline=deadline,
+        seed=seed,
+        funding=funding,
+        search=search,
     ).run()

@@ -21,10 +21,14 @@ class Timer:
 
 
 class Timeline:
-    """A clock that jumps from one event to the next."""
+    """A clock that jumps from one event to the next.
 
-    def __init__(self) -> None:
-        self._now = 0.0
+    Args:
+        now: Where it begins.
+    """
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = now
         self._made = 0
         self._heap: list[tuple[float, int, Timer]] = []
 

@@ -64,7 +64,7 @@ class SimulatedWorker:
             me=self.id,
             clock=world.timeline.now,
             whole=world.disk.holds,
-            purse=world.provider,
+            purse=world.purse,
         )
 
     @property
@@ -164,7 +164,7 @@ class SimulatedWorker:
 
     def _rests_until(self) -> float:
         """Until when a plan is of no use, if nobody reports."""
-        if self._world.provider is not None:
+        if self._world.purse is not None:
             return -math.inf  # money is spent all the time
         if self._planner.rules:
             return self._planner.quiet_until

@@ -20,15 +20,17 @@ class Workload:
 
     Attributes:
         name: For tables and logs.
-        curves: By configuration, the score after each step; larger is better, NaN has diverged.
+        curves: By configuration, the score of each report; larger is better, NaN has diverged.
         step_seconds: By configuration, the seconds of a step on one slot.
         hyperparameters: By configuration, where they are known; else empty.
+        every: Steps from one report to the next; curves have a score for each report.
     """
 
     name: str
     curves: tuple[tuple[float, ...], ...]
     step_seconds: tuple[float, ...]
     hyperparameters: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    every: int = 1
 
     def __post_init__(self) -> None:
         if not self.curves or len(self.curves) != len(self.step_seconds):
@@ -62,7 +64,7 @@ class Workload:
     @cached_property
     def steps(self) -> int:
         """Steps of the longest training."""
-        return max(len(curve) for curve in self.curves)
+        return self.every * max(len(curve) for curve in self.curves)
 
     @cached_property
     def best(self) -> float:
@@ -80,6 +82,6 @@ class Workload:
     def full_seconds(self) -> float:
         """Seconds of a whole training on one slot, in the middle of the configurations."""
         return median(
-            len(curve) * seconds
+            self.every * len(curve) * seconds
             for curve, seconds in zip(self.curves, self.step_seconds, strict=True)
         )

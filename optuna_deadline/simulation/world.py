@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.planning.funds import Purse
 from optuna_deadline.simulation.cluster import Cluster
 from optuna_deadline.simulation.outside import Bill, CountedTrials, Disk
 from optuna_deadline.simulation.provider import Provider
@@ -40,6 +41,13 @@ class Colleague(Protocol):
         """A worker has left or died."""
 
 
+class Search(Protocol):
+    """Chooses what a new trial trains, as a sampler does in life."""
+
+    def __call__(self, world: World, number: int) -> int:
+        """The configuration of the workload for a trial that begins."""
+
+
 @dataclass
 class World:
     """What every simulated worker shares."""
@@ -56,12 +64,30 @@ class World:
     at_work: set[str] = field(default_factory=set)  #: hosts whose worker has not left
     unsaid: list[Reporter] = field(default_factory=list)  #: whose progress is not written yet
     workers: dict[str, Colleague] = field(default_factory=dict)  #: the live ones, by their ids
-    provider: Provider | None = None  #: brings the nodes, where slots cost money
+    provider: Provider | None = None  #: brings the nodes, where these are bought
+    purse: Purse | None = None  #: where slots cost money
+    warm: set[int] = field(default_factory=set)  #: trials that began on their slots
+    search: Search | None = None  #: None takes the configurations in their order
+    configurations: dict[int, int] = field(default_factory=dict)  #: by trial
 
     @property
     def latest(self) -> float:
         """The study has ended by then: dead hosts are reaped after the deadline too."""
         return self.deadline + 100 * (self.table.ttl + self.table.grace)
+
+    def configuration(self, number: int) -> int:
+        """What a trial trains; fixed when it begins."""
+        if number not in self.configurations:
+            search = self.search or _in_order
+            self.configurations[number] = search(self, number)
+        return self.configurations[number]
+
+    def startup_of(self, number: int) -> float:
+        """Seconds until a trial's segment trains, should it begin now."""
+        if number in self.warm:
+            self.warm.discard(number)
+            return 0.0
+        return self.cluster.startup
 
     def say_all(self) -> None:
         """Write the progress of all segments, since somebody will read it."""
@@ -77,3 +103,7 @@ class World:
             now=timeline.now, deadline=deadline, ttl=cluster.ttl, grace=cluster.grace
         )
         return cls(workload, cluster, deadline, seed, timeline, table)
+
+
+def _in_order(world: World, number: int) -> int:
+    return world.workload.configuration(number)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from optuna.study import Study
 
+from optuna_deadline.history.costs import costs
 from optuna_deadline.history.reading import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Steps, area, in_use, level, on_hand, spent, totals
 from optuna_deadline.history.words import percent, roughly, until_deadline
 from optuna_deadline.visualization import _plotly
-from optuna_deadline.visualization._chart import BLUE, GREY, VERMILLION, Axis, Chart, Line
+from optuna_deadline.visualization._chart import BLUE, GREY, SKY, VERMILLION, Axis, Chart, Line
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -53,6 +54,15 @@ def _money(history: History) -> Chart:
     share = min(1.0, (history.end - history.started) / (history.deadline - history.started))
     left = until_deadline(history.time_left, history.settled is not None)
     whole = (axis(history.started), axis(history.deadline))
+    cost = costs(history)
+    ahead: tuple[Line, ...] = ()
+    if history.settled is None and history.time_left > 0:
+        steps = ((history.end, now), (cost.end, cost.spent_then or now))
+        ahead = (
+            Line(
+                "if it pays for as many slots as now", SKY, *_points(list(steps), axis), dash=True
+            ),
+        )
     currency = budget.currency
     return Chart(
         title="Budget",
@@ -64,6 +74,7 @@ def _money(history: History) -> Chart:
         y_title=f"Spent [{currency}]",
         parts=(
             Line("spent", BLUE, *_points(paid, axis), width=2.5),
+            *ahead,
             Line("spread evenly", GREY, whole, (0.0, budget.amount), dash=True),
             Line("budget", VERMILLION, whole, (budget.amount, budget.amount), width=1.5),
         ),

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from optuna.study import Study
 from optuna.trial import Trial
@@ -19,13 +18,15 @@ from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.errors import DeadlineError, LeaseLost
 from optuna_deadline.forecasting.overheads import closing_seconds
+from optuna_deadline.stores import Location
 from optuna_deadline.ticker import Ticker
 from optuna_deadline.workers.devices import Offer, host_name
 from optuna_deadline.workers.errors import DATABASE_AWAY
-from optuna_deadline.workers.gang import Gang, Verdict
+from optuna_deadline.workers.gang import PATIENCE, Gang, Verdict
 from optuna_deadline.workers.hearing import Hearing
-from optuna_deadline.workers.launch import find_resume, launch
+from optuna_deadline.workers.launch import launch
 from optuna_deadline.workers.objective import ObjectiveSource
+from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
 from optuna_deadline.workers.switchboard import Switchboard
 from optuna_deadline.workers.trust import Trust
 from optuna_deadline.workers.verdicts import judge
@@ -50,9 +51,10 @@ class Agent:
         table: The allocation table.
         source: The objective for the ranks.
         offer: The slots that this worker brings.
-        folder: Where the study's checkpoints go.
+        folder: Where the study's checkpoints go: a folder or a URL.
         poll: Seconds between two looks at the plan.
         weight: The study's weight in the pool; None leaves it.
+        patience: Seconds without a word after which ranks are taken for hung.
         replan: Called when something happened that the planner should see.
     """
 
@@ -62,10 +64,11 @@ class Agent:
         table: AllocationStore,
         source: ObjectiveSource,
         offer: Offer,
-        folder: Path,
+        folder: Location,
         *,
         poll: float = 1.0,
         weight: float | None = None,
+        patience: float = PATIENCE,
         replan: Callable[[], None] = lambda: None,
     ) -> None:
         self.id = str(uuid.uuid4())
@@ -74,9 +77,10 @@ class Agent:
         self._direction = study.direction.name.lower()
         self._table = table
         self._offer = offer
-        self._folder = folder
+        self._folders = Folders(folder)
         self._poll = poll
         self._weight = weight
+        self._patience = patience
         self._replan = replan
         self._gangs: dict[int, Gang] = {}
         self._slowest_stop = 0.3
@@ -89,6 +93,8 @@ class Agent:
         self._watchdog = Watchdog()
         self._trust = Trust(table, self.id, self._watchdog)
         self._board = Switchboard(source, None if offer.gpus else 1, self._watchdog)
+        self._resuming = Resuming(self._folders, self.wake)
+        self._sweeping = Sweeping(self._folders)
         self._clerk = Ticker("clerk", self._carry_out)
 
     def wake(self) -> None:
@@ -140,6 +146,9 @@ class Agent:
         """End every process of this worker."""
         self._board.close()
         self._watchdog.close()
+        self._resuming.close()
+        self._sweeping.close(_FAREWELL)
+        self._folders.close()
 
     def _kill_all(self) -> None:
         """On the way out by an error: nobody trains on."""
@@ -263,19 +272,22 @@ class Agent:
         if len(free) < line.slots:
             return
         # Everything that reads comes first: a failure after the grant would hold idle slots.
+        saved = self._table.checkpoints(line.number)
+        if not self._resuming.ask(line.number, line.fence, saved):
+            return
         self._study.get_trials(deepcopy=False)  # Optuna's cache must know what others opened
         trial = Trial(self._study, line.trial_id)
-        resume = find_resume(self._table, line.number)
         trained = self._table.trained_before(line.number, line.fence + 1)
         sent = time.monotonic()
         grant = self._table.acquire(self.id, line.number, free[: line.slots])
         if grant is None or time.monotonic() >= self._trust.until:
             return  # frozen since it was sent: somebody else may have the slots by now
-        gang = Gang(grant, line.failures, trained, granted_at=sent)
-        gang.listener = Hearing(self._table, self.id, gang, trial)
+        resume = self._resuming.take(line.number)
+        gang = Gang(grant, line.failures, trained, granted_at=sent, patience=self._patience)
+        gang.listener = Hearing(self._table, self.id, gang, trial, self._sweeping.sweep)
         self._gangs[line.number] = gang
         launch(
-            self._board.zygote, gang, resume, self._folder, self._direction,
+            self._board.zygote, gang, resume, self._folders, self._direction,
             self._trust.until, self._table.grace,
         )  # fmt: skip
 
@@ -357,5 +369,6 @@ class Agent:
                     gang.direct(Directive(Kind.PAUSE, "the database does not answer"))
         for gang in gangs:
             gang.kill_stragglers()
+            gang.kill_hung()
             if gang.directive.deadline and now >= self._deadline - 0.4:
                 gang.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 #: Seconds that the other ranks get once one of them is dead.
 _SIBLINGS = 3.0
 
+#: Seconds without a word from any rank after which they are taken for hung. Shorter than the
+#: timeout of gloo's collectives, whose error would not say what was the matter.
+PATIENCE = 900.0
+
 
 @dataclass
 class Rank:
@@ -29,6 +34,7 @@ class Rank:
     link: RawLink
     pid: int | None = None
     end: tuple[str, Any] | None = None  #: its last words: (kind, payload)
+    ended_at: float = math.inf  #: when it said them
     closed: bool = False
     exit_code: int | None = None
     orphaned: bool = False  #: nobody will tell its exit code: the zygote died
@@ -93,6 +99,10 @@ class Gang:
     writes: deque[Callable[[], None]] = field(default_factory=deque)
     answered: dict[int, Directive] = field(default_factory=dict)
     ended_at: float | None = None
+    patience: float = PATIENCE
+    heard_at: float | None = None
+    longest: float = 0.0  #: seconds between two words, the first since the grant
+    hung: bool = False
     stop_seconds: float | None = None  #: from the directive to the last rank's exit
     verdict: Verdict | None = None
     lost: bool = False
@@ -123,6 +133,9 @@ class Gang:
     def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
         """Take what a rank said."""
         assert self.listener is not None
+        now = time.monotonic()
+        self.longest = max(self.longest, now - (self.heard_at or self.granted_at))
+        self.heard_at = now
         self.listener.hear(rank, message)
 
     def direct(self, directive: Directive) -> None:
@@ -176,15 +189,30 @@ class Gang:
         elif now - self.ended_at > _SIBLINGS:
             self.kill()
 
+    def kill_hung(self) -> None:
+        """Once nobody says anything any more: a rank is frozen, or waits for one that is.
+
+        A loop that speaks once an hour may be silent for three; one that never spoke, for ever.
+        """
+        if self.hung or self.progress.position is None or self.heard_at is None:
+            return
+        if time.monotonic() - self.heard_at > max(self.patience, 3 * self.longest):
+            self.hung = True
+            self.kill()
+
     def last_words(self) -> tuple[str, Any]:
-        """How the segment ended: the first rank's words, but a rank that died without any wins."""
+        """How the segment ended: the first rank's words, but a rank that died or failed wins."""
         dead = next((rank for rank in self.ranks if rank.end is None), None)
         if dead is not None:
             return "died", dead.exit_code
         first = self.ranks[0].end
         assert first is not None
-        errors = [rank.end for rank in self.ranks if rank.end and rank.end[0] == "error"]
-        return errors[0] if errors else first
+        failed = [rank for rank in self.ranks if rank.end and rank.end[0] == "error"]
+        if not failed:
+            return first
+        cause = min(failed, key=lambda rank: rank.ended_at)  # the others' fail when it is gone
+        assert cause.end is not None
+        return cause.end
 
     @staticmethod
     def _send(rank: Rank, message: tuple[Any, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from optuna.exceptions import UpdateFinishedTrialError
@@ -13,6 +13,8 @@ from optuna.trial import Trial
 
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.errors import StudyGone
+from optuna_deadline.stores import Location, located
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import Gang, Rank, Verdict
 
@@ -27,15 +29,25 @@ class Hearing:
         me: The worker.
         gang: The segment.
         trial: Its Optuna trial, which lives here alone.
+        sweep: Deletes files that no row names any more.
     """
 
-    def __init__(self, table: AllocationStore, me: str, gang: Gang, trial: Trial) -> None:
+    def __init__(
+        self,
+        table: AllocationStore,
+        me: str,
+        gang: Gang,
+        trial: Trial,
+        sweep: Callable[[int, Sequence[Location]], None],
+    ) -> None:
+        self._sweep = sweep
         self._table = table
         self._me = me
         self._gang = gang
         self._trial = trial
         storage = trial.study._storage
         self._reported = set(storage.get_trial(trial._trial_id).intermediate_values)
+        self._unsaved = False  # whether that was said already
 
     @property
     def silent(self) -> bool:
@@ -46,7 +58,7 @@ class Hearing:
         """Take one message."""
         kind, *rest = message
         if kind == "end":
-            rank.end = (rest[0], rest[1])
+            rank.end, rank.ended_at = (rest[0], rest[1]), time.monotonic()
         elif kind == "ask":
             number, method, args, kwargs = rest
             if method == "directive":
@@ -100,6 +112,8 @@ class Hearing:
             )
             gang.verdict = Verdict("retired", "finished", failures=gang.failures)
             gang.kill()
+        except KeyError:
+            raise StudyGone("The study was deleted while the worker ran.") from None
         self._reported.add(step)
 
     def _hear_checkpoint(
@@ -110,13 +124,24 @@ class Hearing:
             fence=self._gang.grant.fence,
             step=step,
             value=value,
-            path=Path(path),
+            path=located(path),
             size=size,
             checksum=checksum,
         )
         self._gang.writes.append(lambda: self._commit(new))
 
     def _commit(self, new: Checkpoint) -> None:
-        for path in self._table.add_checkpoint(self._me, self._gang.grant, new):
-            path.unlink(missing_ok=True)
-        self._gang.saved = True
+        gone = self._table.add_checkpoint(self._me, self._gang.grant, new)
+        self._sweep(self._gang.number, gone)
+        self._gang.saved, self._unsaved = True, False
+
+    def _hear_unsaved(self, step: int, why: str) -> None:
+        if not self._unsaved:
+            _logger.warning(
+                "Trial %d could not save step %d (%s). It goes on, and if it is interrupted it"
+                " goes on from the checkpoint before: make room, or see to the disk.",
+                self._gang.number,
+                step,
+                why,
+            )
+        self._unsaved = True

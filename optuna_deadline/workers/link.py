@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from optuna_deadline.directives import KEEP, Directive
 
@@ -91,7 +91,7 @@ class Link:
                     continue
                 kind, *rest = self._raw.recv()
             except (EOFError, OSError):
-                os._exit(1)  # the worker is gone: its slots are no longer ours
+                _end_all()  # the worker is gone: its slots are no longer ours
             if kind == "directive":
                 self.newest = rest[0]
             elif kind == "trust":
@@ -99,3 +99,10 @@ class Link:
             else:
                 number, good, value = rest
                 self._answers[number].put((good, value))
+
+
+def _end_all() -> NoReturn:
+    """End this rank and what it started: loaders' processes, which nobody else would end."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

@@ -61,6 +61,7 @@ class ObjectiveSource:
     pickled: bytes | None = None
     path: list[str] = field(default_factory=list)
     folder: str = ""
+    library: str | None = None  #: a module that ranks will use beside what it imports itself
 
     def load(self) -> Objective:
         """Import or unpickle it.
@@ -69,6 +70,8 @@ class ObjectiveSource:
             DeadlineError: The file, the module or the name in it does not exist.
         """
         sys.path[:] = [*self.path, *(p for p in sys.path if p not in self.path)]
+        if self.library is not None:
+            importlib.import_module(self.library)
         if self.pickled is not None:
             loaded: Objective = cloudpickle.loads(self.pickled)
             return loaded

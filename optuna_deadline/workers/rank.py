@@ -30,6 +30,7 @@ class RankSpec:
     port: int
     fence: int
     folder: str
+    store: str | None  #: a URL, where checkpoints are kept elsewhere than in the folder
     resume: str | None
     devices: tuple[str, ...]
     direction: str
@@ -53,6 +54,7 @@ def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
         folder=Path(spec.folder),
         resume=Path(spec.resume) if spec.resume else None,
         direction=spec.direction,
+        store=spec.store,
     )
     try:
         value = objective(RankTrial(link, segment, spec.number))

@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 from optuna.distributions import BaseDistribution, CategoricalChoiceType
 from optuna.trial import BaseTrial
 
-from optuna_deadline.checkpoints import checksum, write_atomically
+from optuna_deadline.checkpoints import checksum, write_checked
 from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.segments import SegmentEnd
+from optuna_deadline.stores import Location, upload, within
 from optuna_deadline.workers.link import Link
 
 _PROGRESS_SECONDS = 0.25
@@ -36,6 +37,7 @@ class RankSegment:
         folder: Path,
         resume: Path | None,
         direction: str,
+        store: str | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -43,6 +45,7 @@ class RankSegment:
         self.resume = resume
         self.direction = direction
         self._folder = folder
+        self._store = store  # the URL under which its checkpoints are kept, if not here
         self._link = link
         self._began = time.monotonic()
         self._first: tuple[float, float] | None = None  # (position, when)
@@ -99,26 +102,45 @@ class RankSegment:
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished file the trial's newest checkpoint."""
         if self.rank == 0:
-            crashpoint("checkpoint.publish")
-            self._link.tell(
-                "checkpoint",
-                path=str(path),
-                step=step,
-                value=value,
-                size=path.stat().st_size,
-                checksum=checksum(path),
-            )
+            try:
+                self._keep(path, checksum(path), step, value)
+            except OSError as error:
+                self._link.tell("unsaved", step=step, why=str(error))
 
     def save(
-        self, write: Callable[[Path], Any], *, step: int, value: float | None = None
+        self,
+        write: Callable[[Path], Any],
+        *,
+        step: int,
+        value: float | None = None,
+        name: str | None = None,
     ) -> Path | None:
         """Write a checkpoint whole or not at all, and publish it."""
         if self.rank != 0:
             return None
-        path = self.folder / f"{self.fence}-{step}-{os.urandom(2).hex()}.ckpt"
-        write_atomically(path, write)
-        self.publish(path, step=step, value=value)
+        try:
+            path = self.folder / (name or f"{self.fence}-{step}-{os.urandom(2).hex()}.ckpt")
+            self._keep(path, write_checked(path, write), step, value)
+        except OSError as error:
+            self._link.tell("unsaved", step=step, why=str(error))
+            return None
         return path
+
+    def _keep(self, path: Path, found: str, step: int, value: float | None) -> None:
+        """Bring a file to where it outlives this machine, and only then say that it is there."""
+        location: Location = path
+        if self._store is not None:
+            location = within(self._store, path.name)
+            upload(path, str(location))
+        crashpoint("checkpoint.publish")
+        self._link.tell(
+            "checkpoint",
+            path=str(location),
+            step=step,
+            value=value,
+            size=path.stat().st_size,
+            checksum=found,
+        )
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here."""

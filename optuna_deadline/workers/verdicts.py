@@ -12,6 +12,10 @@ from optuna_deadline.workers.link import UNTRUSTED
 #: A trial whose ranks died this often with no checkpoint between fails; before that it goes on.
 MOST_DEATHS = 3
 
+#: In the words of Python, CUDA and torch on the CPU. Memory may be there the next time,
+#: so these count as deaths and not as the objective's mistake.
+OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "can't allocate memory", "out of memory")
+
 
 def judge(gang: Gang) -> Verdict:
     """Decide what becomes of a trial whose ranks have all exited."""
@@ -29,14 +33,21 @@ def judge(gang: Gang) -> Verdict:
         line, trace = payload
         if "address already in use" in line.lower() or "EADDRINUSE" in line:
             return Verdict("paused", "port", failures=gang.failures)
+        if any(sign in line for sign in OUT_OF_MEMORY):
+            return _judge_death(gang, f"out of memory: {line}")
         return Verdict("failed", "error", words=f"the objective raised {line}\n{trace}")
     if told.leave:  # killed because it did not leave in time
         state = "retired" if told.kind is Kind.STOP and not told.deadline else "paused"
         return Verdict(state, leaving, failures=gang.failures)
     if payload in (UNTRUSTED, -signal.SIGALRM):
         return Verdict("paused", "untrusted", failures=gang.failures)
+    hung = f"no rank said anything for {gang.patience:g} s or more" if gang.hung else None
+    return _judge_death(gang, hung or _cause(payload))
+
+
+def _judge_death(gang: Gang, cause: str) -> Verdict:
     deaths = 1 if gang.saved else gang.failures + 1
-    words = f"a rank died ({_cause(payload)}), the {deaths}. time since it got further"
+    words = f"a rank died ({cause}), the {deaths}. time since it got further"
     if deaths >= MOST_DEATHS:
         return Verdict("failed", "died", failures=deaths, words=f"{words}; it is given up")
     return Verdict("paused", "died", failures=deaths, words=f"{words}; it goes on")

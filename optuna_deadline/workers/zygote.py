@@ -158,7 +158,9 @@ def _serve(control: RawLink, objective: Objective) -> None:
         with suppress(BlockingIOError):
             os.read(woken, 4096)
         for pid in list(children):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                code = os.waitstatus_to_exitcode(status)
-                control.send(("exited", children.pop(pid), code))
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # what it started; its number is still its own
+            _, status = os.waitpid(pid, 0)
+            control.send(("exited", children.pop(pid), os.waitstatus_to_exitcode(status)))

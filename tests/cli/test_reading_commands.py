@@ -90,13 +90,25 @@ def test_events_are_told_oldest_first_and_chosen(url: str) -> None:
 
 
 def test_the_forecast_is_said_with_its_band_and_with_more_time(url: str) -> None:
-    text = run("forecast", "s", "--storage", url, "--later", "1h")
-    assert "best 0.9 now, " in text and "deadline in 1 h" in text
-    assert "With 1 h more: " in text and "trial 0 on 2 slots" in text
-    found = read("forecast", "s", "--storage", url, "--later", "1h")
-    short, long = found["forecast"], found["later"]
-    assert short["best"] <= short["low"] <= short["expected"] <= short["high"]
-    assert long["seconds"] == 3600 and long["expected"] >= short["expected"]
+    text = run("forecast", "s", "--storage", url)
+    assert "best 0.9 now, " in text and "deadline in 1 h" in text and "trial 0 on 2 slots" in text
+    assert "with 2 slot-hours used by then" in text
+    found = read("forecast", "s", "--storage", url)
+    told = found["forecast"]
+    assert told["best"] <= told["low"] <= told["expected"] <= told["high"]
+    assert found["what_if"] is None and told["spent"] is None
+
+
+def test_what_if_is_simulated_side_by_side(url: str) -> None:
+    more = ("--later", "1h", "--gpus", "+4", "--draws", "2")
+    text = run("forecast", "s", "--storage", url, *more)
+    assert "as it is" in text and "1 h later, 4 slots more" in text and "simulated ends" in text
+    found = read("forecast", "s", "--storage", url, *more)["what_if"]
+    assert found["change"] == {"seconds": 3600, "slots": 4, "money": 0}
+    assert found["changed"]["slot_hours"] > found["as_it_is"]["slot_hours"]
+    said = run("forecast", "s", "--storage", url, "--budget", "+20usd", code=2)
+    assert "has no budget" in said
+    assert "as +4 or -2" in run("forecast", "s", "--storage", url, "--gpus", "many", code=2)
     assert "needs a duration" in run(
         "forecast", "s", "--storage", url, "--later", "2030-01-01T00:00Z", code=2
     )

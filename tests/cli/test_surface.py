@@ -5,26 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from optuna_deadline.cli import app
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 SURFACE = {
+    "run": [
+        "objective", "--deadline", "--study", "--storage", "--direction", "--gpus", "--cpus",
+        "--policy", "--set", "--min-resource", "--max-resource", "--reduction-factor", "--budget",
+        "--price", "--checkpoints", "--patience", "--publish", "--log",
+    ],
     "create": [
         "study", "--storage", "--deadline", "--direction", "--policy", "--set", "--min-resource",
         "--max-resource", "--reduction-factor", "--budget", "--price", "--extend",
     ],
     "worker": [
         "objective", "--study", "--storage", "--gpus", "--cpus", "--pool", "--weight", "--divider",
-        "--checkpoints", "--publish",
+        "--checkpoints", "--patience", "--publish", "--log",
     ],
     "status": ["study", "--storage", "--json"],
     "top": ["study", "--storage"],
     "events": ["study", "--storage", "--last", "--trial", "--kind", "--json"],
-    "forecast": ["study", "--storage", "--later", "--json"],
+    "forecast": ["study", "--storage", "--later", "--gpus", "--budget", "--draws", "--json"],
     "load-best": ["study", "--storage", "--to", "--json"],
     "dashboard": ["--storage", "--port", "--host"],
+    "metrics": ["--storage", "--study", "--port", "--host"],
     "extend": ["study", "--storage", "--deadline"],
     "stop": ["study", "--storage", "--within"],
     "pause": ["trial", "--study", "--storage"],
@@ -62,6 +70,18 @@ def test_the_surface_is_frozen() -> None:
         ]
         if expected is not None:
             assert names == expected, name
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_the_commands(shell: str) -> None:
+    """What --install-completion puts into the shell asks the program so."""
+    asked = {
+        "_OPTUNA_DEADLINE_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": "optuna-deadline fore", "COMP_CWORD": "1",
+        "_TYPER_COMPLETE_ARGS": "optuna-deadline fore", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }  # fmt: skip
+    said = CliRunner().invoke(app, [], prog_name="optuna-deadline", env=asked).output
+    assert "forecast" in said and "worker" not in said
 
 
 def test_every_command_and_option_is_explained_and_in_the_reference() -> None:

@@ -16,7 +16,8 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.dashboard import publisher as publishing
 from optuna_deadline.dashboard.attributes import OURS, Attributes
 from optuna_deadline.dashboard.publisher import Publisher, figures, make_publisher
-from optuna_deadline.elastic import _to_publish, agree
+from optuna_deadline.elastic import agree
+from optuna_deadline.elastic.worker import to_publish
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.reading import HistoryReader, read_history
 
@@ -196,7 +197,7 @@ def test_the_dashboard_of_another_database_is_left_alone(tmp_path: object) -> No
     url = f"sqlite:///{tmp_path}/table.db"
     engine = open_table(study, url)
     assert Attributes.of(engine, study) is None
-    assert not _to_publish(False) and _to_publish(None), "optuna-dashboard is installed here"
+    assert not to_publish(False) and to_publish(None), "optuna-dashboard is installed here"
 
 
 def test_figures_stay_within_their_bytes(scene: Scene) -> None:

@@ -20,6 +20,8 @@ from typing import Any, NoReturn
 
 from forking import CONTEXT, preload
 
+from optuna_deadline.checkpoints import write_atomically
+
 LEFT = 85
 preload("torch", "lightning.pytorch", "optuna")
 
@@ -95,8 +97,9 @@ class PlayedSegment:
         assert path.exists() and path.parent == self.folder
         self.published.append({"path": str(path), "step": step, "value": value})
 
-    def save(self, write: Any, *, step: int, value: float | None = None) -> None:
-        raise AssertionError("the callback publishes")
+    def save(self, write: Any, *, step: int, value: float | None = None, name: str = "") -> Any:
+        if self.rank == 0:
+            self.publish(write_atomically(self.folder / name, write), step=step, value=value)
 
     def leave(self, directive: Any = None) -> NoReturn:
         from optuna_deadline.segments import SegmentEnd

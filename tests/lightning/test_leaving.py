@@ -51,7 +51,8 @@ def test_saved_by_time(tmp_path: Path, ranks: int) -> None:
     plan = Plan(str(tmp_path), ranks=ranks, save_every=0.0, epochs=1, direction="maximize")
     seen = run_segment(plan)
     steps = [int(Path(one["path"]).stem.split("-")[-1]) for one in seen[0]["published"]]
-    assert steps == [1, 2, 3, 4, 5, 6]
+    # One is on its way at a time: a step that comes too early for the next is left out.
+    assert steps == sorted(set(steps)) and steps[-1] == 6 and len(steps) > 1
     assert all(not rank["published"] for rank in seen[1:])
 
 

@@ -47,34 +47,44 @@ class TestOfEarlyTPE(RelativeSamplerTestCase):
         return _early_tpe
 
 
+def _silent(trial: optuna.Trial) -> float:
+    return trial.suggest_float("x", -1, 1) ** 2
+
+
 def _objective(trial: optuna.Trial) -> float:
-    x = trial.suggest_float("x", -1, 1)
+    value = _silent(trial)
     for step in range(1, 5):
-        trial.report(x**2, step)
+        trial.report(value, step)
         if trial.should_prune():
             raise optuna.TrialPruned
-    return x**2
+    return value
 
 
-def _params(sampler: BaseSampler, pruner: Any = None) -> list[dict[str, Any]]:
-    study = optuna.create_study(sampler=sampler, pruner=pruner)
-    study.optimize(_objective, n_trials=15)
+def _params(
+    sampler: BaseSampler, pruner: Any = None, objective: Any = _objective
+) -> list[dict[str, Any]]:
+    # Hyperband draws brackets by the study's name.
+    study = optuna.create_study(study_name="same", sampler=sampler, pruner=pruner)
+    study.optimize(objective, n_trials=15)
     return [trial.params for trial in study.trials]
 
 
-def test_it_samples_as_the_wrapped_sampler_does() -> None:
-    expected = _params(TPESampler(seed=3))
-    assert _params(DeadlineSampler(TPESampler(seed=3))) == expected
-    assert _params(DeadlineSampler(seed=3)) == expected
-    assert _params(pickle.loads(pickle.dumps(DeadlineSampler(seed=3)))) == expected
+def test_without_reports_it_samples_as_the_wrapped_sampler_does() -> None:
+    expected = _params(TPESampler(seed=3), objective=_silent)
+    for sampler in (
+        DeadlineSampler(TPESampler(seed=3)),
+        DeadlineSampler(seed=3),
+        pickle.loads(pickle.dumps(DeadlineSampler(seed=3))),
+    ):
+        assert _params(sampler, objective=_silent) == expected
 
 
-def test_under_hyperbands_restricted_view() -> None:
+def test_hyperbands_restricted_view_is_left_as_it_is() -> None:
     def pruner() -> optuna.pruners.BasePruner:
         return optuna.pruners.HyperbandPruner(max_resource=4, reduction_factor=2)
 
-    wrapped = _params(DeadlineSampler(TPESampler(seed=3, n_startup_trials=2)), pruner())
-    assert len(wrapped) == 15
+    expected = _params(TPESampler(seed=3, n_startup_trials=2), pruner())
+    assert _params(DeadlineSampler(TPESampler(seed=3, n_startup_trials=2)), pruner()) == expected
 
 
 def test_the_wrapped_sampler_may_stop_the_study() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ from optuna_deadline.policies.rubberband import (
 )
 from optuna_deadline.policies.seer import Seer
 from optuna_deadline.policies.shapes import expected_best
-from optuna_deadline.testing.policies import PolicyTestCase
+from optuna_deadline.testing.policies import PolicyTestCase, carried_out
 
 PURSE = Money(7200.0, 0.0, 1.0, startup=60.0, minimum=60.0, node=4, offer=64)
 RESNET50 = Speedup({2: 1.870, 4: 3.421, 8: 5.598})
@@ -181,3 +182,51 @@ def test_what_is_over_ends() -> None:
     plan = Seer().plan(snapshot(*done, *lost))
     assert plan.pool_slots == 0 and not plan.gate_open and plan.slots == 0
     assert isinstance(Seer().plan(snapshot(trial(0, 3, 0.1), now=900.0)).orders[0], Pause)
+
+
+def test_a_pool_that_is_to_grow_leaves_the_round_as_it_is() -> None:
+    """Found by hypothesis: with the nodes that it had asked for, the next plan began anew."""
+    seen = tuple(Report(step, 0.0, 1.0 + step) for step in range(3))
+    view = Snapshot(
+        now=100.0,
+        started=0.0,
+        deadline=211.0,
+        capacity=2,
+        largest_gang=2,
+        trials=(TrialView(0, "running", 1, seen, step_seconds=0.5),),
+        overhead=Overhead(startup=4.0, stop=0.5),
+        money=Money(190.0, 95.0, 0.1, granularity=60.0, node=2, offer=10, held=2),
+    )
+    plan = Seer().plan(view)
+    assert plan.pool_slots is not None and plan.pool_slots > 2
+    after = carried_out(view, plan)
+    again = Seer().plan(after)
+    assert again.pool_slots == plan.pool_slots and not again.start
+    assert {number: type(order) for number, order in again.orders.items()} == {
+        trial.number: Run if trial.slots else Pause for trial in after.trials
+    }
+
+
+def test_who_ended_by_itself_counts_at_every_barrier() -> None:
+    """Found by hypothesis: two barriers in one plan forgot it, and the next plan did not."""
+    worst = -math.inf
+    waits = tuple(
+        Report(step, score, 1.0 + step)
+        for step, score in enumerate((worst, 0.0, worst, 0.0, worst))
+    )
+    view = Snapshot(
+        now=100.0,
+        started=0.0,
+        deadline=101.0,
+        capacity=1,
+        largest_gang=1,
+        trials=(
+            TrialView(0, "paused", 0, waits),
+            TrialView(1, "complete", 0, waits[1:2]),
+            TrialView(2, "running", 1, waits[1:3], step_seconds=0.5),
+        ),
+        overhead=Overhead(startup=1.0, stop=0.5),
+    )
+    after = carried_out(view, Seer().plan(view))
+    orders = Seer().plan(after).orders
+    assert all(isinstance(orders[trial.number], Pause) for trial in after.trials if trial.alive)

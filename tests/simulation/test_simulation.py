@@ -23,6 +23,7 @@ from optuna_deadline.simulation import (
     simulate,
 )
 from optuna_deadline.simulation.outcome import events
+from optuna_deadline.simulation.world import World
 from optuna_deadline.testing.worlds import assert_legal
 
 STEPS = 30
@@ -196,3 +197,20 @@ def test_everything_counts_in_a_study_of_one_trial() -> None:
     assert outcome.training == pytest.approx(30.0) and outcome.overhead == pytest.approx(5.0)
     assert outcome.regret == 0 and outcome.value == 0.5
     assert outcome.ended < 100 - 50, "settled as soon as nothing was left to train"
+
+
+def test_a_search_chooses_what_a_trial_trains_once_and_for_all() -> None:
+    asked: list[int] = []
+
+    def backwards(world: World, number: int) -> int:
+        asked.append(number)
+        return -1 - number % len(world.workload.curves)
+
+    tuned = workload()
+    policy = make_policy("hypersched", {"max_resource": STEPS})
+    deadline = 3 * tuned.full_seconds
+    simulation = Simulation(policy, tuned, CLUSTER, deadline=deadline, search=backwards)
+    outcome = simulation.run()
+    assert outcome.pauses > 0 and len(asked) == len(set(asked)) == outcome.trials
+    for row in simulation.world.table.reports():
+        assert row.value == tuned.curves[-1 - row.number % 64][row.step - 1]

@@ -40,7 +40,7 @@ def start_worker(tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
     def start(url: str, objective: str, **given: Any) -> WorkerProcess:
         """Names in capitals are variables of its environment, all others fields of its job."""
         environment = {name: given.pop(name) for name in list(given) if name.isupper()}
-        job = Job(url, objective, tmp_path / "checkpoints", **given)
+        job = Job(url, objective, given.pop("folder", tmp_path / "checkpoints"), **given)
         process = WorkerProcess(job, tmp_path / f"worker-{len(started)}.log", **environment)
         started.append(process)
         return process

@@ -42,7 +42,7 @@ class Job(NamedTuple):
 
     url: str
     objective: str  #: its name in objectives.py
-    folder: Path  #: for checkpoints
+    folder: Path | str  #: for checkpoints, or its URL
     study: str = "study"
     pool: str | None = None
     cpus: int = 1
@@ -50,6 +50,7 @@ class Job(NamedTuple):
     grace: float = 15
     weight: float | None = None
     divider: str = "even"
+    patience: float = 900.0
 
 
 class WorkerProcess:
@@ -123,5 +124,6 @@ def _work(job: Job, log: Path, environment: dict[str, str]) -> None:
             study, f"{_OBJECTIVES}:{job.objective}", agree(study, None, None, {}),
             cpus=job.cpus, pool=job.pool, weight=job.weight, divider=job.divider,
             checkpoints=job.folder, ttl=job.ttl, grace=job.grace,
+            patience=job.patience,
         )  # fmt: skip
         sys.exit(0 if worker.run().settled else 130)

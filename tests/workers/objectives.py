@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -200,3 +202,24 @@ def using(trial: Any) -> float:
             if directive.leave:
                 segment.leave(directive)
     return x
+
+
+def filling(trial: Any) -> float:
+    """The disk is full from the fourth step of its first segment on."""
+    report, first = trial.report, optuna_deadline.segment(trial).fence == 1
+
+    def fill_and_report(value: float, step: int) -> None:
+        if first and step == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        report(value, step)
+
+    trial.report = fill_and_report
+    return slow(trial)
+
+
+def parenting(trial: Any) -> float:
+    """Slow, with a process of its own, as a loader has."""
+    child = subprocess.Popen(["sleep", "1000"])
+    with (Path(os.environ["RANK_LOG"])).open("a") as file:
+        file.write(f"{child.pid}\n")
+    return slow(trial)

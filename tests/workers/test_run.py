@@ -7,19 +7,21 @@ import logging
 import math
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import objectives
 import optuna
 import pytest
 from forked import WorkerProcess
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from tables import end_within, table_of, wait_until
 
 import optuna_deadline
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import Plan, Run, Snapshot, registry
+from optuna_deadline.samplers._situation import TableLook, by_dates
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +60,17 @@ def test_the_best_model_is_complete_and_on_disk(study: optuna.Study, tmp_path: P
         mine = {row.step: row.value for row in reports if row.number == trial.number}
         assert mine == trial.intermediate_values
         assert sorted(mine) == list(range(len(mine)))
+    check_paces(study, trials)
+
+
+def check_paces(study: optuna.Study, trials: list[FrozenTrial]) -> None:
+    """A sampler knows the paces of trials that waited: the time they waited for is no training."""
+    seen = TableLook()(study, trials)
+    assert seen.left < 1
+    dates = by_dates(trials, datetime.now())
+    assert seen.step_seconds
+    for number, seconds in seen.step_seconds.items():
+        assert 0 < seconds <= dates[number]
 
 
 def test_ranks_agree_and_inherit_nothing(

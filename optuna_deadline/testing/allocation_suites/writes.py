@@ -52,7 +52,7 @@ class WriteSuite:
         gone: list[str] = []
         for step, value in enumerate(values):
             paths = world.table().add_checkpoint("a", grant, checkpoint(grant, step, value))
-            gone += [path.name for path in paths]
+            gone += [str(path) for path in paths]
         kept = [row.step for row in world.table().checkpoints(grant.number)]
         assert kept == [5, 4, 1, 0]  # two newest; best if maximised; best if minimised
         assert sorted(gone) == ["1-2.ckpt", "1-3.ckpt"]

@@ -1,0 +1,82 @@
+"""Optuna's own pruners in the simulator: their code decides, on virtual time.
+
+Each trial of the simulation is a trial of an Optuna study in memory, is told every report, and
+ends where ``should_prune`` says so. As under ``study.optimize`` in so many processes, each slot
+trains one trial at a time to its end, and nobody looks at the clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import optuna
+from optuna.pruners import (
+    BasePruner,
+    HyperbandPruner,
+    MedianPruner,
+    PatientPruner,
+    SuccessiveHalvingPruner,
+)
+from optuna.trial import Trial, TrialState
+
+from optuna_deadline.policies.plan import Plan
+from optuna_deadline.policies.single import stop_the_beaten
+from optuna_deadline.policies.snapshot import WORST, Snapshot, TrialView
+
+#: From the steps of a whole training. Settings are the defaults; who asks for the training's
+#: length is told it, and the patience is that of a tenth of it.
+PEERS: dict[str, Callable[[int], BasePruner]] = {
+    "optuna_median": lambda _: MedianPruner(),
+    "optuna_halving": lambda _: SuccessiveHalvingPruner(),
+    "optuna_hyperband": lambda steps: HyperbandPruner(max_resource=steps),
+    "optuna_patient": lambda steps: PatientPruner(MedianPruner(), max(1, steps // 10)),
+}
+
+
+class OptunaPruner:
+    """A policy that asks a pruner, one for one study.
+
+    Args:
+        pruner: Optuna's.
+        seed: Of the study's name, by which Hyperband assigns trials to brackets.
+    """
+
+    def __init__(self, pruner: BasePruner, seed: int) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._study = optuna.create_study(
+            study_name=f"study {seed}", direction="maximize", pruner=pruner
+        )
+        self._trials: list[Trial] = []
+        self._told: dict[int, int] = {}  # by trial, its last step that was told
+        self._ended: set[int] = set()
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Tell what is new, and give up whom the pruner prunes."""
+        while len(self._trials) < len(snapshot.trials):
+            self._trials.append(self._study.ask())
+        for trial in snapshot.trials:
+            if trial.state == "complete" and trial.number not in self._ended:
+                self._tell(trial)
+                self._ended.add(trial.number)
+                self._study.tell(trial.number, trial.last_score)
+
+        def beaten(trial: TrialView) -> str | None:
+            number = trial.number
+            if number not in self._ended and self._tell(trial):
+                self._ended.add(number)
+                self._study.tell(number, state=TrialState.PRUNED)
+            return "pruned" if number in self._ended else None
+
+        return stop_the_beaten(snapshot, beaten, "not pruned", None)
+
+    def _tell(self, trial: TrialView) -> bool:
+        """Report what was not reported yet; returns whether the pruner prunes after any of it."""
+        theirs, told = self._trials[trial.number], self._told.get(trial.number, 0)
+        self._told[trial.number] = trial.step
+        for report in trial.reports:
+            if report.step > told:
+                theirs.report(math.nan if report.score == WORST else report.score, report.step)
+                if theirs.should_prune():
+                    return True
+        return False

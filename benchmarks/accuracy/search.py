@@ -1,0 +1,132 @@
+"""An Optuna sampler chooses among the configurations of a table.
+
+The table's hyper-parameters span the space: numbers from their smallest to their largest,
+logarithmically where that is a factor of :data:`_WIDE` or more, and names. What the sampler
+suggests is replaced by the configuration next to it that was not trained yet, by the distance of
+scaled parameters. Our own rule; it hinders every sampler alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.samplers import BaseSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from optuna_deadline import DeadlineSampler
+from optuna_deadline.samplers import Situation
+from optuna_deadline.simulation.workload import Workload
+from optuna_deadline.simulation.world import World
+
+#: Whose suggestions are taken: Optuna's default sampler as it is, and shown what ours shows it.
+SAMPLERS = ("tpe", "deadline")
+
+_WIDE = 50.0
+_STATES = {"complete": TrialState.COMPLETE, "retired": TrialState.PRUNED}
+
+
+class TableSearch:
+    """One study's search in one table.
+
+    Args:
+        workload: The table, in the study's order.
+        sampler: One of :data:`SAMPLERS`.
+        seed: Of the sampler.
+    """
+
+    def __init__(self, workload: Workload, sampler: str, seed: int) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._space = space_of(workload)
+        self._parameters = [
+            {name: _as_in(space, given.get(name)) for name, space in self._space.items()}
+            for given in workload.hyperparameters
+        ]
+        self._places = np.array([self._place(given) for given in self._parameters])
+        self._workload = workload
+        self._sampler: BaseSampler = TPESampler(seed=seed)
+        if sampler == "deadline":
+            self._sampler = DeadlineSampler(self._sampler, look=lambda *_: self._situation)
+        self._situation = Situation(math.inf, None, {})
+
+    def __call__(self, world: World, number: int) -> int:
+        """The free configuration that is next to what the sampler suggests."""
+        taken = set(world.configurations.values())
+        free = [place for place in range(len(self._places)) if place not in taken]
+        if not free:  # a table of few is begun anew
+            return self._workload.configuration(number)
+        self._situation = Situation(
+            world.deadline - world.timeline.now(),
+            self._workload.steps,
+            {
+                trial: self._workload.step_seconds[configuration]
+                for trial, configuration in world.configurations.items()
+            },
+        )
+        study = optuna.create_study(direction="maximize", sampler=self._sampler)
+        study.add_trials(self._trials(world))
+        suggested = self._place(study.ask(self._space).params)
+        distances = np.square(self._places[free] - suggested).sum(axis=1)
+        return free[int(distances.argmin())]
+
+    def _trials(self, world: World) -> list[FrozenTrial]:
+        """The study until now, as Optuna would have it."""
+        reports: dict[int, dict[int, float]] = {}
+        for row in world.table.reports():
+            reports.setdefault(row.number, {})[row.step] = row.value
+        found = []
+        for line in world.table.trials():
+            if line.number not in world.configurations:
+                continue
+            state = _STATES.get(line.state, TrialState.RUNNING)
+            trial = create_trial(
+                state=state,
+                value=line.value if state == TrialState.COMPLETE else None,
+                params=self._parameters[world.configurations[line.number]],
+                distributions=self._space,
+                intermediate_values=reports.get(line.number, {}),
+            )
+            found.append(trial)
+        return found
+
+    def _place(self, given: Mapping[str, Any]) -> list[float]:
+        """Where parameters lie in a cube; two names are as far apart as the ends of a number."""
+        found: list[float] = []
+        for name, space in self._space.items():
+            if isinstance(space, FloatDistribution):
+                scale = math.log if space.log else float
+                low, high = scale(space.low), scale(space.high)
+                found.append((scale(given[name]) - low) / (high - low))
+            elif isinstance(space, CategoricalDistribution):
+                found += [math.sqrt(0.5) * (given[name] == choice) for choice in space.choices]
+        return found
+
+
+def space_of(workload: Workload) -> dict[str, BaseDistribution]:
+    """The parameters in which a table's configurations differ.
+
+    Raises:
+        ValueError: The table does not tell them.
+    """
+    space: dict[str, BaseDistribution] = {}
+    for name in dict.fromkeys(key for given in workload.hyperparameters for key in given):
+        values = [given.get(name) for given in workload.hyperparameters]
+        numbers = [float(v) for v in values if isinstance(v, int | float)]
+        if len(numbers) == len(values):
+            low, high = min(numbers), max(numbers)
+            if low < high:
+                space[name] = FloatDistribution(low, high, log=low > 0 and high / low >= _WIDE)
+        elif len(choices := sorted({str(value) for value in values})) > 1:
+            space[name] = CategoricalDistribution(choices)
+    if not space:
+        raise ValueError(f"{workload.name} has no hyper-parameters to choose by.")
+    return space
+
+
+def _as_in(space: BaseDistribution, value: Any) -> float | str:
+    """A value of a table as the space has it; that there is none is a name, too."""
+    return float(value) if isinstance(space, FloatDistribution) else str(value)

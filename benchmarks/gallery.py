@@ -1,0 +1,86 @@
+"""``python -m benchmarks.gallery [--seconds N] [--folder DIR]``: the pictures of the gallery.
+
+The demo's network is tuned by a worker of this machine with two CPU slots and a budget, and the
+study is looked at shortly before its deadline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import optuna
+from rich.console import Console
+
+import optuna_deadline
+from optuna_deadline.cli.live import render
+from optuna_deadline.cli.watching import Watcher
+from optuna_deadline.history.reading import HistoryReader, table_of
+from optuna_deadline.visualization._allocation import chart_allocation
+from optuna_deadline.visualization._budget import chart_budget
+from optuna_deadline.visualization._forecast import chart_forecast
+from optuna_deadline.visualization._rungs import chart_rungs
+from optuna_deadline.visualization._utilization import chart_utilization
+from optuna_deadline.visualization.matplotlib._drawing import axes_of
+
+OBJECTIVE = "optuna_deadline_demo.digits:objective"
+SLOTS = 2
+LOOK = 0.8  #: of the time: when the pictures are taken
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, look, draw."""
+    parser = argparse.ArgumentParser(prog="benchmarks.gallery", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of the study")
+    parser.add_argument("--folder", type=Path, default=Path("docs/images"))
+    given = parser.parse_args(arguments)
+    with TemporaryDirectory() as folder:
+        study = optuna.create_study(
+            study_name="gallery", storage=f"sqlite:///{folder}/study.db", direction="maximize"
+        )
+        worker = threading.Thread(target=_train, args=(study, given.seconds, Path(folder)))
+        worker.start()
+        time.sleep(LOOK * given.seconds)
+        draw(study, given.folder)
+        worker.join()
+
+
+def _train(study: optuna.Study, seconds: float, folder: Path) -> None:
+    price = 0.9
+    optuna_deadline.run(
+        study, OBJECTIVE, cpus=SLOTS, deadline=f"{seconds}s", reduction_factor=3,
+        budget=SLOTS * seconds * price / 3600, price=price, checkpoints=folder, publish=False,
+    )  # fmt: skip
+
+
+def draw(study: optuna.Study, folder: Path) -> None:
+    """The five figures, and the live view of a terminal, all of the same moment."""
+    from matplotlib import pyplot
+
+    table, terms = table_of(study)
+    history, view = HistoryReader(table, terms).read(), Watcher(table, terms).view()
+    charts = {
+        "allocation": chart_allocation(history),
+        "forecast": chart_forecast(history),
+        "budget": chart_budget(history),
+        "utilization": chart_utilization(history),
+        "rungs": chart_rungs(history),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, chart in charts.items():
+        axes: Any = axes_of(chart)
+        axes.figure.savefig(folder / f"gallery-{name}.png", dpi=80, bbox_inches="tight")
+        pyplot.close(axes.figure)
+    screen = Console(record=True, width=100, height=24, file=io.StringIO())
+    screen.print(render(view, 24))
+    screen.save_svg(str(folder / "gallery-top.svg"), title=f"optuna-deadline top {terms.name}")
+
+
+if __name__ == "__main__":
+    main()

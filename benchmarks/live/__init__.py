@@ -1,0 +1,1 @@
+"""Real training against the clock: ours beside what Optuna has, on the slots of this machine."""

@@ -1,0 +1,190 @@
+"""``python -m benchmarks.live [--quick] [--json F]``: the best value at the deadline, for real.
+
+Every contender tunes the demo's network on the slots of this machine, one contender after the
+other, in an order drawn anew for each seed. At the deadline the study is read: the best value that
+any trial has reported by then counts, whether a checkpoint of it was saved or not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.live.contender import CONTENDERS, READY
+from benchmarks.measuring import Progress, machine, output_file, write_json
+from optuna_deadline.simulation.comparison import Estimate
+
+_PATIENCE = 120.0  # seconds after the deadline, then whoever still trains is killed
+_REFERENCE = "elastic"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one contender had at one deadline.
+
+    Attributes:
+        value: The best that was reported by the deadline; None where nothing was.
+        overshoot: Seconds after the deadline at which its last process had ended or was killed.
+        trials: That had reported by the deadline.
+        epochs: That these had trained.
+    """
+
+    contender: str
+    seconds: float
+    seed: int
+    value: float | None
+    overshoot: float
+    trials: int
+    epochs: int
+
+
+def contend(name: str, seconds: float, seed: int, slots: int) -> Outcome:
+    """Let one contender tune until a deadline."""
+    count = slots if CONTENDERS[name][1] else 1
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{Path(folder) / 'study.db'}"
+        processes = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "benchmarks.live.contender", name, url),
+                    *(str(seed * slots + index), str(slots), folder),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            for index in range(count)
+        ]
+        try:
+            study = _start(processes, url)
+            deadline = time.time() + seconds
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.write(f"{deadline} {seconds}\n")
+                process.stdin.flush()
+            time.sleep(max(0.0, deadline - time.time()))
+            reports = [trial.intermediate_values for trial in study.get_trials()]
+            with suppress(subprocess.TimeoutExpired):
+                for process in processes:
+                    process.wait(max(0.1, deadline + _PATIENCE - time.time()))
+            overshoot = time.time() - deadline
+        finally:
+            for process in processes:
+                process.kill()
+    values = [value for mine in reports for value in mine.values()]
+    return Outcome(
+        name,
+        seconds,
+        seed,
+        max(values, default=None),
+        overshoot,
+        sum(bool(mine) for mine in reports),
+        len(values),
+    )
+
+
+def _start(processes: Sequence[subprocess.Popen[str]], url: str) -> optuna.Study:
+    """Wait until all are ready; returns the study that they will share."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(study_name="live", storage=url, direction="maximize")
+    for process in processes:
+        assert process.stdout is not None
+        if process.stdout.readline().strip() != READY:
+            raise RuntimeError("A contender did not start; the demo's extra has to be installed.")
+    return study
+
+
+def figures(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """By deadline and contender: means, and the paired difference of the values to ours."""
+    rows = []
+    for seconds in sorted({one.seconds for one in outcomes}):
+        mine = [one for one in outcomes if one.seconds == seconds]
+        ours = {one.seed: one.value or 0.0 for one in mine if one.contender == _REFERENCE}
+        for name in dict.fromkeys(one.contender for one in mine):
+            those = [one for one in mine if one.contender == name]
+            gaps = [(one.value or 0.0) - ours[one.seed] for one in those if one.seed in ours]
+            rows.append(
+                {
+                    "contender": name,
+                    "seconds": seconds,
+                    "value": asdict(Estimate.of([one.value or 0.0 for one in those])),
+                    f"difference_to_{_REFERENCE}": asdict(Estimate.of(gaps)) if gaps else None,
+                    "overshoot": max(one.overshoot for one in those),
+                    "trials": Estimate.of([float(one.trials) for one in those]).mean,
+                    "epochs": Estimate.of([float(one.epochs) for one in those]).mean,
+                }
+            )
+    return rows
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the table."""
+    table = Table("deadline", "contender", "best value", f"to {_REFERENCE}", "latest end",
+                  "trials", "epochs")  # fmt: skip
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row in rows:
+        gap = row[f"difference_to_{_REFERENCE}"]
+        table.add_row(
+            f"{row['seconds']:g} s",
+            row["contender"],
+            _spread(row["value"], ".4f"),
+            "" if gap is None else _spread(gap, "+.4f"),
+            f"{row['overshoot']:+.1f} s",
+            f"{row['trials']:.0f}",
+            f"{row['epochs']:.0f}",
+        )
+    Console().print(table)
+
+
+def _spread(estimate: dict[str, float | None], form: str) -> str:
+    error = estimate["error"]
+    return format(estimate["mean"], form) + ("" if error is None else f" ±{error:.4f}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run all, print, write."""
+    parser = argparse.ArgumentParser(prog="benchmarks.live", description=__doc__)
+    parser.add_argument("--deadline", type=float, action="append", help="in seconds; again")
+    parser.add_argument("--seeds", type=int, help="10, or 2 with --quick")
+    parser.add_argument("--slots", type=int, default=2, help="CPU slots")
+    parser.add_argument("--contender", choices=CONTENDERS, action="append", help="again")
+    parser.add_argument("--quick", action="store_true", help="30 s alone, two seeds")
+    parser.add_argument("--json", type=output_file, help="file for the figures")
+    given = parser.parse_args(arguments)
+    deadlines = given.deadline or ([30.0] if given.quick else [30.0, 60.0, 120.0])
+    seeds = given.seeds or (2 if given.quick else 10)
+    progress, outcomes = Progress(), []
+    for seconds in deadlines:
+        for seed in range(seeds):
+            names = list(given.contender or CONTENDERS)
+            random.Random(seed).shuffle(names)
+            for name in names:
+                progress.say(f"{name}, {seconds:g} s, seed {seed + 1} of {seeds}")
+                outcomes.append(contend(name, seconds, seed, given.slots))
+                written = {
+                    "rows": figures(outcomes),
+                    "outcomes": [asdict(one) for one in outcomes],
+                    "machine": machine("optuna", "torch"),
+                }
+                write_json(given.json, written)  # a cut run keeps what it has
+    progress.end()
+    show(figures(outcomes))
+
+
+if __name__ == "__main__":
+    main()

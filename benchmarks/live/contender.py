@@ -1,0 +1,108 @@
+"""One process of one contender: says that it is ready, is told the deadline, and tunes.
+
+Everybody tunes the demo's objective on one database. What a user would have imported is imported
+before the clock starts; the ranks that ours starts are on the clock.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import optuna
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
+from optuna.samplers import BaseSampler, TPESampler
+
+import optuna_deadline
+from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler
+
+OBJECTIVE = "optuna_deadline_demo.digits:objective"
+READY = "ready"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one process is told.
+
+    Attributes:
+        url: The study's database.
+        deadline: Seconds since the epoch.
+        seconds: Until then, from the start.
+        seed: Of this process's sampler.
+        slots: Of the machine.
+        folder: For checkpoints.
+    """
+
+    url: str
+    deadline: float
+    seconds: float
+    seed: int
+    slots: int
+    folder: Path
+
+    def study(self, sampler: BaseSampler, pruner: BasePruner | None = None) -> optuna.Study:
+        """The one study of all processes of this contender."""
+        return optuna.load_study(
+            study_name="live", storage=self.url, sampler=sampler, pruner=pruner
+        )
+
+
+def elastic(task: Task) -> None:
+    """Ours with a worker, which has all the slots."""
+    study = task.study(sampler=DeadlineSampler(TPESampler(seed=task.seed)))
+    until = datetime.fromtimestamp(task.deadline, timezone.utc)
+    optuna_deadline.run(study, OBJECTIVE, cpus=task.slots, deadline=until, checkpoints=task.folder)
+
+
+def plain(task: Task) -> None:
+    """Ours without: a pruner, a sampler and a gate in ``study.optimize``."""
+    from optuna_deadline_demo.digits import MAX_EPOCHS, objective
+
+    until = datetime.fromtimestamp(task.deadline, timezone.utc)
+    study = task.study(
+        sampler=DeadlineSampler(TPESampler(seed=task.seed)),
+        pruner=DeadlinePruner(until, max_resource=MAX_EPOCHS),
+    )
+    study.optimize(objective, callbacks=[DeadlineGate()])
+
+
+def _optuna(pruner: Callable[[int], BasePruner]) -> Callable[[Task], None]:
+    def contend(task: Task) -> None:
+        from optuna_deadline_demo.digits import MAX_EPOCHS, objective
+
+        study = task.study(sampler=TPESampler(seed=task.seed), pruner=pruner(MAX_EPOCHS))
+        study.optimize(objective, timeout=task.seconds)
+
+    return contend
+
+
+#: What contends, and whether it needs a process for each slot.
+CONTENDERS: dict[str, tuple[Callable[[Task], None], bool]] = {
+    "elastic": (elastic, False),
+    "plain": (plain, True),
+    "optuna_hyperband": (_optuna(lambda last: HyperbandPruner(max_resource=last)), True),
+    "optuna_median": (_optuna(lambda _: MedianPruner()), True),
+    "optuna_random": (_optuna(lambda _: NopPruner()), True),
+}
+
+
+def main() -> None:
+    """``NAME URL SEED SLOTS FOLDER``, and on standard input the deadline and the seconds."""
+    name, url, seed, slots, folder = sys.argv[1:]
+    contend, many = CONTENDERS[name]
+    if many:
+        import torch
+        from optuna_deadline_demo import digits  # noqa: F401  (what the objective needs)
+
+        torch.set_num_threads(1)  # a slot is one core, as it is for ours
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    print(READY, flush=True)
+    deadline, seconds = map(float, sys.stdin.readline().split())
+    contend(Task(url, deadline, seconds, int(seed), int(slots), Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

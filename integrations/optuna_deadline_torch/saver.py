@@ -1,0 +1,179 @@
+"""Checkpoints written beside training: copied where a step ends, on their way while it goes on.
+
+One is on its way at most, so one copy of the state is all the memory that this takes, however slow
+the disk is. Rows come in the order of steps, since each waits for the one before.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from optuna_deadline.segments import Segment
+
+_log = logging.getLogger(__name__)
+
+
+class Saver:
+    """Saves what one rank of a segment knows.
+
+    Args:
+        segment: The rank's segment, which publishes what was written.
+        prove: Raises if a file that was just written cannot be read again; called for the first.
+    """
+
+    def __init__(self, segment: Segment, prove: Callable[[Path], Any] = lambda path: None) -> None:
+        self._segment = segment
+        self._prove: Callable[[Path], Any] | None = prove
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._memory = HostMemory()
+        self._said = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is on its way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def save(
+        self, state: Mapping[str, Any], name: str, *, step: int, value: float | None, wait: bool
+    ) -> None:
+        """Write a checkpoint, after the one that is on its way.
+
+        Args:
+            state: What it holds; training may change it as soon as this returns.
+            name: Of the file.
+            step: The last reported step it contains.
+            value: What these very weights reported, if they did.
+            wait: Whether to return only when it is published, or could not be written.
+        """
+        self.wait()
+        kept = state if wait else self._memory.copy(state)
+
+        def write() -> None:
+            try:
+                self._segment.save(
+                    lambda path: self._fill(path, kept), step=step, value=value, name=name
+                )
+            except BaseException as error:
+                self._error = error
+
+        if wait:
+            write()
+            self.wait()
+        else:
+            # A daemon: a trial that is told to stop at its deadline must not wait for a slow disk.
+            self._thread = threading.Thread(target=write, name="saver", daemon=True)
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is on its way; raises as :meth:`check`."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def check(self) -> None:
+        """Raise what was wrong with a state that was written; a disk's trouble is told only."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _fill(self, path: Path, state: Mapping[str, Any]) -> None:
+        write_state(state, path)
+        if self._prove is not None:  # better now than when the trial comes back
+            self._prove(path)
+            self._prove = None
+
+    def late(self, seconds: float) -> None:
+        """Say, once, that the next checkpoint is due while one is still on its way."""
+        if not self._said:
+            _log.warning(
+                "Writing a checkpoint takes longer than the %g s between two of them:"
+                " they come as fast as the disk allows. Raise save_every, or see to the disk.",
+                seconds,
+            )
+        self._said = True
+
+
+class HostMemory:
+    """Room in the host's memory for one copy of a state, used again for the next.
+
+    Memory that was never touched costs several times what is copied into it.
+    """
+
+    def __init__(self) -> None:
+        self._room: list[torch.Tensor] = []
+
+    def copy(self, state: Any) -> Any:
+        """A copy that training does not change; the one before is overwritten.
+
+        Tensors that are one and the same (tied weights) stay so, and are held once.
+        """
+        free: dict[Any, list[torch.Tensor]] = {}
+        for room in self._room:
+            free.setdefault(_kind(room), []).append(room)
+        known: dict[Any, torch.Tensor] = {}
+        twin = _copied(state, known, free)
+        self._room = list(known.values())
+        return twin
+
+
+def _kind(one: torch.Tensor) -> Any:
+    return one.dtype, one.shape
+
+
+def _copied(one: Any, known: dict[Any, torch.Tensor], free: dict[Any, list[torch.Tensor]]) -> Any:
+    if isinstance(one, torch.Tensor):
+        if one.layout is not torch.strided or one.is_quantized:
+            return one.detach().clone().to("cpu")
+        key = one.device, one.data_ptr(), one.stride(), *_kind(one)
+        if key not in known:
+            room = free.get(_kind(one))
+            # Pinned, it takes what comes from a GPU at twice the speed or more.
+            known[key] = (
+                room.pop()
+                if room
+                else torch.empty(one.shape, dtype=one.dtype, device="cpu", pin_memory=one.is_cuda)
+            )
+            known[key].copy_(one.detach())
+        return known[key]
+    if isinstance(one, dict):
+        twin = copy.copy(one)  # of its own kind, with what else hangs on it, such as versions
+        for key, value in one.items():
+            twin[key] = _copied(value, known, free)
+        return twin
+    if type(one) in (list, tuple):
+        return type(one)(_copied(item, known, free) for item in one)
+    return copy.deepcopy(one)
+
+
+def write_state(state: Mapping[str, Any], path: Path) -> None:
+    """``torch.save``, whose errors name the disk's own where it is at fault.
+
+    Raises:
+        OSError: The disk is full, or cannot be written to.
+    """
+    try:
+        torch.save(state, path)
+    except RuntimeError:
+        # The archive's writer only says that it is not where it should be. Through a file of
+        # Python's, which is slower, the reason is known.
+        try:
+            with open(path, "wb") as file:
+                torch.save(state, file)
+        except RuntimeError as error:
+            raise _disks(error) or error from None
+
+
+def _disks(error: BaseException) -> OSError | None:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__context__
+    return cause

@@ -1,0 +1,112 @@
+"""Messages as lines of JSON, for clusters that collect them: ours, Optuna's and Python's own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any
+
+import optuna
+
+from optuna_deadline.cli.live import lines
+from optuna_deadline.cli.view import View
+from optuna_deadline.cli.watching import Watcher
+from optuna_deadline.workers.errors import DATABASE_AWAY
+
+_logger = logging.getLogger("optuna_deadline")
+_SECONDS = 1.0
+_OF_PYTHON = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class Log(str, Enum):
+    """How messages are written."""
+
+    text = "text"
+    json = "json"
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one line of JSON; what was passed as ``extra`` stands beside its message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        said: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        said |= {key: _plain(v) for key, v in vars(record).items() if key not in _OF_PYTHON}
+        if record.exc_info:
+            said["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        return json.dumps(said, default=str)
+
+
+def choose(log: Log) -> None:
+    """Write messages as was asked: JSON goes to standard error, until the process ends."""
+    if log is Log.text:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    optuna.logging.disable_default_handler()
+    logging.captureWarnings(True)
+    for name in ("optuna_deadline", "optuna", "py.warnings"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+
+
+def writes_json() -> bool:
+    """Whether this process was asked to."""
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in _logger.handlers)
+
+
+@contextmanager
+def logged(watcher: Watcher) -> Iterator[None]:
+    """Log what happens to a study until the block ends, with its figures beside each message."""
+    ending = threading.Event()
+    thread = threading.Thread(target=_follow, args=(watcher, ending), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join(timeout=10)
+
+
+def _follow(watcher: Watcher, ending: threading.Event) -> None:
+    previous: View | None = None
+    going = True
+    while going:
+        going = not ending.wait(_SECONDS)
+        with suppress(*DATABASE_AWAY):
+            view = watcher.view()
+            for line in lines(previous, view):
+                _logger.info(line.strip(), extra=_figures(view))
+            previous = view
+
+
+def _figures(view: View) -> dict[str, Any]:
+    return {
+        "study": view.study,
+        "seconds_to_deadline": round(view.time_left, 3),
+        "best_value": view.best_value,
+        "best_trial": view.best_trial,
+        "slots_used": view.slots_used,
+        "slots": view.slots_total,
+        "slot_hours": round(view.slot_hours, 4),
+        "spent": view.spent,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows no NaN and no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,28 @@
+"""Options that several commands have: what they mean is said once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Deadline = Annotated[str, typer.Option(help="2h30m, or 2030-01-31T18:00+01:00.")]
+PolicyName = Annotated[str, typer.Option(help="Who decides: a name, FILE.py:NAME or MODULE:NAME.")]
+MinResource = Annotated[int, typer.Option(help="First rung, in report steps.")]
+MaxResource = Annotated[
+    int | None, typer.Option(help="Step at which a trial is done; the objective's by default.")
+]
+ReductionFactor = Annotated[int, typer.Option(help="A rung keeps one in this many.")]
+Money = Annotated[str | None, typer.Option(help="What may be spent, as in 20usd; needs --price.")]
+SlotPrice = Annotated[str | None, typer.Option(help="Of a slot for an hour, as in 0.9.")]
+ObjectivePlace = Annotated[str, typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION.")]
+CheckpointPlace = Annotated[
+    str, typer.Option(help="Folder for checkpoints, or a URL such as s3://bucket/folder.")
+]
+Patience = Annotated[
+    float, typer.Option(help="Seconds without a word after which a trial counts as hung.")
+]
+Publish = Annotated[
+    bool | None,
+    typer.Option(help="Keep optuna-dashboard fresh; by default where it is installed."),
+]

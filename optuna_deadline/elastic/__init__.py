@@ -1,0 +1,8 @@
+"""Elastic use: a worker with its planner, in this process, until the study is settled."""
+
+from optuna_deadline.elastic.result import Result
+from optuna_deadline.elastic.running import run
+from optuna_deadline.elastic.terms import agree
+from optuna_deadline.elastic.worker import CHECKPOINTS, ElasticWorker
+
+__all__ = ["CHECKPOINTS", "ElasticWorker", "Result", "agree", "run"]

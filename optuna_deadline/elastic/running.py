@@ -1,0 +1,105 @@
+"""Elastic use in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from optuna.study import Study
+
+from optuna_deadline import choice
+from optuna_deadline.budgets import BudgetLike, PriceLike, make_budget
+from optuna_deadline.deadlines import DeadlineLike
+from optuna_deadline.elastic.result import Result
+from optuna_deadline.elastic.terms import agree
+from optuna_deadline.elastic.worker import ElasticWorker
+from optuna_deadline.workers.gang import PATIENCE
+from optuna_deadline.workers.objective import Objective, stop_if_loading
+
+
+def run(
+    study: Study,
+    objective: Objective | str,
+    *,
+    cpus: int | None = None,
+    gpus: str | int | None = None,
+    deadline: DeadlineLike | None = None,
+    policy: choice.PolicyLike | None = None,
+    policy_parameters: Mapping[str, Any] | None = None,
+    min_resource: int = 1,
+    max_resource: int | None = None,
+    reduction_factor: int = 4,
+    extend: bool = False,
+    budget: BudgetLike | None = None,
+    price: PriceLike | None = None,
+    pool: str | None = None,
+    weight: float | None = None,
+    divider: str = "even",
+    checkpoints: str | Path | None = None,
+    patience: float = PATIENCE,
+    table: str | None = None,
+    publish: bool | None = None,
+) -> Result:
+    """Tune until the deadline with trials that pause, resume and change their slots.
+
+    Every process that calls this for the same study, on whatever host reaches the database, brings
+    its slots and does its share.
+
+    Args:
+        study: An Optuna study on SQLite, PostgreSQL or in memory.
+        objective: The objective, or its place as "train.py:objective".
+        cpus: CPU slots to offer; each trains with one thread.
+        gpus: GPUs to offer: "all", or numbers as in "0,1".
+        deadline: A timedelta, an aware datetime, "2h30m" or ISO 8601; None takes the study's own
+            terms, or those of its :class:`~optuna_deadline.DeadlinePruner`.
+        policy: Who decides, "hypersched" by default: a name, a place as "policy.py:Mine", which
+            workers in other processes can load too, or an object with ``plan`` or a function from
+            snapshot to plan, which serve this process alone.
+        policy_parameters: What that policy is told besides the three below.
+        min_resource: The first rung, in report steps.
+        max_resource: The step at which a trial is done; None takes what the objectives say.
+        reduction_factor: Every rung keeps one in this many.
+        extend: Move the study's deadline to this one.
+        budget: What may be spent in all, as 20 or "20usd"; the study ends when it is used up. The
+            policy then says how many of the slots on offer are used and paid for.
+        price: Of a slot for an hour, as 0.9; or a :class:`~optuna_deadline.Price`, which says too
+            how the bill is rounded.
+        pool: Name of the pool of slots, the study's name by default. Studies that name the same
+            pool share the slots of each host on which both have workers.
+        weight: How many times as many slots the study may have as one of weight 1, from now on;
+            None leaves it, 1 at first.
+        divider: How the pool is divided while this worker leads it, "even" or "market"; give all
+            its workers the same.
+        checkpoints: Folder for checkpoints, "optuna_deadline_checkpoints" by default, or a URL
+            such as "s3://bucket/folder" that all machines reach (``optuna-deadline[remote]``).
+        patience: Seconds without a report or a step after which a trial that had some is taken for
+            hung: its ranks are killed, and it goes on from its checkpoint. A trial that was silent
+            for long before may be so for three times as long.
+        table: A database for the table, where the study's storage is not SQL.
+        publish: Keep figures, notes and columns in optuna-dashboard fresh; None does where that is
+            installed.
+
+    Returns:
+        The best model in hand and where its checkpoint is.
+
+    Raises:
+        DeadlineError: Something asked for cannot be had; the message says what to do.
+        StudyGone: The study was deleted meanwhile.
+    """
+    stop_if_loading()
+    resources = {
+        "min_resource": min_resource,
+        "max_resource": max_resource,
+        "reduction_factor": reduction_factor,
+    }
+    parameters = choice.merge(resources, policy_parameters)
+    agreed = agree(
+        study, deadline, policy, parameters,
+        extend=extend, table=table, budget=make_budget(budget, price),
+    )  # fmt: skip
+    worker = ElasticWorker(
+        study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool, weight=weight, divider=divider,
+        checkpoints=checkpoints, patience=patience, table=table, policy=policy, publish=publish,
+    )  # fmt: skip
+    return worker.run()

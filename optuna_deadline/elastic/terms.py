@@ -1,0 +1,58 @@
+"""What a study agrees on before its worker starts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from optuna.study import Study
+
+from optuna_deadline import choice
+from optuna_deadline import terms as study_terms
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.budgets import Budget
+from optuna_deadline.deadlines import DeadlineLike
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.pruners import DeadlinePruner
+from optuna_deadline.terms import Terms
+
+
+def agree(
+    study: Study,
+    deadline: DeadlineLike | None,
+    policy: choice.PolicyLike | None,
+    parameters: dict[str, Any],
+    *,
+    extend: bool = False,
+    table: str | None = None,
+    budget: Budget | None = None,
+) -> Terms:
+    """The study's terms: those asked for, its pruner's, or those that hold already."""
+    engine = open_table(study, table)
+    if deadline is not None:
+        return study_terms.fix(
+            engine, study, deadline,
+            policy=policy, parameters=parameters, budget=budget, extend=extend,
+        )  # fmt: skip
+    if budget is not None:
+        raise DeadlineError("A budget is fixed with the deadline: pass deadline='2h' too.")
+    if isinstance(study.pruner, DeadlinePruner):
+        return study.pruner.terms(study)
+    found = study_terms.read(engine, study)
+    if found is None:
+        raise DeadlineError(
+            f"The study {study.study_name!r} has no deadline yet: pass deadline='2h', or create "
+            "it with DeadlinePruner(deadline='2h')."
+        )
+    return found
+
+
+def check_weight(weight: float | None) -> float | None:
+    """A study's weight in its pool, if it is one.
+
+    Raises:
+        DeadlineError: It is no positive number.
+    """
+    if weight is not None and not (isinstance(weight, (int, float)) and 0 < weight < math.inf):
+        raise DeadlineError(f"weight must be a positive number such as 2, but got {weight!r}.")
+    return weight

@@ -1,0 +1,212 @@
+"""A worker with its planner, in this process, until the study is settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optuna.study import Study
+
+from optuna_deadline import choice
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.listener import Listener
+from optuna_deadline.allocation.store import GRACE, TTL
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.checkpoints import verified
+from optuna_deadline.elastic.attendance import AWAY, join, leaving_on_signals
+from optuna_deadline.elastic.result import Result
+from optuna_deadline.elastic.terms import check_weight
+from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.planning.ledger import Ledger
+from optuna_deadline.planning.planner import Planner
+from optuna_deadline.planning.pool import PoolLeader
+from optuna_deadline.planning.trials import OptunaTrials
+from optuna_deadline.policies.dividers import make_divider
+from optuna_deadline.pruners import DeadlinePruner
+from optuna_deadline.stores import library, root_of
+from optuna_deadline.terms import Terms
+from optuna_deadline.ticker import Ticker
+from optuna_deadline.workers.agent import Agent
+from optuna_deadline.workers.devices import make_offer
+from optuna_deadline.workers.errors import DATABASE_AWAY
+from optuna_deadline.workers.gang import PATIENCE
+from optuna_deadline.workers.objective import Objective, source_of
+
+if TYPE_CHECKING:
+    from optuna_deadline.dashboard.publisher import Publisher
+
+_FAREWELL = 30.0  # seconds for the plan in hand, on the way out
+_LAST_WORDS = 0.3  # seconds for the last state in optuna-dashboard, after the deadline
+
+#: Where checkpoints go unless told otherwise.
+CHECKPOINTS = Path("optuna_deadline_checkpoints")
+
+
+class ElasticWorker:
+    """An agent and a planner for one study in this process.
+
+    See :func:`optuna_deadline.run` for the arguments.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        objective: Objective | str,
+        terms: Terms,
+        *,
+        cpus: int | None = None,
+        gpus: str | int | None = None,
+        pool: str | None = None,
+        weight: float | None = None,
+        divider: str = "even",
+        checkpoints: str | Path | None = None,
+        patience: float = PATIENCE,
+        table: str | None = None,
+        policy: choice.PolicyLike | None = None,
+        ttl: float = TTL,
+        grace: float = GRACE,
+        listen: bool = True,
+        publish: bool | None = None,
+    ) -> None:
+        self.terms = terms
+        engine = open_table(study, table)
+        self.table = AllocationTable(
+            engine, pool or study.study_name, terms.study_id, ttl=ttl, grace=grace
+        )
+        self._engine = engine
+        self._listen = listen and Listener.works_on(engine)
+        self._study = study
+        self._publish = publish
+        self._ledger = None if terms.budget is None else Ledger(self.table, terms.budget)
+        self._offer = make_offer(gpus, cpus)
+        self._weight = check_weight(weight)
+        self._patience = patience
+        self._divider = make_divider(divider)
+        self._policy = choice.make(_same_policy(study, terms, policy), terms.parameters)
+        self._folder = root_of(checkpoints or CHECKPOINTS, study.study_name)
+        self._source = replace(source_of(objective), library=library(self._folder))
+
+    def run(self) -> Result:
+        """Work until the study is settled, or a signal asks to leave."""
+        if self.table.orders("").settled:
+            return self.result()
+        poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))
+        agent = Agent(
+            self._study,
+            self.table,
+            self._source,
+            self._offer,
+            self._folder,
+            poll=poll,
+            weight=self._weight,
+            patience=self._patience,
+            replan=lambda: thread.wake(),
+        )
+        planner = Planner(
+            OptunaTrials(self._study),
+            self.table,
+            self._policy,
+            direction=self.terms.direction,
+            started=self.terms.started,
+            me=agent.id,
+            purse=self._ledger,
+        )
+        leader = PoolLeader(self.table, self._divider, agent.id)
+        ticks = (leader.tick, planner.tick)
+        thread = Ticker("planner", _pass(ticks, max(0.5, poll), agent.wake))
+        publisher = self._publisher(planner)
+        try:
+            join(agent)
+            thread.start()
+            if publisher is not None:
+                publisher.start()
+            with self._listening(agent, thread), leaving_on_signals(agent):
+                agent.run(check=thread.check)
+        finally:
+            thread.end(_FAREWELL)
+            agent.close()
+            if publisher is not None:
+                publisher.stop()
+        if publisher is not None:
+            publisher.finish(max(_LAST_WORDS, self.terms.deadline - self.table.now()))
+        return self.result()
+
+    def _publisher(self, planner: Planner) -> Publisher | None:
+        """What keeps optuna-dashboard fresh, where it shows this study and that is wanted."""
+        if not to_publish(self._publish):
+            return None
+        from optuna_deadline.dashboard.publisher import make_publisher
+
+        return make_publisher(
+            self._engine, self._study, self.table, self.terms, lambda: planner.rules
+        )
+
+    def result(self) -> Result:
+        """The best model in hand now."""
+        now = self.table.now()
+        orders = self.table.orders("")
+        winner = find_winner(self.table, self.terms.direction)
+        saved = winner.checkpoint if winner else None
+        return Result(
+            number=winner.number if winner else None,
+            value=winner.value if winner else None,
+            step=winner.step if winner else None,
+            checkpoint=saved.path if saved else None,
+            checkpoint_ok=saved is not None and verified(saved),
+            deadline=orders.deadline,
+            ended=now,
+            settled=orders.settled,
+            spent=self._ledger.money(now, 0).spent if self._ledger else None,
+        )
+
+    @contextmanager
+    def _listening(self, agent: Agent, thread: Ticker) -> Iterator[None]:
+        """Look at once when PostgreSQL says that something changed; polling goes on anyway."""
+        if not self._listen:
+            yield
+            return
+
+        def look() -> None:
+            agent.wake()
+            thread.wake()
+
+        listener = Listener(self._engine, self.table.pool, agent.id, look)
+        listener.start()
+        try:
+            yield
+        finally:
+            listener.end()
+
+
+def to_publish(publish: bool | None) -> bool:
+    """Whether to publish: as asked, else where optuna-dashboard is installed."""
+    return find_spec("optuna_dashboard") is not None if publish is None else publish
+
+
+def _same_policy(study: Study, terms: Terms, given: choice.PolicyLike | None) -> choice.PolicyLike:
+    """The study's policy: the object that was given here if it is that one, else by its name."""
+    if given is None and isinstance(study.pruner, DeadlinePruner):
+        given = study.pruner.policy
+    if given is not None and choice.name_of(given) == terms.policy:
+        return given
+    return terms.policy
+
+
+def _pass(
+    ticks: Sequence[Callable[[], bool]], interval: float, changed: Callable[[], None]
+) -> Callable[[], float]:
+    """One pass of planning: what was changed is looked at now, a database that is away soon."""
+
+    def work() -> float:
+        try:
+            if any([tick() for tick in ticks]):
+                changed()
+        except DATABASE_AWAY:
+            return AWAY  # the worker says so, once
+        return interval
+
+    return work

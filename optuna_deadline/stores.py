@@ -1,0 +1,169 @@
+"""Where checkpoints are: in a folder, or under a URL that every machine reaches.
+
+A store is what fsspec opens: ``s3://bucket/folder``, ``gs://``, ``sftp://`` and so on. It has no
+rename and no fsync to rely on, and needs none: a file is written here, uploaded under a name of
+its own, and only then gets its row in the table. What has no row was never there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from optuna_deadline.errors import DeadlineError
+
+#: The path of a file here, or the URL of one elsewhere.
+Location = Path | str
+
+
+class StoreAway(OSError):
+    """The store does not answer, or refuses: nothing is known of the file."""
+
+
+def located(text: str) -> Location:
+    """A location as it was written down."""
+    return text if "://" in text else Path(text)
+
+
+def within(root: Location, name: str) -> Location:
+    """A place below another one."""
+    return root / name if isinstance(root, Path) else f"{root.rstrip('/')}/{name}"
+
+
+def root_of(given: Location, study_name: str) -> Location:
+    """Where a study's checkpoints go: a folder, or a URL that is tried out first.
+
+    Raises:
+        DeadlineError: Nothing can be kept there.
+    """
+    place = located(os.fspath(given))
+    if isinstance(place, Path):
+        place = place.resolve()
+    else:
+        check(place)
+    return within(place, study_name)
+
+
+def check(url: str) -> None:
+    """Whether files can be kept there: write one, and take it away.
+
+    Raises:
+        DeadlineError: Something is missing here, or the store refuses.
+    """
+    probe = within(url, f".probe-{uuid.uuid4().hex[:8]}")
+    try:
+        system, path = _system(str(probe))
+        system.pipe_file(path, b"optuna-deadline")
+        system.rm_file(path)
+    except DeadlineError:
+        raise
+    except Exception as error:
+        raise DeadlineError(
+            f"No checkpoint can be kept at {url} ({_words(error)}): check its name and your"
+            " credentials, or name a folder."
+        ) from error
+
+
+def library(location: Location) -> str | None:
+    """The module that opens the store: imported once where processes are forked from."""
+    if isinstance(location, Path):
+        return None
+    return type(_system(location)[0]).__module__.partition(".")[0]
+
+
+def size(location: Location) -> int:
+    """Bytes of a file.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        StoreAway: Nobody knows.
+    """
+    if isinstance(location, Path):
+        return location.stat().st_size
+    with _asking(location) as (system, path):
+        return int(system.info(path)["size"])
+
+
+@contextmanager
+def opened(location: Location) -> Iterator[IO[bytes]]:
+    """A file to read from its beginning; raises as :func:`size`."""
+    if isinstance(location, Path):
+        with location.open("rb") as file:
+            yield file
+    else:
+        with _asking(location) as (system, path), system.open(path, "rb") as file:
+            yield file
+
+
+def upload(path: Path, url: str) -> None:
+    """Copy a file to the store; it is there as a whole when this returns.
+
+    Raises:
+        StoreAway: It is not.
+    """
+    with _asking(url) as (system, target):
+        system.put_file(os.fspath(path), target)
+        if int(system.info(target)["size"]) != path.stat().st_size:
+            raise StoreAway(f"{url} is not as long as what was uploaded")
+
+
+def fetch(location: Location, path: Path) -> None:
+    """Copy a file from wherever it is to ``path``; raises as :func:`size`."""
+    if isinstance(location, Path):
+        shutil.copyfile(location, path)
+    else:
+        with _asking(location) as (system, source):
+            system.get_file(source, os.fspath(path))
+
+
+def remove(location: Location) -> None:
+    """Delete a file, if it is there; raises as :func:`size`."""
+    if isinstance(location, Path):
+        location.unlink(missing_ok=True)
+    else:
+        with suppress(FileNotFoundError), _asking(location) as (system, path):
+            system.rm_file(path)
+
+
+def loading(location: Location) -> str:
+    """One line of Python that loads a checkpoint."""
+    if isinstance(location, Path):
+        return f'checkpoint = torch.load("{location}", weights_only=True)'
+    opening = f'fsspec.open("{location}").open()'
+    return f"checkpoint = torch.load({opening}, weights_only=True)"
+
+
+@contextmanager
+def _asking(url: str) -> Iterator[tuple[Any, str]]:
+    """One error for all that stores can raise, but for what is known: no such file."""
+    try:
+        yield _system(url)
+    except (FileNotFoundError, StoreAway, DeadlineError):
+        raise
+    except Exception as error:
+        raise StoreAway(f"{url}: {_words(error)}") from error
+
+
+def _system(url: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+
+        # Others write there too: what was listed a moment ago says nothing.
+        return url_to_fs(url, use_listings_cache=False)  # type: ignore[no-any-return]
+    except ImportError as error:
+        raise DeadlineError(
+            f"Checkpoints at {url} need a library that is not here ({error}): install"
+            " optuna-deadline[remote], and for s3:// also s3fs."
+        ) from error
+    except ValueError as error:  # no such protocol
+        raise DeadlineError(f"Nothing here can open {url}: {error}") from error
+
+
+def _words(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

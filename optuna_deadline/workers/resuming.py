@@ -1,0 +1,166 @@
+"""What a trial goes on from: the newest checkpoint that is whole, brought here.
+
+To verify a checkpoint is to read all of it, and one in a store has to be fetched before.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from optuna_deadline.checkpoints import Checkpoint, intact, write_atomically
+from optuna_deadline.stores import Location, fetch, remove, within
+from optuna_deadline.workers.aside import Aside
+
+_logger = logging.getLogger("optuna_deadline")
+
+_AT_ONCE = 0.2  # seconds: a small file needs no further look
+
+
+class Folders:
+    """Where ranks write, and where their checkpoints are kept if that is elsewhere.
+
+    Args:
+        root: The study's folder, or its URL: then ranks write to a folder of this worker, which
+            keeps what is uploaded, so that a trial that comes back here fetches nothing.
+    """
+
+    def __init__(self, root: Location) -> None:
+        self._store = None if isinstance(root, Path) else root
+        self._root = root if isinstance(root, Path) else None
+        self._own: Path | None = None
+
+    def here(self, number: int) -> Path:
+        """The folder that the trial's ranks write to."""
+        if self._root is None:
+            self._root = self._own = Path(tempfile.mkdtemp(prefix="optuna-deadline-"))
+        return self._root / f"trial-{number}"
+
+    def elsewhere(self, number: int) -> str | None:
+        """The URL that its checkpoints are uploaded to, if they are."""
+        return None if self._store is None else str(within(self._store, f"trial-{number}"))
+
+    def copy_of(self, number: int, location: Location) -> Path:
+        """Where a checkpoint is found here, once it was written or fetched."""
+        if isinstance(location, Path):
+            return location
+        return self.here(number) / location.rpartition("/")[2]
+
+    def close(self) -> None:
+        """Delete the worker's own folder."""
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+
+
+class Resuming:
+    """Answers, in its own time, what a trial goes on from.
+
+    Args:
+        folders: Where files are.
+        done: Called when an answer is there that was not at once.
+    """
+
+    def __init__(self, folders: Folders, done: Callable[[], None]) -> None:
+        self._folders = folders
+        self._done = done
+        self._aside = Aside("resuming")
+        self._asked: dict[int, tuple[int, Future[Path | None]]] = {}
+        self._away = False
+
+    def ask(self, number: int, fence: int, newest_first: Sequence[Checkpoint]) -> bool:
+        """Whether the answer is there; ask again when told.
+
+        Args:
+            number: The trial's.
+            fence: Of its last segment: a trial that trained elsewhere meanwhile is asked anew.
+            newest_first: Its checkpoints.
+        """
+        known = self._asked.get(number)
+        if known is None or known[0] != fence:
+            future = self._aside.do(partial(self._find, number, list(newest_first)))
+            self._asked[number] = known = fence, future
+            wait([future], _AT_ONCE)
+            if not future.done():
+                future.add_done_callback(lambda _: self._done())
+        if not known[1].done():
+            return False
+        try:
+            known[1].result()
+        except OSError as error:  # the store's, or of the disk that it is fetched to
+            del self._asked[number]
+            if not self._away:
+                _logger.warning("Trial %d waits for its checkpoint: %s.", number, error)
+            self._away = True
+            return False
+        self._away = False
+        return True
+
+    def take(self, number: int) -> Path | None:
+        """The answer: a verified file here, or None for a trial that begins."""
+        return self._asked.pop(number)[1].result()
+
+    def close(self) -> None:
+        """Ask no more; whatever is fetched now is of no use."""
+        self._aside.end(0.0)
+
+    def _find(self, number: int, newest_first: Sequence[Checkpoint]) -> Path | None:
+        """The newest whose file is whole; a damaged one falls back to the one before."""
+        for checkpoint in newest_first:
+            path = self._folders.copy_of(number, checkpoint.path)
+            if self._brought(checkpoint, path):
+                return path
+            _logger.warning(
+                "Checkpoint %s of trial %d is damaged or gone; going on from the one before.",
+                checkpoint.path,
+                number,
+            )
+        return None
+
+    @staticmethod
+    def _brought(checkpoint: Checkpoint, path: Path) -> bool:
+        copy = checkpoint._replace(path=path)
+        if intact(copy):
+            return True
+        if isinstance(checkpoint.path, Path):
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            write_atomically(path, lambda to: fetch(checkpoint.path, to))
+        return intact(copy)
+
+
+class Sweeping:
+    """Deletes the checkpoints that no row names any more, where they are kept and here.
+
+    Args:
+        folders: Where files are.
+    """
+
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+        self._aside = Aside("sweeping")
+        self._said = False
+
+    def sweep(self, number: int, locations: Sequence[Location]) -> None:
+        """Delete files of a trial; what cannot be deleted is no reason to stop anything."""
+        for location in locations:
+            self._aside.do(partial(self._sweep, number, location))
+
+    def close(self, seconds: float) -> None:
+        """Wait so long for what is left to be deleted."""
+        self._aside.end(seconds)
+
+    def _sweep(self, number: int, location: Location) -> None:
+        try:
+            remove(self._folders.copy_of(number, location))
+            remove(location)
+        except OSError as error:
+            if not self._said:
+                _logger.warning("Old checkpoints cannot be deleted and pile up: %s.", error)
+            self._said = True

@@ -1,0 +1,52 @@
+"""``run`` and its messages as JSON, in real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+_TRAIN = """
+import time
+
+def objective(trial):
+    x = trial.suggest_float("x", 0.0, 1.0)
+    for step in range(1, 6):
+        time.sleep(0.1)
+        trial.report(x + 1 / step, step)
+        if trial.should_prune():
+            break
+    return x
+"""
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    program = "from optuna_deadline.cli import app; app()"
+    return subprocess.run(
+        [sys.executable, "-c", program, "run", "train.py:objective", *options],
+        cwd=folder, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def test_one_command_makes_a_study_trains_it_and_says_so_in_json(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(_TRAIN)
+    done = run(tmp_path, "--deadline", "5s", "--cpus", "2", "--log", "json")
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line, parse_constant=pytest.fail) for line in done.stderr.splitlines()]
+    assert said[0]["message"].startswith("Working on train, deadline 5 s")
+    assert {record["logger"] for record in said} == {"optuna_deadline"}
+    followed = [record for record in said if "seconds_to_deadline" in record]
+    assert followed and all(record["slots"] in (0, 2) for record in followed)
+    (outcome,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert outcome["settled"] and outcome["study"] == "train"
+    assert outcome["value"] == followed[-1]["best_value"]
+    assert outcome["ended"] - outcome["deadline"] < 2
+    again = run(tmp_path, "--deadline", "2h", "--cpus", "2", "--log", "json")
+    assert again.returncode == 2
+    (error,) = [json.loads(line) for line in again.stderr.splitlines()]
+    assert error["level"] == "error" and "asks for 2 h" in error["message"]

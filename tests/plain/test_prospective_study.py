@@ -1,0 +1,156 @@
+"""What DeadlineSampler shows another sampler: trials that have ended as they would."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from clocks import FakeClock
+from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.samplers import RandomSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from optuna_deadline import DeadlinePruner, DeadlineSampler
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.samplers import Situation
+
+SPACE: dict[str, BaseDistribution] = {"x": FloatDistribution(0, 1)}
+
+
+class Watcher(RandomSampler):
+    """Remembers what it was shown, and writes something of its own."""
+
+    shown: list[FrozenTrial]
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        self.shown = study.get_trials()
+        study._storage.set_trial_system_attr(trial._trial_id, "mark", "made")
+        return super().sample_relative(study, trial, search_space)
+
+
+def _trial(state: TrialState, reports: Mapping[int, float], x: float = 0.5) -> FrozenTrial:
+    value = reports[max(reports)] if state == TrialState.COMPLETE else None
+    return create_trial(
+        state=state,
+        value=value,
+        params={"x": x},
+        distributions=SPACE,
+        intermediate_values=dict(reports),
+    )
+
+
+def _shown(
+    trials: list[FrozenTrial],
+    situation: Situation,
+    direction: str = "maximize",
+    floor: float = 0.0,
+) -> list[FrozenTrial]:
+    """What the wrapped sampler sees beside the trial that it is asked for."""
+    watcher = Watcher()
+    study = optuna.create_study(
+        direction=direction,
+        sampler=DeadlineSampler(watcher, floor=floor, look=lambda *_: situation),
+    )
+    study.add_trials(trials)
+    before = study.get_trials()
+    study.ask().suggest_float("x", 0, 1)
+    assert study.trials[:-1] == before  # it is only shown
+    assert study.trials[-1].system_attrs["mark"] == "made"  # and what is written is written
+    return watcher.shown[: len(trials)]
+
+
+CALM = Situation(math.inf, None, {})
+ALONG = {1: 0.5, 2: 0.7, 4: 0.8}
+WHOLE = {**ALONG, 8: 0.85}
+
+
+@pytest.mark.parametrize("state", [TrialState.RUNNING, TrialState.PRUNED])
+def test_who_has_not_ended_is_shown_with_what_it_would_come_to(state: TrialState) -> None:
+    whole, cut = _shown([_trial(TrialState.COMPLETE, WHOLE), _trial(state, ALONG)], CALM)
+    assert (whole.state, whole.value) == (TrialState.COMPLETE, 0.85)
+    assert cut.state == TrialState.COMPLETE and cut.value is not None
+    assert 0.8 <= cut.value <= 1.0
+
+
+def test_to_minimize_is_the_same_upside_down() -> None:
+    trials = [_trial(TrialState.COMPLETE, WHOLE), _trial(TrialState.RUNNING, ALONG)]
+    mirrored = [
+        _trial(one.state, {k: -v for k, v in one.intermediate_values.items()}) for one in trials
+    ]
+    up = [one.value for one in _shown(trials, CALM)]
+    down = [one.value for one in _shown(mirrored, CALM, "minimize")]
+    assert [-value for value in down if value is not None] == up
+
+
+def test_near_the_deadline_who_is_fast_is_worth_more() -> None:
+    fast = _trial(TrialState.COMPLETE, {1: 0.5, 2: 0.6, 4: 0.65, 8: 0.7}, x=0.1)
+    slow = _trial(TrialState.COMPLETE, {1: 0.2, 2: 0.4, 4: 0.6, 8: 0.9}, x=0.9)
+    seconds = {0: 1.0, 1: 4.0}
+
+    def values(left: float) -> list[float | None]:
+        return [one.value for one in _shown([fast, slow], Situation(left, 8, seconds))]
+
+    assert values(100.0) == [0.7, 0.9]
+    assert values(8.0) == [0.7, 0.4]
+    assert values(4.5) == [0.65, 0.2]
+    assert values(2.0) == [0.6, None]  # the slow one would not report once
+
+
+def test_what_cannot_be_learned_from_stays_or_is_worst() -> None:
+    silent = create_trial(value=0.3, params={"x": 0.5}, distributions=SPACE)
+    failed = _trial(TrialState.FAIL, ALONG)
+    diverged = _trial(TrialState.RUNNING, {1: math.nan})
+    shown = _shown([silent, failed, diverged, _trial(TrialState.RUNNING, ALONG)], CALM)
+    assert [one.state.name for one in shown] == ["COMPLETE", "FAIL", "PRUNED", "COMPLETE"]
+    assert shown[0].value == 0.3 and not shown[2].intermediate_values
+
+
+def test_a_part_of_the_draws_sees_the_study_as_it_is() -> None:
+    trials = [_trial(TrialState.RUNNING, ALONG)]
+    assert _shown(trials, CALM, floor=1.0)[0].state == TrialState.RUNNING
+    assert _shown(trials, CALM, floor=0.0)[0].state == TrialState.COMPLETE
+
+
+def test_after_the_deadline_the_study_is_shown_as_it_is() -> None:
+    trials = [_trial(TrialState.RUNNING, ALONG)]
+    assert _shown(trials, Situation(-1.0, None, {}))[0].state == TrialState.RUNNING
+
+
+def test_the_deadline_is_the_studys_own(clock: FakeClock) -> None:
+    watcher = Watcher()
+    pruner = DeadlinePruner(timedelta(hours=1), clock=clock)
+    study = optuna.create_study(
+        direction="maximize", sampler=DeadlineSampler(watcher, floor=0.0), pruner=pruner
+    )
+    pruner.terms(study)
+    slow = _trial(TrialState.COMPLETE, WHOLE)
+    slow.datetime_start = slow.datetime_complete
+    assert slow.datetime_complete is not None
+    slow.datetime_start = slow.datetime_complete - timedelta(hours=4)  # half an hour a step
+    study.add_trial(slow)
+    study.ask().suggest_float("x", 0, 1)
+    assert watcher.shown[0].value == pytest.approx(0.5)  # one step, in less than an hour
+
+
+def test_a_study_without_a_deadline_gets_no_table_of_ours(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'plain.db'}"
+    study = optuna.create_study(storage=url, sampler=DeadlineSampler())
+    study.add_trial(_trial(TrialState.PRUNED, ALONG))
+    study.ask().suggest_float("x", 0, 1)
+    names = sa.inspect(sa.create_engine(url)).get_table_names()
+    assert not [name for name in names if "deadline" in name]
+
+
+@pytest.mark.parametrize("floor", [-0.1, 1.1, math.nan])
+def test_a_floor_that_is_no_part_is_refused(floor: float) -> None:
+    with pytest.raises(DeadlineError, match="from 0 to 1"):
+        DeadlineSampler(floor=floor)

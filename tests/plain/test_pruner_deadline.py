@@ -1,0 +1,108 @@
+"""DeadlinePruner and the time: what ends at the deadline, who may move it, what is refused."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pruned import pruned_study, reported
+
+from optuna_deadline import DeadlinePruner
+from optuna_deadline.errors import (
+    DeadlineConflict,
+    DeadlineError,
+)
+
+
+def test_ends_at_the_last_report_before_the_deadline(storage: str | None, clock: Any) -> None:
+    study = pruned_study(storage, deadline="100s", clock=clock)
+    trial = study.ask()
+    for step in range(1, 100):
+        clock.advance(8)
+        trial.report(1.0, step)
+        if trial.should_prune():
+            break
+    # The report at 96 s is the last: the next would come at 104 s, and at 88 s 8.8 more fit.
+    assert step == 12
+
+
+def test_the_first_report_is_timed_from_the_trials_start(storage: str | None, clock: Any) -> None:
+    study = pruned_study(storage, deadline="100s", clock=clock)
+    trial = study.ask()
+    clock.advance(55)
+    trial.report(1.0, 1)
+    assert trial.should_prune() is True
+
+
+def test_duration_counts_from_construction(storage: str | None, clock: Any) -> None:
+    study = pruned_study(storage, deadline="1h", clock=clock)
+    clock.advance(3000)
+    trial = reported(study, 1.0)
+    assert trial.should_prune() is False
+    terms = study.pruner.terms(study)  # type: ignore[attr-defined]
+    assert terms.deadline - time.time() == pytest.approx(600, abs=5)
+
+
+def test_deadline_shorter_than_a_step_warns_once_and_ends(
+    storage: str | None, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = pruned_study(storage, deadline="60s", clock=clock)
+    trial = study.ask()
+    clock.advance(90)
+    trial.report(1.0, 1)
+    with caplog.at_level(logging.WARNING, "optuna_deadline"):
+        assert trial.should_prune() is True
+        assert trial.should_prune() is True
+    [record] = caplog.records
+    # The trial began in real time, so a busy machine adds a second.
+    said = r"1 min 3\d s to its first report, longer than the 1 min from"
+    assert re.search(said, record.getMessage())
+
+
+def test_extension_by_another_process_is_seen(storage_url: str, clock: Any) -> None:
+    study = pruned_study(storage_url, deadline="100s", clock=clock)
+    trial = study.ask()
+    clock.advance(90)
+    trial.report(1.0, 1)
+    assert trial.should_prune() is True
+    other = pruned_study(storage_url, deadline="1h", extend=True)
+    reported(other, 0.5).should_prune()
+    trial = study.ask()
+    clock.advance(20)
+    trial.report(0.1, 1)
+    assert trial.should_prune() is False
+
+
+def test_another_deadline_in_a_second_process(storage_url: str) -> None:
+    reported(pruned_study(storage_url, deadline="2h"), 1.0).should_prune()
+    with pytest.raises(DeadlineConflict, match=r"2 h .* 3 h"):
+        reported(pruned_study(storage_url, deadline="3h"), 1.0).should_prune()
+    reported(pruned_study(storage_url, deadline=timedelta(hours=2)), 1.0).should_prune()
+
+
+def test_past_deadline_is_refused_at_once() -> None:
+    with pytest.raises(DeadlineError, match="has passed; give one in the future"):
+        DeadlinePruner(datetime.now(timezone.utc) - timedelta(seconds=1))
+    with pytest.raises(DeadlineError, match="no time zone"):
+        DeadlinePruner(datetime.now() + timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"policy": "nonsense"}, r"choose one of .*'hypersched'"),
+        ({"min_resource": 0}, "min_resource must be a whole number of steps from 1"),
+        ({"min_resource": "auto"}, "min_resource"),
+        ({"min_resource": 5, "max_resource": 4}, "max_resource=4 and min_resource=5"),
+        ({"max_resource": 2.5}, "max_resource"),
+        ({"reduction_factor": 1}, "reduction_factor must be a whole number from 2"),
+        ({"reduction_factor": True}, "reduction_factor"),
+    ],
+)
+def test_senseless_arguments_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeadlineError, match=message):
+        DeadlinePruner("1h", **wrong)

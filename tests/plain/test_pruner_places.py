@@ -1,0 +1,109 @@
+"""DeadlinePruner on every storage, in threads, and after the study was deleted."""
+
+from __future__ import annotations
+
+import math
+import socket
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from pruned import pruned_study, reported
+
+from optuna_deadline import DeadlinePruner
+from optuna_deadline.errors import (
+    StudyGone,
+    UnsupportedStorage,
+)
+
+NAN, INF = math.nan, math.inf
+
+
+def test_threads_share_it(storage: str | None) -> None:
+    study = pruned_study(storage, reduction_factor=2)
+
+    def objective(trial: optuna.Trial) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        for step in range(1, 9):
+            trial.report(x, step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return x
+
+    study.optimize(objective, n_trials=16, n_jobs=4)
+    states = [trial.state.name for trial in study.trials]
+    assert set(states) <= {"COMPLETE", "PRUNED"}
+    best = min(study.trials, key=lambda trial: trial.params["x"])
+    assert best.state.name == "COMPLETE"
+
+
+def test_two_studies_in_memory_with_one_pruner() -> None:
+    pruner = DeadlinePruner("1h", reduction_factor=2)
+    first, second = optuna.create_study(pruner=pruner), optuna.create_study(pruner=pruner)
+    assert first._study_id == second._study_id
+    assert reported(first, 1.0).should_prune() is False
+    assert reported(second, 2.0).should_prune() is False
+
+
+def test_journal_needs_table_and_works_with_it(tmp_path: Path, empty_url: str) -> None:
+    journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
+    with pytest.raises(UnsupportedStorage, match=r"JournalStorage .*table=URL"):
+        reported(pruned_study(journal), 1.0).should_prune()
+    study = pruned_study(journal, table=empty_url, reduction_factor=2)
+    assert reported(study, 1.0).should_prune() is False
+    assert reported(study, 2.0).should_prune() is True
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("beside", [False, True])
+def test_grpc_proxy_needs_table(storage_url: str, tmp_path: Path, beside: bool) -> None:
+    """The table may stand beside Optuna's behind the proxy, or in a database of its own."""
+    pytest.importorskip("grpc")
+    from optuna.storages import GrpcStorageProxy
+    from optuna.storages._grpc.server import make_server
+
+    backend = optuna.storages.get_storage(storage_url)
+    optuna.create_study(storage=backend, study_name="another")
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    server = make_server(backend, "localhost", port)
+    server.start()
+    proxy = GrpcStorageProxy(host="localhost", port=port)
+    proxy.wait_server_ready(timeout=60)
+    try:
+        with pytest.raises(UnsupportedStorage, match=r"GrpcStorageProxy .*table=URL"):
+            reported(pruned_study(proxy), 1.0).should_prune()
+        table = storage_url if beside else f"sqlite:///{tmp_path / 'table.db'}"
+        study = pruned_study(proxy, table=table, reduction_factor=2)
+        assert reported(study, 1.0).should_prune() is False
+        assert reported(study, 2.0).should_prune() is True
+        pruner = study.pruner
+        assert isinstance(pruner, DeadlinePruner)
+        assert pruner.terms(study).study_id == (2 if beside else 1)
+    finally:
+        proxy.close()
+        server.stop(0)
+
+
+@pytest.mark.postgres
+def test_psycopg3(postgres_url: str) -> None:
+    url = postgres_url.replace("postgresql+psycopg2", "postgresql+psycopg")
+    study = pruned_study(url, reduction_factor=2)
+    for value, expected in ((1.0, False), (2.0, True), (NAN, True), (-INF, False), (3.0, True)):
+        assert reported(study, value).should_prune() is expected
+
+
+def test_deleted_study_is_named(storage_url: str) -> None:
+    study = pruned_study(storage_url)
+    trial = reported(study, 1.0)
+    trial.should_prune()
+    frozen = trial._get_latest_trial()
+    optuna.delete_study(study_name="s", storage=storage_url)
+    with pytest.raises(StudyGone, match="'s' was deleted"):
+        study.pruner.prune(study, frozen)
+    frozen.intermediate_values = {1: 1.0, 4: 1.0}
+    with pytest.raises(StudyGone, match="'s' was deleted"):
+        study.pruner.prune(study, frozen)

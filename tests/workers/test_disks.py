@@ -1,0 +1,112 @@
+"""A disk that is full, read-only or not there ends no trial."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from forked import WorkerProcess
+from tables import table_of, wait_until
+
+from optuna_deadline.checkpoints import checksum, intact
+from optuna_deadline.elastic import agree
+from optuna_deadline.workers.rank_trial import RankSegment
+
+
+class Ear:
+    """The worker's end: what a rank said."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+
+    def tell(self, what: str, **facts: Any) -> None:
+        self.heard.append((what, facts))
+
+
+def segment(folder: Path, ear: Ear, store: str | None = None) -> RankSegment:
+    return RankSegment(
+        ear,  # type: ignore[arg-type]
+        rank=0, world_size=1, fence=2, folder=folder, resume=None, direction="minimize",
+        store=store,
+    )  # fmt: skip
+
+
+def write(text: str) -> Callable[[Path], Any]:
+    return lambda path: path.write_text(text)
+
+
+def full(path: Path) -> None:
+    path.write_text("half")
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_is_told_and_leaves_the_file_before(tmp_path: Path) -> None:
+    ear = Ear()
+    rank = segment(tmp_path / "trial-3", ear)
+    assert rank.save(write("one"), step=1, name="one.ckpt") is not None
+    assert rank.save(full, step=2, name="two.ckpt") is None
+    assert rank.save(write("three"), step=3) is not None
+    assert [what for what, _ in ear.heard] == ["checkpoint", "unsaved", "checkpoint"]
+    assert ear.heard[1][1]["why"] == "[Errno 28] No space left on device"
+    for what, facts in ear.heard:
+        if what == "checkpoint":
+            assert checksum(Path(facts["path"])) == facts["checksum"]
+    assert len(list((tmp_path / "trial-3").iterdir())) == 2, "nothing is left of the second"
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    ear = Ear()
+    assert segment(tmp_path / "file" / "trial-3", ear).save(write("one"), step=1) is None
+    [(what, facts)] = ear.heard
+    assert what == "unsaved" and "file" in facts["why"]
+
+
+def test_a_store_that_refuses_is_told(tmp_path: Path) -> None:
+    ear = Ear()
+    refusing = f"file://{tmp_path}/file/trial-3"  # fsspec's name for this disk
+    (tmp_path / "file").write_text("in the way")
+    rank = segment(tmp_path / "here", ear, refusing)
+    assert rank.save(write("one"), step=1, name="one.ckpt") is None
+    assert [what for what, _ in ear.heard] == ["unsaved"]
+
+
+def test_what_is_wrong_with_the_state_is_the_objectives_own(tmp_path: Path) -> None:
+    def bug(path: Path) -> None:
+        raise TypeError("cannot pickle a generator")
+
+    with pytest.raises(TypeError, match="generator"):
+        segment(tmp_path, Ear()).save(bug, step=1)
+
+
+@pytest.mark.slow
+def test_a_trial_trains_on_with_a_full_disk_and_goes_on_from_what_it_has(
+    sqlite_study: optuna.Study,
+    sqlite_url: str,
+    start_worker: Callable[..., WorkerProcess],
+    tmp_path: Path,
+    said: Callable[[], str],
+) -> None:
+    agree(sqlite_study, "100s", None, {})
+    table, log = table_of(sqlite_study), str(tmp_path / "pids")
+    worker = start_worker(sqlite_url, "filling", RANK_LOG=log)
+    wait_until(lambda: any(row.step >= 9 for row in table.reports()))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 130
+    [line] = table.trials()
+    assert (line.state, line.owner, line.failures) == ("paused", None, 0)
+    newest = table.checkpoints(0)[0]
+    assert newest.step == 3 and intact(newest)
+    assert said().count("Trial 0 could not save step") == 1 and "File too large" in said()
+    last = max(row.step for row in table.reports())
+    worker = start_worker(sqlite_url, "filling", RANK_LOG=log)
+    wait_until(lambda: any(row.step >= last + 2 for row in table.reports()))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 130
+    steps = [row.step for row in table.reports()]
+    assert steps == list(range(len(steps))), "what is redone is not reported twice"
+    assert table.checkpoints(0)[0].step == steps[-1]

@@ -1,0 +1,184 @@
+"""Which checkpoint a trial goes on from, and how it comes to where the trial does."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from optuna_deadline import stores
+from optuna_deadline.checkpoints import Checkpoint, checksum, intact, verified
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.stores import Location, StoreAway, located, within
+from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
+
+CONTENT = bytes(range(256)) * 9
+
+#: What may have happened to a file since its row was written.
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "none": lambda whole: whole,
+    "cut": lambda whole: whole[:-1],
+    "empty": lambda whole: b"",
+    "flipped": lambda whole: whole[:100] + bytes([whole[100] ^ 4]) + whole[101:],
+    "zeroed page": lambda whole: bytes(512) + whole[512:],
+    "longer": lambda whole: whole + b"\0",
+    "gone": lambda whole: None,
+}
+
+
+def put(location: Location, content: bytes | None) -> None:
+    if isinstance(location, Path):
+        location.parent.mkdir(parents=True, exist_ok=True)
+        location.write_bytes(content or b"")
+    else:
+        import fsspec
+
+        with fsspec.open(location, "wb") as file:
+            file.write(content or b"")
+    if content is None:
+        stores.remove(location)
+
+
+def saved(
+    root: Location, step: int, damage: str = "none", cached: Path | None = None
+) -> Checkpoint:
+    """A row, and what became of its file; ``cached`` is where it was written before its upload."""
+    whole = bytes([step]) + CONTENT
+    location = within(within(root, "trial-3"), f"{step}.ckpt")
+    put(location, whole)
+    row = Checkpoint(3, 1, step, None, location, len(whole), checksum(location))
+    put(location, DAMAGES[damage](whole))
+    if cached is not None:
+        put(cached / f"{step}.ckpt", whole)
+    return row
+
+
+def found(root: Location, rows: list[Checkpoint], folders: Folders | None = None) -> Path | None:
+    done = threading.Event()
+    resuming = Resuming(folders or Folders(root), done.set)
+    if not resuming.ask(3, 1, rows):
+        assert done.wait(20) and resuming.ask(3, 1, rows)
+    path = resuming.take(3)
+    resuming.close()
+    return path
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(damages=st.lists(st.sampled_from(sorted(DAMAGES)), max_size=4))
+def test_the_newest_that_is_whole_is_found(
+    tmp_path: Path, remote: bool, damages: list[str]
+) -> None:
+    name = uuid.uuid4().hex
+    root: Location = f"memory://{name}" if remote else tmp_path / name
+    rows = [saved(root, step, damage) for step, damage in enumerate(damages)][::-1]
+    path = found(root, rows)
+    whole = [step for step, damage in enumerate(damages) if damage == "none"]
+    if not whole:
+        assert path is None
+    else:
+        assert path is not None and path.read_bytes() == bytes([whole[-1]]) + CONTENT
+    assert [intact(row) for row in rows] == [damage == "none" for damage in damages[::-1]]
+
+
+def test_what_was_written_here_is_not_fetched(tmp_path: Path) -> None:
+    root = f"memory://{uuid.uuid4().hex}"
+    folders = Folders(root)
+    row = saved(root, 1, cached=folders.here(3))
+    stores.remove(row.path)
+    path = found(root, [row], folders)
+    assert path is not None and path.parent == folders.here(3)
+    path.write_bytes(b"torn")  # and a copy that is not whole is not taken for one
+    assert found(root, [row], folders) is None
+    folders.close()
+    assert not path.parent.exists()
+
+
+class Stuck(Folders):
+    """A store that answers when it is let."""
+
+    def __init__(self, root: Location) -> None:
+        super().__init__(root)
+        self.free = threading.Event()
+        self.error: OSError | None = None
+
+    def copy_of(self, number: int, location: Location) -> Path:
+        self.free.wait(20)
+        if self.error is not None:
+            raise self.error
+        return super().copy_of(number, location)
+
+
+def test_nobody_waits_for_a_slow_store(tmp_path: Path) -> None:
+    folders, done = Stuck(tmp_path), threading.Event()
+    rows = [saved(tmp_path, 1)]
+    resuming = Resuming(folders, done.set)
+    assert not resuming.ask(3, 1, rows) and not resuming.ask(3, 1, rows)
+    folders.free.set()
+    assert done.wait(20) and resuming.ask(3, 1, rows)
+    assert resuming.take(3) == rows[0].path
+
+
+def test_a_store_that_is_away_is_no_reason_to_begin_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = Stuck(tmp_path)
+    folders.free.set()
+    folders.error = StoreAway("no answer")
+    rows = [saved(tmp_path, 1)]
+    resuming = Resuming(folders, lambda: None)
+    assert not resuming.ask(3, 1, rows) and not resuming.ask(3, 1, rows)
+    assert caplog.text.count("Trial 3 waits for its checkpoint: no answer.") == 1
+    folders.error = None
+    assert resuming.ask(3, 1, rows) and resuming.take(3) == rows[0].path
+
+
+def test_a_trial_that_trained_elsewhere_meanwhile_is_asked_anew(tmp_path: Path) -> None:
+    resuming = Resuming(Folders(tmp_path), lambda: None)
+    old, new = saved(tmp_path, 1), saved(tmp_path, 2)
+    assert resuming.ask(3, 1, [old])
+    assert resuming.ask(3, 2, [new, old])
+    assert resuming.take(3) == new.path
+
+
+def test_what_no_row_names_is_deleted_here_and_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = f"memory://{uuid.uuid4().hex}"
+    folders = Folders(root)
+    rows = [saved(root, step, cached=folders.here(3)) for step in range(3)]
+    sweeping = Sweeping(folders)
+    sweeping.sweep(3, [row.path for row in rows[:2]])
+    sweeping.sweep(3, [rows[0].path])  # told twice
+    sweeping.close(20)
+    assert [verified(row) for row in rows] == [False, False, True]
+    assert [file.name for file in folders.here(3).iterdir()] == ["2.ckpt"]
+    sweeping = Sweeping(Folders(tmp_path))
+    (tmp_path / "folder").mkdir()  # cannot be unlinked
+    sweeping.sweep(3, [tmp_path / "folder", tmp_path / "folder"])
+    sweeping.close(20)
+    assert caplog.text.count("Old checkpoints cannot be deleted and pile up") == 1
+
+
+def test_rows_of_the_first_releases_are_still_known(tmp_path: Path) -> None:
+    row = saved(tmp_path, 1)
+    assert row.checksum.startswith("crc32:")
+    old = row._replace(checksum=checksum(row.path, "blake2b"))
+    assert old.checksum.startswith("blake2b:") and intact(old)
+    put(row.path, DAMAGES["flipped"](bytes([1]) + CONTENT))
+    assert not intact(old)
+
+
+def test_places_that_cannot_be_used_are_told() -> None:
+    with pytest.raises(DeadlineError, match="Nothing here can open nowhere://"):
+        stores.check("nowhere://bucket")
+    assert located("s3://bucket/key") == "s3://bucket/key"
+    assert located("here/key") == Path("here/key")
+    assert within("s3://bucket/", "key") == "s3://bucket/key"
