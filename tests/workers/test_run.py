@@ -20,6 +20,7 @@ from tables import end_within, table_of, wait_until
 import optuna_deadline
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.paces import measure
 from optuna_deadline.policies import Plan, Run, Snapshot, registry
 from optuna_deadline.samplers._situation import TableLook, by_dates
 
@@ -68,9 +69,12 @@ def check_paces(study: optuna.Study, trials: list[FrozenTrial]) -> None:
     seen = TableLook()(study, trials)
     assert seen.left < 1
     dates = by_dates(trials, datetime.now())
+    rows = table_of(study).segments()
+    speedup = measure(rows).speedup
     assert seen.step_seconds
     for number, seconds in seen.step_seconds.items():
-        assert 0 < seconds <= dates[number]
+        fastest = max(speedup(row.slots) for row in rows if row.number == number)
+        assert 0 < seconds <= dates[number] * fastest  # a step on one slot; a gang's is shorter
 
 
 def test_ranks_agree_and_inherit_nothing(
