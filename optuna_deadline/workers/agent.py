@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
 from optuna.study import Study
-from optuna.trial import Trial
 
 from optuna_deadline.allocation.records import Desired, Orders
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.directives import Directive, Kind, directive_for
-from optuna_deadline.errors import DeadlineError, LeaseLost
+from optuna_deadline.errors import LeaseLost
 from optuna_deadline.forecasting.overheads import closing_seconds
 from optuna_deadline.stores import Location
 from optuna_deadline.ticker import Ticker
-from optuna_deadline.workers.devices import Offer, host_name
+from optuna_deadline.workers.devices import Offer
 from optuna_deadline.workers.errors import DATABASE_AWAY
-from optuna_deadline.workers.gang import PATIENCE, Gang, Verdict
-from optuna_deadline.workers.hearing import Hearing
-from optuna_deadline.workers.launch import launch
+from optuna_deadline.workers.gang import PATIENCE, Gang
+from optuna_deadline.workers.joining import Joining
 from optuna_deadline.workers.objective import ObjectiveSource
 from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
+from optuna_deadline.workers.starting import Starting
 from optuna_deadline.workers.switchboard import Switchboard
 from optuna_deadline.workers.trust import Trust
-from optuna_deadline.workers.verdicts import judge
 from optuna_deadline.workers.watchdog import Watchdog
+from optuna_deadline.workers.writing import Writing
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -72,29 +69,25 @@ class Agent:
         replan: Callable[[], None] = lambda: None,
     ) -> None:
         self.id = str(uuid.uuid4())
-        self.host = host_name()
-        self._study = study
-        self._direction = study.direction.name.lower()
         self._table = table
-        self._offer = offer
-        self._folders = Folders(folder)
         self._poll = poll
-        self._weight = weight
-        self._patience = patience
-        self._replan = replan
         self._gangs: dict[int, Gang] = {}
-        self._slowest_stop = 0.3
         self._deadline = float("inf")  # on the monotonic clock
         self._leaving: str | None = None
         self._settled = False
-        self._evicted = False  # another worker offers its GPUs now
-        self._drained = False  # at a person's request
         self._next_poll = 0.0
         self._watchdog = Watchdog()
         self._trust = Trust(table, self.id, self._watchdog)
         self._board = Switchboard(source, None if offer.gpus else 1, self._watchdog)
+        self._folders = Folders(folder)
         self._resuming = Resuming(self._folders, self.wake)
         self._sweeping = Sweeping(self._folders)
+        self._joining = Joining(table, self.id, offer, self._trust, weight)
+        self._starting = Starting(
+            study, table, self.id, self._board, self._folders, self._resuming, self._sweeping,
+            self._trust, patience,
+        )  # fmt: skip
+        self._writing = Writing(table, self.id, replan)
         self._clerk = Ticker("clerk", self._carry_out)
 
     def wake(self) -> None:
@@ -108,13 +101,7 @@ class Agent:
 
     def register(self) -> None:
         """Join the pool; from now on the leases tick."""
-        sent = time.monotonic()
-        offer = self._offer
-        self._table.register(
-            self.id, self.host, os.getpid(), offer.devices, offer.cpus, self._weight
-        )
-        crashpoint("register.trust")
-        self._trust.start(sent)
+        self._joining.register()
 
     def run(self, check: Callable[[], None] = lambda: None) -> None:
         """Train until the study is settled or somebody asks to leave.
@@ -179,12 +166,14 @@ class Agent:
 
     def _carry_out(self) -> float:
         """One pass: keep the leases, follow the plan, write down what the ranks said."""
-        now = time.monotonic()
         try:
             if self._trust.due:
                 self._renew()
             for gang in list(self._gangs.values()):
-                self._write(gang)
+                if self._writing.write(gang, leaving=self._leaving is not None):
+                    del self._gangs[gang.number]
+                    self._next_poll = 0.0
+            now = time.monotonic()
             if now >= self._next_poll:
                 self._next_poll = now + self._poll
                 orders = self._table.orders(self.id)
@@ -202,8 +191,7 @@ class Agent:
     def _renew(self) -> None:
         mine = [gang for gang in self._gangs.values() if not gang.lost]
         renewal = self._trust.renew([pair for gang in mine for pair in gang.grant.slots])
-        if renewal.offers is not None and renewal.offers < self._offer.size:
-            self._offer_again()
+        self._joining.hear(renewal.offers)
         for gang in mine:
             if not renewal.kept.issuperset(gang.grant.slots):
                 _logger.warning("Trial %d lost its slots; its ranks are killed.", gang.number)
@@ -211,18 +199,6 @@ class Agent:
                 gang.kill()
             else:
                 gang.trust(self._trust.until)
-
-    def _offer_again(self) -> None:
-        """Others took this worker for dead and its slots for theirs to offer."""
-        try:
-            self.register()
-        except DeadlineError as error:
-            if not self._evicted:
-                _logger.warning("This worker was silent for too long: %s", error)
-            self._evicted = True
-        else:
-            self._evicted = False
-            _logger.warning("This worker was silent for too long, and offers its slots again.")
 
     def _follow(self, orders: Orders) -> None:
         wanted = {line.number: line for line in orders.desired}
@@ -238,20 +214,16 @@ class Agent:
             if line.owner == self.id and line.number not in self._gangs:
                 # Granted, but the answer was lost: no rank of ours runs under this fence.
                 self._table.disown(self.id, line.number, line.fence)
-        in_time = self._deadline - time.monotonic() > closing_seconds(self._slowest_stop)
-        if self._leaving is not None or self._drained:
+        in_time = self._deadline - time.monotonic() > closing_seconds(self._writing.slowest_stop)
+        if self._leaving is not None or self._joining.drained:
             return
         if in_time and self._board.zygote.ready:
             for line in orders.desired:
-                self._start(line)
+                self._starting.start(line, self._gangs)
 
     def _mind_the_drain(self, drained: bool) -> None:
         """A drained worker leaves once the plan has taken its trials elsewhere."""
-        if drained and not self._drained:
-            _logger.warning("This host is drained: trials save and go on elsewhere.")
-        elif self._drained and not drained and self._leaving is None:
-            _logger.warning("This host is no longer drained.")
-        self._drained = drained
+        self._joining.mind_the_drain(drained, self._leaving is not None)
         if drained and not self._gangs and self._leaving is None:
             self.leave("the host is drained")
 
@@ -263,107 +235,14 @@ class Agent:
         asked = directive_for(line, self.id, gang.size)
         return asked if asked.leave else gang.directive
 
-    def _start(self, line: Desired) -> None:
-        ready = line.owner is None and line.mode == "run" and line.worker == self.id
-        if not ready or line.number in self._gangs:
-            return
-        busy = {slot for gang in self._gangs.values() for slot, _ in gang.grant.slots}
-        free = [slot for slot in self._table.free_slots(self.id) if slot not in busy]
-        if len(free) < line.slots:
-            return
-        # Everything that reads comes first: a failure after the grant would hold idle slots.
-        saved = self._table.checkpoints(line.number)
-        if not self._resuming.ask(line.number, line.fence, saved):
-            return
-        self._study.get_trials(deepcopy=False)  # Optuna's cache must know what others opened
-        trial = Trial(self._study, line.trial_id)
-        trained = self._table.trained_before(line.number, line.fence + 1)
-        sent = time.monotonic()
-        grant = self._table.acquire(self.id, line.number, free[: line.slots])
-        if grant is None or time.monotonic() >= self._trust.until:
-            return  # frozen since it was sent: somebody else may have the slots by now
-        resume = self._resuming.take(line.number)
-        gang = Gang(grant, line.failures, trained, granted_at=sent, patience=self._patience)
-        gang.listener = Hearing(self._table, self.id, gang, trial, self._sweeping.sweep)
-        self._gangs[line.number] = gang
-        launch(
-            self._board.zygote, gang, resume, self._folders, self._direction,
-            self._trust.until, self._table.grace,
-        )  # fmt: skip
-
-    def _write(self, gang: Gang) -> None:
-        """Write down, in order, what a gang said; its last line is the release."""
-        try:
-            while gang.writes:
-                gang.writes[0]()
-                gang.writes.popleft()
-                self._replan()
-            if gang.progress_changed and not gang.over:
-                self._write_progress(gang)
-        except LeaseLost:
-            gang.lost = True
-            gang.writes.clear()
-            gang.kill()
-        if gang.over and all(rank.closed for rank in gang.ranks) and not gang.writes:
-            self._finish(gang)
-
-    def _write_progress(self, gang: Gang) -> None:
-        progress = gang.progress
-        self._table.set_progress(
-            self.id,
-            gang.grant,
-            startup=progress.startup,
-            position_from=progress.start,
-            position_to=progress.position,
-            trained=progress.trained,
-            horizon=progress.horizon,
-        )
-        gang.progress_changed = False
-
-    def _finish(self, gang: Gang) -> None:
-        """Release a gang that has exited; called again where the database was away."""
-        if gang.verdict is None:
-            gang.verdict = self._judge(gang)
-        if not gang.lost:
-            with suppress(LeaseLost):
-                if gang.progress_changed:
-                    self._write_progress(gang)
-            self._table.release(
-                self.id,
-                gang.grant,
-                gang.verdict.state,
-                ended="shutdown" if self._leaving else gang.verdict.ended,
-                value=gang.verdict.value,
-                stop=gang.stop_seconds,
-                failures=gang.verdict.failures,
-            )
-        del self._gangs[gang.number]
-        self._next_poll = 0.0
-        self._replan()
-
-    def _judge(self, gang: Gang) -> Verdict:
-        verdict = judge(gang)
-        if gang.directed_at is not None:
-            gang.stop_seconds = time.monotonic() - gang.directed_at
-            self._slowest_stop = max(self._slowest_stop, gang.stop_seconds)
-        if verdict.words and not gang.lost:
-            _logger.warning("Trial %d: %s", gang.number, verdict.words)
-        if verdict.ended in ("complete", "deadline") and gang.silent:
-            _logger.warning(
-                "Trial %d never reported: call trial.report(value, step) in the objective, or "
-                "nothing can be decided about it.",
-                gang.number,
-            )
-        return verdict
-
     def _mind_the_time(self) -> None:
         """What must happen even while the database does not answer."""
         now = time.monotonic()
         gangs = list(self._gangs.values())
-        if now >= self._deadline - closing_seconds(self._slowest_stop):
+        if now >= self._deadline - closing_seconds(self._writing.slowest_stop):
             for gang in gangs:
                 gang.direct(Directive(Kind.STOP, "the deadline", deadline=True))
-        elif self._trust.fading(self._slowest_stop):
+        elif self._trust.fading(self._writing.slowest_stop):
             for gang in gangs:
                 if not gang.directive.leave:
                     gang.direct(Directive(Kind.PAUSE, "the database does not answer"))

@@ -1,0 +1,70 @@
+"""A worker's place in its pool: joined, offered again after a silence, drained."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.crashpoints import crashpoint
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.workers.devices import Offer, host_name
+from optuna_deadline.workers.trust import Trust
+
+_logger = logging.getLogger("optuna_deadline")
+
+
+class Joining:
+    """Keeps a worker in its pool.
+
+    Args:
+        table: The allocation table.
+        me: The worker.
+        offer: The slots that it brings.
+        trust: Begins with its registration.
+        weight: The study's weight in the pool; None leaves it.
+    """
+
+    def __init__(
+        self, table: AllocationStore, me: str, offer: Offer, trust: Trust, weight: float | None
+    ) -> None:
+        self._table = table
+        self._me = me
+        self._offer = offer
+        self._trust = trust
+        self._weight = weight
+        self._host = host_name()
+        self._evicted = False  # another worker offers its GPUs now
+        self.drained = False  #: at a person's request
+
+    def register(self) -> None:
+        """Join the pool; from now on the leases tick."""
+        sent, offer = time.monotonic(), self._offer
+        self._table.register(
+            self._me, self._host, os.getpid(), offer.devices, offer.cpus, self._weight
+        )
+        crashpoint("register.trust")
+        self._trust.start(sent)
+
+    def hear(self, offers: int | None) -> None:
+        """So many slots are still offered by this worker: others may have taken it for dead."""
+        if offers is None or offers >= self._offer.size:
+            return
+        try:
+            self.register()
+        except DeadlineError as error:
+            if not self._evicted:
+                _logger.warning("This worker was silent for too long: %s", error)
+            self._evicted = True
+        else:
+            self._evicted = False
+            _logger.warning("This worker was silent for too long, and offers its slots again.")
+
+    def mind_the_drain(self, drained: bool, leaving: bool) -> None:
+        """Take what the orders say, and tell who reads the log."""
+        if drained and not self.drained:
+            _logger.warning("This host is drained: trials save and go on elsewhere.")
+        elif self.drained and not drained and not leaving:
+            _logger.warning("This host is no longer drained.")
+        self.drained = drained

@@ -1,0 +1,107 @@
+"""From what ranks said to the table: in order, again where the database was away."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.errors import LeaseLost
+from optuna_deadline.workers.gang import Gang, Verdict
+from optuna_deadline.workers.verdicts import judge
+
+_logger = logging.getLogger("optuna_deadline")
+
+
+class Writing:
+    """Writes down what a worker's gangs say, and gives their slots back at the end.
+
+    Args:
+        table: The allocation table.
+        me: The worker.
+        replan: Called when something happened that the planner should see.
+
+    Attributes:
+        slowest_stop: Seconds that the slowest gang took to leave.
+    """
+
+    def __init__(self, table: AllocationStore, me: str, replan: Callable[[], None]) -> None:
+        self._table = table
+        self._me = me
+        self._replan = replan
+        self.slowest_stop = 0.3
+
+    def write(self, gang: Gang, *, leaving: bool) -> bool:
+        """Write what a gang said; its last line is the release.
+
+        Args:
+            gang: The gang.
+            leaving: Whether its worker was asked to leave.
+
+        Returns:
+            Whether that was all: the gang has exited and holds nothing.
+        """
+        try:
+            while gang.writes:
+                gang.writes[0]()
+                gang.writes.popleft()
+                self._replan()
+            if gang.progress_changed and not gang.over:
+                self._write_progress(gang)
+        except LeaseLost:
+            gang.lost = True
+            gang.writes.clear()
+            gang.kill()
+        if not gang.over or gang.writes or not all(rank.closed for rank in gang.ranks):
+            return False
+        self._finish(gang, leaving)
+        return True
+
+    def _write_progress(self, gang: Gang) -> None:
+        progress = gang.progress
+        self._table.set_progress(
+            self._me,
+            gang.grant,
+            startup=progress.startup,
+            position_from=progress.start,
+            position_to=progress.position,
+            trained=progress.trained,
+            horizon=progress.horizon,
+        )
+        gang.progress_changed = False
+
+    def _finish(self, gang: Gang, leaving: bool) -> None:
+        """Release a gang that has exited; called again where the database was away."""
+        if gang.verdict is None:
+            gang.verdict = self._judge(gang)
+        if not gang.lost:
+            with suppress(LeaseLost):
+                if gang.progress_changed:
+                    self._write_progress(gang)
+            self._table.release(
+                self._me,
+                gang.grant,
+                gang.verdict.state,
+                ended="shutdown" if leaving else gang.verdict.ended,
+                value=gang.verdict.value,
+                stop=gang.stop_seconds,
+                failures=gang.verdict.failures,
+            )
+        self._replan()
+
+    def _judge(self, gang: Gang) -> Verdict:
+        verdict = judge(gang)
+        if gang.directed_at is not None:
+            gang.stop_seconds = time.monotonic() - gang.directed_at
+            self.slowest_stop = max(self.slowest_stop, gang.stop_seconds)
+        if verdict.words and not gang.lost:
+            _logger.warning("Trial %d: %s", gang.number, verdict.words)
+        if verdict.ended in ("complete", "deadline") and gang.silent:
+            _logger.warning(
+                "Trial %d never reported: call trial.report(value, step) in the objective, or "
+                "nothing can be decided about it.",
+                gang.number,
+            )
+        return verdict
