@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.admission import admit
 from optuna_deadline.allocation.bounds import wait_in_line
 from optuna_deadline.allocation.clock import TOLERANCE
-from optuna_deadline.allocation.records import Slot, Worker
+from optuna_deadline.allocation.records import About, Slot, Worker
 from optuna_deadline.allocation.schema import leader, offer, pool, slot, tenant, worker
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.errors import DeadlineError
@@ -25,6 +27,7 @@ _SLOT = (
     slot.c.study_id,
     slot.c.number,
     slot.c.lease,
+    slot.c.uuid,
 )
 _WORKER = (
     worker.c.id,
@@ -35,6 +38,9 @@ _WORKER = (
     worker.c.state,
     worker.c.lease,
     worker.c.drained,
+    worker.c.machine,
+    worker.c.store,
+    worker.c.versions,
 )
 
 
@@ -73,6 +79,7 @@ def register(
     cpus: int,
     ttl: float,
     weight: float | None = None,
+    about: About | None = None,
 ) -> list[Slot]:
     """Join the pool: a worker row, the study's place in the pool, a slot row for each device.
 
@@ -83,9 +90,14 @@ def register(
     silence, it keeps what no rival took; and it is drained still if it was.
 
     Raises:
-        DeadlineError: A device is offered by a rival, or the SQLite file is used from a second
-            host.
+        DeadlineError: A device is offered by a rival, the SQLite file is used from a second host,
+            or :func:`~optuna_deadline.allocation.admission.admit` refuses.
     """
+    about = about or About()
+    newcomer = Worker(
+        me, tx.pool, tx.study_id, host, pid, "live", tx.now + ttl,
+        machine=about.machine, store=about.store, versions=about.versions,
+    )  # fmt: skip
     everywhere = {row.id: row for row in _live(tx)}
     if tx.connection.dialect.name == "sqlite":
         other = next((row.host for row in everywhere.values() if row.host != host), None)
@@ -94,6 +106,7 @@ def register(
                 f"SQLite serves one host only, and workers of {other!r} use this file; "
                 "use PostgreSQL to train on several hosts."
             )
+    admit(newcomer, about.uuids, everywhere.values(), _namesakes(tx, host, about))
     known = {
         row.device: row.id
         for row in tx.rows(sa.select(slot.c.id, slot.c.device).where(slot.c.host == host))
@@ -104,7 +117,7 @@ def register(
         {name for name, i in known.items() if me in offers[i]},
         devices,
         cpus,
-        Worker(me, tx.pool, tx.study_id, host, pid, "live", tx.now + ttl),
+        newcomer,
     )
     drained = tx.execute(
         sa.delete(worker).where(worker.c.id == me).returning(worker.c.drained)
@@ -120,6 +133,9 @@ def register(
             registered=tx.now,
             lease=tx.now + ttl,
             drained=drained,
+            machine=about.machine,
+            store=about.store,
+            versions=about.versions,
         )
     )
     join_pool(tx, weight)
@@ -140,6 +156,9 @@ def register(
             )
             lent.append(known[name])
         _offer(tx, me, known[name])
+        if name in about.uuids:
+            uuid = about.uuids[name]
+            tx.execute(sa.update(slot).where(slot.c.id == known[name]).values(uuid=uuid))
     tx.event("register", worker=me, host=host, devices=names, lent=lent)
     mine = {known[name] for name in names}
     return [row for row in slots(tx) if row.id in mine]
@@ -202,6 +221,21 @@ def join_pool(tx: Transaction, weight: float | None) -> None:
         tx.execute(sa.update(tenant).where(*place).values(weight=weight))
 
 
+def _namesakes(tx: Transaction, host: str, about: About) -> list[Slot]:
+    """Slots of any pool that have the name or the uuid of one of the newcomer's GPUs."""
+    if not about.uuids:
+        return []
+    same_name = sa.and_(slot.c.host == host, slot.c.device.in_(about.uuids))
+    same_gpu = slot.c.uuid.in_(list(about.uuids.values()))
+    rows = [_slot(row) for row in tx.rows(sa.select(*_SLOT).where(sa.or_(same_name, same_gpu)))]
+    offers = _offers(tx, [row.id for row in rows])
+    return [replace(row, offered_by=tuple(offers[row.id])) for row in rows]
+
+
+def _slot(row: Sequence[Any]) -> Slot:
+    return replace(Slot(*row[:-1]), uuid=row[-1])
+
+
 def _offers(tx: Transaction, slot_ids: Iterable[int]) -> dict[int, list[str]]:
     """Who offers slots, dead workers among them."""
     found: dict[int, list[str]] = {slot_id: [] for slot_id in slot_ids}
@@ -262,7 +296,7 @@ def slots(tx: Transaction) -> list[Slot]:
         if row.worker in live:
             names.setdefault(row.slot_id, []).append(row.worker)
     found = tx.rows(sa.select(*_SLOT).where(slot.c.pool == tx.pool).order_by(slot.c.id))
-    return [replace(Slot(*row), offered_by=tuple(names.get(row.id, ()))) for row in found]
+    return [replace(_slot(row), offered_by=tuple(names.get(row.id, ()))) for row in found]
 
 
 def free_slots(tx: Transaction, me: str) -> list[int]:

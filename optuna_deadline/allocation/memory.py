@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from optuna_deadline.allocation.admission import admit
 from optuna_deadline.allocation.membership import choose
 from optuna_deadline.allocation.memory_leases import MemoryLeases
 from optuna_deadline.allocation.memory_state import (
@@ -17,7 +18,14 @@ from optuna_deadline.allocation.memory_state import (
     MemoryTenant,
     changed,
 )
-from optuna_deadline.allocation.records import Grant, ReportRow, SegmentRow, Slot, Worker
+from optuna_deadline.allocation.records import (
+    About,
+    Grant,
+    ReportRow,
+    SegmentRow,
+    Slot,
+    Worker,
+)
 from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
 from optuna_deadline.allocation.writes import kept_ids, none_if_nan
 from optuna_deadline.checkpoints import Checkpoint
@@ -67,18 +75,25 @@ class MemoryTable(MemoryLeases):
         devices: Sequence[str],
         cpus: int,
         weight: float | None = None,
+        about: About | None = None,
     ) -> list[Slot]:
         """Join the pool with devices and CPU shares."""
         with self._lock:
             now, state = self.now(), self.state
             law = state.pools.setdefault(self.pool, MemoryPool(self.ttl, self.grace))
             self.ttl, self.grace = law.ttl, law.grace
-            before = state.workers.get(me)
+            before, about = state.workers.get(me), about or About()
             worker = Worker(
                 me, self.pool, self.study_id, host, pid, "live", now + self.ttl,
                 None if before is None else before.drained,
+                about.machine, about.store, about.versions,
             )  # fmt: skip
             live = {row.id: row for row in self._live(now)}
+            slots = [
+                changed(row, offered_by=tuple(state.offers[row.id]))
+                for row in (state.slots.values() if about.uuids else ())
+            ]
+            admit(worker, about.uuids, live.values(), slots)
             known = {row.device: row.id for row in state.slots.values() if row.host == host}
             offers = {name: state.offers[slot_id] for name, slot_id in known.items()}
             offered = {n: [live[w] for w in names if w in live] for n, names in offers.items()}
@@ -95,6 +110,9 @@ class MemoryTable(MemoryLeases):
                 others = [row for row in offered.get(name, ()) if row.id != me]
                 slot_id = self._offer(worker, name, known.get(name), taken_over=not others)
                 mine_now.append(slot_id)
+                if name in about.uuids:
+                    row = state.slots[slot_id]
+                    state.slots[slot_id] = changed(row, uuid=about.uuids[name])
                 lent += [] if others else [slot_id]
             self._event("register", worker=me, host=host, devices=names, lent=lent)
             return [row for row in self.slots() if row.id in mine_now]
@@ -152,10 +170,13 @@ class MemoryTable(MemoryLeases):
                 new = new._replace(number=number, fence=fence, value=value)
             name = str(new.path)  # paths compare part by part, which takes ten times as long
             rows = study.checkpoints.get(number, ())
+            study.written_by[row_id] = me
             rows = [(row_id, new), *[pair for pair in rows if str(pair[1].path) != name]]
             kept = kept_ids([(i, row.value) for i, row in rows], KEPT_CHECKPOINTS)
             gone = [row.path for i, row in rows if i not in kept]
             study.checkpoints[number] = [p for p in rows if p[0] in kept] if gone else rows
+            for i in {i for i, _ in rows} - kept:
+                study.written_by.pop(i, None)
             self._event("checkpoint", number=number, fence=fence, worker=me, step=new.step)
             return gone
 

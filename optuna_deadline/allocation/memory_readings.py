@@ -16,6 +16,7 @@ from optuna_deadline.allocation.memory_state import (
 from optuna_deadline.allocation.records import (
     Desired,
     Event,
+    Home,
     Orders,
     ReportRow,
     SegmentRow,
@@ -181,6 +182,26 @@ class MemoryReadings:
                 return [row for _, row in study.checkpoints.get(number, ())]
             rows = [pair for pairs in study.checkpoints.values() for pair in pairs]
         return [row for _, row in sorted(rows, key=itemgetter(0), reverse=True)]
+
+    def homes(self, after: int = 0, number: int | None = None) -> list[Home]:
+        """Where checkpoints were written, of one trial or of all."""
+        with self._lock:
+            study = self._study
+            if study is None:
+                return []
+            found = []
+            numbers = study.checkpoints if number is None else [number]
+            for trial in numbers:
+                for row_id, row in study.checkpoints.get(trial, ()):
+                    if row_id > after:
+                        worker = self.state.workers.get(study.written_by.get(row_id, ""))
+                        at = (
+                            (None, None, None)
+                            if worker is None
+                            else (worker.host, worker.store, worker.state)
+                        )
+                        found.append(Home(row_id, trial, row.path, *at))
+        return sorted(found, key=itemgetter(0))
 
     def trained_before(self, number: int, fence: int) -> float:
         """Seconds of training in the trial's earlier segments."""

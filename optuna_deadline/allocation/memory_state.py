@@ -95,6 +95,7 @@ class MemoryStudy:
     steps: set[tuple[int, int]] = field(default_factory=set)  #: (number, step) of each report
     #: By trial, (row id, checkpoint), the newest first.
     checkpoints: dict[int, list[tuple[int, Checkpoint]]] = field(default_factory=dict)
+    written_by: dict[int, str] = field(default_factory=dict)  #: by a checkpoint's row id
 
     def put(self, line: Desired) -> None:
         """Write a trial's row."""

@@ -169,6 +169,11 @@ def _let_people_ask(connection: sa.Connection) -> None:
     _add_columns(connection, schema.SINCE_7)
 
 
+def _let_workers_tell_where_they_are(connection: sa.Connection) -> None:
+    """A worker says which machine it is on, where its checkpoints are, and what it runs."""
+    _add_columns(connection, schema.SINCE_8)
+
+
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _create_tables,
     _follow_deleted_studies,
@@ -177,4 +182,5 @@ MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _let_studies_share_slots,
     _count_rungs,
     _let_people_ask,
+    _let_workers_tell_where_they_are,
 ]

@@ -14,6 +14,7 @@ from optuna_deadline.allocation.records import (
     ALIVE,
     Desired,
     Event,
+    Home,
     Orders,
     ReportRow,
     SegmentRow,
@@ -215,6 +216,35 @@ def checkpoints(tx: Transaction, number: int | None = None) -> list[Checkpoint]:
         )
         for row in tx.rows(query.order_by(checkpoint.c.id.desc()))
     ]
+
+
+def homes(tx: Transaction, after: int = 0, number: int | None = None) -> list[Home]:
+    """Where checkpoints were written, by their ids."""
+    written = sa.and_(
+        segment.c.study_id == checkpoint.c.study_id,
+        segment.c.number == checkpoint.c.number,
+        segment.c.fence == checkpoint.c.fence,
+    )
+    query = (
+        sa.select(
+            checkpoint.c.id,
+            checkpoint.c.number,
+            checkpoint.c.path,
+            worker.c.host,
+            worker.c.store,
+            worker.c.state,
+        )
+        .select_from(
+            checkpoint.outerjoin(segment, written).outerjoin(
+                worker, worker.c.id == segment.c.worker
+            )
+        )
+        .where(checkpoint.c.study_id == tx.study_id, checkpoint.c.id > after)
+        .order_by(checkpoint.c.id)
+    )
+    if number is not None:
+        query = query.where(checkpoint.c.number == number)
+    return [Home(row.id, row.number, located(row.path), *row[3:]) for row in tx.rows(query)]
 
 
 def trained_before(tx: Transaction, number: int, fence: int) -> float:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from optuna_deadline.stores import Location
 
 #: States in which a trial can still be trained.
 ALIVE = ("ready", "running", "paused")
+
+
+@dataclass(frozen=True)
+class About:
+    """What a worker says of the machine that it is on; None where it does not know."""
+
+    machine: str | None = None  #: of the running kernel: two machines never share one
+    store: str | None = None  #: the folder or URL that it keeps checkpoints in, known anywhere
+    versions: str | None = None  #: as "optuna-deadline 0.1.0, torch 2.13.0"
+    uuids: Mapping[str, str] = field(default_factory=dict)  #: of its GPUs, by device
 
 
 @dataclass(frozen=True)
@@ -21,6 +34,20 @@ class Worker:
     state: str
     lease: float
     drained: float | None = None  #: since when it is to give up its slots and leave
+    machine: str | None = None  #: as in :class:`About`, and the next two likewise
+    store: str | None = None
+    versions: str | None = None
+
+
+class Home(NamedTuple):
+    """Where a checkpoint was written, and so who reaches it."""
+
+    id: int  #: of the checkpoint's row
+    number: int  #: of its trial
+    path: Location
+    host: str | None  #: None where nobody knows
+    store: str | None
+    state: str | None = None  #: of the worker that wrote it: live, left or lost
 
 
 @dataclass(frozen=True)
@@ -38,6 +65,7 @@ class Slot:
     number: int | None
     lease: float | None
     offered_by: tuple[str, ...] = ()  #: live workers of different studies, but drained ones
+    uuid: str | None = None  #: of the GPU itself, where it is known
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,10 @@ worker = _table(
     sa.Column("lease", sa.Double, nullable=False),
     # Since version 7: since when a person wants it to give up its slots and leave.
     sa.Column("drained", sa.Double),
+    # Since version 8: what it said of its machine.
+    sa.Column("machine", sa.String(64)),
+    sa.Column("store", sa.Text),
+    sa.Column("versions", sa.Text),
 )
 
 slot = _table(
@@ -139,6 +143,7 @@ slot = _table(
     sa.Column("number", sa.Integer),
     sa.Column("lease", sa.Double),
     sa.Column("lent_to", sa.Integer),  # the study that may take it
+    sa.Column("uuid", sa.String(64)),  # since version 8: of the GPU itself
     sa.UniqueConstraint("host", "device"),
     sa.CheckConstraint("(holder IS NULL) = (lease IS NULL)", name="held_means_leased"),
 )
@@ -247,6 +252,9 @@ SINCE_4 = (study.c.money, study.c.pool_slots, study.c.funds_end)
 
 #: Columns that version 7 of the schema brought.
 SINCE_7 = (worker.c.drained, trial.c.held, trial.c.pinned)
+
+#: Columns that version 8 of the schema brought.
+SINCE_8 = (worker.c.machine, worker.c.store, worker.c.versions, slot.c.uuid)
 
 #: Since version 5 without the slot's provider.
 SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)

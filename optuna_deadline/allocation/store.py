@@ -10,11 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from optuna_deadline.allocation.records import (
+    About,
     Assignment,
     Claim,
     Desired,
     Event,
     Grant,
+    Home,
     Orders,
     Renewal,
     ReportRow,
@@ -64,6 +66,7 @@ class AllocationStore(Protocol):
         devices: Sequence[str],
         cpus: int,
         weight: float | None = None,
+        about: About | None = None,
     ) -> list[Slot]:
         """Join the pool with devices by name and a number of CPU shares.
 
@@ -80,10 +83,12 @@ class AllocationStore(Protocol):
             devices: Devices by name.
             cpus: CPU shares.
             weight: The study's weight in the pool from now on; None leaves it, 1 at first.
+            about: Its machine, and what it runs.
 
         Raises:
             DeadlineError: A device is offered by another live worker of this study or of another
-                pool, or the store serves one host only and another one uses it.
+                pool, the store serves one host only and another one uses it, or a rule of
+                :mod:`optuna_deadline.allocation.admission` forbids it.
         """
 
     def leave(self, me: str) -> None:
@@ -355,6 +360,9 @@ class AllocationStore(Protocol):
 
     def checkpoints(self, number: int | None = None) -> list[Checkpoint]:
         """Committed checkpoints of one trial or of all, newest first."""
+
+    def homes(self, after: int = 0, number: int | None = None) -> list[Home]:
+        """Where checkpoints with a row id above ``after`` were written, by their ids."""
 
     def trained_before(self, number: int, fence: int) -> float:
         """Seconds of training in the trial's segments before ``fence``."""

@@ -17,11 +17,13 @@ from optuna_deadline.allocation import (
     writes,
 )
 from optuna_deadline.allocation.records import (
+    About,
     Assignment,
     Claim,
     Desired,
     Event,
     Grant,
+    Home,
     Orders,
     Renewal,
     ReportRow,
@@ -79,12 +81,13 @@ class AllocationTable:
         devices: Sequence[str],
         cpus: int,
         weight: float | None = None,
+        about: About | None = None,
     ) -> list[Slot]:
         """Join the pool with devices and CPU shares; see :func:`membership.register`."""
         with self._tx("register") as tx:
             membership.one_at_a_time(tx)
             self.ttl, self.grace = membership.ensure_pool(tx, self.ttl, self.grace)
-            return membership.register(tx, me, host, pid, devices, cpus, self.ttl, weight)
+            return membership.register(tx, me, host, pid, devices, cpus, self.ttl, weight, about)
 
     def make_pool(self) -> tuple[float, float]:
         """Make the pool unless it is there; returns its lease's seconds and its grace."""
@@ -325,6 +328,11 @@ class AllocationTable:
         """Committed checkpoints, newest first."""
         with self._tx.reading() as tx:
             return reads.checkpoints(tx, number)
+
+    def homes(self, after: int = 0, number: int | None = None) -> list[Home]:
+        """Where checkpoints were written, of one trial or of all."""
+        with self._tx.reading() as tx:
+            return reads.homes(tx, after, number)
 
     def trained_before(self, number: int, fence: int) -> float:
         """Seconds of training in the trial's earlier segments."""

@@ -34,7 +34,7 @@ def render(view: View, height: int = 24) -> RenderableType:
         height: The lines there are; trials that do not fit are counted in one line.
     """
     decisions = view.decisions[-_DECISIONS:]
-    extra = bool(view.shares) + bool(view.drained)
+    extra = bool(view.shares) + bool(view.drained) + bool(view.alone)
     room = max(1, height - _FIXED - len(decisions) - extra)
     rows = by_relevance(view)
     shown, rest = rows[:room], rows[room:]
@@ -43,6 +43,9 @@ def render(view: View, height: int = 24) -> RenderableType:
         parts.append(Text(_shares(view), no_wrap=True, overflow="ellipsis"))
     if view.drained:
         hosts = f"drained  {', '.join(view.drained)}"
+        parts.append(Text(hosts, style="yellow", no_wrap=True, overflow="ellipsis"))
+    if view.alone:
+        hosts = f"alone    {', '.join(view.alone)}: no other host reaches the checkpoints"
         parts.append(Text(hosts, style="yellow", no_wrap=True, overflow="ellipsis"))
     parts.append(Text())
     parts.append(_trials(view, shown))

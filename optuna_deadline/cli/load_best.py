@@ -14,8 +14,9 @@ from optuna_deadline.cli.progress import wait_late
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reading import table_of
-from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.planning.ends import InHand, find_winner
 from optuna_deadline.stores import Location, fetch, loading
+from optuna_deadline.workers.devices import host_name
 
 
 @command
@@ -29,15 +30,19 @@ def load_best(
     found = load_study(study, storage)
     table, terms = table_of(found)
     with wait_late("Checking checkpoints"):
-        winner = find_winner(table, terms.direction)
+        in_hand = InHand(table, host_name())
+        winner = find_winner(table, terms.direction, in_hand)
     if winner is None:
         raise DeadlineError(f"No trial of {study} has reported yet; ask again later.")
     saved = winner.checkpoint
+    away = None if saved is None else in_hand.elsewhere(saved)
     if to is not None:
         if saved is None:
             raise DeadlineError(
                 f"Trial {winner.number} saved no checkpoint: see optuna_deadline.segment(trial)."
             )
+        if away is not None:
+            raise DeadlineError(f"{saved.path} is on {away.host} alone; run this command there.")
         if not to.parent.is_dir():
             raise DeadlineError(f"There is no folder {to.parent}; make it first.")
         with wait_late(f"Copying {saved.path}"):
@@ -58,4 +63,4 @@ def load_best(
     if path is None:
         print("# no checkpoint was saved: see optuna_deadline.segment(trial).save")
     else:
-        print(loading(path))
+        print(loading(path) + (f"  # on {away.host}" if away is not None else ""))

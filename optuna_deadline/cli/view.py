@@ -62,6 +62,7 @@ class View:
     resumes: int = 0
     resizes: int = 0
     drained: tuple[str, ...] = ()  #: hosts of the pool that are being emptied
+    alone: tuple[str, ...] = ()  #: hosts of the study whose checkpoints others do not reach
     slot_hours: float = 0.0  #: that trials have held slots
     spent: float | None = None  #: money; None where slots cost nothing
     budget: str = ""  #: all that may be spent, in words

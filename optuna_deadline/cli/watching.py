@@ -10,6 +10,7 @@ from optuna_deadline.allocation.records import Desired, Event, SegmentRow, Slot
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.cli.view import Decision, TrialRow, View
 from optuna_deadline.history.telling import asked
+from optuna_deadline.planning.homes import lonely
 from optuna_deadline.planning.ledger import Ledger
 from optuna_deadline.terms import Terms
 
@@ -51,7 +52,7 @@ class Watcher:
             self._curves.setdefault(row.number, {}).setdefault(row.step, row.value)
         trials = self._table.trials()
         offered = [slot for slot in self._table.slots() if slot.offered_by]
-        mine = self._table.study_id
+        workers, mine = self._table.workers(), self._table.study_id
         best = self._best()
         for segment in self._table.segments(self._last_segments - _LATE_SECONDS):
             self._segments[segment.number, segment.fence] = segment
@@ -78,9 +79,8 @@ class Watcher:
             pauses=ended["pause"],
             resumes=max(0, starts - ended["resize"]),
             resizes=ended["resize"],
-            drained=tuple(
-                sorted({row.host for row in self._table.workers() if row.drained is not None})
-            ),
+            drained=tuple(sorted({row.host for row in workers if row.drained is not None})),
+            alone=tuple(sorted(lonely(row for row in workers if row.study_id == mine))),
             slot_hours=sum(
                 row.slots * ((now if row.ended is None else row.ended) - row.granted)
                 for row in segments

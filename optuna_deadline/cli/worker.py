@@ -77,6 +77,8 @@ def describe(result: Result, terms: Terms) -> str:
     if result.number is None:
         return f"{terms.name} ended without a single report."
     state = "verified" if result.checkpoint_ok else "not saved"
+    if result.checkpoint_host is not None:
+        state = f"on {result.checkpoint_host}, which alone has it"
     spent = f" Spent {result.spent:.4g} of {terms.budget}." if terms.budget else ""
     return (
         f"{terms.name}: best value {result.value:.6g}, trial {result.number}, step {result.step}; "

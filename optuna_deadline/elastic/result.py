@@ -20,6 +20,7 @@ class Result:
     ended: float  #: likewise
     settled: bool  #: False where the worker was asked to leave before the end
     spent: float | None = None  #: None where slots cost nothing
+    checkpoint_host: str | None = None  #: where alone the file is, if not here
 
     @property
     def overshoot(self) -> float:
@@ -30,4 +31,5 @@ class Result:
         """One line of Python that loads the best model's checkpoint."""
         if self.checkpoint is None:
             return "# no checkpoint was saved: see optuna_deadline.segment(trial).save"
-        return loading(self.checkpoint)
+        line = loading(self.checkpoint)
+        return line if self.checkpoint_host is None else f"{line}  # on {self.checkpoint_host}"

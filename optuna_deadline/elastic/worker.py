@@ -20,7 +20,7 @@ from optuna_deadline.checkpoints import verified
 from optuna_deadline.elastic.attendance import AWAY, join, leaving_on_signals
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.terms import check_weight
-from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.planning.ends import InHand, find_winner
 from optuna_deadline.planning.ledger import Ledger
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool import PoolLeader
@@ -31,9 +31,10 @@ from optuna_deadline.stores import library, root_of
 from optuna_deadline.terms import Terms
 from optuna_deadline.ticker import Ticker
 from optuna_deadline.workers.agent import Agent
-from optuna_deadline.workers.devices import make_offer
+from optuna_deadline.workers.devices import host_name, make_offer
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import PATIENCE
+from optuna_deadline.workers.machine import describe
 from optuna_deadline.workers.objective import Objective, source_of
 
 if TYPE_CHECKING:
@@ -88,12 +89,14 @@ class ElasticWorker:
         self._divider = make_divider(divider)
         self._policy = choice.make(_same_policy(study, terms, policy), terms.parameters)
         self._folder = root_of(checkpoints or CHECKPOINTS, study.study_name)
+        self._in_hand = InHand(self.table, host_name())
         self._source = replace(source_of(objective), library=library(self._folder))
 
     def run(self) -> Result:
         """Work until the study is settled, or a signal asks to leave."""
         if self.table.orders("").settled:
             return self.result()
+        about = describe(self._offer, self._folder)
         poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))
         agent = Agent(
             self._study,
@@ -101,6 +104,7 @@ class ElasticWorker:
             self._source,
             self._offer,
             self._folder,
+            about=about,
             poll=poll,
             weight=self._weight,
             patience=self._patience,
@@ -113,6 +117,7 @@ class ElasticWorker:
             direction=self.terms.direction,
             started=self.terms.started,
             me=agent.id,
+            whole=self._in_hand,
             purse=self._ledger,
         )
         leader = PoolLeader(self.table, self._divider, agent.id)
@@ -149,14 +154,17 @@ class ElasticWorker:
         """The best model in hand now."""
         now = self.table.now()
         orders = self.table.orders("")
-        winner = find_winner(self.table, self.terms.direction)
+        winner = find_winner(self.table, self.terms.direction, self._in_hand)
         saved = winner.checkpoint if winner else None
+        ok = saved is not None and verified(saved)
+        elsewhere = None if ok or saved is None else self._in_hand.elsewhere(saved)
         return Result(
             number=winner.number if winner else None,
             value=winner.value if winner else None,
             step=winner.step if winner else None,
             checkpoint=saved.path if saved else None,
-            checkpoint_ok=saved is not None and verified(saved),
+            checkpoint_ok=ok,
+            checkpoint_host=elsewhere.host if elsewhere else None,
             deadline=orders.deadline,
             ended=now,
             settled=orders.settled,

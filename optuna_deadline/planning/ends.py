@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from optuna_deadline.allocation.records import Desired
+from optuna_deadline.allocation.reach import reaches
+from optuna_deadline.allocation.records import Desired, Home
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint, intact
 from optuna_deadline.crashpoints import crashpoint
+from optuna_deadline.marks import seen_here
 from optuna_deadline.planning.trials import Trials
 from optuna_deadline.stores import StoreAway
 
@@ -45,7 +47,9 @@ def find_winner(
         if _holds(checkpoint, whole):
             assert checkpoint.value is not None
             return Winner(checkpoint.number, checkpoint.value, checkpoint.step, checkpoint)
-        _logger.warning("The best checkpoint %s is damaged; taking the next.", checkpoint.path)
+        _logger.warning(
+            "The best checkpoint %s is damaged or gone; taking the next.", checkpoint.path
+        )
         saved.remove(checkpoint)
     reported = [
         (sign * row.value, row.number, row.step, row.value)
@@ -56,6 +60,43 @@ def find_winner(
         return None
     _, number, step, value = min(reported)
     return Winner(number, value, step, None)
+
+
+class InHand:
+    """Whether a checkpoint is whole, as far as can be known from one host.
+
+    What only other hosts reach was whole when it was kept, and is in hand unless all of them died.
+
+    Args:
+        table: The allocation table.
+        host: The host's name.
+        whole: Looks at a file.
+    """
+
+    def __init__(
+        self, table: AllocationStore, host: str, whole: Callable[[Checkpoint], bool] = intact
+    ) -> None:
+        self._table = table
+        self._host = host
+        self._whole = whole
+
+    def __call__(self, checkpoint: Checkpoint) -> bool:
+        """See above."""
+        if self._whole(checkpoint):
+            return True
+        home = self.elsewhere(checkpoint)
+        if home is None:
+            return False
+        mine = [w for w in self._table.workers() if w.study_id == self._table.study_id]
+        return home.state == "left" or any(reaches(worker, home) for worker in mine)
+
+    def elsewhere(self, checkpoint: Checkpoint) -> Home | None:
+        """Where it is, if that is a place that this host is not known to reach."""
+        homes = self._table.homes(number=checkpoint.number)
+        home = next((home for home in homes if home.path == checkpoint.path), None)
+        if home is None or home.store is None or home.host in (None, self._host):
+            return None
+        return None if seen_here(home.store) else home
 
 
 def _holds(checkpoint: Checkpoint, whole: Callable[[Checkpoint], bool]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from optuna_deadline.allocation.records import Assignment, Desired
+from optuna_deadline.planning.homes import Bound
 from optuna_deadline.policies.plan import Order, Pause, Retire, Run
 
 
@@ -12,21 +13,26 @@ def place(
     orders: Mapping[int, Order],
     capacities: Mapping[str, int],
     current: Mapping[int, Desired],
+    bounds: Mapping[int, Bound] | None = None,
 ) -> list[Assignment]:
     """Give every order its worker.
 
     A trial stays where it is when it fits there; others go where they fit tightest. Where no
     worker has room for the whole gang it gets as many slots as fit, and pauses where none do.
-    Gangs whose size a person has pinned are placed before all others, and whole or not at all.
+    Gangs whose size a person has pinned are placed before all others, and whole or not at all;
+    then those that cannot go on everywhere, since others can go elsewhere.
 
     Args:
         orders: The plan, the most deserving first.
         capacities: Slots by live worker.
         current: The trials as the table has them.
+        bounds: Of trials that can go on with some workers only.
     """
+    bounds = bounds or {}
     free = dict(capacities)
     lines: dict[int, Assignment] = {}
     pinned: list[tuple[int, Run]] = []
+    bound: list[tuple[int, Run]] = []
     others: list[tuple[int, Run]] = []
     for number, order in orders.items():
         if isinstance(order, Pause):
@@ -36,32 +42,39 @@ def place(
         else:
             line = current.get(number)
             whole = line is not None and line.pinned is not None
-            (pinned if whole else others).append((number, order))
-    for runs in (pinned, others):
+            (pinned if whole else bound if number in bounds else others).append((number, order))
+    for runs in (pinned, bound, others):
         movers = []
         for number, order in runs:
             line = current.get(number)
             home = line.worker if line is not None and line.mode == "run" else None
-            if home is not None and free.get(home, 0) >= order.slots:
+            there = number not in bounds or home in bounds[number].workers
+            if home is not None and there and free.get(home, 0) >= order.slots:
                 free[home] -= order.slots
                 lines[number] = Assignment(number, "run", home, order.slots, order.reason)
             else:
                 movers.append((number, order))
         for number, order in movers:
-            lines[number] = _move(number, order, free, whole=runs is pinned)
+            bound_to = bounds.get(number)
+            lines[number] = _move(number, order, free, bound_to, whole=runs is pinned)
     return [lines[number] for number in orders]
 
 
-def _move(number: int, order: Run, free: dict[str, int], *, whole: bool) -> Assignment:
-    room = max(free.values(), default=0)
+def _move(
+    number: int, order: Run, free: dict[str, int], bound: Bound | None, *, whole: bool
+) -> Assignment:
+    fit = {w: n for w, n in free.items() if bound is None or w in bound.workers}
+    room = max(fit.values(), default=0)
     if room == 0 or (whole and room < order.slots):
         words = (
             f"waits: no worker has {order.slots} free" if whole else "waits: no worker has room"
         )
+        if bound is not None and max(free.values(), default=0) > room:
+            words = bound.words
         return Assignment(number, "pause", None, 0, words)
     size = min(order.slots, room)
     # The tightest fit leaves the larger gaps for gangs.
-    worker = min((w for w in free if free[w] >= size), key=lambda w: (free[w], w))
+    worker = min((w for w in fit if fit[w] >= size), key=lambda w: (fit[w], w))
     free[worker] -= size
     return Assignment(number, "run", worker, size, order.reason)
 

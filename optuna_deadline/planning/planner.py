@@ -12,6 +12,7 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint, intact
 from optuna_deadline.errors import DeadlineError, LeaseLost
 from optuna_deadline.forecasting.overheads import closing_seconds
+from optuna_deadline.planning.binding import Binding
 from optuna_deadline.planning.claims import Claims, wait, wish
 from optuna_deadline.planning.ends import Champion, tell
 from optuna_deadline.planning.funds import Funds, Purse
@@ -63,6 +64,7 @@ class Planner:
         self._clock = clock
         self._champion = Champion(table, direction, whole)
         self._reader = SnapshotReader(table, direction, started)
+        self._binding = Binding(table)
         self._claims = Claims()
         self._said: Claim | None = None
         self._say_again = 0.0
@@ -165,14 +167,15 @@ class Planner:
     def _plan(self, reading: Reading) -> tuple[Plan, Plan]:
         """What the study shall do with its slots, and what it would do with all in reach."""
         snapshot = reading.snapshot
+        self._binding.look(reading)
         alone = sum(reading.reach.values()) == snapshot.capacity > 0
         if alone or snapshot.money is not None:  # who pays says itself how many slots it wants
-            plan = self._policy.plan(snapshot)
+            plan = self._binding.decide(self._policy, reading)
             return plan, plan
         wished = wish(self._policy, reading)
         if snapshot.capacity == 0:
             return wait(snapshot, wished), wished
-        return self._policy.plan(snapshot), wished
+        return self._binding.decide(self._policy, reading), wished
 
     def _claim(self, term: int, reading: Reading, wished: Plan) -> None:
         """Tell the pool what the study needs: when that changes, and a few times in a lease."""
@@ -201,7 +204,9 @@ class Planner:
         for line in current.values():
             if line.mode == "stop" and line.owner is None and line.alive:  # it died meanwhile
                 self._table.conclude(self._me, term, line.number, "retired", line.reason)
-        lines = changed(place(orders, reading.capacities, current), current)
+        bounds = self._binding.bounds
+        lines = changed(place(orders, reading.capacities, current, bounds), current)
+        lines += self._binding.reworded(current)
         if lines:
             self._table.write_plan(self._me, term, lines, seconds)
         self._table.set_gate(self._me, term, plan.gate_open)
@@ -242,6 +247,7 @@ class Planner:
         """
         busy = plan.slots > 0 or plan.gate_open or bool(plan.pool_slots)
         busy = busy or bool(reading.snapshot.requests) or not any(reading.reach.values())
+        busy = busy or bool(self._binding.stuck)  # their host may come back
         self._idle_plans = 0 if busy else self._idle_plans + 1
         return self._idle_plans >= 2
 

@@ -7,14 +7,14 @@ with what was asked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from optuna_deadline.policies.money import Money
 from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Run
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
-_HELD = Pause("held by request, until it is resumed")
+_HELD = "held by request, until it is resumed"
 _NO_ROOM = "waits: all slots are pinned to other trials"
 
 
@@ -43,14 +43,18 @@ class Obliging:
         trials = [trial for trial in snapshot.trials if trial.number in asked and trial.alive]
         if not trials:
             return self.policy.plan(snapshot)
-        held = [trial for trial in trials if asked[trial.number].held]
+        held = {
+            trial.number: Pause(asked[trial.number].why or _HELD)
+            for trial in trials
+            if asked[trial.number].held
+        }
         pins = [
             (trial, size)
             for trial in trials
             if (size := asked[trial.number].pinned) is not None and not asked[trial.number].held
         ]
         # A request that asks for nothing is none.
-        gone = {trial.number for trial in held} | {trial.number for trial, _ in pins}
+        gone = {*held, *(trial.number for trial, _ in pins)}
         rest = _without(snapshot, gone)
         if snapshot.money is not None:
             return self._with_money(snapshot, rest, snapshot.money, held, pins)
@@ -72,7 +76,7 @@ class Obliging:
         snapshot: Snapshot,
         rest: Snapshot,
         money: Money,
-        held: Sequence[TrialView],
+        held: Mapping[int, Order],
         pins: Sequence[tuple[TrialView, int]],
     ) -> Plan:
         """The same where the pool is bought: pinned gangs are paid for first."""
@@ -144,8 +148,6 @@ def _says(trial: TrialView, size: int) -> str:
     return f"{move} {trial.slots} -> {size}: pinned by request"
 
 
-def _completed(plan: Plan, orders: dict[int, Order], held: Sequence[TrialView]) -> Plan:
+def _completed(plan: Plan, orders: dict[int, Order], held: Mapping[int, Order]) -> Plan:
     """What was asked comes first: who is placed first finds room."""
-    return replace(
-        plan, orders={**orders, **plan.orders, **{trial.number: _HELD for trial in held}}
-    )
+    return replace(plan, orders={**orders, **plan.orders, **held})

@@ -70,6 +70,7 @@ class Request(NamedTuple):
     number: int
     held: bool = False  #: it is to have no slots
     pinned: int | None = None  #: it is to have so many
+    why: str = ""  #: where it is not a person who asks
 
 
 @dataclass(frozen=True)

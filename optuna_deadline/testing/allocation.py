@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import pytest
 
+from optuna_deadline.testing.allocation_suites.admission import AdmissionSuite
 from optuna_deadline.testing.allocation_suites.leases import LeaseSuite
 from optuna_deadline.testing.allocation_suites.lost_answers import LostAnswerSuite
 from optuna_deadline.testing.allocation_suites.membership import MembershipSuite
@@ -39,6 +40,7 @@ class AllocationStoreTestCase(
     MoneySuite,
     WriteSuite,
     RequestSuite,
+    AdmissionSuite,
 ):
     """What every :class:`~optuna_deadline.allocation.store.AllocationStore` must do."""
 

@@ -41,12 +41,14 @@ class AllocationWorld:
     Args:
         make_store: Opens stores on the database.
         delete_study: Deletes a study by name, where that can be done.
+        one_host: Whether the database serves workers of one host only.
     """
 
     make_store: MakeStore
     delete_study: Callable[[str], None] | None = None
     time: float = STARTED
     deadline: float = DEADLINE
+    one_host: bool = False
     _tables: dict[tuple[str, str], AllocationStore] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
 

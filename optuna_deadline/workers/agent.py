@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from optuna.study import Study
 
-from optuna_deadline.allocation.records import Desired, Orders
+from optuna_deadline.allocation.records import About, Desired, Orders
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.errors import LeaseLost
@@ -49,6 +49,7 @@ class Agent:
         source: The objective for the ranks.
         offer: The slots that this worker brings.
         folder: Where the study's checkpoints go: a folder or a URL.
+        about: What is said of this machine.
         poll: Seconds between two looks at the plan.
         weight: The study's weight in the pool; None leaves it.
         patience: Seconds without a word after which ranks are taken for hung.
@@ -63,6 +64,7 @@ class Agent:
         offer: Offer,
         folder: Location,
         *,
+        about: About | None = None,
         poll: float = 1.0,
         weight: float | None = None,
         patience: float = PATIENCE,
@@ -82,10 +84,10 @@ class Agent:
         self._folders = Folders(folder)
         self._resuming = Resuming(self._folders, self.wake)
         self._sweeping = Sweeping(self._folders)
-        self._joining = Joining(table, self.id, offer, self._trust, weight)
+        self._joining = Joining(table, self.id, offer, about or About(), self._trust, weight)
         self._starting = Starting(
             study, table, self.id, self._board, self._folders, self._resuming, self._sweeping,
-            self._trust, patience,
+            self._trust, patience, self._joining.reaches,
         )  # fmt: skip
         self._writing = Writing(table, self.id, replan)
         self._clerk = Ticker("clerk", self._carry_out)
@@ -102,6 +104,7 @@ class Agent:
     def register(self) -> None:
         """Join the pool; from now on the leases tick."""
         self._joining.register()
+        self._joining.tell_who_is_apart()
 
     def run(self, check: Callable[[], None] = lambda: None) -> None:
         """Train until the study is settled or somebody asks to leave.

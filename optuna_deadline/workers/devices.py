@@ -51,16 +51,30 @@ def make_offer(gpus: str | int | None = None, cpus: int | None = None) -> Offer:
 
 def present_gpus() -> list[int]:
     """Indices of the GPUs that the driver lists and CUDA_VISIBLE_DEVICES leaves us."""
+    return list(gpu_uuids())
+
+
+def gpu_uuids() -> dict[int, str]:
+    """The uuids of the present GPUs by their indices; empty where the driver tells none."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return []
-    query = [program, "--query-gpu=index", "--format=csv,noheader"]
+        return {}
+    query = [program, "--query-gpu=index,uuid", "--format=csv,noheader"]
     answer = subprocess.run(query, capture_output=True, text=True, timeout=30)
-    listed = [int(line) for line in answer.stdout.split() if line.strip().isdigit()]
+    listed = {}
+    for line in answer.stdout.splitlines():
+        index, _, uuid = (part.strip() for part in line.partition(","))
+        if index.isdigit():
+            listed[int(index)] = uuid
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return listed
-    return [index for index in listed if str(index) in visible.replace(" ", "").split(",")]
+    names = visible.replace(" ", "").split(",")
+    return {
+        index: uuid
+        for index, uuid in listed.items()
+        if str(index) in names or any(name and uuid.startswith(name) for name in names)
+    }
 
 
 def _choose_gpus(wanted: str) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ import logging
 import os
 import time
 
+from optuna_deadline.allocation.reach import reaches
+from optuna_deadline.allocation.records import About, Home
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.errors import DeadlineError
@@ -22,19 +24,27 @@ class Joining:
         table: The allocation table.
         me: The worker.
         offer: The slots that it brings.
+        about: What it says of its machine.
         trust: Begins with its registration.
         weight: The study's weight in the pool; None leaves it.
     """
 
     def __init__(
-        self, table: AllocationStore, me: str, offer: Offer, trust: Trust, weight: float | None
+        self,
+        table: AllocationStore,
+        me: str,
+        offer: Offer,
+        about: About,
+        trust: Trust,
+        weight: float | None,
     ) -> None:
         self._table = table
         self._me = me
         self._offer = offer
+        self._about = about
         self._trust = trust
         self._weight = weight
-        self._host = host_name()
+        self.host = host_name()
         self._evicted = False  # another worker offers its GPUs now
         self.drained = False  #: at a person's request
 
@@ -42,10 +52,32 @@ class Joining:
         """Join the pool; from now on the leases tick."""
         sent, offer = time.monotonic(), self._offer
         self._table.register(
-            self._me, self._host, os.getpid(), offer.devices, offer.cpus, self._weight
+            self._me, self.host, os.getpid(), offer.devices, offer.cpus, self._weight, self._about
         )
         crashpoint("register.trust")
         self._trust.start(sent)
+
+    @property
+    def store(self) -> str | None:
+        """Where its checkpoints are kept."""
+        return self._about.store
+
+    def reaches(self, home: Home) -> bool:
+        """Whether this worker can read what was written there."""
+        return reaches(self, home)
+
+    def tell_who_is_apart(self) -> None:
+        """Say now whose checkpoints this host and the others cannot share."""
+        mine = [w for w in self._table.workers() if w.study_id == self._table.study_id]
+        hosts = {w.host for w in mine if not (reaches(self, w) and reaches(w, self))}
+        if hosts:
+            _logger.warning(
+                "%s does not share its checkpoints with %s: trials that are saved here stay "
+                "here. Name one shared folder, under the same path on all hosts, or a URL with "
+                "--checkpoints.",
+                self.host,
+                " and ".join(sorted(hosts)),
+            )
 
     def hear(self, offers: int | None) -> None:
         """So many slots are still offered by this worker: others may have taken it for dead."""

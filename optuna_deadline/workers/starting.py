@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from optuna.study import Study
 from optuna.trial import Trial
 
-from optuna_deadline.allocation.records import Desired
+from optuna_deadline.allocation.records import Desired, Home
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.hearing import Hearing
@@ -31,6 +31,7 @@ class Starting:
         sweeping: Deletes checkpoints that no row names any more.
         trust: How far the leases are believed.
         patience: Seconds of silence after which ranks are taken for hung.
+        reaches: Whether what was written somewhere can be read here.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Starting:
         sweeping: Sweeping,
         trust: Trust,
         patience: float,
+        reaches: Callable[[Home], bool],
     ) -> None:
         self._study = study
         self._direction = study.direction.name.lower()
@@ -55,6 +57,7 @@ class Starting:
         self._sweeping = sweeping
         self._trust = trust
         self._patience = patience
+        self._reaches = reaches
 
     def start(self, line: Desired, gangs: dict[int, Gang]) -> None:
         """Start a trial's segment where that can be done now, and add it to the others.
@@ -70,6 +73,8 @@ class Starting:
             return
         # Everything that reads comes first: a failure after the grant would hold idle slots.
         saved = self._table.checkpoints(line.number)
+        if saved and not self._reaches(self._table.homes(number=line.number)[-1]):
+            return  # it was saved elsewhere since the plan was made, which is soon made anew
         if not self._resuming.ask(line.number, line.fence, saved):
             return
         self._study.get_trials(deepcopy=False)  # Optuna's cache must know what others opened

@@ -86,4 +86,4 @@ def sql_world(url: str) -> AllocationWorld:
         with autocommit(engine) as connection:
             connection.execute(sa.delete(study_table).where(study_table.c.name == study))
 
-    return AllocationWorld(make, delete)
+    return AllocationWorld(make, delete, one_host=url.startswith("sqlite"))

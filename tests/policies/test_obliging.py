@@ -61,7 +61,7 @@ def test_a_plan_obeys_and_can_be_carried_out(name: str, view: Snapshot) -> None:
     assert set(plan.orders) == living and all(order.reason for order in plan.orders.values())
     assert 0 <= plan.slots <= view.capacity
     assert all(size_of(plan, number) <= view.largest_gang for number in living)
-    for number, held, pinned in view.requests:
+    for number, held, pinned, _ in view.requests:
         if number in living and (held or pinned is not None):
             assert size_of(plan, number) in ((0,) if held else (0, pinned))
             if held:

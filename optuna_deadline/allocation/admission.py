@@ -1,0 +1,81 @@
+"""Whom a pool lets in: rules about a newcomer's machine, its devices and its versions.
+
+Pure, and the same for every store. A rule speaks only of what both sides have said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from optuna_deadline.allocation.records import Slot, Worker
+from optuna_deadline.errors import DeadlineError
+
+
+def admit(
+    me: Worker, uuids: Mapping[str, str], live: Iterable[Worker], slots: Sequence[Slot]
+) -> None:
+    """Let a worker in.
+
+    - A host's name belongs to one machine.
+    - A GPU is known by its own uuid: it is offered under one name, and a name is one GPU's.
+    - The workers of one study run the same packages, up to the second part of the version: a
+      trial that moves must be able to load its checkpoint, and to go on as it was.
+
+    Args:
+        me: The newcomer.
+        uuids: Of its GPUs, by device.
+        live: Live workers of all pools.
+        slots: Of all pools, those at least that have one of these uuids or names.
+
+    Raises:
+        DeadlineError: It is not let in; the message says what to do.
+    """
+    others = [row for row in live if row.id != me.id]
+    for other in others:
+        if other.host == me.host and _differ(other.machine, me.machine):
+            raise DeadlineError(
+                f"Two machines are called {me.host!r}: worker process {other.pid} is on the other "
+                "one. Give this one another name with OPTUNA_DEADLINE_HOST (or, if it was just "
+                "restarted, start the worker again in a minute)."
+            )
+    alive = {row.id for row in others}
+    in_use = [row for row in slots if row.holder is not None or alive & {*row.offered_by}]
+    for device, uuid in uuids.items():
+        for row in in_use:
+            here = (row.host, row.device) == (me.host, device)
+            if here and _differ(row.uuid, uuid):
+                raise DeadlineError(
+                    f"{device} of {me.host!r} is another GPU for the worker that offers it; give "
+                    "this one another host name with OPTUNA_DEADLINE_HOST."
+                )
+            if not here and row.uuid == uuid:
+                raise DeadlineError(
+                    f"{device} is {row.device} of {row.host!r}, which a worker offers under "
+                    "that name; stop that worker, or start this one under the same host name "
+                    "with OPTUNA_DEADLINE_HOST."
+                )
+    mine = packages(me.versions)
+    for other in others:
+        theirs = packages(other.versions) if other.study_id == me.study_id else {}
+        for name in sorted(mine.keys() & theirs.keys()):
+            if _series(mine[name]) != _series(theirs[name]):
+                raise DeadlineError(
+                    f"This study is trained with {name} {theirs[name]} (on {other.host}), and "
+                    f"here is {name} {mine[name]}: install {name} {_series(theirs[name])} here, "
+                    "or stop the other workers first."
+                )
+
+
+def packages(versions: str | None) -> dict[str, str]:
+    """The versions that a worker has said, by package."""
+    parts = [part.partition(" ") for part in (versions or "").split(", ")]
+    return {name: version for name, _, version in parts if version}
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and one != other
+
+
+def _series(version: str) -> str:
+    """``2.13`` for 2.13.0+cpu: what must be the same."""
+    return ".".join(version.partition("+")[0].split(".")[:2])

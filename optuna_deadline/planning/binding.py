@@ -1,0 +1,97 @@
+"""A plan that can be placed where trials are bound to hosts, for policies that know of none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from optuna_deadline.allocation.records import Assignment, Desired
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.planning.homes import Bound, Homes
+from optuna_deadline.planning.placement import place
+from optuna_deadline.planning.reader import Reading
+from optuna_deadline.policies.plan import Plan, Policy, Run
+from optuna_deadline.policies.snapshot import Request, Snapshot
+
+#: A policy is asked so often at most; what cannot be placed then waits beside an idle slot.
+_ROUNDS = 4
+
+
+class Binding:
+    """Lets a study's policy plan within what its trials are bound to.
+
+    Args:
+        table: The allocation table.
+    """
+
+    def __init__(self, table: AllocationStore) -> None:
+        self._homes = Homes(table)
+        self.bounds: Mapping[int, Bound] = {}  #: at the last look
+        self.stuck: Mapping[int, str] = {}  #: why which trials wait for a host
+
+    def look(self, reading: Reading) -> None:
+        """Learn which trials are bound now."""
+        self.bounds = self._homes.bounds(reading.workers, reading.trials)
+
+    def decide(self, policy: Policy, reading: Reading) -> Plan:
+        """The policy's plan, within these bounds."""
+        if not self.bounds:
+            self.stuck = {}
+            return policy.plan(reading.snapshot)
+        plan, self.stuck = plan_bound(
+            policy, reading.snapshot, reading.capacities, reading.trials, self.bounds
+        )
+        return plan
+
+    def reworded(self, current: Mapping[int, Desired]) -> list[Assignment]:
+        """What waits for a host is said to do so, though it was paused for another reason."""
+        return [
+            Assignment(number, "pause", None, 0, words)
+            for number, words in self.stuck.items()
+            if current[number].mode == "pause" and current[number].reason != words
+        ]
+
+
+def plan_bound(
+    policy: Policy,
+    snapshot: Snapshot,
+    capacities: Mapping[str, int],
+    current: Mapping[int, Desired],
+    bounds: Mapping[int, Bound],
+) -> tuple[Plan, Mapping[int, str]]:
+    """The policy's plan for the trials that find room where they are bound to.
+
+    What finds none is held, as by a person's request, and the policy is asked again: else it would
+    keep slots for it that others could use.
+
+    Returns:
+        The plan, and why which trials wait for a host.
+    """
+    stuck = {
+        number: bound.words
+        for number, bound in bounds.items()
+        if not any(capacities.get(worker) for worker in bound.workers)
+    }
+    for _ in range(_ROUNDS):
+        plan = policy.plan(_holding(snapshot, stuck))
+        lines = place(plan.orders, capacities, current, bounds)
+        idle = sum(capacities.values()) - sum(line.slots for line in lines) - plan.start
+        more = {
+            line.number: bounds[line.number].words
+            for line in lines
+            if line.mode == "pause"
+            and line.number in bounds
+            and isinstance(plan.orders[line.number], Run)
+        }
+        if not more or idle <= 0:
+            break
+        stuck |= more
+    return plan, stuck
+
+
+def _holding(snapshot: Snapshot, stuck: Mapping[int, str]) -> Snapshot:
+    if not stuck:
+        return snapshot
+    asked = [request for request in snapshot.requests if request.number not in stuck]
+    held = [Request(number, True, why=why) for number, why in sorted(stuck.items())]
+    return replace(snapshot, requests=(*asked, *held))

@@ -1,0 +1,107 @@
+"""Where trials can go on: a checkpoint that only some hosts reach keeps its trial there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from optuna_deadline.allocation.reach import reaches
+from optuna_deadline.allocation.records import Desired, Home, Worker
+from optuna_deadline.allocation.store import AllocationStore
+
+_logger = logging.getLogger("optuna_deadline")
+
+#: PostgreSQL numbers rows before it commits them: a lower id may appear after a higher one.
+_LATE_ROWS = 200
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Of one trial: the live workers that reach what it goes on from, and where that is."""
+
+    workers: frozenset[str]
+    host: str
+
+    @property
+    def words(self) -> str:
+        """Why it waits."""
+        return f"waits for {self.host}, which alone has its checkpoint"
+
+
+class Homes:
+    """Knows of every trial where its newest checkpoint is.
+
+    Where all hosts share their place for checkpoints, as they should, nothing is read but once.
+
+    Args:
+        table: The allocation table.
+    """
+
+    def __init__(self, table: AllocationStore) -> None:
+        self._table = table
+        self._last = -1
+        self._apart = False
+        self._newest: dict[int, Home] = {}
+        self._said: frozenset[str] = frozenset()
+
+    def bounds(
+        self, workers: Sequence[Worker], trials: Mapping[int, Desired]
+    ) -> Mapping[int, Bound]:
+        """The trials that some of the study's live workers could not go on with.
+
+        Whoever trains now saves where it trains, so it is bound to that place already.
+        """
+        if all(worker.store is None for worker in workers):
+            return {}
+        self._tell(workers)
+        if self._apart or self._last < 0:
+            self._read()
+        by_id = {worker.id: worker for worker in workers}
+        known: dict[tuple[str | None, str | None], Bound | None] = {}
+        found = {}
+        for number, line in trials.items():
+            place = by_id.get(line.owner or "") or self._newest.get(number)
+            if place is None or not line.alive:
+                continue
+            key = place.host, place.store
+            if key not in known:
+                known[key] = _bound(place, workers)
+            bound = known[key]
+            if bound is not None:
+                found[number] = bound
+        self._apart |= bool(found)
+        return found
+
+    def _read(self) -> None:
+        for home in self._table.homes(max(0, self._last - _LATE_ROWS)):
+            self._last = max(self._last, home.id)
+            before = self._newest.get(home.number)
+            if before is None or before.id < home.id:
+                self._newest[home.number] = home
+        self._last = max(self._last, 0)
+
+    def _tell(self, workers: Iterable[Worker]) -> None:
+        hosts = lonely(workers)
+        if hosts and hosts != self._said:
+            self._apart = True
+            _logger.warning(
+                "Not every host reaches the others' checkpoints: those of %s are its own, and "
+                "their trials stay there. Name one shared folder, under the same path, or a URL "
+                "with --checkpoints.",
+                " and of ".join(sorted(hosts)),
+            )
+        self._said = hosts
+
+
+def lonely(workers: Iterable[Worker]) -> frozenset[str]:
+    """The hosts whose checkpoints some other host does not reach."""
+    everyone = list(workers)
+    return frozenset(
+        one.host for one in everyone if any(not reaches(other, one) for other in everyone)
+    )
+
+
+def _bound(place: Worker | Home, workers: Sequence[Worker]) -> Bound | None:
+    reach = frozenset(worker.id for worker in workers if reaches(worker, place))
+    return None if len(reach) == len(workers) else Bound(reach, str(place.host))
