@@ -25,6 +25,7 @@ class Directive:
     reason: str = ""
     seq: int = 0
     deadline: bool = False  #: the time is up, which is no judgement on the trial
+    park: bool = False  #: the process may stay, without its slot, until the trial comes back
 
     @property
     def leave(self) -> bool:

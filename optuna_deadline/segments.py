@@ -82,6 +82,17 @@ class Segment(Protocol):
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here: raises :class:`SegmentEnd`."""
 
+    def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
+        """Give the slot back and wait here; returns in the trial's next segment.
+
+        For a process that was told to pause by a directive with ``park``, once its newest state is
+        saved and it uses no device. Where the trial goes on elsewhere, or not at all, the process
+        ends in here.
+
+        Args:
+            asked_to_go: Whether the process shall end instead of waiting on.
+        """
+
 
 class WholeTrial:
     """The segment of a trial that plain Optuna runs from beginning to end."""
@@ -128,6 +139,9 @@ class WholeTrial:
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """Leave all the same."""
         raise SegmentEnd(directive or KEEP)
+
+    def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
+        """Nobody tells a plain trial to."""
 
 
 def segment(trial: Any) -> Segment:

@@ -7,12 +7,14 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from optuna_deadline_torch.best import Direction
+from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 
 from optuna_deadline.directives import Kind
 from optuna_deadline.segments import Segment
 from optuna_deadline_lightning import boundaries
+from optuna_deadline_lightning.holdings import holdings
 from optuna_deadline_lightning.metrics import plain
 
 
@@ -36,6 +38,7 @@ class ElasticFit:
             seed=seed,
             save_every=save_every,
             take=self._take,
+            holds=self._holds,
         )
         self._trainer: pl.Trainer | None = None
         self._sampler: ElasticBatchSampler | None = None
@@ -113,6 +116,10 @@ class ElasticFit:
             self._sampler.seek(epoch, batch)
 
     # ---- inside
+
+    def _holds(self) -> Holdings:
+        assert self._trainer is not None
+        return holdings(self._trainer)
 
     def _take(self) -> dict[str, Any]:
         assert self._trainer is not None

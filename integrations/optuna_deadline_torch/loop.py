@@ -20,6 +20,7 @@ from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
 from optuna_deadline_torch.best import direction_of
+from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.loaders import can_be_dealt, dealt_loader, elastic_loader
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
@@ -123,6 +124,7 @@ class ElasticLoop:
             save_every=save_every,
             take=self._take,
             prove=partial(read, mmap=True),
+            holds=lambda: Holdings(self._states.objects),
         )
         pilot.term.install()
         if self.segment.resume is not None:

@@ -11,6 +11,7 @@ from optuna_deadline.directives import Kind
 from optuna_deadline.segments import Segment
 from optuna_deadline_torch.best import Best, Direction
 from optuna_deadline_torch.consensus import Consensus, Verdict
+from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.saver import Saver
 from optuna_deadline_torch.signals import TermFlag
@@ -26,6 +27,7 @@ class Pilot:
         save_every: Seconds between safety checkpoints.
         take: Takes what a checkpoint holds, as it is now; every rank calls it.
         prove: Raises if a checkpoint that was just written cannot be read again.
+        holds: Everything whose tensors lie on the device, for a trial that is parked.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Pilot:
         save_every: float,
         take: Callable[[], Mapping[str, Any]],
         prove: Callable[[Path], Any] = lambda path: None,
+        holds: Callable[[], Holdings] | None = None,
     ) -> None:
         self.segment = segment
         self.seed = seed
@@ -46,6 +49,7 @@ class Pilot:
         self.reported = -1  #: the last epoch that was reported
         self._save_every = save_every
         self._take = take
+        self._holds = holds
         self.saver = Saver(segment, prove)
         self._saved_at = time.monotonic()
 
@@ -86,6 +90,8 @@ class Pilot:
             value: What these very weights reported, if they did.
             ending: Whether training is about to end by itself: then nobody is sent away.
 
+        A trial that may be parked returns from here in its next segment.
+
         Raises:
             SegmentEnd: The ranks leave their slots here.
         """
@@ -95,6 +101,8 @@ class Pilot:
             self.finish()  # what is on its way may be the best model
             self.segment.leave(directive)
         leave = directive.leave and not ending
+        if leave and directive.park and self._parked(step, value):
+            return
         if leave or verdict.save:
             self._save(step, value, wait=leave or ending)
         if leave or ending:
@@ -107,9 +115,36 @@ class Pilot:
         self.saver.wait()
         self.consensus.wait()
 
+    def _parked(self, step: int, value: float | None) -> bool:
+        """Wait without a slot for the next segment; False where this process has to leave."""
+        if self._holds is None or self.segment.world_size > 1 or self.term.raised:
+            return False
+        self.finish()  # the host's memory is about to be wanted
+        holdings = self._holds()
+        memory = holdings.memory()
+        if not memory.fits():
+            return False
+        state = self._take()
+        memory.give_up()
+        try:
+            self._write(memory.readable(state), step, value, wait=True)
+        except BaseException:  # what follows may look at what was given up
+            memory.take_again()
+            raise
+        self.segment.park(lambda: self.term.raised)
+        memory.take_again()
+        holdings.back()
+        self.start()
+        return True
+
     def _save(self, step: int, value: float | None, *, wait: bool) -> None:
-        name = f"segment-{self.segment.fence:06d}-step-{step:09d}.ckpt"
         state = self._take()
         if self.segment.rank == 0:
-            self.saver.save(state, name, step=self.reported, value=value, wait=wait)
+            self._write(state, step, value, wait=wait)
         self._saved_at = time.monotonic()
+
+    def _write(
+        self, state: Mapping[str, Any], step: int, value: float | None, *, wait: bool
+    ) -> None:
+        name = f"segment-{self.segment.fence:06d}-step-{step:09d}.ckpt"
+        self.saver.save(state, name, step=self.reported, value=value, wait=wait)

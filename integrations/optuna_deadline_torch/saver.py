@@ -10,6 +10,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,38 +121,45 @@ class HostMemory:
         for room in self._room:
             free.setdefault(_kind(room), []).append(room)
         known: dict[Any, torch.Tensor] = {}
-        twin = _copied(state, known, free)
+        twin = copied(state, partial(_kept, known=known, free=free))
         self._room = list(known.values())
         return twin
+
+
+def copied(one: Any, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A copy of a state that shares nothing with it; ``tensor`` says how tensors are copied."""
+    if isinstance(one, torch.Tensor):
+        return tensor(one)
+    if isinstance(one, dict):
+        twin = copy.copy(one)  # of its own kind, with what else hangs on it, such as versions
+        for key, value in one.items():
+            twin[key] = copied(value, tensor)
+        return twin
+    if type(one) in (list, tuple):
+        return type(one)(copied(item, tensor) for item in one)
+    return copy.deepcopy(one)
 
 
 def _kind(one: torch.Tensor) -> Any:
     return one.dtype, one.shape
 
 
-def _copied(one: Any, known: dict[Any, torch.Tensor], free: dict[Any, list[torch.Tensor]]) -> Any:
-    if isinstance(one, torch.Tensor):
-        if one.layout is not torch.strided or one.is_quantized:
-            return one.detach().clone().to("cpu")
-        key = one.device, one.data_ptr(), one.stride(), *_kind(one)
-        if key not in known:
-            room = free.get(_kind(one))
-            # Pinned, it takes what comes from a GPU at twice the speed or more.
-            known[key] = (
-                room.pop()
-                if room
-                else torch.empty(one.shape, dtype=one.dtype, device="cpu", pin_memory=one.is_cuda)
-            )
-            known[key].copy_(one.detach())
-        return known[key]
-    if isinstance(one, dict):
-        twin = copy.copy(one)  # of its own kind, with what else hangs on it, such as versions
-        for key, value in one.items():
-            twin[key] = _copied(value, known, free)
-        return twin
-    if type(one) in (list, tuple):
-        return type(one)(_copied(item, known, free) for item in one)
-    return copy.deepcopy(one)
+def _kept(
+    one: torch.Tensor, *, known: dict[Any, torch.Tensor], free: dict[Any, list[torch.Tensor]]
+) -> torch.Tensor:
+    if one.layout is not torch.strided or one.is_quantized:
+        return one.detach().clone().to("cpu")
+    key = one.device, one.data_ptr(), one.stride(), *_kind(one)
+    if key not in known:
+        room = free.get(_kind(one))
+        # Pinned, it takes what comes from a GPU at twice the speed or more.
+        known[key] = (
+            room.pop()
+            if room
+            else torch.empty(one.shape, dtype=one.dtype, device="cpu", pin_memory=one.is_cuda)
+        )
+        known[key].copy_(one.detach())
+    return known[key]
 
 
 def write_state(state: Mapping[str, Any], path: Path) -> None:

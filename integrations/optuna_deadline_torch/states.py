@@ -30,6 +30,11 @@ class States:
         self._model = model
         self._others = dict(others)
 
+    @property
+    def objects(self) -> list[Any]:
+        """The model and the others."""
+        return [self._model, *self._others.values()]
+
     def taken(self, position: Mapping[str, Any]) -> dict[str, Any]:
         """All of it, as it is now; training goes on to change it."""
         return {

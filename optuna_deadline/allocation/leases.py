@@ -116,6 +116,7 @@ def release(
     value: float | None = None,
     stop: float | None = None,
     failures: int = 0,
+    stays: bool = False,
 ) -> bool:
     """Give the slots back after the last rank has exited, and say how the segment ended.
 
@@ -128,10 +129,13 @@ def release(
         value: What is to be told to Optuna, for a complete trial.
         stop: Seconds from the directive to the last rank's exit.
         failures: How many times the trial has died so far.
+        stays: Whether its process is parked with the worker, to which it had better come back.
 
     Returns:
         False where the lease was lost: then nothing is changed.
     """
+    # The plan may want it elsewhere by now: then the process is of no use.
+    waits = sa.case((trial.c.desired_mode == "pause", me), else_=trial.c.desired_worker)
     owned = tx.execute(
         sa.update(trial)
         .where(
@@ -141,6 +145,7 @@ def release(
             trial.c.fence == grant.fence,
         )
         .values(owner=None, state=outcome, value=value, failures=failures)
+        .values({"desired_worker": waits} if stays else {})
     ).rowcount
     if not owned:
         return False

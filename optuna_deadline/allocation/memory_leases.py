@@ -94,6 +94,7 @@ class MemoryLeases(MemoryRequests):
         value: float | None = None,
         stop: float | None = None,
         failures: int = 0,
+        stays: bool = False,
     ) -> bool:
         """Give the slots back."""
         with self._lock:
@@ -102,7 +103,10 @@ class MemoryLeases(MemoryRequests):
             study = self._study
             assert study is not None
             line = study.trials[grant.number]
-            self._put(line, owner=None, state=outcome, value=value, failures=failures)
+            worker = me if stays and line.mode == "pause" else line.worker
+            self._put(
+                line, owner=None, state=outcome, value=value, failures=failures, worker=worker
+            )
             for pair in grant.slots:
                 if self._holds(me, pair):
                     row = self._free(pair[0])

@@ -175,8 +175,12 @@ class AllocationStore(Protocol):
         value: float | None = None,
         stop: float | None = None,
         failures: int = 0,
+        stays: bool = False,
     ) -> bool:
         """Give the slots back after the last rank has exited, and say how the segment ended.
+
+        Where the rank ``stays``, parked, and the plan still has the trial paused, the plan names
+        this worker from now on: orders show it the trial, until it is wanted elsewhere or ends.
 
         Returns:
             False where this worker no longer owns the trial under this fence: then nothing is

@@ -170,12 +170,14 @@ class AllocationTable:
         value: float | None = None,
         stop: float | None = None,
         failures: int = 0,
+        stays: bool = False,
     ) -> bool:
         """Give the slots back; see :func:`leases.release`."""
         with self._tx("release") as tx:
             return leases.release(
-                tx, me, grant, outcome, ended=ended, value=value, stop=stop, failures=failures
-            )
+                tx, me, grant, outcome, ended=ended, value=value, stop=stop, failures=failures,
+                stays=stays,
+            )  # fmt: skip
 
     def disown(self, me: str, number: int, fence: int) -> bool:
         """Give back a grant whose answer was lost; see :func:`leases.disown`."""

@@ -22,6 +22,10 @@ CheckpointPlace = Annotated[
 Patience = Annotated[
     float, typer.Option(help="Seconds without a word after which a trial counts as hung.")
 ]
+Park = Annotated[
+    int,
+    typer.Option(help="Paused trials that may wait in this machine's memory, off their slots."),
+]
 Publish = Annotated[
     bool | None,
     typer.Option(help="Keep optuna-dashboard fresh; by default where it is installed."),

@@ -17,6 +17,7 @@ from optuna_deadline.cli.options import (
     MinResource,
     Money,
     ObjectivePlace,
+    Park,
     Patience,
     PolicyName,
     Publish,
@@ -59,6 +60,7 @@ def run(
     price: SlotPrice = None,
     checkpoints: CheckpointPlace = str(CHECKPOINTS),
     patience: Patience = PATIENCE,
+    park: Park = 0,
     publish: Publish = None,
     log: Annotated[Log, typer.Option(help="How messages are written.")] = Log.text,
 ) -> None:
@@ -80,6 +82,6 @@ def run(
     )  # fmt: skip
     worker = ElasticWorker(
         made, objective, terms, gpus=gpus, cpus=cpus, checkpoints=checkpoints, patience=patience,
-        publish=publish,
+        park=park, publish=publish,
     )  # fmt: skip
     work(worker, log)

@@ -76,7 +76,7 @@ class Watcher:
             shares=self._shares(offered),
             rows=tuple(self._row(line) for line in trials),
             decisions=tuple(self._decisions),
-            pauses=ended["pause"],
+            pauses=ended["pause"] + ended["park"],
             resumes=max(0, starts - ended["resize"]),
             resizes=ended["resize"],
             drained=tuple(sorted({row.host for row in workers if row.drained is not None})),

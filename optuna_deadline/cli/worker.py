@@ -11,7 +11,7 @@ import typer
 
 from optuna_deadline.cli.app import INTERRUPTED, Storage, command, console
 from optuna_deadline.cli.logs import Log, choose, logged
-from optuna_deadline.cli.options import CheckpointPlace, ObjectivePlace, Patience, Publish
+from optuna_deadline.cli.options import CheckpointPlace, ObjectivePlace, Park, Patience, Publish
 from optuna_deadline.cli.screen import shown
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.cli.watching import Watcher
@@ -38,6 +38,7 @@ def worker(
     ] = "even",
     checkpoints: CheckpointPlace = str(CHECKPOINTS),
     patience: Patience = PATIENCE,
+    park: Park = 0,
     publish: Publish = None,
     log: Annotated[Log, typer.Option(help="How messages are written.")] = Log.text,
 ) -> None:
@@ -47,7 +48,7 @@ def worker(
     terms = agree(found, None, None, {})
     elastic = ElasticWorker(
         found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, weight=weight, divider=divider,
-        checkpoints=checkpoints, patience=patience, publish=publish,
+        checkpoints=checkpoints, patience=patience, park=park, publish=publish,
     )  # fmt: skip
     work(elastic, log)
 

@@ -38,6 +38,7 @@ def run(
     divider: str = "even",
     checkpoints: str | Path | None = None,
     patience: float = PATIENCE,
+    park: int = 0,
     table: str | None = None,
     publish: bool | None = None,
 ) -> Result:
@@ -76,6 +77,8 @@ def run(
         patience: Seconds without a report or a step after which a trial that had some is taken for
             hung: its ranks are killed, and it goes on from its checkpoint. A trial that was silent
             for long before may be so for three times as long.
+        park: How many paused trials may wait in this machine's memory, off their slots, so that
+            they come back at once; each keeps a CUDA context on its GPU.
         table: A database for the table, where the study's storage is not SQL.
         publish: Keep figures, notes and columns in optuna-dashboard fresh; None does where that is
             installed.
@@ -100,6 +103,7 @@ def run(
     )  # fmt: skip
     worker = ElasticWorker(
         study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool, weight=weight, divider=divider,
-        checkpoints=checkpoints, patience=patience, table=table, policy=policy, publish=publish,
+        checkpoints=checkpoints, patience=patience, park=park, table=table, policy=policy,
+        publish=publish,
     )  # fmt: skip
     return worker.run()

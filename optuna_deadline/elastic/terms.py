@@ -56,3 +56,14 @@ def check_weight(weight: float | None) -> float | None:
     if weight is not None and not (isinstance(weight, (int, float)) and 0 < weight < math.inf):
         raise DeadlineError(f"weight must be a positive number such as 2, but got {weight!r}.")
     return weight
+
+
+def check_park(park: int) -> int:
+    """How many paused trials may wait in memory, if it is a number of trials.
+
+    Raises:
+        DeadlineError: It is none.
+    """
+    if not isinstance(park, int) or park < 0:
+        raise DeadlineError(f"park must be a number of trials such as 2, but got {park!r}.")
+    return park

@@ -19,7 +19,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints import verified
 from optuna_deadline.elastic.attendance import AWAY, join, leaving_on_signals
 from optuna_deadline.elastic.result import Result
-from optuna_deadline.elastic.terms import check_weight
+from optuna_deadline.elastic.terms import check_park, check_weight
 from optuna_deadline.planning.ends import InHand, find_winner
 from optuna_deadline.planning.ledger import Ledger
 from optuna_deadline.planning.planner import Planner
@@ -66,6 +66,7 @@ class ElasticWorker:
         divider: str = "even",
         checkpoints: str | Path | None = None,
         patience: float = PATIENCE,
+        park: int = 0,
         table: str | None = None,
         policy: choice.PolicyLike | None = None,
         ttl: float = TTL,
@@ -86,6 +87,7 @@ class ElasticWorker:
         self._offer = make_offer(gpus, cpus)
         self._weight = check_weight(weight)
         self._patience = patience
+        self._park = check_park(park)
         self._divider = make_divider(divider)
         self._policy = choice.make(_same_policy(study, terms, policy), terms.parameters)
         self._folder = root_of(checkpoints or CHECKPOINTS, study.study_name)
@@ -108,6 +110,7 @@ class ElasticWorker:
             poll=poll,
             weight=self._weight,
             patience=self._patience,
+            park=self._park,
             replan=lambda: thread.wake(),
         )
         planner = Planner(

@@ -16,7 +16,7 @@ KINDS = (
 )  # fmt: skip
 _ENDED = ("retired", "failed", "complete")
 #: Ends that the plan has ordered; to all others its reason is another matter.
-_ORDERED = ("pause", "resize", "stop")
+_ORDERED = ("pause", "park", "resize", "stop")
 
 
 def tell_holds(events: Iterable[Event]) -> list[Hold]:

@@ -17,8 +17,9 @@ def place(
 ) -> list[Assignment]:
     """Give every order its worker.
 
-    A trial stays where it is when it fits there; others go where they fit tightest. Where no
-    worker has room for the whole gang it gets as many slots as fit, and pauses where none do.
+    A trial stays where it is when it fits there, and one that is parked goes back there while
+    there is room; others go where they fit tightest. Where no worker has room for the whole gang
+    it gets as many slots as fit, and pauses where none do.
     Gangs whose size a person has pinned are placed before all others, and whole or not at all;
     then those that cannot go on everywhere, since others can go elsewhere.
 
@@ -55,13 +56,22 @@ def place(
             else:
                 movers.append((number, order))
         for number, order in movers:
-            bound_to = bounds.get(number)
-            lines[number] = _move(number, order, free, bound_to, whole=runs is pinned)
+            line = current.get(number)
+            parked = line.worker if line is not None and line.mode == "pause" else None
+            lines[number] = _move(
+                number, order, free, bounds.get(number), parked, whole=runs is pinned
+            )
     return [lines[number] for number in orders]
 
 
 def _move(
-    number: int, order: Run, free: dict[str, int], bound: Bound | None, *, whole: bool
+    number: int,
+    order: Run,
+    free: dict[str, int],
+    bound: Bound | None,
+    parked: str | None,
+    *,
+    whole: bool,
 ) -> Assignment:
     fit = {w: n for w, n in free.items() if bound is None or w in bound.workers}
     room = max(fit.values(), default=0)
@@ -71,10 +81,11 @@ def _move(
         )
         if bound is not None and max(free.values(), default=0) > room:
             words = bound.words
-        return Assignment(number, "pause", None, 0, words)
+        return Assignment(number, "pause", parked, 0, words)
     size = min(order.slots, room)
     # The tightest fit leaves the larger gaps for gangs.
-    worker = min((w for w in fit if fit[w] >= size), key=lambda w: (fit[w], w))
+    fitting = [w for w in fit if fit[w] >= size]
+    worker = parked if parked in fitting else min(fitting, key=lambda w: (fit[w], w))
     free[worker] -= size
     return Assignment(number, "run", worker, size, order.reason)
 

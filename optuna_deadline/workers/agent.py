@@ -22,6 +22,7 @@ from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import PATIENCE, Gang
 from optuna_deadline.workers.joining import Joining
 from optuna_deadline.workers.objective import ObjectiveSource
+from optuna_deadline.workers.parking import Parking
 from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
 from optuna_deadline.workers.starting import Starting
 from optuna_deadline.workers.switchboard import Switchboard
@@ -53,6 +54,7 @@ class Agent:
         poll: Seconds between two looks at the plan.
         weight: The study's weight in the pool; None leaves it.
         patience: Seconds without a word after which ranks are taken for hung.
+        park: How many paused trials may wait in this machine's memory.
         replan: Called when something happened that the planner should see.
     """
 
@@ -68,12 +70,14 @@ class Agent:
         poll: float = 1.0,
         weight: float | None = None,
         patience: float = PATIENCE,
+        park: int = 0,
         replan: Callable[[], None] = lambda: None,
     ) -> None:
         self.id = str(uuid.uuid4())
         self._table = table
         self._poll = poll
         self._gangs: dict[int, Gang] = {}
+        self._parking = Parking(park, alike=not offer.gpus)
         self._deadline = float("inf")  # on the monotonic clock
         self._leaving: str | None = None
         self._settled = False
@@ -87,9 +91,9 @@ class Agent:
         self._joining = Joining(table, self.id, offer, about or About(), self._trust, weight)
         self._starting = Starting(
             study, table, self.id, self._board, self._folders, self._resuming, self._sweeping,
-            self._trust, patience, self._joining.reaches,
+            self._trust, patience, self._joining.reaches, self._parking,
         )  # fmt: skip
-        self._writing = Writing(table, self.id, replan)
+        self._writing = Writing(table, self.id, self._parking, replan)
         self._clerk = Ticker("clerk", self._carry_out)
 
     def wake(self) -> None:
@@ -119,7 +123,7 @@ class Agent:
         self._clerk.start()
         try:
             while not self._finished():
-                self._board.replace_dead(list(self._gangs.values()))
+                self._board.replace_dead(self._all_gangs())
                 self._listen()
                 self._mind_the_time()
                 self._clerk.check()
@@ -142,12 +146,16 @@ class Agent:
 
     def _kill_all(self) -> None:
         """On the way out by an error: nobody trains on."""
-        gangs = dict(self._gangs)
-        for gang in gangs.values():
+        gangs = self._all_gangs()
+        for gang in gangs:
             gang.kill()
         end = time.monotonic() + _FAREWELL
-        while any(not gang.over for gang in gangs.values()) and time.monotonic() < end:
-            self._board.listen(gangs, 0.05)
+        while any(not gang.over for gang in gangs) and time.monotonic() < end:
+            self._board.listen(lambda: gangs, 0.05)
+
+    def _all_gangs(self) -> list[Gang]:
+        """Those in flight last: a process that is just being unparked speaks in its new one."""
+        return [*self._parking.gangs, *self._gangs.values()]
 
     def _abandon(self) -> None:
         """The slots are free for others."""
@@ -160,7 +168,7 @@ class Agent:
 
     def _listen(self) -> None:
         was_ready = self._board.zygote.ready
-        news = self._board.listen(self._gangs, _LISTEN)
+        news = self._board.listen(self._all_gangs, _LISTEN)
         if news or self._board.zygote.ready != was_ready:
             self._next_poll = 0.0
             self._clerk.wake()
@@ -202,6 +210,7 @@ class Agent:
                 gang.kill()
             else:
                 gang.trust(self._trust.until)
+        self._parking.trust(self._trust.until)
 
     def _follow(self, orders: Orders) -> None:
         wanted = {line.number: line for line in orders.desired}
@@ -218,9 +227,11 @@ class Agent:
                 # Granted, but the answer was lost: no rank of ours runs under this fence.
                 self._table.disown(self.id, line.number, line.fence)
         in_time = self._deadline - time.monotonic() > closing_seconds(self._writing.slowest_stop)
-        if self._leaving is not None or self._joining.drained:
+        if self._leaving is not None or self._joining.drained or not in_time:
+            self._parking.clear()
             return
-        if in_time and self._board.zygote.ready:
+        self._parking.follow(orders.desired)
+        if self._board.zygote.ready:
             for line in orders.desired:
                 self._starting.start(line, self._gangs)
 
@@ -236,7 +247,9 @@ class Agent:
         if gang.directive.leave:
             return gang.directive  # on its way out already
         asked = directive_for(line, self.id, gang.size)
-        return asked if asked.leave else gang.directive
+        if not asked.leave:
+            return gang.directive
+        return self._parking.permit(asked, gang, self._gangs.values())
 
     def _mind_the_time(self) -> None:
         """What must happen even while the database does not answer."""

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optuna_deadline.allocation.records import Grant
@@ -33,6 +33,7 @@ class Rank:
     index: int
     link: RawLink
     pid: int | None = None
+    born: int = 0  #: fence of the segment that it was forked for
     end: tuple[str, Any] | None = None  #: its last words: (kind, payload)
     ended_at: float = math.inf  #: when it said them
     closed: bool = False
@@ -107,6 +108,7 @@ class Gang:
     verdict: Verdict | None = None
     lost: bool = False
     saved: bool = False  #: whether the table has a checkpoint of this segment
+    parked: bool = False  #: whether its process uses no device and waits
     listener: Listener | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)  #: of its directive
 
@@ -144,9 +146,7 @@ class Gang:
             now = self.directive
             if directive.kind is now.kind and directive.deadline == now.deadline:
                 return
-            self.directive = Directive(
-                directive.kind, directive.reason, now.seq + 1, directive.deadline
-            )
+            self.directive = replace(directive, seq=now.seq + 1)
             if self.directed_at is None and directive.leave:
                 self.directed_at = time.monotonic()
             for rank in list(self.ranks):
@@ -157,6 +157,14 @@ class Gang:
         self.ranks.append(rank)
         if self.directive is not KEEP:
             self._send(rank, ("directive", self.directive))
+
+    def unpark(self, rank: Rank) -> None:
+        """Take in a parked process, which goes on as this segment's rank."""
+        with self.lock:
+            self.ranks.append(rank)
+            self._send(rank, ("unpark", self.grant.fence))
+            if self.directive is not KEEP:
+                self._send(rank, ("directive", self.directive))
 
     def agree(self, call: int) -> Directive:
         """The directive for the n-th question, the same for whichever rank asks."""

@@ -135,6 +135,12 @@ class Hearing:
         self._sweep(self._gang.number, gone)
         self._gang.saved, self._unsaved = True, False
 
+    def _hear_parked(self) -> None:
+        self._gang.writes.append(self._park)  # after what was said before
+
+    def _park(self) -> None:
+        self._gang.parked = True
+
     def _hear_unsaved(self, step: int, why: str) -> None:
         if not self._unsaved:
             _logger.warning(

@@ -61,6 +61,6 @@ def _fork(
         except OSError:  # the zygote has just died: the segment ends like any other death
             ours, theirs = Pipe()
             theirs.close()
-            gang.enlist(Rank(index, ours, orphaned=True))
+            gang.enlist(Rank(index, ours, born=grant.fence, orphaned=True))
         else:
-            gang.enlist(Rank(index, link))
+            gang.enlist(Rank(index, link, born=grant.fence))

@@ -8,10 +8,12 @@ import queue
 import signal
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from optuna_deadline.directives import KEEP, Directive
+from optuna_deadline.directives import KEEP, Directive, Kind
 
 if TYPE_CHECKING:
     RawLink = Connection[Any, Any]
@@ -21,6 +23,8 @@ else:
 
 #: Exit code of a rank whose worker has not renewed in time, which is not the trial's fault.
 UNTRUSTED = 75
+
+_PARKED = 0.1  # seconds between two looks at whether a signal has come
 
 
 class Link:
@@ -47,6 +51,7 @@ class Link:
         self._lock = threading.Lock()
         self._ids = itertools.count()
         self._answers: dict[int, queue.Queue[tuple[bool, Any]]] = {}
+        self._granted: queue.Queue[int] = queue.Queue()
         threading.Thread(target=self._read, name="optuna-deadline-link", daemon=True).start()
 
     def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -68,6 +73,15 @@ class Link:
     def end(self, kind: str, payload: Any) -> None:
         """Say how the objective ended."""
         self._send(("end", kind, payload))
+
+    def next_segment(self, asked_to_go: Callable[[], bool]) -> int:
+        """Wait, parked, for the next segment; its fence."""
+        while True:
+            with suppress(queue.Empty):
+                return self._granted.get(timeout=_PARKED)
+            if asked_to_go():
+                self.end("left", Kind.PAUSE.value)
+                _end_all()
 
     def _trust(self, until: float) -> None:
         self._trusted_until = until
@@ -96,6 +110,9 @@ class Link:
                 self.newest = rest[0]
             elif kind == "trust":
                 self._trust(rest[0])
+            elif kind == "unpark":
+                self.newest = KEEP
+                self._granted.put(rest[0])
             else:
                 number, good, value = rest
                 self._answers[number].put((good, value))

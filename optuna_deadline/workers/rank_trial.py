@@ -142,6 +142,12 @@ class RankSegment:
             checksum=found,
         )
 
+    def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
+        """Give the slot back and wait for the trial's next segment, which this process is in."""
+        self._link.tell("parked")
+        self.fence = self._link.next_segment(asked_to_go)
+        self._began, self._first, self._said = time.monotonic(), None, 0.0
+
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here."""
         raise SegmentEnd(directive or self._link.newest)

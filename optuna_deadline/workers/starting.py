@@ -13,6 +13,7 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.hearing import Hearing
 from optuna_deadline.workers.launch import launch
+from optuna_deadline.workers.parking import Parking
 from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
 from optuna_deadline.workers.switchboard import Switchboard
 from optuna_deadline.workers.trust import Trust
@@ -32,6 +33,7 @@ class Starting:
         trust: How far the leases are believed.
         patience: Seconds of silence after which ranks are taken for hung.
         reaches: Whether what was written somewhere can be read here.
+        parking: Has the processes that wait.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Starting:
         trust: Trust,
         patience: float,
         reaches: Callable[[Home], bool],
+        parking: Parking,
     ) -> None:
         self._study = study
         self._direction = study.direction.name.lower()
@@ -58,6 +61,7 @@ class Starting:
         self._trust = trust
         self._patience = patience
         self._reaches = reaches
+        self._parking = parking
 
     def start(self, line: Desired, gangs: dict[int, Gang]) -> None:
         """Start a trial's segment where that can be done now, and add it to the others.
@@ -72,26 +76,36 @@ class Starting:
         if len(free) < line.slots:
             return
         # Everything that reads comes first: a failure after the grant would hold idle slots.
-        saved = self._table.checkpoints(line.number)
-        if saved and not self._reaches(self._table.homes(number=line.number)[-1]):
-            return  # it was saved elsewhere since the plan was made, which is soon made anew
-        if not self._resuming.ask(line.number, line.fence, saved):
+        parked = self._parking.slot_for(line, free)
+        if parked is None and not self._can_resume(line):
             return
         self._study.get_trials(deepcopy=False)  # Optuna's cache must know what others opened
         trial = Trial(self._study, line.trial_id)
         trained = self._table.trained_before(line.number, line.fence + 1)
         sent = time.monotonic()
-        grant = self._table.acquire(self._me, line.number, free[: line.slots])
+        slots = self._parking.order(free)[: line.slots] if parked is None else [parked]
+        grant = self._table.acquire(self._me, line.number, slots)
         if grant is None or time.monotonic() >= self._trust.until:
             return  # frozen since it was sent: somebody else may have the slots by now
-        resume = self._resuming.take(line.number)
         gang = Gang(grant, line.failures, trained, granted_at=sent, patience=self._patience)
         gang.listener = Hearing(self._table, self._me, gang, trial, self._sweeping.sweep)
         gangs[line.number] = gang
+        if parked is not None:
+            self._parking.take_out(line.number, gang)
+            return
+        resume = self._resuming.take(line.number)
         launch(
             self._board.zygote, gang, resume, self._folders, self._direction,
             self._trust.until, self._table.grace,
         )  # fmt: skip
+
+    def _can_resume(self, line: Desired) -> bool:
+        """Whether what the trial goes on from is here, where no parked process of its goes on."""
+        self._parking.end(line.number)
+        saved = self._table.checkpoints(line.number)
+        if saved and not self._reaches(self._table.homes(number=line.number)[-1]):
+            return False  # it was saved elsewhere since the plan was made, which is soon made anew
+        return self._resuming.ask(line.number, line.fence, saved)
 
     def _free(self, gangs: Mapping[int, Gang]) -> list[int]:
         busy = {slot for gang in gangs.values() for slot, _ in gang.grant.slots}

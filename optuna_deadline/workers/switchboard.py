@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
@@ -45,31 +45,26 @@ class Switchboard:
         with suppress(BlockingIOError, OSError):
             os.write(self._wake, b".")
 
-    def listen(self, gangs: Mapping[int, Gang], timeout: float) -> bool:
+    def listen(self, gangs: Callable[[], Sequence[Gang]], timeout: float) -> bool:
         """Pass on what has come; returns whether somebody called :meth:`wake`.
 
-        ``gangs`` may grow meanwhile: a rank is heard of before the wait for it begins.
+        What ``gangs`` answers may change meanwhile: a rank is heard of before the wait for it
+        begins, and one that was parked speaks in its new gang, the last that has it.
 
         Raises:
             DeadlineError: The zygote could not load the objective.
         """
-        links: dict[Any, tuple[Gang, Rank]] = {
-            rank.link: (gang, rank)
-            for gang in list(gangs.values())
-            for rank in list(gang.ranks)
-            if not rank.closed
-        }
         control = [self.zygote.control] if self.zygote.alive else []
         woken = False
-        for ready in connection.wait([*links, *control, self._woken], timeout):
+        for ready in connection.wait([*_links(gangs()), *control, self._woken], timeout):
             if ready is self._woken:
                 with suppress(BlockingIOError):
                     os.read(self._woken, 4096)
                 woken = True
             elif ready is self.zygote.control:
                 self._hear_zygote(gangs)
-            else:
-                _hear_rank(*links[ready])
+            elif (found := _links(gangs()).get(ready)) is not None:
+                _hear_rank(*found)
         return woken
 
     def replace_dead(self, gangs: Iterable[Gang]) -> None:
@@ -98,17 +93,16 @@ class Switchboard:
         os.close(self._woken)
         os.close(self._wake)
 
-    def _hear_zygote(self, gangs: Mapping[int, Gang]) -> None:
+    def _hear_zygote(self, gangs: Callable[[], Sequence[Gang]]) -> None:
         if not self.zygote.warmed():
             return
         with suppress(EOFError, OSError):
             while self.zygote.control.poll():
-                kind, (trial, fence, index), number = self.zygote.control.recv()
-                gang = gangs.get(trial)
-                if gang is None or gang.grant.fence != fence:
+                kind, key, number = self.zygote.control.recv()
+                found = _forked(gangs(), *key)
+                if found is None:
                     continue
-                with gang.lock:  # or the rank might not be on the list yet
-                    rank = gang.ranks[index]
+                gang, rank = found
                 if kind == "forked":
                     rank.pid = number
                     self._watchdog.guard(number)
@@ -118,6 +112,25 @@ class Switchboard:
                     if rank.pid is not None:
                         self._watchdog.forget(rank.pid)
                     rank.exit_code = number
+
+
+def _links(gangs: Iterable[Gang]) -> dict[Any, tuple[Gang, Rank]]:
+    return {
+        rank.link: (gang, rank) for gang in gangs for rank in list(gang.ranks) if not rank.closed
+    }
+
+
+def _forked(
+    gangs: Iterable[Gang], number: int, fence: int, index: int
+) -> tuple[Gang, Rank] | None:
+    """The rank that was forked so, in the gang that it is in now."""
+    found = None
+    for gang in gangs:
+        with gang.lock:  # or the rank might not be on the list yet
+            for rank in gang.ranks:
+                if (gang.number, rank.born, rank.index) == (number, fence, index):
+                    found = gang, rank
+    return found
 
 
 def _hear_rank(gang: Gang, rank: Rank) -> None:

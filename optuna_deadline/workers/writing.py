@@ -10,6 +10,7 @@ from contextlib import suppress
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.workers.gang import Gang, Verdict
+from optuna_deadline.workers.parking import Parking
 from optuna_deadline.workers.verdicts import judge
 
 _logger = logging.getLogger("optuna_deadline")
@@ -21,15 +22,19 @@ class Writing:
     Args:
         table: The allocation table.
         me: The worker.
+        parking: Takes in processes that stay.
         replan: Called when something happened that the planner should see.
 
     Attributes:
         slowest_stop: Seconds that the slowest gang took to leave.
     """
 
-    def __init__(self, table: AllocationStore, me: str, replan: Callable[[], None]) -> None:
+    def __init__(
+        self, table: AllocationStore, me: str, parking: Parking, replan: Callable[[], None]
+    ) -> None:
         self._table = table
         self._me = me
+        self._parking = parking
         self._replan = replan
         self.slowest_stop = 0.3
 
@@ -41,7 +46,7 @@ class Writing:
             leaving: Whether its worker was asked to leave.
 
         Returns:
-            Whether that was all: the gang has exited and holds nothing.
+            Whether that was all: the gang has exited, or is parked, and holds nothing.
         """
         try:
             while gang.writes:
@@ -50,6 +55,9 @@ class Writing:
                 self._replan()
             if gang.progress_changed and not gang.over:
                 self._write_progress(gang)
+            if gang.parked and not gang.over and not gang.lost:
+                self._park(gang)
+                return True
         except LeaseLost:
             gang.lost = True
             gang.writes.clear()
@@ -72,6 +80,16 @@ class Writing:
         )
         gang.progress_changed = False
 
+    def _park(self, gang: Gang) -> None:
+        """Release the slot of a process that stays; called again where the database was away."""
+        self._time_stop(gang)
+        if not self._table.release(
+            self._me, gang.grant, "paused", ended="park", stop=gang.stop_seconds, stays=True
+        ):
+            raise LeaseLost(f"Trial {gang.number} is somebody else's.")
+        self._parking.take_in(gang)
+        self._replan()
+
     def _finish(self, gang: Gang, leaving: bool) -> None:
         """Release a gang that has exited; called again where the database was away."""
         if gang.verdict is None:
@@ -93,9 +111,7 @@ class Writing:
 
     def _judge(self, gang: Gang) -> Verdict:
         verdict = judge(gang)
-        if gang.directed_at is not None:
-            gang.stop_seconds = time.monotonic() - gang.directed_at
-            self.slowest_stop = max(self.slowest_stop, gang.stop_seconds)
+        self._time_stop(gang)
         if verdict.words and not gang.lost:
             _logger.warning("Trial %d: %s", gang.number, verdict.words)
         if verdict.ended in ("complete", "deadline") and gang.silent:
@@ -105,3 +121,8 @@ class Writing:
                 gang.number,
             )
         return verdict
+
+    def _time_stop(self, gang: Gang) -> None:
+        if gang.directed_at is not None:
+            gang.stop_seconds = time.monotonic() - gang.directed_at
+            self.slowest_stop = max(self.slowest_stop, gang.stop_seconds)

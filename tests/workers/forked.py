@@ -51,6 +51,7 @@ class Job(NamedTuple):
     weight: float | None = None
     divider: str = "even"
     patience: float = 900.0
+    park: int = 0
 
 
 class WorkerProcess:
@@ -124,6 +125,6 @@ def _work(job: Job, log: Path, environment: dict[str, str]) -> None:
             study, f"{_OBJECTIVES}:{job.objective}", agree(study, None, None, {}),
             cpus=job.cpus, pool=job.pool, weight=job.weight, divider=job.divider,
             checkpoints=job.folder, ttl=job.ttl, grace=job.grace,
-            patience=job.patience,
+            patience=job.patience, park=job.park,
         )  # fmt: skip
         sys.exit(0 if worker.run().settled else 130)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import resource
+import signal
 import subprocess
 import threading
 import time
@@ -223,3 +224,23 @@ def parenting(trial: Any) -> float:
     with (Path(os.environ["RANK_LOG"])).open("a") as file:
         file.write(f"{child.pid}\n")
     return slow(trial)
+
+
+def staying(trial: Any) -> float:
+    """Too long to finish; it parks where it may, and says in which process each step was made."""
+    segment = optuna_deadline.segment(trial)
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+    asked: list[bool] = []
+    first = json.loads(segment.resume.read_text())["step"] + 1 if segment.resume else 0
+    for step in range(first, 100_000):
+        time.sleep(0.05)
+        trial.report(step, step)
+        with (Path(os.environ["RANK_LOG"])).open("a") as file:
+            file.write(f"{trial.number} {step} {os.getpid()} {segment.fence}\n")
+        directive = segment.directive()
+        if directive.leave:
+            segment.save(_writer(trial.number, step), step=step, value=step)
+            if not directive.park:
+                segment.leave(directive)
+            segment.park(lambda: bool(asked))
+    return 0.0

@@ -209,6 +209,29 @@ class LeaseSuite:
         assert (segment.outcome, segment.slots, segment.stop) == ("complete", 2, 0.1)
         assert segment.ended == world.time and table.segments(world.time + 1) == []
 
+    def test_a_parked_trial_is_paused_and_its_worker_named_unless_it_is_wanted_elsewhere(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=1)
+        world.join("b", cpus=1)
+        table = world.table()
+        grant = world.grant("a")
+        term = table.elect("planner")
+        assert term is not None
+        table.write_plan("planner", term, [Assignment(grant.number, "pause", None, 0, "rest")])
+        assert table.release("a", grant, "paused", ended="park", stays=True)
+        [line] = table.orders("a").desired
+        assert (line.state, line.mode, line.worker, line.owner) == ("paused", "pause", "a", None)
+        assert table.free_slots("a") and not table.orders("b").desired
+        assert table.acquire("a", grant.number, table.free_slots("a")) is None
+        table.write_plan("planner", term, [Assignment(grant.number, "run", "b", 1, "go on")])
+        assert not table.orders("a").desired
+        again = table.acquire("b", grant.number, table.free_slots("b"))
+        assert again is not None and again.fence == grant.fence + 1
+        table.write_plan("planner", term, [Assignment(grant.number, "run", "a", 1, "back")])
+        assert table.release("b", again, "paused", ended="park", stays=True)
+        assert [line.worker for line in table.trials()] == ["a"]
+
     def test_orders_name_what_a_worker_has_and_what_it_shall_have(
         self, world: AllocationWorld
     ) -> None:

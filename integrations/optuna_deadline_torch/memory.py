@@ -1,0 +1,182 @@
+"""The memory of a trial's tensors on its device, given up while it is parked and taken again.
+
+Whole storages are emptied in place: copied to the host, then resized to nothing, as FSDP does with
+its parameters. Every tensor, view and alias stays the object that it was, so nobody who holds one
+has to be told, and what is overlooked here costs memory on the device and no wrong number.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import BuiltinFunctionType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from optuna_deadline_torch.saver import copied
+
+_CONTAINERS = (list, tuple, set, frozenset, deque)
+_PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.Size, torch.dtype, torch.device)
+_OPAQUE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, FrameType)
+#: Data lies on the host, and may be a million objects.
+_DATA = (Dataset, DataLoader, Sampler, torch.Generator)
+_MEMINFO = Path("/proc/meminfo")
+_SPARE = 0.1  # of the host's memory stays free
+
+
+def elsewhere(device: torch.device) -> bool:
+    """Whether a device's memory is not the host's."""
+    return device.type != "cpu"
+
+
+class DeviceMemory:
+    """What some objects, and the tensors below them, hold on devices.
+
+    Args:
+        roots: Models, optimizers, scalers, callbacks: tensors are found in their attributes and
+            in lists and dicts, however deep.
+        beyond: Classes whose objects are not looked into.
+        given_up: Which devices' memory is meant; that of all but the CPU.
+    """
+
+    def __init__(
+        self,
+        roots: Iterable[Any],
+        *,
+        beyond: tuple[type, ...] = (),
+        given_up: Callable[[torch.device], bool] | None = None,
+    ) -> None:
+        given_up = given_up or elsewhere
+        found = (one.untyped_storage() for one in tensors(roots, beyond) if _moves(one))
+        self._storages = {
+            storage._cdata: storage
+            for storage in found
+            if given_up(storage.device) and storage.nbytes() and storage.resizable()
+        }
+        self._kept: dict[int, torch.Tensor] = {}
+
+    @property
+    def bytes(self) -> int:
+        """How much it is; the host needs as much."""
+        return sum(
+            self._kept[key].numel() if key in self._kept else storage.nbytes()
+            for key, storage in self._storages.items()
+        )
+
+    def fits(self) -> bool:
+        """Whether the host has room for it, as far as that is known."""
+        total, free = _host_memory()
+        return free - self.bytes >= _SPARE * total
+
+    def give_up(self) -> None:
+        """Copy all of it to the host, and free it for others."""
+        _wait_for_devices()
+        for key, storage in self._storages.items():
+            on_device = _bytes_of(storage)
+            kept = _host_room(storage)
+            kept.copy_(on_device, non_blocking=True)
+            self._kept[key] = kept
+        _wait_for_devices()
+        for storage in self._storages.values():
+            storage.resize_(0)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()  # what is only cached is not free for other processes
+
+    def take_again(self) -> None:
+        """Put all of it back where it was.
+
+        Raises:
+            torch.OutOfMemoryError: Somebody else has the device's memory.
+        """
+        for key, storage in self._storages.items():
+            kept = self._kept[key]
+            storage.resize_(kept.numel())
+            _bytes_of(storage).copy_(kept, non_blocking=True)
+        _wait_for_devices()
+        self._kept.clear()
+
+    def readable(self, state: Any) -> Any:
+        """A copy of a state, with the host's copy in place of what was given up."""
+        return copied(state, self._on_host)
+
+    def _on_host(self, one: torch.Tensor) -> torch.Tensor:
+        kept = self._kept.get(one.untyped_storage()._cdata) if _moves(one) else None
+        if kept is None:
+            return one.detach().to("cpu", copy=True)
+        room = torch.empty(0, dtype=one.dtype)
+        return room.set_(kept.untyped_storage(), one.storage_offset(), one.size(), one.stride())
+
+
+def tensors(roots: Iterable[Any], beyond: tuple[type, ...] = ()) -> Iterator[torch.Tensor]:
+    """All tensors below some objects, gradients included, each once."""
+    seen: dict[int, Any] = {}  # the objects too: a number is free again when its object goes
+    open_ends = list(roots)
+    while open_ends:
+        one = open_ends.pop()
+        if isinstance(one, _PLAIN) or id(one) in seen:
+            continue
+        seen[id(one)] = one
+        if isinstance(one, torch.Tensor):
+            yield one
+            if one.is_leaf and one.grad is not None:
+                open_ends.append(one.grad)
+        elif isinstance(one, dict):
+            open_ends += one.values()
+        elif isinstance(one, _CONTAINERS):
+            open_ends += [part for part in one if not isinstance(part, _PLAIN)]
+        elif not isinstance(one, (*_OPAQUE, *_DATA, *beyond)):
+            open_ends += [*getattr(one, "__dict__", {}).values()]
+
+
+def in_hand() -> list[Any]:
+    """What the functions that are being run keep in local variables: the batch, the loss."""
+    frame: FrameType | None = sys._getframe(1)
+    found: list[Any] = []
+    while frame is not None:
+        if frame.f_code.co_name != "<module>":
+            found += [
+                value
+                for value in frame.f_locals.values()
+                if isinstance(value, (torch.Tensor, dict, *_CONTAINERS))
+            ]
+        frame = frame.f_back
+    return found
+
+
+def _moves(one: torch.Tensor) -> bool:
+    """Whether a tensor is its storage and nothing more."""
+    plain = one.layout is torch.strided and not one.is_meta and not one.is_quantized
+    return plain and not hasattr(type(one), "__tensor_flatten__")
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage)
+
+
+def _host_room(storage: torch.UntypedStorage) -> torch.Tensor:
+    size = storage.nbytes()
+    if storage.device.type == "cuda":
+        try:  # pinned, it takes what comes from a GPU at twice the speed or more
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError:
+            pass
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def _wait_for_devices() -> None:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
+def _host_memory() -> tuple[int, float]:
+    """Bytes in all and free; nothing in all and no end of it where the system does not say."""
+    try:
+        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        return tuple(int(lines[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]
+    except (OSError, KeyError, ValueError):
+        return 0, float("inf")
