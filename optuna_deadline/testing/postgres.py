@@ -181,6 +181,13 @@ class EmbeddedPostgres(PostgresServer):
         signal_all(self._paused, signal.SIGCONT)
         self._paused = []
 
+    def let_in(self, subnet: str) -> None:
+        """Take connections from a network too; needs the setting ``listen_addresses=*``."""
+        with (self._data / "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {subnet} trust\n")
+        if self._server is not None:
+            self._server.send_signal(signal.SIGHUP)
+
     def log(self) -> str:
         """The end of what the server has written."""
         return (self.folder / "log").read_text(errors="replace")[-2000:]
