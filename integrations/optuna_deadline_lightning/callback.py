@@ -20,6 +20,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import SegmentEnd, segment
 from optuna_deadline_lightning import boundaries
 from optuna_deadline_lightning.elastic import ElasticFit
+from optuna_deadline_lightning.epochs import begin_again
 from optuna_deadline_lightning.loaders import deal_training_loader
 from optuna_deadline_lightning.metrics import monitored
 from optuna_deadline_lightning.options import (
@@ -174,6 +175,8 @@ class DeadlineCallback(Callback):
         if self._elastic is not None:
             self._elastic.pilot.term.install()
             self._elastic.start(trainer)
+            if self.segment.resume is not None:
+                begin_again(trainer, pl_module)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import elastic_data
+import elastic_extras
 import lightning.pytorch as pl
 import torch
 from elastic_harness import Plan, PlayedSegment
@@ -30,13 +32,18 @@ class Net(pl.LightningModule):
         super().__init__()
         torch.manual_seed(11)
         self.body = nn.Sequential(
-            nn.Linear(8, 12), nn.Tanh(), nn.Dropout(plan.dropout), nn.Linear(12, 2)
-        ).double()
+            nn.Linear(8, 12),
+            *([nn.BatchNorm1d(12)] if plan.norm else []),
+            nn.Tanh(),
+            nn.Dropout(plan.dropout),
+            nn.Linear(12, 2),
+        )
+        self.to(torch.float32 if plan.single else torch.float64)
         self.plan, self.seen, self.segment = plan, seen, segment
         seen.update(steps=[], evaluated=[])
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        x, y, ids = batch
+        x, y, ids = elastic_data.triple(batch)
         step = self.trainer.global_step
         self.seen["steps"].append(
             {
@@ -48,6 +55,7 @@ class Net(pl.LightningModule):
                 "weight": self.trainer.callbacks[-1]._elastic.weight(batch_idx),
             }
         )
+        x = x.to(self.dtype)
         plan = self.plan
         if plan.term_rank == self.global_rank and step + 1 == plan.leave_at:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -59,7 +67,7 @@ class Net(pl.LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         x, y, _ = batch
-        score = self.body(x)
+        score = self.body(x.to(self.dtype))
         accuracy = (score.argmax(1) == y).double().mean()
         self.log("val_acc", accuracy * float("nan") if self.plan.nan else accuracy)
         self.log("val_loss", nn.functional.cross_entropy(score, y))
@@ -103,18 +111,21 @@ def train(plan: Plan, trial: Any, segment: PlayedSegment, seen: dict[str, Any]) 
     callbacks: list[Any] = [deadline]
     if plan.patience is not None:
         callbacks.append(EarlyStopping("val_loss", patience=plan.patience, min_delta=0.05))
+    callbacks += elastic_extras.callbacks(plan)
     trainer = pl.Trainer(
         **{
             "max_epochs": plan.epochs,
             "logger": False,
-            "enable_checkpointing": False,
+            "enable_checkpointing": bool({"best", "every"} & set(plan.extras)),
             "enable_progress_bar": False,
             "callbacks": callbacks,
             **plan.trainer,
         },
-        **deadline.trainer_options(),
+        **deadline.trainer_options(plugins=elastic_extras.plugins(plan)),
     )
-    trainer.fit(model, loader, DataLoader(validation, 20), ckpt_path=deadline.ckpt_path)
+    source = elastic_data.source(plan.data, loader, training, deadline)
+    trainer.fit(model, source, DataLoader(validation, 20), ckpt_path=deadline.ckpt_path)
+    seen["extras"] = elastic_extras.states(trainer)
     seen["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}
     seen["global_step"] = trainer.global_step
     if trainer.is_global_zero:

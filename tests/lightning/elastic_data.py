@@ -1,0 +1,75 @@
+"""Training data of other kinds: streams, loaders with a state, several loaders. By name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import CombinedLoader
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+
+def triple(batch: Any) -> Any:
+    """The samples, whichever loader they come from."""
+    if isinstance(batch, dict):
+        parts = [triple(part) for part in batch.values() if part is not None]
+        return [torch.cat(columns) for columns in zip(*parts, strict=True)]
+    return batch
+
+
+class Stream(IterableDataset[Any]):
+    """The samples in one order, or in a new one each time."""
+
+    def __init__(self, data: Dataset[Any], *, shuffled: bool) -> None:
+        self.data, self.shuffled = data, shuffled
+
+    def __iter__(self) -> Iterator[Any]:
+        size = len(self.data)  # type: ignore[arg-type]
+        order = torch.randperm(size) if self.shuffled else torch.arange(size)
+        return (self.data[int(index)] for index in order)
+
+
+class Stateful:
+    """A loader that knows its place: an order of its own in each epoch."""
+
+    def __init__(self, data: Dataset[Any], batch: int) -> None:
+        self.data, self.batch = data, batch
+        self.epoch, self.next = 0, 0
+
+    def __len__(self) -> int:
+        return len(self.data) // self.batch  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        generator = torch.Generator().manual_seed(self.epoch)
+        order = torch.randperm(len(self) * self.batch, generator=generator)
+        while self.next < len(self):
+            mine = order[self.next * self.batch : (self.next + 1) * self.batch]
+            self.next += 1
+            samples = [self.data[int(index)] for index in mine]
+            yield [torch.stack(column) for column in zip(*samples, strict=True)]
+        self.epoch, self.next = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.next = state["epoch"], state["next"]
+
+
+def source(name: str, loader: Any, data: Any, deadline: Any) -> Any:
+    if name == "stream":
+        return DataLoader(Stream(data, shuffled=False), 16)
+    if name == "shuffled stream":
+        return DataLoader(Stream(data, shuffled=True), 16)
+    if name == "stateful":
+        return Stateful(data, 16)
+    if name == "dict of two":
+        return {"a": DataLoader(data, 16, shuffle=True), "b": DataLoader(data, 8, shuffle=True)}
+    if name.startswith("combined "):
+        loaders = {
+            "a": DataLoader(data, 16, shuffle=True),
+            "b": DataLoader(data, 24, shuffle=True),
+        }
+        return CombinedLoader(loaders, name.removeprefix("combined "))
+    return loader
