@@ -21,7 +21,6 @@ from optuna_deadline.segments import SegmentEnd, segment
 from optuna_deadline_lightning import boundaries
 from optuna_deadline_lightning.elastic import ElasticFit
 from optuna_deadline_lightning.epochs import begin_again
-from optuna_deadline_lightning.loaders import deal_training_loader
 from optuna_deadline_lightning.metrics import monitored
 from optuna_deadline_lightning.options import (
     elastic_options,
@@ -158,7 +157,7 @@ class DeadlineCallback(Callback):
             # by deriving from Checkpoint: that forbids the user's `enable_checkpointing=False`.
             callbacks = only_useful(trainer, last=self)
             trainer.callbacks = callbacks  # type: ignore[attr-defined]
-            deal_training_loader(trainer, self._elastic.pilot.deal, self._elastic.adopt)
+            self._elastic.data.attach(trainer)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Connect the ranks."""

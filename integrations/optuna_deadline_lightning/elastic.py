@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,11 +11,14 @@ from optuna_deadline_torch.best import Direction
 from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.seeding import reseed
 
 from optuna_deadline.directives import Kind
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
 from optuna_deadline_lightning import boundaries
 from optuna_deadline_lightning.holdings import holdings
+from optuna_deadline_lightning.loaders import TrainingData
 from optuna_deadline_lightning.metrics import plain
 
 
@@ -40,22 +44,39 @@ class ElasticFit:
             take=self._take,
             holds=self._holds,
         )
+        self.data = TrainingData(
+            self.pilot.deal,
+            self._adopt,
+            lambda: self._position,
+            lambda epoch, batch: reseed(seed, epoch, batch, segment.rank),
+        )
         self._trainer: pl.Trainer | None = None
-        self._sampler: ElasticBatchSampler | None = None
+        self._samplers: Sequence[ElasticBatchSampler] = ()
         self._position = (0, 0)
         self._metrics: dict[str, float] = {}
         self._stepped = -1  # the global step at the last look
 
     # ---- the data
 
-    def adopt(self, sampler: ElasticBatchSampler) -> None:
-        """Lead the sampler that the trainer is going to use to where training is."""
-        self._sampler = sampler
-        sampler.seek(*self._position)
-
     def weight(self, batch: int) -> float:
-        """What the loss of this rank's slice of a batch is scaled by."""
-        return 1.0 if self._sampler is None else self._sampler.weight(batch)
+        """What the loss of this rank's slice of a batch is scaled by.
+
+        Raises:
+            DeadlineError: There are slices of several batches, and not all alike.
+        """
+        weights = {sampler.weight(batch) for sampler in self._samplers}
+        if len(weights) > 1:
+            raise DeadlineError(
+                "The batches of several training loaders are not shared alike between"
+                f" {self.segment.world_size} slots, so one loss cannot be weighed: choose sizes"
+                " that the number of slots divides and drop_last=True, or allow one slot."
+            )
+        return weights.pop() if weights else 1.0
+
+    def _adopt(self, samplers: Sequence[ElasticBatchSampler]) -> None:
+        self._samplers = samplers
+        for sampler in samplers:
+            sampler.seek(*self._position)
 
     # ---- from the first step to the last
 
@@ -76,6 +97,7 @@ class ElasticFit:
     def after_batch(self, trainer: pl.Trainer) -> None:
         """Look for a directive where the optimizer has just stepped, and obey."""
         self.segment.progress(boundaries.progress(trainer))
+        self._position = boundaries.position(trainer)
         if trainer.global_step != self._stepped:  # else gradients are being accumulated
             self._stepped = trainer.global_step
             verdict = self.pilot.agree(save=self.pilot.due)
@@ -89,6 +111,7 @@ class ElasticFit:
     def after_validation(self, trainer: pl.Trainer, value: float) -> None:
         """Keep the best: its checkpoint is of the very weights that were evaluated."""
         self.pilot.reported = trainer.current_epoch
+        self._position = boundaries.position(trainer)
         self.segment.progress(boundaries.progress(trainer))
         verdict = self.pilot.agree(save=self.pilot.best.improved(value) or self.pilot.due)
         ending = boundaries.ends_by_itself(trainer)
@@ -112,8 +135,8 @@ class ElasticFit:
         self.pilot.best.value = state["best"]
         self.pilot.reported = state["reported"]
         self._metrics = state["metrics"]
-        if self._sampler is not None:
-            self._sampler.seek(epoch, batch)
+        for sampler in self._samplers:
+            sampler.seek(epoch, batch)
 
     # ---- inside
 

@@ -1,34 +1,94 @@
-"""The training loader that a trainer is going to ask for, dealt to the ranks."""
+"""The training data that a trainer is going to ask for, dealt to the ranks or led to its place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
-from optuna_deadline_torch.loaders import Deal, dealt_loader
+from lightning.pytorch.utilities import CombinedLoader
+from optuna_deadline_torch.loaders import (
+    Deal,
+    can_be_dealt,
+    elastic_loader,
+    refuse_gangs,
+    tell_reread,
+)
 from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.streams import Place, Remembering, Reread, Stateful
 
 
-def deal_training_loader(
-    trainer: pl.Trainer, deal: Deal, adopt: Callable[[ElasticBatchSampler], None]
-) -> None:
-    """Make ``trainer`` deal whatever training loader it is going to ask for.
+class TrainingData:
+    """Makes a trainer use the user's training data at the place where training is.
 
     Args:
-        trainer: A trainer whose data is attached, before it asked for the training loader.
-        deal: Makes the elastic batch sampler from the loader's own.
-        adopt: Gets the sampler that is going to be used.
+        deal: Makes the elastic batch sampler from a loader's own.
+        adopt: Gets the samplers that are going to be used.
+        place: Where training is.
+        seed: Gives a read its random numbers, by epoch and batch.
     """
-    # The one place that sees loaders passed to `fit`, from the module and from a data module.
-    source = trainer.fit_loop._data_source
-    ask = source.dataloader
 
-    def dealt() -> Any:
-        loader = dealt_loader(ask(), deal, trainer.world_size)
-        sampler = getattr(loader, "batch_sampler", None)
-        if isinstance(sampler, ElasticBatchSampler):
-            adopt(sampler)
+    def __init__(
+        self,
+        deal: Deal,
+        adopt: Callable[[Sequence[ElasticBatchSampler]], None],
+        place: Place,
+        seed: Callable[[int, int], None],
+    ) -> None:
+        self._deal = deal
+        self._adopt = adopt
+        self._place = place
+        self._seed = seed
+
+    def attach(self, trainer: pl.Trainer) -> None:
+        """Take over the data of a trainer that has it attached and has not asked for it yet."""
+        # The one place that sees loaders passed to `fit`, from the module and from a data module.
+        source = trainer.fit_loop._data_source
+        ask = source.dataloader
+        source.dataloader = lambda: self.led(ask(), trainer.world_size)  # type: ignore[method-assign]
+
+    def led(self, data: Any, world_size: int) -> Any:
+        """The data to use in place of the user's.
+
+        Raises:
+            DeadlineError: It cannot be dealt, and there are several ranks.
+        """
+        leaves = _leaves(data)
+        if all(map(can_be_dealt, leaves)):
+            samplers: list[ElasticBatchSampler] = []
+            dealt = _mapped(data, lambda leaf: self._dealt(leaf, samplers))
+            if len(leaves) > 1:
+                cycles = getattr(data, "_mode", "max_size_cycle") == "max_size_cycle"
+                for sampler in samplers:
+                    sampler.cycles = cycles
+            self._adopt(samplers)
+            return dealt
+        refuse_gangs(data, world_size)
+        if isinstance(data, Stateful):
+            return Remembering(data, self._place)
+        tell_reread(data)
+        # Several loaders are begun by Lightning, each in its own way: these it leads itself.
+        return data if len(leaves) > 1 else Reread(data, self._place, self._seed)
+
+    def _dealt(self, leaf: Any, samplers: list[ElasticBatchSampler]) -> Any:
+        loader = elastic_loader(leaf, self._deal)
+        sampler: Any = loader.batch_sampler
+        samplers.append(sampler)
         return loader
 
-    source.dataloader = dealt  # type: ignore[method-assign]
+
+def _leaves(data: Any) -> list[Any]:
+    found: list[Any] = []
+    _mapped(data, found.append)
+    return found
+
+
+def _mapped(data: Any, change: Callable[[Any], Any]) -> Any:
+    """Loaders in the same dicts, lists and combinations."""
+    if isinstance(data, CombinedLoader):
+        return CombinedLoader(_mapped(data.iterables, change), data._mode)
+    if type(data) is dict:
+        return {name: _mapped(part, change) for name, part in data.items()}
+    if type(data) in (list, tuple):
+        return type(data)(_mapped(part, change) for part in data)
+    return change(data)

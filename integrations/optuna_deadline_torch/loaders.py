@@ -49,23 +49,24 @@ def can_be_dealt(loader: object) -> bool:
     )
 
 
-def dealt_loader(loader: Any, deal: Deal, world_size: int) -> Any:
-    """``loader`` dealt to the ranks where it can be; else itself, with a warning.
+def refuse_gangs(loader: object, world_size: int) -> None:
+    """Take data that cannot be dealt on one slot only.
 
     Raises:
-        DeadlineError: It cannot be dealt, and there are several ranks.
+        DeadlineError: There are several.
     """
-    if can_be_dealt(loader):
-        return elastic_loader(loader, deal)
-    what = type(loader).__name__
     if world_size > 1:
         raise DeadlineError(
-            f"The training data ({what}) cannot be dealt to {world_size} slots: pass"
-            " one DataLoader over a map-style dataset, or allow one slot per trial."
+            f"The training data ({type(loader).__name__}) cannot be dealt to {world_size} slots:"
+            " pass a DataLoader over a map-style dataset, or allow one slot per trial."
         )
+
+
+def tell_reread(loader: object) -> None:
+    """Say what becomes of data that can neither be dealt nor says where it is."""
     _log.warning(
-        "The training data (%s) cannot be resumed in the middle of an epoch:"
-        " after a pause its samples come in a new order.",
-        what,
+        "The training data (%s) is read again from an epoch's beginning when the trial comes back:"
+        " exact if it yields the same again, and as slow as that reading. A loader with"
+        " state_dict() and load_state_dict() goes on at its place.",
+        type(loader).__name__,
     )
-    return loader

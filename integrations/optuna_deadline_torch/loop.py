@@ -21,12 +21,18 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
 from optuna_deadline_torch.best import direction_of
 from optuna_deadline_torch.holdings import Holdings
-from optuna_deadline_torch.loaders import can_be_dealt, dealt_loader, elastic_loader
+from optuna_deadline_torch.loaders import (
+    can_be_dealt,
+    elastic_loader,
+    refuse_gangs,
+    tell_reread,
+)
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.seeding import reseed
 from optuna_deadline_torch.states import States, read
+from optuna_deadline_torch.streams import Stateful
 
 Batch = TypeVar("Batch")
 _BEFORE = -1  # the place in an epoch before its first batch
@@ -104,6 +110,8 @@ class ElasticLoop:
         self._over = False
         self._scaled = any("GradScaler" in type(one).__name__ for one in also.values())
         self._loaders: dict[int, tuple[Any, Any]] = {}
+        self._stateful: Stateful | None = None
+        self._loader_state: dict[str, Any] | None = None
         self._in_epoch = self._dealt = self._dealing = False
         self._unsaved: float | None = None  # a value whose weights are not saved yet
         self._pending = 0  # batches that no optimizer step has used
@@ -132,6 +140,7 @@ class ElasticLoop:
             self.epoch, self._start = position["position"]
             self.steps, self.value = position["steps"], position["value"]
             self._over = position["over"]
+            self._loader_state = position.get("loader")
             pilot.best.value, pilot.reported = position["best"], position["reported"]
         if self.segment.world_size > 1:
             connect(self.device)
@@ -160,7 +169,8 @@ class ElasticLoop:
         Args:
             loader: A ``DataLoader`` with the global batch size, without a sampler for several
                 processes. One that cannot be dealt (over an ``IterableDataset``, say) is read on
-                one slot only, and after a pause again from its beginning.
+                one slot only; after a pause it goes on from its ``state_dict`` if it has one, else
+                it is read again from its beginning up to its place.
         """
         if not self._in_epoch or self._dealt or self._unsaved is not None:
             raise DeadlineError(
@@ -238,8 +248,9 @@ class ElasticLoop:
             sampler.seek(self.epoch, self._start)
             size = len(sampler.epoch_batches(self.epoch))
         batches, done = iter(source), self._start
-        if not exact:
-            for _ in range(done):
+        if not exact and self._stateful is None:
+            for number in range(done):
+                self._reseed(number)
                 next(batches, None)
         while True:
             self._reseed(done)  # also for what reads the samples, and for what follows the last
@@ -258,14 +269,27 @@ class ElasticLoop:
 
     def _elastic(self, loader: Any) -> Any:
         if id(loader) not in self._loaders:  # kept, so that its workers may be
-            if self._pilot is not None:
-                source = dealt_loader(loader, self._pilot.deal, self.segment.world_size)
-            elif can_be_dealt(loader):
-                source = elastic_loader(loader, self._whole)
+            if can_be_dealt(loader):
+                deal = self._whole if self._pilot is None else self._pilot.deal
+                source = elastic_loader(loader, deal)
             else:
                 source = loader
+                self._stream(loader)
             self._loaders[id(loader)] = loader, source
         return self._loaders[id(loader)][1]
+
+    def _stream(self, loader: Any) -> None:
+        """Lead a loader that cannot be dealt to its place, if it has one."""
+        if self._pilot is None:
+            return
+        refuse_gangs(loader, self.segment.world_size)
+        if isinstance(loader, Stateful):
+            self._stateful = loader
+            if self._loader_state is not None:
+                loader.load_state_dict(self._loader_state)
+                self._loader_state = None
+        else:
+            tell_reread(loader)
 
     def _whole(self, batches: Any) -> ElasticBatchSampler:
         return ElasticBatchSampler(batches, seed=self._seed)
@@ -310,5 +334,6 @@ class ElasticLoop:
             "best": self._pilot.best.value,
             "reported": self._pilot.reported,
             "over": self._over,
+            "loader": None if self._stateful is None else self._stateful.state_dict(),
         }
         return self._states.taken(position)

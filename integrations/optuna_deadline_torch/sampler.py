@@ -42,7 +42,9 @@ class ElasticBatchSampler(Sampler[list[int]]):
         self.world_size = world_size
         self.epoch = 0
         self.start = 0
-        self._drawn: tuple[int, Sequence[Sequence[int]]] | None = None
+        self.cycles = False  #: whether it is begun again within an epoch, as one of several may be
+        self.cycle = 0
+        self._drawn: dict[tuple[int, int], Sequence[Sequence[int]]] = {}
 
     @property
     def sampler(self) -> ElasticBatchSampler:
@@ -61,22 +63,25 @@ class ElasticBatchSampler(Sampler[list[int]]):
 
     def seek(self, epoch: int, batch: int) -> None:
         """Go on at a batch of an epoch; call before the first iteration."""
-        self.epoch, self.start = epoch, batch
+        self.epoch = epoch
+        self.cycle, self.start = self._within(batch) if batch else (0, 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch; the one that was sought goes on where it was."""
         if epoch != self.epoch:
             self.seek(epoch, 0)
 
-    def epoch_batches(self, epoch: int) -> Sequence[Sequence[int]]:
+    def epoch_batches(self, epoch: int, cycle: int = 0) -> Sequence[Sequence[int]]:
         """The global batches of an epoch, the same on every rank."""
-        if self._drawn is None or self._drawn[0] != epoch:
-            self._drawn = epoch, self._draw(epoch)
-        return self._drawn[1]
+        if (epoch, cycle) not in self._drawn:
+            for old in sorted(self._drawn)[:-1]:  # loaders fetch ahead: two may be in use
+                del self._drawn[old]
+            self._drawn[epoch, cycle] = self._draw(epoch, cycle)
+        return self._drawn[epoch, cycle]
 
-    def _draw(self, epoch: int) -> Sequence[Sequence[int]]:
+    def _draw(self, epoch: int, cycle: int) -> Sequence[Sequence[int]]:
         inner = getattr(self.batches, "sampler", None)
-        with seeded(self.seed, epoch) as seed:
+        with seeded(self.seed, epoch, *([cycle] if cycle else [])) as seed:
             for source in (self.batches, inner):
                 if (set_epoch := getattr(source, "set_epoch", None)) is not None:
                     set_epoch(epoch)
@@ -89,16 +94,25 @@ class ElasticBatchSampler(Sampler[list[int]]):
         """What this rank's mean loss must be scaled by so that the ranks' mean is the batch's."""
         if self.world_size == 1:
             return 1.0
-        whole = len(self.epoch_batches(self.epoch)[batch])
+        cycle, batch = self._within(batch)
+        batches = self.epoch_batches(self.epoch, cycle)
+        if batch >= len(batches):  # one of several loaders, which has ended before the others
+            return 1.0
+        whole = len(batches[batch])
         mine = len(range(self.rank, whole, self.world_size))
         return mine * self.world_size / whole
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = self.epoch_batches(self.epoch)
+        batches = self.epoch_batches(self.epoch, self.cycle)
         for batch in batches[self.start :]:
             # A rank without a sample still has to take part: it gets one with weight 0.
             yield list(batch[self.rank :: self.world_size]) or list(batch[:1])
-        self.start = 0
+        self.cycle, self.start = self.cycle + self.cycles, 0
+
+    def _within(self, batch: int) -> tuple[int, int]:
+        """In which cycle a batch of the epoch is, and where in it."""
+        size = len(self.epoch_batches(self.epoch)) if self.cycles else 0
+        return divmod(batch, size) if size else (0, batch)
 
     def __len__(self) -> int:
         return len(self.batches)

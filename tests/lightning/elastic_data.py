@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 def triple(batch: Any) -> Any:
     """The samples, whichever loader they come from."""
-    if isinstance(batch, dict):
-        parts = [triple(part) for part in batch.values() if part is not None]
+    several = list(batch.values()) if isinstance(batch, dict) else batch
+    if not isinstance(several[0], torch.Tensor) or isinstance(batch, dict):
+        parts = [part for part in several if part is not None]
         return [torch.cat(columns) for columns in zip(*parts, strict=True)]
     return batch
 
@@ -30,31 +31,38 @@ class Stream(IterableDataset[Any]):
         return (self.data[int(index)] for index in order)
 
 
-class Stateful:
-    """A loader that knows its place: an order of its own in each epoch."""
+class Unsized:
+    """A loader that knows its place, and not how long it is: a new order in each epoch."""
 
     def __init__(self, data: Dataset[Any], batch: int) -> None:
         self.data, self.batch = data, batch
         self.epoch, self.next = 0, 0
 
-    def __len__(self) -> int:
+    def _batches(self) -> int:
         return len(self.data) // self.batch  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
         generator = torch.Generator().manual_seed(self.epoch)
-        order = torch.randperm(len(self) * self.batch, generator=generator)
-        while self.next < len(self):
+        order = torch.randperm(self._batches() * self.batch, generator=generator)
+        while self.next < self._batches():
             mine = order[self.next * self.batch : (self.next + 1) * self.batch]
             self.next += 1
             samples = [self.data[int(index)] for index in mine]
             yield [torch.stack(column) for column in zip(*samples, strict=True)]
         self.epoch, self.next = self.epoch + 1, 0
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "next": self.next}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self.next = state["epoch"], state["next"]
+
+
+class Stateful(Unsized):
+    """One that also knows how long it is."""
+
+    def __len__(self) -> int:
+        return self._batches()
 
 
 def source(name: str, loader: Any, data: Any, deadline: Any) -> Any:
@@ -64,8 +72,14 @@ def source(name: str, loader: Any, data: Any, deadline: Any) -> Any:
         return DataLoader(Stream(data, shuffled=True), 16)
     if name == "stateful":
         return Stateful(data, 16)
+    if name == "stateful stream":
+        return Unsized(data, 16)
+    if name == "two, uneven":
+        return {"a": DataLoader(data, 16, shuffle=True), "b": DataLoader(data, 9, shuffle=True)}
     if name == "dict of two":
-        return {"a": DataLoader(data, 16, shuffle=True), "b": DataLoader(data, 8, shuffle=True)}
+        return {"a": DataLoader(data, 16, shuffle=True), "b": DataLoader(data, 24, shuffle=True)}
+    if name == "list with a stream":
+        return [DataLoader(data, 16, shuffle=True), DataLoader(Stream(data, shuffled=False), 16)]
     if name.startswith("combined "):
         loaders = {
             "a": DataLoader(data, 16, shuffle=True),

@@ -264,6 +264,47 @@ def test_a_stream_is_read_again_up_to_its_place(tmp_path: Path) -> None:
     assert read == [0.0, 2.0, 4.0]
 
 
+def test_a_loader_with_a_state_goes_on_at_its_place_and_begins_each_epoch_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stateful:
+        """Counts on over all epochs, three batches in each."""
+
+        def __init__(self) -> None:
+            self.epoch, self.next = 0, 0
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            while self.next < 3:
+                self.next += 1
+                yield torch.tensor([[3.0 * self.epoch + self.next, 1.0]])
+            self.epoch, self.next = self.epoch + 1, 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"epoch": self.epoch, "next": self.next}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.epoch, self.next = state["epoch"], state["next"]
+
+    segment = PlayedSegment(replace(PLAN, folder=str(tmp_path), leave_at=0), 0)
+    read: list[tuple[int, float]] = []
+    for fence in range(1, 9):
+        segment.fence = fence
+        trial = PlayedTrial(segment)
+        trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+        loop, optimizer, _ = small(trial)
+        loader = Stateful()
+        with pytest.raises(SegmentEnd):
+            for epoch in loop.epochs():
+                for x in loop.batches(loader):
+                    read.append((epoch, float(x[0, 0])))
+                    loop.backward(loop.model(x).mean())
+                    optimizer.step()
+                loop.report(0.5)
+        segment.resume = Path(segment.published[-1]["path"])
+    assert read == [(count // 3, count + 1.0) for count in range(len(read))] and len(read) > 5
+    assert "read again" not in caplog.text
+
+
 def test_a_step_that_a_scaler_skips_loses_nothing() -> None:
     """Gradients that overflowed are not kept for later, so the epoch may end with them."""
     trial = optuna.create_study().ask()

@@ -1,0 +1,83 @@
+"""Training data of every kind goes on at its place, or the user is told what is repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chains import assert_same, chain, trace
+from elastic_harness import Plan, run_segment
+
+pytestmark = pytest.mark.slow
+
+EACH_STEP = [(1, 0)] * 60
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "stateful",
+        "stateful stream",
+        "stream",
+        "shuffled stream",
+        "dict of two",
+        "combined min_size",
+        "combined max_size",
+        "combined max_size_cycle",
+    ],
+)
+def test_left_after_every_single_step(tmp_path: Path, data: str) -> None:
+    plan = Plan("", data=data)
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, EACH_STEP)
+    assert len(moved[0]) > 8
+    assert_same(still, moved, tolerance=0.0)
+    if data != "stream":
+        epochs = {
+            epoch: [row[4] for row in trace(still[0]) if row[0] == epoch] for epoch in (0, 1)
+        }
+        assert epochs[0] != epochs[1], "each epoch has its own order"
+    told = "is read again from an epoch's beginning" in log(tmp_path / "moved")
+    assert told == (data in ("stream", "shuffled stream"))
+
+
+def log(folder: Path) -> str:
+    return (folder / "rank-2-0.json.log").read_text()
+
+
+@pytest.mark.parametrize("data", ["dict of two", "combined min_size", "combined max_size_cycle"])
+def test_several_loaders_are_dealt(tmp_path: Path, data: str) -> None:
+    plan = Plan("", data=data)
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, [(1, 2), (2, 7), (1, 10), (2, None)])
+    assert len(moved[0]) >= 3
+    assert_same(still, moved)
+
+
+def test_within_an_epoch_a_short_loader_is_begun_again_in_a_new_order(tmp_path: Path) -> None:
+    [[seen]] = chain(tmp_path / "one", Plan("", epochs=1, data="dict of two"), [(1, None)])[0]
+    short = [step["ids"][16:] for step in seen["steps"]]  # of 4 batches, where the other has 6
+    assert sorted(i for ids in short[:4] for i in ids) == list(range(96))
+    assert short[4] != short[0] and len(short) == 6
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("two, uneven", "are not shared alike between 2 slots"),
+        ("stream", "cannot be dealt to 2 slots"),
+        ("stateful", "cannot be dealt to 2 slots"),
+        ("list with a stream", "cannot be dealt to 2 slots"),
+    ],
+)
+def test_what_is_refused_on_two_slots(tmp_path: Path, data: str, words: str) -> None:
+    for rank in run_segment(Plan(str(tmp_path), ranks=2, data=data)):
+        assert words in rank["error"]
+
+
+def test_a_stream_among_several_is_begun_again_and_that_is_said(tmp_path: Path) -> None:
+    plan = Plan("", epochs=1, data="list with a stream")
+    segments, _ = chain(tmp_path / "moved", plan, [(1, 2), (1, None)])
+    first, second = (segment[0]["steps"] for segment in segments)
+    assert second[0]["ids"][16:] == first[0]["ids"][16:] == list(range(16))
+    assert "is read again from an epoch's beginning" in log(tmp_path / "moved")
