@@ -130,6 +130,28 @@ def remove(location: Location) -> None:
             system.rm_file(path)
 
 
+def listed(folder: Location) -> list[Location]:
+    """The files right in a folder, none where it is not there.
+
+    Raises:
+        StoreAway: Nobody knows.
+    """
+    try:
+        if isinstance(folder, Path):
+            return [path for path in folder.iterdir() if path.is_file()]
+        with _asking(folder) as (system, place):
+            found = system.ls(place, detail=True)
+    except FileNotFoundError:
+        return []
+    names = [one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == "file"]
+    return [within(folder, name) for name in names]
+
+
+def name_of(location: Location) -> str:
+    """The file's name."""
+    return os.fspath(location).rpartition("/")[2]
+
+
 def loading(location: Location) -> str:
     """One line of Python that loads a checkpoint."""
     if isinstance(location, Path):

@@ -8,13 +8,15 @@ changes, and (epoch, batch) is all the state there is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import Sampler
 
-from optuna_deadline.errors import DeadlineError
 from optuna_deadline_torch.seeding import seeded
+
+_log = logging.getLogger(__name__)
 
 
 class ElasticBatchSampler(Sampler[list[int]]):
@@ -31,10 +33,14 @@ class ElasticBatchSampler(Sampler[list[int]]):
 
     def __init__(self, batches: Any, *, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
         size = getattr(batches, "batch_size", None)
-        if isinstance(size, int) and size < world_size:
-            raise DeadlineError(
-                f"A batch of {size} cannot be dealt to {world_size} slots:"
-                f" allow this study at most {size} slots per trial, or choose a larger batch_size."
+        if isinstance(size, int) and size < world_size and rank == 0:
+            _log.warning(
+                "A batch of %d keeps %d of the trial's %d slots idle; the result is the same."
+                " Allow at most %d slots per trial, or choose a larger batch_size.",
+                size,
+                world_size - size,
+                world_size,
+                size,
             )
         self.batches = batches
         self.seed = seed
@@ -105,7 +111,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         batches = self.epoch_batches(self.epoch, self.cycle)
         for batch in batches[self.start :]:
-            # A rank without a sample still has to take part: it gets one with weight 0.
+            # A rank without a sample still has to take part: it gets one of weight 0.
             yield list(batch[self.rank :: self.world_size]) or list(batch[:1])
         self.cycle, self.start = self.cycle + self.cycles, 0
 

@@ -6,6 +6,7 @@ To verify a checkpoint is to read all of it, and one in a store has to be fetche
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,11 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from optuna_deadline.checkpoints import Checkpoint, intact, write_atomically
-from optuna_deadline.stores import Location, fetch, remove, within
+from optuna_deadline.stores import Location, fetch, listed, name_of, remove, within
 from optuna_deadline.workers.aside import Aside
 
 _logger = logging.getLogger("optuna_deadline")
 
+#: Files that a saver has written, and those that it was writing when it was killed.
+_OURS = re.compile(r"segment-\d{6}-step-\d{9}\.ckpt|\..+\.[0-9a-f]{8}\.tmp")
 _AT_ONCE = 0.2  # seconds: a small file needs no further look
 
 
@@ -50,7 +53,17 @@ class Folders:
         """Where a checkpoint is found here, once it was written or fetched."""
         if isinstance(location, Path):
             return location
-        return self.here(number) / location.rpartition("/")[2]
+        return self.here(number) / name_of(location)
+
+    def written(self, number: int) -> list[Location]:
+        """What the trial's ranks have written or uploaded; nothing that the user put there.
+
+        Raises:
+            OSError: Nobody knows.
+        """
+        if (store := self.elsewhere(number)) is not None:
+            return listed(store)
+        return [path for path in listed(self.here(number)) if _OURS.fullmatch(name_of(path))]
 
     def close(self) -> None:
         """Delete the worker's own folder."""
@@ -136,7 +149,7 @@ class Resuming:
 
 
 class Sweeping:
-    """Deletes the checkpoints that no row names any more, where they are kept and here.
+    """Deletes the checkpoints that no row names, where they are kept and here.
 
     Args:
         folders: Where files are.
@@ -146,6 +159,30 @@ class Sweeping:
         self._folders = folders
         self._aside = Aside("sweeping")
         self._said = False
+        self._looks: dict[int, tuple[int, set[str], Future[list[Location]]]] = {}
+
+    def look(self, number: int, fence: int, rows: Sequence[Checkpoint]) -> None:
+        """Look what there is of a trial that nobody trains.
+
+        Args:
+            number: The trial's.
+            fence: Of its last segment.
+            rows: Its checkpoints.
+        """
+        if fence and (number not in self._looks or self._looks[number][0] != fence):
+            named = {name_of(row.path) for row in rows}
+            found = self._aside.do(partial(self._folders.written, number))
+            self._looks[number] = fence, named, found
+
+    def sweep_unnamed(self, number: int, fence: int) -> None:
+        """Delete what was there and no row named; call when the next segment is granted, here.
+
+        Its fence is the next one: so nobody had the trial since the look, and nobody who had it
+        before can write a row any more. Where there is no answer yet, the next segment sweeps.
+        """
+        looked, named, found = self._looks.pop(number, (0, set(), Future()))
+        if looked == fence and found.done() and found.exception() is None:
+            self.sweep(number, [one for one in found.result() if name_of(one) not in named])
 
     def sweep(self, number: int, locations: Sequence[Location]) -> None:
         """Delete files of a trial; what cannot be deleted is no reason to stop anything."""

@@ -87,6 +87,8 @@ class Starting:
         grant = self._table.acquire(self._me, line.number, slots)
         if grant is None or time.monotonic() >= self._trust.until:
             return  # frozen since it was sent: somebody else may have the slots by now
+        if grant.fence == line.fence + 1:
+            self._sweeping.sweep_unnamed(line.number, line.fence)
         gang = Gang(grant, line.failures, trained, granted_at=sent, patience=self._patience)
         gang.listener = Hearing(self._table, self._me, gang, trial, self._sweeping.sweep)
         gangs[line.number] = gang
@@ -105,6 +107,7 @@ class Starting:
         saved = self._table.checkpoints(line.number)
         if saved and not self._reaches(self._table.homes(number=line.number)[-1]):
             return False  # it was saved elsewhere since the plan was made, which is soon made anew
+        self._sweeping.look(line.number, line.fence, saved)
         return self._resuming.ask(line.number, line.fence, saved)
 
     def _free(self, gangs: Mapping[int, Gang]) -> list[int]:

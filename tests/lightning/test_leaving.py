@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from chains import assert_same, chain
 from elastic_harness import LEFT, Plan, run_segment
 from elastic_training import Net, data
 from torch.utils.data import DataLoader
@@ -121,9 +122,13 @@ def test_nan_is_reported_and_is_never_the_best(tmp_path: Path) -> None:
     assert seen["published"] == []
 
 
-def test_more_slots_than_samples_in_a_batch(tmp_path: Path) -> None:
-    for rank in run_segment(Plan(str(tmp_path), ranks=2, batch=1, samples=8)):
-        assert "A batch of 1 cannot be dealt to 2 slots" in rank["error"]
+def test_more_slots_than_samples_in_a_batch_idle_and_change_nothing(tmp_path: Path) -> None:
+    plan = Plan("", batch=2, samples=9, epochs=2)
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, [(3, 4), (1, 7), (3, None)])
+    assert_same(still, moved)
+    said = (tmp_path / "moved" / "rank-1-0.json.log").read_text()
+    assert "A batch of 2 keeps 1 of the trial's 3 slots idle" in said
 
 
 def test_trainers_defaults_leave_nothing_behind(tmp_path: Path) -> None:

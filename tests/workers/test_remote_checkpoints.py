@@ -133,6 +133,12 @@ def test_killed_between_the_upload_and_its_row(
     died, went_on = [row for row in table.segments() if row.number == 0][:2]
     assert (died.outcome, went_on.outcome) == ("died", "shutdown")
     assert all(row.fence == 2 and intact(row) for row in table.checkpoints(0))
+    import s3fs
+
+    kept = {str(row.path) for row in table.checkpoints(0)}
+    system = s3fs.S3FileSystem(use_listings_cache=False)
+    there = {f"s3://{name}" for name in system.ls(f"{bucket}/study/trial-0")}
+    assert there <= kept, "what was uploaded and has no row is deleted when the trial goes on"
     steps = [row.step for row in table.reports()]
     assert steps == list(range(len(steps)))
 

@@ -1,0 +1,66 @@
+"""Files whose row never came are deleted when nobody can write it any more, and none else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.workers.resuming import Folders, Sweeping
+
+NAMED = "segment-000002-step-000000020.ckpt"
+LOST = "segment-000002-step-000000030.ckpt"
+TORN = ".segment-000002-step-000000040.ckpt.0123abcd.tmp"
+THEIRS = ["epoch=3.ckpt", "notes.txt", ".hidden", "segment-2.ckpt"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "trial-4" / "deeper").mkdir(parents=True)
+    for name in (NAMED, LOST, TORN, *THEIRS):
+        (tmp_path / "trial-4" / name).write_text("x")
+    return tmp_path
+
+
+def row(folder: Path) -> Checkpoint:
+    return Checkpoint(4, 2, 1, None, folder / "trial-4" / NAMED, 1, "crc32:0")
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "trial-4").iterdir() if path.is_file()}
+
+
+def swept(folder: Path, looked: int, granted: int, later: str = "") -> set[str]:
+    """What is left after a look under one fence and a grant after another."""
+    sweeping = Sweeping(Folders(folder))
+    sweeping.look(4, looked, [row(folder)])
+    sweeping._aside.do(lambda: None).result()
+    if later:
+        (folder / "trial-4" / later).write_text("x")
+    sweeping.sweep_unnamed(4, granted)
+    sweeping.close(5)
+    return left(folder)
+
+
+def test_what_no_row_names_is_deleted_and_what_is_not_ours_stays(folder: Path) -> None:
+    assert swept(folder, 2, 2) == {NAMED, *THEIRS}
+
+
+def test_what_came_after_the_look_stays(folder: Path) -> None:
+    new = "segment-000003-step-000000050.ckpt"
+    assert swept(folder, 2, 2, later=new) == {NAMED, new, *THEIRS}
+
+
+def test_where_somebody_trained_since_the_look_nothing_is_deleted(folder: Path) -> None:
+    before = left(folder)
+    assert swept(folder, 2, 3) == before
+
+
+def test_without_a_look_nothing_is_deleted(folder: Path) -> None:
+    sweeping = Sweeping(Folders(folder))
+    sweeping.sweep_unnamed(4, 2)
+    sweeping.look(4, 0, [])  # a trial that begins
+    sweeping.sweep_unnamed(4, 0)
+    sweeping.close(5)
+    assert {NAMED, LOST, TORN} <= left(folder)
