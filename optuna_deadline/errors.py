@@ -19,6 +19,10 @@ class SchemaMismatch(DeadlineError):
     """The tables in the database belong to another version of the package."""
 
 
+class SlotTaken(DeadlineError):
+    """A live worker offers the device, or one that died so short a time ago that nobody knows."""
+
+
 class LeaseLost(RuntimeError):
     """A fenced write was refused: the slots or the trial now belong to somebody else."""
 

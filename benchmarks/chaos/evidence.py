@@ -68,9 +68,10 @@ def unsettled(engine: sa.Engine) -> list[str]:
 
 
 def offers(engine: sa.Engine) -> list[tuple[str, str, int]]:
-    """Each offer of a slot: its device, the study and the process number of the worker."""
+    """Each offer of a slot: its host and device, the study, and the worker's process number."""
     names = _names(engine)
-    columns = (schema.slot.c.device, schema.worker.c.study_id, schema.worker.c.pid)
+    slot = schema.slot.c
+    columns = (slot.host, slot.device, schema.worker.c.study_id, schema.worker.c.pid)
     offered = schema.slot.c.id == schema.offer.c.slot_id
     query = (
         sa.select(*columns)
@@ -79,7 +80,7 @@ def offers(engine: sa.Engine) -> list[tuple[str, str, int]]:
     )
     with engine.connect() as connection:
         rows = connection.execute(query).all()
-    return [(row.device, names[row.study_id], row.pid) for row in rows]
+    return [(f"{row.host}/{row.device}", names[row.study_id], row.pid) for row in rows]
 
 
 def bring_forward(engine: sa.Engine, seconds: float) -> None:

@@ -65,6 +65,7 @@ class Faults:
                 "terminate sessions": (4, lambda: server.terminate(0.3)),
                 "restart server": (1, lambda: self._restart(server)),
                 "stall one": (3, lambda: self._stall(1)),
+                "cut off a host": (3, self._cut_off),
                 "stall all": (1, lambda: self._stall(len(server.proxies))),
                 "reset one": (2, lambda: self._rng.choice(server.proxies).reset()),
                 "reset all": (1, lambda: each(Proxy.reset, server.proxies)),
@@ -153,9 +154,19 @@ class Faults:
             self._later((0.1, 5.0), server.server.start)
 
     def _stall(self, number: int) -> None:
-        for proxy in self._rng.sample(self._database.proxies, number):
+        self._hang(self._rng.sample(self._database.proxies, number), (0.5, _LONG[1]))
+
+    def _cut_off(self) -> None:
+        """No worker of a host reaches the database, until its slots have gone to another host."""
+        hosts = [member.place.host for member in self._fleet.members]
+        cut = self._rng.choice(sorted(set(hosts)))
+        lines = zip(hosts, self._database.proxies, strict=True)
+        self._hang([proxy for host, proxy in lines if host == cut], _LONG)
+
+    def _hang(self, proxies: Iterable[Proxy], between: tuple[float, float]) -> None:
+        for proxy in proxies:
             proxy.stall()
-            self._later((0.5, _LONG[1]), proxy.flow)
+            self._later(between, proxy.flow)
 
     def _refuse(self) -> None:
         proxy = self._rng.choice(self._database.proxies)

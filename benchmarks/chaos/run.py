@@ -49,6 +49,7 @@ class Verdict:
     lost_steps_max: int
     recovered_s_max: float
     database: str
+    hosts: int
     seed: int
 
     @property
@@ -58,7 +59,9 @@ class Verdict:
         return wrong == 0 and self.lost_steps_max <= EVERY
 
 
-def run(seconds: float, database: str, seed: int, folder: Path) -> Verdict:
+def run(
+    seconds: float, database: str, seed: int, folder: Path, hosts: int | None = None
+) -> Verdict:
     """Run it all; what is found is said on standard error as it is found.
 
     Args:
@@ -66,7 +69,9 @@ def run(seconds: float, database: str, seed: int, folder: Path) -> Verdict:
         database: ``"postgresql"`` or ``"sqlite"``.
         seed: Of the faults.
         folder: For logs, checkpoints and what ranks write; it stays.
+        hosts: Over how many the workers are spread; two, but one on SQLite.
     """
+    hosts = hosts or (2 if database == "postgresql" else 1)
     (folder / "usage").mkdir(parents=True)
     members = sum(map(len, FLEET.values()))
     opened: Database = Postgres(members) if database == "postgresql" else Sqlite(folder)
@@ -78,7 +83,7 @@ def run(seconds: float, database: str, seed: int, folder: Path) -> Verdict:
         names = [name for name, sizes in FLEET.items() for _ in sizes]
         cpus = [size for sizes in FLEET.values() for size in sizes]
         places = [
-            Place(name, opened.url_for(index), size, folder)
+            Place(name, opened.url_for(index), size, folder, f"host-{index % hosts}")
             for index, (name, size) in enumerate(zip(names, cpus, strict=True))
         ]
         fleet = Fleet(places, folder)
@@ -90,7 +95,7 @@ def run(seconds: float, database: str, seed: int, folder: Path) -> Verdict:
             fleet.close()
         verdict = None
         if sys.exc_info()[0] is None:
-            verdict = _judge(opened, folder, seconds, count, recovered, database, seed)
+            verdict = _judge(opened, folder, seconds, count, recovered, database, hosts, seed)
         opened.close()
     assert verdict is not None
     return verdict
@@ -165,6 +170,7 @@ def _judge(
     count: Counter[str],
     recovered: float,
     kind: str,
+    hosts: int,
     seed: int,
 ) -> Verdict:
     engine = connect(database.url)
@@ -192,6 +198,7 @@ def _judge(
         lost_steps_max=max(redone.values(), default=0),
         recovered_s_max=round(recovered, 2),
         database=kind,
+        hosts=hosts,
         seed=seed,
     )
 

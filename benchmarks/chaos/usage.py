@@ -48,6 +48,8 @@ class UsageLog:
         self, folder: Path, study: str, number: int, fence: int, rank: int, resumed_at: int
     ) -> None:
         device = os.environ["OPTUNA_DEADLINE_DEVICES"].split(",")[rank]
+        if host := os.environ.get("OPTUNA_DEADLINE_HOST"):
+            device = f"{host}/{device}"
         pid = os.getpid()
         facts = {
             "study": study, "number": number, "fence": fence, "rank": rank,

@@ -14,7 +14,7 @@ from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.records import About, Slot, Worker
 from optuna_deadline.allocation.schema import leader, offer, pool, slot, tenant, worker
 from optuna_deadline.allocation.transaction import Transaction
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, SlotTaken
 
 _SLOT = (
     slot.c.id,
@@ -253,10 +253,10 @@ def _offer(tx: Transaction, me: str, slot_id: int) -> None:
     tx.execute(sa.insert(offer).values(worker=me, slot_id=slot_id))
 
 
-def taken_already(name: str, host: str, pool: str, other: Worker) -> DeadlineError:
+def taken_already(name: str, host: str, pool: str, other: Worker) -> SlotTaken:
     """The error for a device that another live worker offers."""
     where = "this pool" if other.pool == pool else f"pool {other.pool!r}"
-    return DeadlineError(
+    return SlotTaken(
         f"{name} on {host} is held by {where} (worker process {other.pid}); stop that worker or "
         "name another device."
     )

@@ -31,11 +31,11 @@ from optuna_deadline.stores import library, root_of
 from optuna_deadline.terms import Terms
 from optuna_deadline.ticker import Ticker
 from optuna_deadline.workers.agent import Agent
-from optuna_deadline.workers.devices import host_name, make_offer
+from optuna_deadline.workers.devices import Offer, host_name, make_offer
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import PATIENCE
 from optuna_deadline.workers.machine import describe
-from optuna_deadline.workers.objective import Objective, source_of
+from optuna_deadline.workers.objective import Objective, ObjectiveSource, source_of
 
 if TYPE_CHECKING:
     from optuna_deadline.dashboard.publisher import Publisher
@@ -50,13 +50,20 @@ CHECKPOINTS = Path("optuna_deadline_checkpoints")
 class ElasticWorker:
     """An agent and a planner for one study in this process.
 
-    See :func:`optuna_deadline.run` for the arguments.
+    See :func:`optuna_deadline.run` for the arguments; these are further ones.
+
+    Args:
+        ttl: Seconds that a lease lives, where this worker is the pool's first.
+        grace: Seconds after a lease's end before it may be reaped, likewise.
+        listen: Whether to be woken by PostgreSQL's notices.
+        offer: The slots, where somebody else knows them; else ``cpus`` and ``gpus`` say them.
+        ceiling: Slots that could be had if the study wants them, more than are offered now.
     """
 
     def __init__(
         self,
         study: Study,
-        objective: Objective | str,
+        objective: Objective | ObjectiveSource | str,
         terms: Terms,
         *,
         cpus: int | None = None,
@@ -73,6 +80,8 @@ class ElasticWorker:
         grace: float = GRACE,
         listen: bool = True,
         publish: bool | None = None,
+        offer: Offer | None = None,
+        ceiling: int = 0,
     ) -> None:
         self.terms = terms
         engine = open_table(study, table)
@@ -84,7 +93,10 @@ class ElasticWorker:
         self._study = study
         self._publish = publish
         self._ledger = None if terms.budget is None else Ledger(self.table, terms.budget)
-        self._offer = make_offer(gpus, cpus)
+        self._offer = offer or make_offer(gpus, cpus)
+        self._ceiling = ceiling
+        self._agent: Agent | None = None
+        self._leaving: str | None = None
         self._weight = check_weight(weight)
         self._patience = patience
         self._park = check_park(park)
@@ -113,6 +125,9 @@ class ElasticWorker:
             park=self._park,
             replan=lambda: thread.wake(),
         )
+        self._agent = agent
+        if self._leaving is not None:
+            agent.leave(self._leaving)
         planner = Planner(
             OptunaTrials(self._study),
             self.table,
@@ -122,6 +137,7 @@ class ElasticWorker:
             me=agent.id,
             whole=self._in_hand,
             purse=self._ledger,
+            ceiling=self._ceiling,
         )
         leader = PoolLeader(self.table, self._divider, agent.id)
         ticks = (leader.tick, planner.tick)
@@ -142,6 +158,12 @@ class ElasticWorker:
         if publisher is not None:
             publisher.finish(max(_LAST_WORDS, self.terms.deadline - self.table.now()))
         return self.result()
+
+    def leave(self, why: str) -> None:
+        """Let :meth:`run` save the trials, give the slots back and return; from any thread."""
+        self._leaving = why
+        if self._agent is not None:
+            self._agent.leave(why)
 
     def _publisher(self, planner: Planner) -> Publisher | None:
         """What keeps optuna-dashboard fresh, where it shows this study and that is wanted."""

@@ -18,15 +18,14 @@ _OVERHEADS, _SECONDS = 5.0, 5.0
 _NUMBER = attrgetter("number")
 
 
-def wish(policy: Policy, reading: Reading) -> Plan:
-    """What the policy would do with all the slots that the study's workers reach.
+def wish(policy: Policy, reading: Reading, ceiling: int = 0) -> Plan:
+    """What the policy would do with all the slots that the study's workers reach, or could be had.
 
     Where they are all drained, what it would do with one: policies are not asked about none.
     """
     reach = [*reading.reach.values(), 0]
-    everything = replace(
-        reading.snapshot, capacity=max(1, sum(reach)), largest_gang=max(1, *reach)
-    )
+    capacity = max(1, ceiling, sum(reach))
+    everything = replace(reading.snapshot, capacity=capacity, largest_gang=max(1, *reach))
     return policy.plan(everything)
 
 

@@ -32,16 +32,18 @@ class Funds:
     Args:
         table: The allocation table.
         purse: Knows how much was spent.
+        ceiling: Slots that could be had if they are paid for.
     """
 
-    def __init__(self, table: AllocationStore, purse: Purse) -> None:
+    def __init__(self, table: AllocationStore, purse: Purse, ceiling: int = 0) -> None:
+        self._ceiling = ceiling
         self._table = table
         self._purse = purse
 
     def see(self, reading: Reading, orders: Orders) -> Reading:
         """The reading with the purse, and with the slots alone that the study pays for."""
         snapshot = reading.snapshot
-        money = self._purse.money(snapshot.now, sum(reading.reach.values()))
+        money = self._purse.money(snapshot.now, max(self._ceiling, sum(reading.reach.values())))
         offers = within(reading, orders.pool_slots or 0)
         snapshot = replace(
             snapshot,

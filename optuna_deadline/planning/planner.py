@@ -41,6 +41,7 @@ class Planner:
         clock: Seconds that only ever rise, for the time between two elections.
         whole: Whether a checkpoint can be loaded.
         purse: Knows what was spent, where slots cost money.
+        ceiling: Slots that could be had if the study wants them.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class Planner:
         clock: Callable[[], float] = time.monotonic,
         whole: Callable[[Checkpoint], bool] = intact,
         purse: Purse | None = None,
+        ceiling: int = 0,
     ) -> None:
-        self._funds = None if purse is None else Funds(table, purse)
+        self._funds = None if purse is None else Funds(table, purse, ceiling)
+        self._ceiling = ceiling
         self._trials = trials
         self._table = table
         self._policy = Obliging(policy)
@@ -168,11 +171,12 @@ class Planner:
         """What the study shall do with its slots, and what it would do with all in reach."""
         snapshot = reading.snapshot
         self._binding.look(reading)
-        alone = sum(reading.reach.values()) == snapshot.capacity > 0
+        reach = sum(reading.reach.values())
+        alone = reach == snapshot.capacity > 0 and reach >= self._ceiling
         if alone or snapshot.money is not None:  # who pays says itself how many slots it wants
             plan = self._binding.decide(self._policy, reading)
             return plan, plan
-        wished = wish(self._policy, reading)
+        wished = wish(self._policy, reading, self._ceiling)
         if snapshot.capacity == 0:
             return wait(snapshot, wished), wished
         return self._binding.decide(self._policy, reading), wished

@@ -80,12 +80,16 @@ class ObjectiveSource:
         return found
 
 
-def source_of(objective: str | Objective) -> ObjectiveSource:
+def source_of(objective: str | Objective | ObjectiveSource) -> ObjectiveSource:
     """Describe an objective that was given as "file.py:name", "module:name" or a callable.
+
+    One that was described elsewhere stays as it is.
 
     Raises:
         DeadlineError: It is none of these, or its file does not exist.
     """
+    if isinstance(objective, ObjectiveSource):
+        return objective
     path, folder = list(sys.path), os.getcwd()
     if callable(objective):
         # By value: a function in a script or a notebook cell exists nowhere else. A process that

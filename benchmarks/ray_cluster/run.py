@@ -1,0 +1,218 @@
+"""The run: a cluster, a study, a node that is killed, a node that joins; and what both meant."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import optuna
+import ray
+from optuna_deadline_ray import launch
+from ray.cluster_utils import Cluster
+
+from benchmarks.ray_cluster.objective import EVERY, LOGS
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.elastic import Result, agree
+from optuna_deadline.testing.postgres import EmbeddedPostgres
+
+GPUS = 2  #: fake ones, of each node
+_STORE = {"object_store_memory": 80 * 2**20}
+OBJECTIVE = f"{Path(__file__).with_name('objective.py')}:train"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What one segment did, by its rank's own log."""
+
+    host: str
+    number: int
+    fence: int
+    slots: int
+    first: int  #: step that it resumed at
+    begun: float  #: on the monotonic clock
+    last: float
+    trained_to: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the run prints; seconds since the launch unless said otherwise."""
+
+    nodes: int
+    slots: int
+    cluster_up: float  #: seconds
+    first_step: float
+    all_slots: float | None  #: when every slot was in use for the first time
+    killed: float
+    trials_hit: int
+    steps_lost: int  #: that were trained again, of all trials that were hit
+    back_after: float | None  #: seconds from the kill until the last of them trained again
+    added: float
+    first_step_there: float | None  #: seconds from the added node's start
+    slot_seconds_there: float
+    trials: int
+    best: float | None
+    checkpoint_ok: bool
+    overshoot: float
+
+
+@contextmanager
+def cluster_of(nodes: int, gpus: int = GPUS) -> Iterator[tuple[Cluster, list[Any]]]:
+    """A head without slots, and so many nodes with fake GPUs, on this machine."""
+    head = {"num_cpus": 1, "num_gpus": 0, "include_dashboard": False, **_STORE}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        added = [cluster.add_node(num_cpus=1, num_gpus=gpus, **_STORE) for _ in range(nodes)]
+        ray.init(address=cluster.address)
+        yield cluster, added
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def run(
+    folder: Path,
+    *,
+    seconds: float,
+    kill_at: float,
+    add_at: float,
+    nodes: int = 4,
+    ttl: float = 30.0,
+    grace: float = 15.0,
+) -> Figures:
+    """Run it all.
+
+    Args:
+        folder: For checkpoints and logs.
+        seconds: To the deadline.
+        kill_at: Seconds from the launch.
+        add_at: Seconds from the launch.
+        nodes: How many there are at first.
+        ttl: Of the leases.
+        grace: Of the leases.
+    """
+    logs = folder / "logs"
+    logs.mkdir(parents=True)
+    os.environ[LOGS] = str(logs)  # the nodes' processes inherit it
+    began = time.monotonic()
+    with EmbeddedPostgres() as server, cluster_of(nodes) as (cluster, members):
+        up = time.monotonic() - began
+        study = optuna.create_study(
+            study_name="ray", storage=server.create_database("ray"), direction="maximize",
+            sampler=optuna.samplers.RandomSampler(seed=1),
+        )  # fmt: skip
+        terms = agree(study, f"{seconds}s", None, {"max_resource": 1000})
+        table = AllocationTable(open_table(study), "ray", terms.study_id, ttl=ttl, grace=grace)
+        table.make_pool()
+        launched, results = time.monotonic(), list[Result]()
+        thread = threading.Thread(
+            target=lambda: results.append(
+                launch(study, OBJECTIVE, checkpoints=folder / "checkpoints", publish=False)
+            )
+        )
+        thread.start()
+        full = _when(lambda: _in_use(table) == nodes * GPUS, launched + kill_at)
+        _sleep_until(launched + kill_at)
+        victim = _hosts(table, members[0].node_id)
+        cluster.remove_node(members[0], allow_graceful=False)
+        killed = time.monotonic()
+        _sleep_until(launched + add_at)
+        new = cluster.add_node(num_cpus=1, num_gpus=GPUS, **_STORE)
+        added = time.monotonic()
+        there = ""
+        while thread.is_alive():
+            there = there or _hosts(table, new.node_id)
+            thread.join(0.2)
+        [result] = results
+        trials = len(table.trials())
+    stretches = read_stretches(logs)
+    hit = [s for s in stretches if s.host == victim and killed - s.last < 1.0]
+    after = {s.number: _next(s, stretches) for s in hit}
+    again = [s.begun - killed for s in after.values() if s is not None]
+    begun_there = [s.begun for s in stretches if s.host == there]
+    return Figures(
+        nodes=nodes,
+        slots=nodes * GPUS,
+        cluster_up=round(up, 1),
+        first_step=round(min(s.begun for s in stretches) - launched, 1),
+        all_slots=None if full is None else round(full - launched, 1),
+        killed=round(killed - launched, 1),
+        trials_hit=len(hit),
+        steps_lost=sum(
+            s.trained_to + 1 - after_it.first
+            for s in hit
+            if (after_it := after[s.number]) is not None
+        ),
+        back_after=round(max(again), 1) if again else None,
+        added=round(added - launched, 1),
+        first_step_there=round(min(begun_there) - added, 1) if begun_there else None,
+        slot_seconds_there=round(
+            sum(s.slots * (s.last - s.begun) for s in stretches if s.host == there), 1
+        ),
+        trials=trials,
+        best=result.value,
+        checkpoint_ok=result.checkpoint_ok,
+        overshoot=round(result.overshoot, 2),
+    )
+
+
+def read_stretches(logs: Path) -> list[Stretch]:
+    """What the ranks wrote, in the order in which they began."""
+    found = []
+    for path in logs.iterdir():
+        head, *lines = path.read_text().splitlines()
+        ticks = [line.split() for line in lines if len(line.split()) == 2]
+        if ticks:
+            begun, last, step = float(ticks[0][0]), float(ticks[-1][0]), int(ticks[-1][1])
+            found.append(Stretch(**json.loads(head), begun=begun, last=last, trained_to=step))
+    return sorted(found, key=lambda stretch: stretch.begun)
+
+
+def wrong(stretches: list[Stretch]) -> list[str]:
+    """What must not be: a trial that trains twice at once, or one that lost too many steps."""
+    found = []
+    by_trial: dict[int, list[Stretch]] = {}
+    for stretch in stretches:
+        by_trial.setdefault(stretch.number, []).append(stretch)
+    for number, mine in by_trial.items():
+        for one, other in pairwise(mine):
+            if one.last >= other.begun:
+                found.append(f"trial {number} trained twice at once: {one} {other}")
+            if other.first <= one.trained_to - EVERY:
+                found.append(f"trial {number} lost too much: {one} {other}")
+    return found
+
+
+def _next(stretch: Stretch, stretches: list[Stretch]) -> Stretch | None:
+    later = [s for s in stretches if s.number == stretch.number and s.fence > stretch.fence]
+    return min(later, key=lambda s: s.fence, default=None)
+
+
+def _in_use(table: AllocationTable) -> int:
+    return sum(slot.holder is not None for slot in table.slots())
+
+
+def _hosts(table: AllocationTable, node: str) -> str:
+    """The name of a node's slots, once it has some."""
+    return next((row.host for row in table.workers() if row.host.endswith(node[-8:])), "")
+
+
+def _when(condition: Callable[[], bool], latest: float) -> float | None:
+    while time.monotonic() < latest:
+        if condition():
+            return time.monotonic()
+        time.sleep(0.2)
+    return None
+
+
+def _sleep_until(instant: float) -> None:
+    time.sleep(max(0.0, instant - time.monotonic()))

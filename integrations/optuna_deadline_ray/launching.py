@@ -1,0 +1,160 @@
+"""``launch``: a study on all the nodes of a Ray cluster, in one call."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from optuna.study import Study
+from ray.autoscaler.sdk import request_resources
+
+from optuna_deadline import choice
+from optuna_deadline.allocation.engine import open_table, table_url
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.budgets import BudgetLike, PriceLike, make_budget
+from optuna_deadline.deadlines import DeadlineLike
+from optuna_deadline.elastic import Result, agree
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.workers.gang import PATIENCE
+from optuna_deadline.workers.objective import Objective, source_of
+from optuna_deadline_ray.agents import Job
+from optuna_deadline_ray.fleet import Fleet
+from optuna_deadline_ray.nodes import check_some, nodes_with_slots
+from optuna_deadline_ray.scaling import bundles, to_spare, wanted_slots
+
+_LEFT_ALONE = 60.0  # seconds after the deadline
+_LOOK = 0.5  # seconds between two looks at the cluster
+_ASK_AGAIN = 30.0  # seconds: Ray's autoscaler may have been restarted
+
+
+def launch(
+    study: Study,
+    objective: Objective | str,
+    *,
+    cpus: int | None = None,
+    max_nodes: int | None = None,
+    node_slots: int | None = None,
+    deadline: DeadlineLike | None = None,
+    policy: choice.PolicyLike | None = None,
+    policy_parameters: Mapping[str, Any] | None = None,
+    min_resource: int = 1,
+    max_resource: int | None = None,
+    reduction_factor: int = 4,
+    extend: bool = False,
+    budget: BudgetLike | None = None,
+    price: PriceLike | None = None,
+    checkpoints: str | Path | None = None,
+    patience: float = PATIENCE,
+    table: str | None = None,
+    publish: bool | None = None,
+    address: str | None = None,
+) -> Result:
+    """Tune on a Ray cluster until the deadline.
+
+    Each node has one agent, an actor that holds all of the node's GPUs; Ray starts it again where
+    it dies. Nodes that join bring their slots, and what a node that dies was training goes on
+    elsewhere from its checkpoints.
+
+    Args:
+        study: An Optuna study on PostgreSQL; SQLite serves a cluster of one node.
+        objective: The objective, or its place as "train.py:objective", on every node.
+        cpus: CPU slots of each node, in place of its GPUs.
+        max_nodes: Ask Ray's autoscaler for as many nodes as the study's policy wants, up to this
+            number, and let go of those that it does not want; None takes the nodes as they are.
+        node_slots: GPUs of a node that Ray's autoscaler brings; as many as the largest one has
+            that is there now, if not given.
+        deadline: As for :func:`optuna_deadline.run`, and so are the others below.
+        policy: Who decides.
+        policy_parameters: What it is told.
+        min_resource: The first rung.
+        max_resource: The step at which a trial is done.
+        reduction_factor: Every rung keeps one in this many.
+        extend: Move the study's deadline.
+        budget: What may be spent in all.
+        price: Of a slot for an hour.
+        checkpoints: A folder that all nodes share under one path, or a URL.
+        patience: Seconds of silence after which a trial is taken for hung.
+        table: A database for the table, where the study's storage is not SQL.
+        publish: Keep optuna-dashboard fresh.
+        address: Of the cluster, where ``ray.init`` was not called: "auto" by default.
+
+    Returns:
+        The best model in hand and where its checkpoint is.
+
+    Raises:
+        DeadlineError: Something asked for cannot be had; the message says what to do.
+    """
+    if max_nodes is not None and max_nodes < 1:
+        raise DeadlineError(f"max_nodes must be a number from 1, but got {max_nodes!r}.")
+    if cpus is not None and cpus < 1:
+        raise DeadlineError(f"cpus must be a number of slots from 1, but got {cpus!r}.")
+    if not ray.is_initialized():
+        ray.init(address=address or "auto", log_to_driver=True)
+    nodes = nodes_with_slots(ray.nodes(), cpus)
+    check_some(nodes, cpus, may_grow=bool(max_nodes and (cpus or node_slots)))
+    if table_url(study, table).get_backend_name() == "sqlite" and (len(nodes) > 1 or max_nodes):
+        raise DeadlineError(
+            "SQLite serves one node only; use a PostgreSQL storage that all Ray nodes reach."
+        )
+    resources = {
+        "min_resource": min_resource,
+        "max_resource": max_resource,
+        "reduction_factor": reduction_factor,
+    }
+    terms = agree(
+        study, deadline, policy, choice.merge(resources, policy_parameters),
+        extend=extend, table=table, budget=make_budget(budget, price),
+    )  # fmt: skip
+    size = cpus or node_slots or max(node.slots for node in nodes)
+    ceiling = (max_nodes or 0) * size
+    options = {
+        "checkpoints": checkpoints, "patience": patience, "table": table, "policy": policy,
+        "publish": publish, "ceiling": ceiling,
+    }  # fmt: skip
+    rows = AllocationTable(open_table(study, table), study.study_name, terms.study_id)
+    fleet = Fleet(Job(study, source_of(objective), cpus, options))
+    asked = _Asked(size, "GPU" if cpus is None else "CPU") if max_nodes else None
+    try:
+        while fleet.result is None:
+            present = nodes_with_slots(ray.nodes(), cpus)
+            if asked is not None and not rows.orders("").settled:
+                wanted = wanted_slots(rows, ceiling)
+                asked.ask(wanted)
+                enough = sum(node.slots for node in fleet.nodes) >= wanted
+                fleet.keep(present, resting=enough)
+                fleet.let_go(to_spare(fleet.nodes, rows.slots(), wanted), "not needed now")
+            else:
+                fleet.keep(present)
+            fleet.hear()
+            if not fleet.nodes and rows.now() > rows.orders("").deadline + _LEFT_ALONE:
+                raise DeadlineError(
+                    "No Ray node was there at the deadline to end the study; call launch() again "
+                    "once there is one."
+                )
+            time.sleep(_LOOK)
+        return fleet.result
+    finally:
+        fleet.close()
+        if asked is not None:
+            asked.ask(0)
+
+
+class _Asked:
+    """What Ray's autoscaler was asked for last."""
+
+    def __init__(self, size: int, kind: str) -> None:
+        self._size = size
+        self._kind = kind
+        self._slots = -1
+        self._at = -math.inf
+
+    def ask(self, slots: int) -> None:
+        """Ask, where it is news or was long ago."""
+        now = time.monotonic()
+        if slots != self._slots or now - self._at > _ASK_AGAIN:
+            request_resources(bundles=bundles(slots, self._size, self._kind))
+            self._slots, self._at = slots, now

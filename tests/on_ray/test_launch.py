@@ -1,0 +1,83 @@
+"""A study on a real Ray cluster on this machine, with fake GPUs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import optuna
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'optuna-deadline[ray]'")
+
+from optuna_deadline_ray import launch
+
+from benchmarks.ray_cluster.objective import LOGS
+from benchmarks.ray_cluster.run import (
+    OBJECTIVE,
+    Stretch,
+    cluster_of,
+    read_stretches,
+    run,
+    wrong,
+)
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.elastic import agree
+from optuna_deadline.errors import DeadlineError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_four_nodes_one_killed_and_one_added(tmp_path: Path) -> None:
+    figures = run(tmp_path, seconds=75, kill_at=25, add_at=40, ttl=6, grace=2)
+    print(figures)
+    stretches = read_stretches(tmp_path / "logs")
+    assert wrong(stretches) == []
+    assert len({stretch.host for stretch in stretches}) == 5, "the added node trains too"
+    assert figures.all_slots is not None and figures.trials_hit >= 1
+    assert figures.first_step_there is not None and figures.slot_seconds_there > 0
+    assert figures.checkpoint_ok and figures.best is not None and figures.overshoot < 5
+
+
+def test_an_agent_that_dies_is_started_again_by_ray(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its GPUs are its own again once the lease of the one before is over."""
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setenv(LOGS, str(tmp_path / "logs"))
+    study = optuna.create_study(study_name="ray", storage=postgres_url, direction="maximize")
+    terms = agree(study, "45s", None, {"max_resource": 1000})
+    table = AllocationTable(open_table(study), "ray", terms.study_id, ttl=6, grace=2)
+    table.make_pool()
+    with cluster_of(1), ThreadPoolExecutor(1) as thread:
+        place = {"checkpoints": tmp_path / "checkpoints", "publish": False}
+        result = thread.submit(launch, study, OBJECTIVE, **place)
+        _some_stretch(tmp_path, lambda found: found.trained_to > 10)
+        [worker] = table.workers()
+        os.kill(worker.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        _some_stretch(tmp_path, lambda found: found.begun > killed)
+        assert result.result(90).checkpoint_ok
+    assert wrong(read_stretches(tmp_path / "logs")) == []
+    assert len({event.worker for event in table.events(kinds=["register"])}) == 2
+
+
+def _some_stretch(folder: Path, is_it: Callable[[Stretch], bool]) -> Stretch:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        for stretch in read_stretches(folder / "logs"):
+            if is_it(stretch):
+                return stretch
+        time.sleep(0.2)
+    raise AssertionError("it did not happen")
+
+
+def test_a_cluster_without_gpus(tmp_path: Path) -> None:
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path / 'study.db'}")
+    with cluster_of(1, gpus=0), pytest.raises(DeadlineError, match="has no GPU"):
+        launch(study, "train.py:objective", deadline="1m")
