@@ -1,9 +1,10 @@
 """What needs CUDA and no other test can see: real trials that take turns on one real GPU.
 
-Two trials train in turns, so that each leaves the GPU and comes back several times; then one of
-them trains alone. Checked are whose GPU a rank sees, how long a switch takes with a CUDA context,
-that never two processes compute on the GPU at once, and that who had to take turns ends with the
-same weights. Without CUDA it says so and exits with 3; with 1 if something is not as it should be.
+Two trials train in turns, so that each leaves the GPU and comes back several times; then again,
+parked in between; then one of them trains alone. Checked are whose GPU a rank sees, how long a
+switch takes with a CUDA context, that never two processes compute on the GPU at once, that a
+parked one has nothing allocated there, and that who had to take turns ends with the same weights.
+Without CUDA it says so and exits with 3; with 1 if something is not as it should be.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import optuna_deadline
 from benchmarks.measuring import Progress, machine, output_file, write_json
+from optuna_deadline.allocation.records import SegmentRow
 
 NO_CUDA = 3
 _LOG = "OPTUNA_DEADLINE_GPU_CHECK"
@@ -57,6 +59,8 @@ def objective(trial: Any) -> float:
         "device": str(loop.device),
     }
     _note({**facts, "what": "began"})
+    if loop.segment.elastic:
+        _note_parking(loop.segment, facts)
     for _ in loop.epochs():
         for inputs, labels in loop.batches(loader):
             time.sleep(0.01)
@@ -71,6 +75,17 @@ def objective(trial: Any) -> float:
     weights = [float(part.double().abs().sum()) for part in model.state_dict().values()]
     _note({**facts, "what": "ended", "weights": weights})
     return loop.result()
+
+
+def _note_parking(segment: Any, facts: dict[str, Any]) -> None:
+    """Write down what is allocated on the GPU each time the process has given its slot up."""
+    wait = segment.park
+
+    def park(*arguments: Any) -> None:
+        _note({**facts, "what": "parked", "bytes": torch.cuda.memory_allocated()})
+        wait(*arguments)
+
+    segment.park = park
 
 
 def _note(facts: dict[str, Any]) -> None:
@@ -110,7 +125,9 @@ def measure(folder: Path, *, gpu: int | None, seconds: float) -> dict[str, Any]:
     try:
         progress.say("two trials in turns")
         with users_of_gpus() as users:
-            switches = _train(folder / "turns", gpu, seconds, trials=2)
+            switches = _startups(_train(folder / "turns", gpu, seconds, trials=2))
+        progress.say("two trials in turns, parked")
+        parked = _train(folder / "parked", gpu, seconds, trials=2, park=2)
         progress.say("one trial alone")
         _train(folder / "alone", gpu, seconds, trials=1)
     finally:
@@ -119,6 +136,9 @@ def measure(folder: Path, *, gpu: int | None, seconds: float) -> dict[str, Any]:
     notes = [json.loads(line) for line in log.read_text().splitlines()]
     began = [note for note in notes if note["what"] == "began"]
     ended = [note["weights"] for note in notes if note["what"] == "ended"]
+    left = [note["bytes"] for note in notes if note["what"] == "parked"]
+    back = _startups([row for row in parked if row.fence > 1])
+    stops = [row.stop for row in parked if row.outcome == "park" and row.stop is not None]
     wanted = ("", "cpu") if gpu is None else (str(gpu), "cuda:0")
     strays = [note for note in began if (note["visible"], note["device"]) != wanted]
     most = max((count for look in users for count in look.values()), default=0)
@@ -132,7 +152,7 @@ def measure(folder: Path, *, gpu: int | None, seconds: float) -> dict[str, Any]:
         _row("changes of the trial on the GPU", len(switches), len(switches) >= 3),
         _row(
             "seconds from a grant to the first step, median",
-            round(statistics.median(switches), 3),
+            _median(switches),
             True,
         ),
         _row(
@@ -141,8 +161,12 @@ def measure(folder: Path, *, gpu: int | None, seconds: float) -> dict[str, Any]:
         _row(
             "relative difference of weights, in turns and alone",
             gap,
-            len(ended) == 3 and gap < 1e-5,
+            len(ended) == 5 and gap < 1e-5,
         ),
+        _row("times that a trial was parked", len(left), len(left) >= 3),
+        _row("bytes on the GPU while parked, at most", max(left, default=None), not any(left)),
+        _row("parked: seconds from the word to a free slot, median", _median(stops), bool(stops)),
+        _row("parked: seconds from a grant to the first step, median", _median(back), bool(back)),
     ]
     return {
         "rows": rows,
@@ -156,8 +180,19 @@ def _row(check: str, figure: float | None, good: bool) -> dict[str, Any]:
     return {"check": check, "figure": figure, "good": good}
 
 
-def _train(folder: Path, gpu: int | None, seconds: float, trials: int) -> list[float]:
-    """Train so many trials in turns; the start-ups of all segments but the first."""
+def _median(seconds: list[float]) -> float | None:
+    return round(statistics.median(seconds), 3) if seconds else None
+
+
+def _startups(rows: list[SegmentRow]) -> list[float]:
+    """Seconds to the first step of all segments but the first."""
+    return [row.startup for row in rows[1:] if row.startup is not None]
+
+
+def _train(
+    folder: Path, gpu: int | None, seconds: float, trials: int, park: int = 0
+) -> list[SegmentRow]:
+    """Train so many trials in turns; all their segments."""
     from optuna_deadline.allocation.engine import open_table
     from optuna_deadline.allocation.table import AllocationTable
 
@@ -166,10 +201,10 @@ def _train(folder: Path, gpu: int | None, seconds: float, trials: int) -> list[f
     optuna_deadline.run(
         study, f"{__file__}:objective", deadline=f"{seconds:g}s", checkpoints=folder,
         policy="round_robin", policy_parameters={"most_trials": trials, "quantum": 1.0},
-        publish=False, **({"cpus": 1} if gpu is None else {"gpus": str(gpu)}),
+        park=park, publish=False, **({"cpus": 1} if gpu is None else {"gpus": str(gpu)}),
     )  # fmt: skip
     table = AllocationTable(open_table(study), study.study_name, study._study_id)
-    return [row.startup for row in table.segments()[1:] if row.startup is not None]
+    return table.segments()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -178,7 +213,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", type=output_file, metavar="FILE", help="where to write figures")
     parser.add_argument("--gpu", type=int, default=0, help="which one; it should be idle")
     parser.add_argument(
-        "--seconds", type=float, default=120.0, help="deadline of each of two runs"
+        "--seconds", type=float, default=120.0, help="deadline of each of three runs"
     )
     given = parser.parse_args(arguments)
     if not torch.cuda.is_available():

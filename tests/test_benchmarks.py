@@ -111,6 +111,8 @@ def test_gpu_check_says_that_there_is_no_gpu_and_its_trials_run_on_a_cpu_slot(
     assert figures["changes of the trial on the GPU"][1], figures
     gap, good = figures["relative difference of weights, in turns and alone"]
     assert good and gap == 0.0, "to the last bit, dropout included"
+    assert figures["times that a trial was parked"][1], figures
+    assert figures["parked: seconds from a grant to the first step, median"][1], figures
 
 
 def test_simulator_writes_its_figures(tmp_path: Path) -> None:

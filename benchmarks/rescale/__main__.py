@@ -59,15 +59,15 @@ def measure(*, quick: bool) -> dict[str, Any]:
     progress = Progress()
     seconds, changes = (30.0, 2) if quick else (90.0, 8)
     mine: list[Switch] = []
-    for policy, slots, epochs in (
-        (ours.resizing, 2, 10_000),
-        (ours.turns, 1, 10_000),
-        (ours.beginning, 1, 1),
+    for policy, slots, epochs, park, changes_of_interest in (
+        (ours.resizing, 2, 10_000, 0, {"1 -> 2", "2 -> 1"}),
+        (ours.turns, 1, 10_000, 0, {"resume"}),
+        (ours.turns, 1, 10_000, 2, {"unpark"}),
+        (ours.beginning, 1, 1, 0, {"start"}),
     ):
-        progress.say(f"{_OURS}: {policy.__name__}")
-        found = ours.measure(policy, slots=slots, seconds=seconds, epochs=epochs)
-        # Where all of them begin, what was measured is beginning; a resume was paused before.
-        mine += [s for s in found if (s.change == "start") == (policy is ours.beginning)]
+        progress.say(f"{_OURS}: {policy.__name__}{', parked' if park else ''}")
+        found = ours.measure(policy, slots=slots, seconds=seconds, epochs=epochs, park=park)
+        mine += [switch for switch in found if switch.change in changes_of_interest]
     rows = rows_of(_OURS, mine)
     theirs: list[float] = []
     for way, launch in _WAYS.items():
@@ -77,13 +77,15 @@ def measure(*, quick: bool) -> dict[str, Any]:
         if launch is others.relaunch:
             theirs = [switch.seconds for switch in found]
     progress.end()
-    segment = statistics.median(s.seconds for s in mine if s.change != "start")
+    # An unparked process never left, so it does not count where segments are compared.
+    segment = statistics.median(s.seconds for s in mine if s.change not in ("start", "unpark"))
     again = statistics.median(theirs)
     return {
         "segment_switch_median_s": round(segment, 3),
         "relaunch_median_s": round(again, 3),
         "times_faster": round(again / segment, 1),
         "first_step_median_s": next(r["median_s"] for r in rows if r["change"] == "start"),
+        "unpark_median_s": next(r["median_s"] for r in rows if r["change"] == "unpark"),
         "targets": {"segment_switch_median_s": TARGET_S, "times_faster": TARGET_TIMES},
         "rows": rows,
         "machine": machine("torch", "lightning"),
@@ -126,7 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(
         f"A switch of ours takes {result['segment_switch_median_s']} s in the median"
         f" (target {TARGET_S}), {result['times_faster']} times faster than relaunching"
-        f" (target {TARGET_TIMES:.0f}); a new trial's first step ends"
+        f" (target {TARGET_TIMES:.0f}); where trials are parked it takes"
+        f" {result['unpark_median_s']} s; a new trial's first step ends"
         f" {result['first_step_median_s']} s after its grant."
     )
     write_json(given.json, result)

@@ -22,6 +22,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot
 
 _PARTS = ("save and leave", "hand over", "fork", "set up and restore", "first step")
+_UNPARKED = ("save and leave", "hand over", "unpark", "first step")
 _NOTES = "OPTUNA_DEADLINE_RESCALE_NOTES"
 
 
@@ -77,7 +78,7 @@ def beginning(snapshot: Snapshot) -> Plan:
 
 
 def measure(
-    policy: Callable[[Snapshot], Plan], *, slots: int, seconds: float, epochs: int
+    policy: Callable[[Snapshot], Plan], *, slots: int, seconds: float, epochs: int, park: int = 0
 ) -> list[Switch]:
     """Let a worker of this process train under a policy, and look at its switches."""
     with tempfile.TemporaryDirectory() as folder:
@@ -89,6 +90,7 @@ def measure(
             study,
             "benchmarks/rescale/ours.py:objective",
             cpus=slots,
+            park=park,
             deadline=f"{seconds:.0f}s",
             policy=policy,
             checkpoints=Path(folder) / "checkpoints",
@@ -112,15 +114,18 @@ def switches(notes: list[dict[str, Any]], events: list[Event]) -> Iterator[Switc
         between = [note for note in notes if last["at"] < note["at"] < first["at"]]
         began = [note["at"] for note in between if note["what"] == "objective"]
         fit = [note["at"] for note in between if note["what"] == "fit"]
-        if not began or not fit:
+        back = [note["at"] for note in between if note["what"] == "unpark"]
+        if not back and (not began or not fit):
             continue  # the same segment goes on
         taken = [e.at for e in events if e.kind == "acquire" and last["at"] < e.at < first["at"]]
         freed = [e.at for e in events if e.kind == "release" and last["at"] < e.at < first["at"]]
         if not taken or not freed:
             continue
-        marks = [last["at"], freed[0], taken[-1], began[0], fit[0], first["at"]]
-        names = list(_PARTS)
-        if first["trial"] == last["trial"]:
+        marks = [last["at"], freed[0], taken[-1], *(back or [began[0], fit[0]]), first["at"]]
+        names = list(_UNPARKED if back else _PARTS)
+        if back:
+            change = "unpark"
+        elif first["trial"] == last["trial"]:
             change = f"{last['ranks']} -> {first['ranks']}"
         else:
             change = "resume" if first["step"] > 1 else "start"

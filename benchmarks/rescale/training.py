@@ -66,6 +66,10 @@ class Notes(L.Callback):
             with self._file.open("a") as file:
                 file.write(json.dumps({**line, "ranks": ranks}) + "\n")
 
+    def on_unpark(self) -> None:
+        """The process that waited goes on."""
+        self.note("unpark")
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """All is set up and restored."""
         if trainer.is_global_zero:

@@ -84,6 +84,8 @@ class DeviceMemory:
         for storage in self._storages.values():
             storage.resize_(0)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            # cuBLAS's room for its own is made anew when it is wanted.
+            getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
             torch.cuda.empty_cache()  # what is only cached is not free for other processes
 
     def take_again(self) -> None:
