@@ -19,11 +19,15 @@ _TICKS = 20  #: in a step on one slot
 
 
 def train(trial: Any) -> float:
-    """Report each step, save every second one, leave when told; two slots are twice as fast."""
+    """Report each step, save every second one, park or leave when told; two slots are faster."""
     segment = optuna_deadline.segment(trial)
     first = json.loads(segment.resume.read_text())["step"] + 1 if segment.resume else 0
     folder, study = Path(os.environ["CHAOS_USAGE"]), os.environ["CHAOS_STUDY"]
-    log = UsageLog(folder, study, trial.number, segment.fence, segment.rank, first)
+
+    def begin(step: int) -> UsageLog:
+        return UsageLog(folder, study, trial.number, segment.fence, segment.rank, step)
+
+    log = begin(first)
     x = trial.suggest_float("x", 0.0, 1.0)
     segment.horizon(LAST)
     value = 0.0
@@ -37,8 +41,11 @@ def train(trial: Any) -> float:
         directive = segment.directive()
         if directive.leave or step % EVERY == EVERY - 1 or step == LAST:
             segment.save(_writer(trial.number, step), step=step, value=value)
-        if directive.leave:
+        if directive.leave and not directive.park:
             segment.leave(directive)
+        elif directive.leave:
+            segment.park()
+            log = begin(step + 1)
         log.using(step)
     return value
 

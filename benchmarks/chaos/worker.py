@@ -61,7 +61,7 @@ def work(place: Place, log: Path) -> None:
         worker = ElasticWorker(
             study, f"{OBJECTIVE}:train", agree(study, None, None, {}),
             cpus=place.cpus, pool=POOL, checkpoints=place.folder / "checkpoints",
-            ttl=TTL, grace=GRACE,
+            ttl=TTL, grace=GRACE, park=2,
         )  # fmt: skip
         settled = worker.run().settled
     sys.exit(0 if settled else 130)

@@ -162,7 +162,7 @@ class Gang:
         """Take in a parked process, which goes on as this segment's rank."""
         with self.lock:
             self.ranks.append(rank)
-            self._send(rank, ("unpark", self.grant.fence))
+            self._send(rank, ("unpark", self.grant.fence, self.grant.devices))
             if self.directive is not KEEP:
                 self._send(rank, ("directive", self.directive))
 

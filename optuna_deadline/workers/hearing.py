@@ -138,6 +138,9 @@ class Hearing:
     def _hear_parked(self) -> None:
         self._gang.writes.append(self._park)  # after what was said before
 
+    def _hear_waiting(self) -> None:
+        """That it was heard at all is what counts."""
+
     def _park(self) -> None:
         self._gang.parked = True
 

@@ -25,6 +25,7 @@ else:
 UNTRUSTED = 75
 
 _PARKED = 0.1  # seconds between two looks at whether a signal has come
+_SIGN_OF_LIFE = 5.0  # seconds between two words of a parked rank
 
 
 class Link:
@@ -51,7 +52,7 @@ class Link:
         self._lock = threading.Lock()
         self._ids = itertools.count()
         self._answers: dict[int, queue.Queue[tuple[bool, Any]]] = {}
-        self._granted: queue.Queue[int] = queue.Queue()
+        self._granted: queue.Queue[tuple[int, tuple[str, ...]]] = queue.Queue()
         threading.Thread(target=self._read, name="optuna-deadline-link", daemon=True).start()
 
     def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -74,11 +75,15 @@ class Link:
         """Say how the objective ended."""
         self._send(("end", kind, payload))
 
-    def next_segment(self, asked_to_go: Callable[[], bool]) -> int:
-        """Wait, parked, for the next segment; its fence."""
+    def next_segment(self, asked_to_go: Callable[[], bool]) -> tuple[int, tuple[str, ...]]:
+        """Wait, parked, for the next segment; its fence and its devices."""
+        said = time.monotonic()
         while True:
             with suppress(queue.Empty):
                 return self._granted.get(timeout=_PARKED)
+            if time.monotonic() - said > _SIGN_OF_LIFE:
+                said = time.monotonic()
+                self.tell("waiting")
             if asked_to_go():
                 self.end("left", Kind.PAUSE.value)
                 _end_all()
@@ -112,7 +117,7 @@ class Link:
                 self._trust(rest[0])
             elif kind == "unpark":
                 self.newest = KEEP
-                self._granted.put(rest[0])
+                self._granted.put((rest[0], rest[1]))
             else:
                 number, good, value = rest
                 self._answers[number].put((good, value))

@@ -6,12 +6,16 @@ of them is settled by ending its process.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from optuna_deadline.allocation.records import Desired
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.workers.gang import Gang
+
+#: Seconds without a word after which a parked process is ended; they say one every five.
+_SILENT = 60.0
 
 
 class Parking:
@@ -48,7 +52,7 @@ class Parking:
         """End those that the plan has retired or wants elsewhere, and forget the dead."""
         wanted = {(line.number, line.fence) for line in lines if line.owner is None}
         for number, gang in list(self._waiting.items()):
-            if (number, gang.grant.fence) not in wanted or _gone(gang):
+            if (number, gang.grant.fence) not in wanted or _gone(gang) or _frozen(gang):
                 self.end(number)
         for gang in [gang for gang in self._ending if gang.over]:
             self._ending.remove(gang)
@@ -92,6 +96,11 @@ class Parking:
         """Let them live until then."""
         for gang in self.gangs:
             gang.trust(until)
+
+
+def _frozen(gang: Gang) -> bool:
+    """Whether it has said nothing for so long that what it is told must pile up in its pipe."""
+    return gang.heard_at is not None and time.monotonic() - gang.heard_at > _SILENT
 
 
 def _gone(gang: Gang) -> bool:

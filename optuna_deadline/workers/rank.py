@@ -17,7 +17,7 @@ import optuna
 from optuna_deadline.segments import SegmentEnd
 from optuna_deadline.workers.link import Link, RawLink
 from optuna_deadline.workers.objective import Objective
-from optuna_deadline.workers.rank_trial import RankSegment, RankTrial
+from optuna_deadline.workers.rank_trial import DEVICES, RankSegment, RankTrial
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _environment(spec: RankSpec) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": spec.world_size,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": spec.port,
-        "OPTUNA_DEADLINE_DEVICES": ",".join(spec.devices),  # the gang's
+        DEVICES: ",".join(spec.devices),  # the gang's
     }
     environment = {name: str(value) for name, value in names.items()}
     gpus = [name.partition(":")[2] for name in spec.devices if name.startswith("gpu:")]

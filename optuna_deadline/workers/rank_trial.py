@@ -19,6 +19,9 @@ from optuna_deadline.segments import SegmentEnd
 from optuna_deadline.stores import Location, upload, within
 from optuna_deadline.workers.link import Link
 
+#: The variable that names a rank's devices to whoever asks.
+DEVICES = "OPTUNA_DEADLINE_DEVICES"
+
 _PROGRESS_SECONDS = 0.25
 
 
@@ -145,7 +148,8 @@ class RankSegment:
     def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
         """Give the slot back and wait for the trial's next segment, which this process is in."""
         self._link.tell("parked")
-        self.fence = self._link.next_segment(asked_to_go)
+        self.fence, devices = self._link.next_segment(asked_to_go)
+        os.environ[DEVICES] = ",".join(devices)  # CPU slots are alike, and this may be another
         self._began, self._first, self._said = time.monotonic(), None, 0.0
 
     def leave(self, directive: Directive | None = None) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 
@@ -11,6 +12,7 @@ import pytest
 
 from optuna_deadline.allocation.records import Desired, Grant
 from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.workers import link
 from optuna_deadline.workers.gang import Gang, Rank
 from optuna_deadline.workers.parking import Parking
 
@@ -96,6 +98,37 @@ def test_as_many_may_stay_as_were_allowed_and_only_single_ones_that_are_paused(
     assert one.directive.park
     assert not parking.permit(pause, other, [one, other]).park
     assert not Parking(0, alike=True).permit(pause, one, []).park
+
+
+def test_a_frozen_one_is_ended_before_its_pipe_is_full(
+    gang: Park, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parking = Parking(2, alike=True)
+    frozen, waiting = gang(0), gang(1)
+    frozen.heard_at, waiting.heard_at = 100.0, 140.0
+    for one in (frozen, waiting):
+        parking.take_in(one)
+    monkeypatch.setattr("optuna_deadline.workers.parking.time.monotonic", lambda: 161.0)
+    parking.follow([line(0), line(1)])
+    monkeypatch.undo()
+    assert not lives(frozen) and lives(waiting)
+
+
+def test_a_parked_rank_says_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = Pipe()
+    monkeypatch.setattr(link, "_SIGN_OF_LIFE", 0.0)
+    monkeypatch.setattr(link.Link, "_trust", lambda self, until: None)
+    monkeypatch.setattr(link.Link, "_read", lambda self: None)
+    rank = link.Link(theirs, float("inf"), 0.0)
+    rank._granted.put((7, ("gpu:0",)))
+    assert rank.next_segment(lambda: False) == (7, ("gpu:0",))
+    assert not ours.poll()
+    waiting = threading.Thread(target=rank.next_segment, args=(lambda: False,))
+    waiting.start()
+    assert ours.poll(5) and ours.recv() == ("tell", "waiting", {})
+    rank._granted.put((8, ()))
+    waiting.join(5)
+    assert not waiting.is_alive()
 
 
 def test_a_process_that_died_is_not_counted_on(gang: Park) -> None:
