@@ -21,7 +21,9 @@ from optuna_deadline.cli.studies import check_url, open_storage
 from optuna_deadline.cli.view import clock
 from optuna_deadline.deadlines import parse_deadline
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.promises import shortfalls
 from optuna_deadline.history.words import roughly
+from optuna_deadline.planning.pool import read_pool
 
 _pool = typer.Typer(help="Pools of slots that studies share.", no_args_is_help=True)
 app.add_typer(_pool, name="pool")
@@ -84,6 +86,8 @@ def show(
     for table in tables:
         told = table.now(), table.tenants(), table.slots(), table.workers()
         console.print(render(table.pool, *told))
+        for sentence in shortfalls(read_pool(table).snapshot):
+            console.print(Text(sentence, style="yellow"))
 
 
 def _values(table: AllocationTable) -> dict[str, object]:
@@ -93,6 +97,7 @@ def _values(table: AllocationTable) -> dict[str, object]:
         "studies": [asdict(row) for row in table.tenants()],
         "slots": [asdict(row) for row in table.slots()],
         "workers": [asdict(row) for row in table.workers()],
+        "shortfalls": shortfalls(read_pool(table).snapshot),
     }
 
 

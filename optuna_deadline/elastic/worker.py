@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,10 +21,11 @@ from optuna_deadline.checkpoints import verified
 from optuna_deadline.elastic.attendance import AWAY, join, leaving_on_signals
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.terms import check_park, check_weight
+from optuna_deadline.history.promises import at_joining
 from optuna_deadline.planning.ends import InHand, find_winner
 from optuna_deadline.planning.ledger import Ledger
 from optuna_deadline.planning.planner import Planner
-from optuna_deadline.planning.pool import PoolLeader
+from optuna_deadline.planning.pool import PoolLeader, read_pool
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.dividers import make_divider
 from optuna_deadline.pruners import DeadlinePruner
@@ -39,6 +41,8 @@ from optuna_deadline.workers.objective import Objective, ObjectiveSource, source
 
 if TYPE_CHECKING:
     from optuna_deadline.dashboard.publisher import Publisher
+
+_logger = logging.getLogger("optuna_deadline")
 
 _FAREWELL = 30.0  # seconds for the plan in hand, on the way out
 _LAST_WORDS = 0.3  # seconds for the last state in optuna-dashboard, after the deadline
@@ -145,6 +149,7 @@ class ElasticWorker:
         publisher = self._publisher(planner)
         try:
             join(agent)
+            self._tell_what_it_takes_from_others()
             thread.start()
             if publisher is not None:
                 publisher.start()
@@ -158,6 +163,12 @@ class ElasticWorker:
         if publisher is not None:
             publisher.finish(max(_LAST_WORDS, self.terms.deadline - self.table.now()))
         return self.result()
+
+    def _tell_what_it_takes_from_others(self) -> None:
+        """Say at once whose deadlines cannot be held as before, now that this study has joined."""
+        with suppress(*DATABASE_AWAY):
+            for sentence in at_joining(read_pool(self.table).snapshot, self.table.study_id):
+                _logger.warning("%s shares this pool. %s", self.terms.name, sentence)
 
     def leave(self, why: str) -> None:
         """Let :meth:`run` save the trials, give the slots back and return; from any thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import optuna
@@ -9,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.records import Assignment, Claim
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
@@ -45,6 +46,20 @@ def test_a_pool_is_shown_with_its_studies_and_slots(url: str) -> None:
     assert first[2:5] == ["resnet", "resnet", "0"]
     [second] = [line for line in words if line[:2] == ["node7", "gpu:1"]]
     assert second[2:5] == ["bert", "-", "-"]
+
+
+def test_a_pool_says_which_deadline_it_cannot_hold_and_what_would_have_to_give(url: str) -> None:
+    study = optuna.load_study(study_name="resnet", storage=url)
+    table = AllocationTable(open_table(study), "lab", study._study_id)
+    term = table.elect("resnet")
+    assert term is not None
+    table.claim("resnet", term, Claim(live=3, most=2, done=0.0, remaining=6000.0))
+    shown = CliRunner().invoke(app, ["pool", "show", "--storage", url])
+    words = " ".join(shown.output.split())
+    assert "resnet gets 1 h on one slot of the 1 h 40 min that it expects to train" in words
+    assert "extend it by 20 min, or add slots; no weight would do." in words
+    answer = CliRunner().invoke(app, ["pool", "show", "--storage", url, "--json"])
+    assert len(json.loads(answer.output)[0]["shortfalls"]) == 1
 
 
 def test_an_unknown_pool_is_named_with_those_there_are(url: str) -> None:

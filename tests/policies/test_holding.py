@@ -1,0 +1,85 @@
+"""Can a pool's studies train what they expect to by their deadlines; who would have to give."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optuna_deadline.policies import PoolSnapshot, StudyView
+from optuna_deadline.policies.holding import prospects, remedy, who_loses
+
+
+def study(
+    number: int, remaining: float | None, deadline: float = 100.0, most: int = 8, weight: float = 1
+) -> StudyView:
+    return StudyView(
+        number, f"s{number}", weight=weight, deadline=deadline, most=most, remaining=remaining
+    )
+
+
+def test_alone_a_study_gets_what_it_can_use() -> None:
+    [alone] = prospects(PoolSnapshot(0.0, 4, (study(1, 300.0),)))
+    assert alone.held and alone.gets == pytest.approx(300.0)
+    [short] = prospects(PoolSnapshot(0.0, 4, (study(1, 500.0),)))
+    assert not short.held and short.gets == pytest.approx(400.0)
+    assert remedy(PoolSnapshot(0.0, 4, (study(1, 500.0),)), 1).extend == pytest.approx(25.0)
+
+
+def test_what_one_does_not_need_the_other_gets_when_it_is_done() -> None:
+    """Two slots each for 50 s; then the second has all four."""
+    pool = PoolSnapshot(0.0, 4, (study(1, 100.0), study(2, 290.0)))
+    assert [p.gets for p in prospects(pool)] == pytest.approx([100.0, 290.0])
+    assert all(p.held for p in prospects(pool))
+
+
+def test_a_newcomer_that_takes_what_another_needs_is_known_at_once() -> None:
+    """Who has the more weight is held; the other would need 25 s more, or as much weight."""
+    pool = PoolSnapshot(0.0, 4, (study(1, 300.0), study(2, None)))
+    [loser] = who_loses(pool, newcomer=2)
+    assert loser.study.name == "s1" and loser.gets == pytest.approx(200.0)
+    found = remedy(pool, 1)
+    assert found.extend == pytest.approx(25.0), "from 100 s on it has the pool alone"
+    assert found.weight == 4 and found.losers == ()
+    assert who_loses(PoolSnapshot(0.0, 4, (study(1, 150.0), study(2, None))), 2) == []
+
+
+def test_a_remedy_names_who_would_lose_by_it() -> None:
+    pool = PoolSnapshot(0.0, 4, (study(1, 300.0), study(2, 190.0)))
+    found = remedy(pool, 1)
+    assert found.weight is not None and found.losers == ("s2",)
+
+
+def test_where_no_weight_does_it_none_is_named() -> None:
+    found = remedy(PoolSnapshot(0.0, 4, (study(1, 390.0, deadline=50.0), study(2, 190.0))), 1)
+    assert found.weight is None and found.extend > 0
+
+
+def test_a_study_that_uses_what_it_gets_is_always_held() -> None:
+    [greedy, other] = prospects(PoolSnapshot(0.0, 4, (study(1, 800.0), study(2, 50.0))))
+    assert greedy.wants is None and greedy.held and other.held
+
+
+@given(
+    st.integers(0, 16),
+    st.lists(
+        st.tuples(
+            st.none() | st.floats(0, 2000), st.floats(1, 500), st.integers(0, 9),
+            st.sampled_from([0.5, 1.0, 3.0]),
+        ),
+        max_size=5,
+    ),
+)  # fmt: skip
+def test_nobody_gets_more_than_there_is_or_than_it_wants(
+    capacity: int, drawn: list[tuple[float | None, float, int, float]]
+) -> None:
+    studies = tuple(study(n, *given) for n, given in enumerate(drawn))
+    found = prospects(PoolSnapshot(0.0, capacity, studies))
+    longest = max((s.deadline for s in studies), default=0.0)
+    assert sum(p.gets for p in found) <= capacity * longest * (1 + 1e-9) + 1e-6
+    for prospect in found:
+        limit = prospect.study.most * prospect.study.deadline
+        wants = math.inf if prospect.wants is None else prospect.wants
+        assert prospect.gets <= min(limit, wants) * (1 + 1e-6) + 1e-3
