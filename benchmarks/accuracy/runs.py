@@ -21,6 +21,7 @@ from optuna_deadline.simulation.workload import Workload
 
 #: Ours by their names here; what ends nobody is the search at random.
 POLICIES = {
+    "freeze_thaw": "freeze_thaw",
     "hypersched": "hypersched",
     "seer": "seer",
     "hermes": "hermes",

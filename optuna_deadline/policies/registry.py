@@ -11,6 +11,7 @@ from optuna_deadline.policies.asha import Asha, AshaPromote
 from optuna_deadline.policies.building import build
 from optuna_deadline.policies.early import Median, OneEpoch
 from optuna_deadline.policies.fifo import Fifo
+from optuna_deadline.policies.freeze_thaw import FreezeThaw
 from optuna_deadline.policies.halving import Hyperband, SuccessiveHalving
 from optuna_deadline.policies.hermes import Hermes
 from optuna_deadline.policies.hypersched import HyperSched
@@ -24,6 +25,7 @@ from optuna_deadline.policies.turns import LeastAttainedService, RoundRobin
 GROUP = "optuna_deadline.policies"
 DEFAULT = "hypersched"
 _OURS: dict[str, Callable[..., Policy]] = {
+    "freeze_thaw": FreezeThaw,
     "hypersched": HyperSched,
     "hermes": Hermes,
     "fifo": Fifo,

@@ -1,0 +1,124 @@
+"""The course of a study: how many trials train to each rung, so that all of it fits the time left.
+
+A halving is laid over the whole study instead of over cohorts: as many trials are opened as can
+be, each rung lets one in so many go on, and one comes to the last step, on all slots that it can
+use, when the deadline is there. Successive halving asks what a number of trials costs (Jamieson
+and Talwalkar, AISTATS 2016); here the time is given, and the number follows, which is our rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from optuna_deadline.forecasting.throughput import Speedup
+
+#: Where too many were opened, this is the ratio of one number of trials to the next that is tried.
+_COARSE = 1.25
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What training on a pool costs, in seconds.
+
+    Attributes:
+        capacity: Slots.
+        largest_gang: Slots of the largest worker.
+        speedup: S(k).
+        step: A step on one slot.
+        overhead: Of a start and a stop.
+    """
+
+    capacity: int
+    largest_gang: int
+    speedup: Speedup
+    step: float
+    overhead: float
+
+    def seconds(self, trials: int, steps: float) -> float:
+        """Until some trials that together have so many steps to go have gone them."""
+        if not trials:
+            return 0.0
+        if trials >= self.capacity:
+            return (steps * self.step + trials * self.overhead) / self.capacity
+        gang = self.speedup.useful(min(self.capacity // trials, self.largest_gang))[-1]
+        return steps / trials * self.step / self.speedup(gang) + self.overhead
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a study goes on.
+
+    Attributes:
+        rungs: Steps; the last one is the end of a training.
+        counts: By rung, how many trials train to it.
+        seconds: What all of that takes from now on.
+    """
+
+    rungs: tuple[int, ...]
+    counts: tuple[int, ...]
+    seconds: float
+
+
+def lay(
+    pool: Pool, rungs: Sequence[int], progress: Sequence[int], share: float, left: float
+) -> Course:
+    """The course with the most trials that can be gone in the time.
+
+    Trials that were opened stay counted: where they are too many for the time, the rungs let
+    fewer of them go on, in coarse steps, so that a plan does not waver with each second.
+
+    Args:
+        pool: What training costs.
+        rungs: Steps, rising.
+        progress: The steps of all trials that were opened.
+        share: Of the trials at a rung, those that go on.
+        left: Seconds until the deadline.
+    """
+    way = _Way(rungs, progress)
+    opened = len(progress)
+
+    def course(trials: int) -> Course:
+        going = [math.ceil(trials * share**place - 1e-9) for place in range(len(rungs))]
+        counts = (max(opened, trials), *going[1:])
+        return Course(tuple(rungs), counts, way.seconds(pool, counts))
+
+    found = course(max(1, opened))
+    if found.seconds > left:
+        trials = opened
+        while found.seconds > left and trials > 1:
+            trials = int(trials / _COARSE)
+            found = course(trials)
+        return found
+    fits, most = opened, opened + int(left * pool.capacity / (rungs[0] * pool.step)) + 2
+    while most - fits > 1:
+        middle = (fits + most) // 2
+        tried = course(middle)
+        if tried.seconds <= left:
+            fits, found = middle, tried
+        else:
+            most = middle
+    return found
+
+
+class _Way:
+    """What some trials have yet to train, rung by rung, the furthest of them first."""
+
+    def __init__(self, rungs: Sequence[int], progress: Sequence[int]) -> None:
+        furthest = sorted(progress, reverse=True)
+        self._parts = []
+        for below, rung in pairwise((0, *rungs)):
+            parts = [rung - min(max(step, below), rung) for step in furthest]
+            trials = accumulate([part > 0 for part in parts], initial=0)
+            self._parts.append((rung - below, list(accumulate(parts, initial=0)), list(trials)))
+
+    def seconds(self, pool: Pool, counts: Sequence[int]) -> float:
+        """Of all rungs, one after the other, for so many trials to each."""
+        total = 0.0
+        for count, (whole, steps, trials) in zip(counts, self._parts, strict=True):
+            known = min(count, len(steps) - 1)
+            new = count - known
+            total += pool.seconds(trials[known] + new, steps[known] + new * whole)
+        return total

@@ -1,0 +1,154 @@
+"""FreezeThaw, ours: one halving laid over the whole study, so that it ends at the deadline.
+
+As many trials are opened as can be; trials freeze at each rung, and thaw as soon as they are among
+as many as the :mod:`course <optuna_deadline.policies.course>` has room for; once fewer are left
+than there are slots they train in gangs, so that one comes to its end, on all slots that it can
+use, shortly before the deadline. With every report the course is laid anew by the time that is
+left, by the paces and S(k) of this study, and by what its starts and stops take.
+
+The name is that of Swersky, Snoek and Adams (Freeze-Thaw Bayesian Optimization, 2014), whose
+trials freeze and thaw by forecasts of their curves. In replays of recorded curves forecasts,
+calibrated or not, stopped worse than ranks do, so these go by ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from optuna_deadline.policies.cohort import ladder
+from optuna_deadline.policies.course import Course, Pool, lay
+from optuna_deadline.policies.gangs import pays_until, share_out
+from optuna_deadline.policies.narrowing import Line, line_up, pairs_at
+from optuna_deadline.policies.overview import Overview
+from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
+from optuna_deadline.policies.resources import Resources
+from optuna_deadline.policies.single import Claim, one_slot_each, running_first
+from optuna_deadline.policies.snapshot import Snapshot, TrialView
+from optuna_deadline.policies.trust import agreement, share_kept
+
+#: Rungs taken to be there until somebody says how long a trial is.
+_RUNGS = 4
+
+_WAITS = Pause("not among the best of its rung")
+_BEATEN = Retire("cannot win any more: too many stand above it")
+
+
+@dataclass(frozen=True)
+class FreezeThaw(Resources):
+    """A halving of all trials, planned towards the deadline, with gangs at its end.
+
+    Args:
+        min_resource: The first rung, in report steps.
+        max_resource: The step at which a trial is done; None takes what the objectives say.
+        reduction_factor: Every rung lets one in this many go on.
+        most_trials: Trials that are opened at most; None for as many as the time allows.
+    """
+
+    reduction_factor: int = 3
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Who trains towards which rung, and how many new trials there are."""
+        view = self.overview(snapshot.trials)
+        counted = [trial for trial in snapshot.trials if trial.state != "failed"]
+        opened = sorted(counted, key=lambda trial: trial.number)
+        if view.step_seconds is None:
+            alive = running_first([trial for trial in opened if trial.alive])
+            claims = [Claim(trial, "on its way to its first report") for trial in alive]
+            newcomers, end = self.newcomers(snapshot), snapshot.deadline
+            return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)
+        course = self._course(snapshot, view, opened, view.step_seconds)
+        line = line_up(view, course, opened)
+        newcomers = self._room(snapshot, course, opened)
+        if len(line.going) + newcomers >= snapshot.capacity:
+            plan = one_slot_each(snapshot, line.going, newcomers=newcomers)
+            orders, start, until = dict(plan.orders), plan.start, math.inf
+        else:
+            orders, start = _spread(snapshot, line, newcomers, course.rungs[-1]), newcomers
+            until = _growth_pays_until(snapshot, orders)
+        _hold_the_rest(orders, line, max(course.counts[1:], default=0) + 2 * snapshot.capacity + 8)
+        if course.seconds <= snapshot.time_left:
+            until = min(until, snapshot.deadline - course.seconds)
+        return Plan(
+            orders=orders,
+            start=start,
+            start_reason=f"one of {course.counts[0]} that the time allows",
+            gate_open=newcomers > 0,
+            holds_until=until,
+        )
+
+    def _course(
+        self, snapshot: Snapshot, view: Overview, opened: Sequence[TrialView], step: float
+    ) -> Course:
+        last = self.last_step_of(view.horizon)
+        if last is None:
+            furthest = max([trial.step for trial in opened], default=0)
+            shortest = self.min_resource * self.reduction_factor ** (_RUNGS - 1)
+            last = max(shortest, furthest * self.reduction_factor)
+        last = max(last, self.min_resource)
+        pool = Pool(
+            max(1, snapshot.capacity), max(1, snapshot.largest_gang), snapshot.speedup, step,
+            snapshot.overhead.total,
+        )  # fmt: skip
+        progress = [last if trial.state == "complete" else trial.step for trial in opened]
+        rungs = ladder(self.min_resource, self.reduction_factor, last)
+        trust = view.once(("trust", rungs), lambda: agreement(pairs_at(view, rungs, opened)))
+        share = share_kept(trust, self.reduction_factor)
+        return lay(pool, rungs, progress, share, snapshot.time_left)
+
+    def _room(self, snapshot: Snapshot, course: Course, opened: Sequence[TrialView]) -> int:
+        """New trials; a gang is not taken apart for fewer than would fill the pool."""
+        room = course.counts[0] - len(opened)
+        most = self.newcomers(snapshot)
+        room = room if most is None else min(room, most)
+        gangs = any(trial.running and trial.slots > 1 for trial in opened)
+        if snapshot.time_left <= 0 or (gangs and room < snapshot.capacity):
+            return 0
+        return room
+
+
+def _spread(snapshot: Snapshot, line: Line, newcomers: int, last: int) -> dict[int, Order]:
+    """Fewer go on than there are slots: early ones join them, gangs take the rest."""
+    free = snapshot.capacity - len(line.going) - newcomers
+    claims = [*line.going, *line.early[:free]]
+    if not claims and not newcomers:
+        claims = [Claim(trial, "the best that waits") for trial in line.waiting[:1]]
+    words = {claim.trial.number: claim.words for claim in claims}
+    trials = [claim.trial for claim in claims]
+    if newcomers:
+        return {number: Run(1, why) for number, why in words.items()}
+    # Those without a report are about to be judged, and who goes on then is not known yet.
+    unknown = any(trial.running and not trial.reports for trial in trials)
+
+    def ahead(trial: TrialView) -> float:
+        pace = trial.step_seconds or math.inf
+        return (last - trial.step) * pace / snapshot.speedup(trial.slots)
+
+    dealt = share_out(snapshot, trials, unknown, ahead)
+    orders: dict[int, Order] = {n: replace(order, reason=words[n]) for n, order in dealt.items()}
+    used = sum(order.slots for order in dealt.values())
+    others = [trial for trial in line.waiting if trial.number not in orders]
+    for trial in others[: snapshot.capacity - used]:
+        orders[trial.number] = Run(1, "nobody above it can use the slot")
+    return orders
+
+
+def _growth_pays_until(snapshot: Snapshot, orders: Mapping[int, Order]) -> float:
+    """Until when the gangs that grow would."""
+    slots = {trial.number: trial.slots for trial in snapshot.trials if trial.running}
+    grown = [
+        pays_until(snapshot, slots[number], order.slots)
+        for number, order in orders.items()
+        if isinstance(order, Run) and 0 < slots.get(number, 0) < order.slots
+    ]
+    return min(grown, default=math.inf)
+
+
+def _hold_the_rest(orders: dict[int, Order], line: Line, kept: int) -> None:
+    """Who may still be let go on stays; the others slow every call to Optuna."""
+    for claim in (*line.going, *line.early):
+        orders.setdefault(claim.trial.number, Pause("waits for a free slot"))
+    for place, trial in enumerate(line.waiting):
+        if trial.number not in orders:
+            orders[trial.number] = _WAITS if place < kept else _BEATEN
