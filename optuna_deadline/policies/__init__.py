@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from optuna_deadline.policies.dividing import Divider, EvenDivider, PoolSnapshot, StudyView
+from optuna_deadline.policies.freeze_thaw import FreezeThaw
 from optuna_deadline.policies.hypersched import HyperSched
 from optuna_deadline.policies.money import Money
 from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Run
@@ -18,6 +19,7 @@ __all__ = [
     "DEFAULT",
     "Divider",
     "EvenDivider",
+    "FreezeThaw",
     "HyperSched",
     "Money",
     "Order",

@@ -63,7 +63,12 @@ class Course:
 
 
 def lay(
-    pool: Pool, rungs: Sequence[int], progress: Sequence[int], share: float, left: float
+    pool: Pool,
+    rungs: Sequence[int],
+    progress: Sequence[int],
+    share: float,
+    left: float,
+    newcomers: int | None = None,
 ) -> Course:
     """The course with the most trials that can be gone in the time.
 
@@ -76,6 +81,7 @@ def lay(
         progress: The steps of all trials that were opened.
         share: Of the trials at a rung, those that go on.
         left: Seconds until the deadline.
+        newcomers: Trials that may still be opened; None: any number.
     """
     way = _Way(rungs, progress)
     opened = len(progress)
@@ -92,7 +98,9 @@ def lay(
             trials = int(trials / _COARSE)
             found = course(trials)
         return found
-    fits, most = opened, opened + int(left * pool.capacity / (rungs[0] * pool.step)) + 2
+    room = int(left * pool.capacity / (rungs[0] * pool.step)) + 1
+    fits = opened
+    most = opened + (room if newcomers is None else min(room, newcomers)) + 1
     while most - fits > 1:
         middle = (fits + most) // 2
         tried = course(middle)

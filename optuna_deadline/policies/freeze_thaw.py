@@ -95,13 +95,12 @@ class FreezeThaw(Resources):
         rungs = ladder(self.min_resource, self.reduction_factor, last)
         trust = view.once(("trust", rungs), lambda: agreement(pairs_at(view, rungs, opened)))
         share = share_kept(trust, self.reduction_factor)
-        return lay(pool, rungs, progress, share, snapshot.time_left)
+        newcomers = self.newcomers(snapshot)
+        return lay(pool, rungs, progress, share, snapshot.time_left, newcomers)
 
     def _room(self, snapshot: Snapshot, course: Course, opened: Sequence[TrialView]) -> int:
         """New trials; a gang is not taken apart for fewer than would fill the pool."""
         room = course.counts[0] - len(opened)
-        most = self.newcomers(snapshot)
-        room = room if most is None else min(room, most)
         gangs = any(trial.running and trial.slots > 1 for trial in opened)
         if snapshot.time_left <= 0 or (gangs and room < snapshot.capacity):
             return 0
@@ -117,21 +116,26 @@ def _spread(snapshot: Snapshot, line: Line, newcomers: int, last: int) -> dict[i
     words = {claim.trial.number: claim.words for claim in claims}
     trials = [claim.trial for claim in claims]
     if newcomers:
-        return {number: Run(1, why) for number, why in words.items()}
-    # Those without a report are about to be judged, and who goes on then is not known yet.
-    unknown = any(trial.running and not trial.reports for trial in trials)
+        dealt = {trial.number: Run(1, "") for trial in trials}
+    else:
+        dealt = _gangs(snapshot, trials, last)
+    orders: dict[int, Order] = {n: replace(order, reason=words[n]) for n, order in dealt.items()}
+    unused = snapshot.capacity - newcomers - sum(order.slots for order in dealt.values())
+    others = [trial for trial in line.waiting if trial.number not in orders]
+    for trial in others[:unused]:
+        orders[trial.number] = Run(1, "nobody above it can use the slot")
+    return orders
+
+
+def _gangs(snapshot: Snapshot, trials: Sequence[TrialView], last: int) -> dict[int, Run]:
+    """Fewer trials than slots; who is new is about to be judged, so nobody grows before that."""
 
     def ahead(trial: TrialView) -> float:
         pace = trial.step_seconds or math.inf
         return (last - trial.step) * pace / snapshot.speedup(trial.slots)
 
-    dealt = share_out(snapshot, trials, unknown, ahead)
-    orders: dict[int, Order] = {n: replace(order, reason=words[n]) for n, order in dealt.items()}
-    used = sum(order.slots for order in dealt.values())
-    others = [trial for trial in line.waiting if trial.number not in orders]
-    for trial in others[: snapshot.capacity - used]:
-        orders[trial.number] = Run(1, "nobody above it can use the slot")
-    return orders
+    unknown = any(trial.running and not trial.reports for trial in trials)
+    return share_out(snapshot, trials, unknown, ahead)
 
 
 def _growth_pays_until(snapshot: Snapshot, orders: Mapping[int, Order]) -> float:
