@@ -16,7 +16,7 @@ SURFACE = {
     "run": [
         "objective", "--deadline", "--study", "--storage", "--direction", "--gpus", "--cpus",
         "--policy", "--set", "--min-resource", "--max-resource", "--reduction-factor", "--budget",
-        "--price", "--checkpoints", "--patience", "--publish", "--log",
+        "--price", "--checkpoints", "--patience", "--park", "--publish", "--log",
     ],
     "create": [
         "study", "--storage", "--deadline", "--direction", "--policy", "--set", "--min-resource",
@@ -24,7 +24,7 @@ SURFACE = {
     ],
     "worker": [
         "objective", "--study", "--storage", "--gpus", "--cpus", "--pool", "--weight", "--divider",
-        "--checkpoints", "--patience", "--publish", "--log",
+        "--checkpoints", "--patience", "--park", "--publish", "--log",
     ],
     "status": ["study", "--storage", "--json"],
     "top": ["study", "--storage"],

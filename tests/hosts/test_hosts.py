@@ -9,6 +9,8 @@ import time
 import pytest
 from sites import GRACE, TTL, Site, until
 
+from optuna_deadline.allocation.engine import autocommit
+from optuna_deadline.allocation.studies import bring_forward
 from optuna_deadline.testing.hosts import Network
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(240)]
@@ -94,3 +96,25 @@ def test_a_host_with_a_folder_of_its_own_is_told_so_and_keeps_its_trials(
     [first, second] = [s for s in site.segments() if s.number == 0]
     assert second.host == "own-one" and second.first == first.trained_to + 1
     site.assert_nothing_twice()
+
+
+def test_the_best_model_may_be_on_a_host_that_others_do_not_reach(
+    site: Site, network: Network
+) -> None:
+    """Whoever settles the study counts it, and says where it is."""
+    own = {site.checkpoints: site.folder / "disk-of-best"}
+    one, two = network.host("best-one", mounts=own), network.host("best-two")
+    first = site.work(one)
+    until(lambda: (s := site.training_on("best-one")) and s.trained_to > 40)
+    second = site.work(two)
+    until(lambda: site.training_on("best-two"))
+    with autocommit(site.table._tx.engine) as connection:
+        bring_forward(connection, site.table.study_id, site.table.now() + 6)
+    assert first.wait(40) == 0 and second.wait(40) == 0
+    best = max(s.trained_to for s in site.segments() if s.host == "best-one")
+    assert max(s.trained_to for s in site.segments() if s.host == "best-two") < best
+    assert "checkpoint verified" in site.said("best-one")
+    assert "checkpoint on best-one, which alone has it" in site.said("best-two")
+    assert site.study.best_trial.number == 0 and site.study.best_value == pytest.approx(
+        best / 1000
+    )
