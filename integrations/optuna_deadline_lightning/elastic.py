@@ -64,6 +64,8 @@ class ElasticFit:
         Raises:
             DeadlineError: There are slices of several batches, and not all alike.
         """
+        if self.segment.world_size == 1:
+            return 1.0
         weights = {sampler.weight(batch) for sampler in self._samplers}
         if len(weights) > 1:
             raise DeadlineError(
@@ -97,7 +99,8 @@ class ElasticFit:
     def after_batch(self, trainer: pl.Trainer) -> None:
         """Look for a directive where the optimizer has just stepped, and obey."""
         self.segment.progress(boundaries.progress(trainer))
-        self._position = boundaries.position(trainer)
+        if not self._samplers:  # data that is not dealt is led by where training is
+            self._position = boundaries.position(trainer)
         if trainer.global_step != self._stepped:  # else gradients are being accumulated
             self._stepped = trainer.global_step
             verdict = self.pilot.agree(save=self.pilot.due)
