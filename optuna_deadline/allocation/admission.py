@@ -5,10 +5,10 @@ Pure, and the same for every store. A rule speaks only of what both sides have s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from optuna_deadline.allocation.records import Slot, Worker
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, SlotTaken
 
 
 def admit(
@@ -66,10 +66,53 @@ def admit(
                 )
 
 
+def choose(
+    offered: Mapping[str, Sequence[Worker]],
+    mine: Set[str],
+    devices: Sequence[str],
+    cpus: int,
+    me: Worker,
+) -> list[str]:
+    """The devices that a worker may offer, by name: those it names and so many CPU shares.
+
+    Args:
+        offered: The host's devices, and which live workers offer them.
+        mine: Those that this worker offered before; they are kept first.
+        devices: GPUs that it names.
+        cpus: How many CPU shares it wants.
+        me: The worker.
+
+    Raises:
+        DeadlineError: A device that it names is offered by a rival.
+    """
+
+    def rival(name: str) -> Worker | None:
+        others = (row for row in offered.get(name, ()) if row.id != me.id)
+        return next(
+            (row for row in others if row.pool != me.pool or row.study_id == me.study_id), None
+        )
+
+    for name in devices:
+        if (other := rival(name)) is not None:
+            raise _taken_already(name, me.host, me.pool, other)
+    shares = (f"cpu:{index}" for index in range(len(offered) + cpus))
+    free = sorted((name for name in shares if rival(name) is None), key=lambda n: n not in mine)
+    return [*devices, *free[:cpus]]
+
+
 def packages(versions: str | None) -> dict[str, str]:
     """The versions that a worker has said, by package."""
     parts = [part.partition(" ") for part in (versions or "").split(", ")]
     return {name: version for name, _, version in parts if version}
+
+
+def _taken_already(name: str, host: str, pool: str, other: Worker) -> SlotTaken:
+    """The error for a device that another live worker offers."""
+    where = "this pool" if other.pool == pool else f"pool {other.pool!r}"
+    return SlotTaken(
+        f"{name} on {host} is held by {where} (worker process {other.pid}); stop that worker or "
+        "name another device."
+    )
 
 
 def _differ(one: str | None, other: str | None) -> bool:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.admission import admit
+from optuna_deadline.allocation.admission import admit, choose
 from optuna_deadline.allocation.bounds import wait_in_line
 from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.records import About, Slot, Worker
 from optuna_deadline.allocation.schema import leader, offer, pool, slot, tenant, worker
 from optuna_deadline.allocation.transaction import Transaction
-from optuna_deadline.errors import DeadlineError, SlotTaken
+from optuna_deadline.errors import DeadlineError
 
 _SLOT = (
     slot.c.id,
@@ -164,40 +164,6 @@ def register(
     return [row for row in slots(tx) if row.id in mine]
 
 
-def choose(
-    offered: Mapping[str, Sequence[Worker]],
-    mine: Set[str],
-    devices: Sequence[str],
-    cpus: int,
-    me: Worker,
-) -> list[str]:
-    """The devices that a worker may offer, by name: those it names and so many CPU shares.
-
-    Args:
-        offered: The host's devices, and which live workers offer them.
-        mine: Those that this worker offered before; they are kept first.
-        devices: GPUs that it names.
-        cpus: How many CPU shares it wants.
-        me: The worker.
-
-    Raises:
-        DeadlineError: A device that it names is offered by a rival.
-    """
-
-    def rival(name: str) -> Worker | None:
-        others = (row for row in offered.get(name, ()) if row.id != me.id)
-        return next(
-            (row for row in others if row.pool != me.pool or row.study_id == me.study_id), None
-        )
-
-    for name in devices:
-        if (other := rival(name)) is not None:
-            raise taken_already(name, me.host, me.pool, other)
-    shares = (f"cpu:{index}" for index in range(len(offered) + cpus))
-    free = sorted((name for name in shares if rival(name) is None), key=lambda n: n not in mine)
-    return [*devices, *free[:cpus]]
-
-
 def join_pool(tx: Transaction, weight: float | None) -> None:
     """Give the study its place in the pool; a weight that is named replaces the one before."""
     place = (tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id)
@@ -251,15 +217,6 @@ def _offer(tx: Transaction, me: str, slot_id: int) -> None:
     )
     tx.execute(sa.delete(offer).where(offer.c.slot_id == slot_id, offer.c.worker.in_(rivals)))
     tx.execute(sa.insert(offer).values(worker=me, slot_id=slot_id))
-
-
-def taken_already(name: str, host: str, pool: str, other: Worker) -> SlotTaken:
-    """The error for a device that another live worker offers."""
-    where = "this pool" if other.pool == pool else f"pool {other.pool!r}"
-    return SlotTaken(
-        f"{name} on {host} is held by {where} (worker process {other.pid}); stop that worker or "
-        "name another device."
-    )
 
 
 def live_workers(tx: Transaction) -> list[Worker]:

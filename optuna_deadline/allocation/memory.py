@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from optuna_deadline.allocation.admission import admit
-from optuna_deadline.allocation.membership import choose
+from optuna_deadline.allocation.admission import admit, choose
 from optuna_deadline.allocation.memory_leases import MemoryLeases
 from optuna_deadline.allocation.memory_state import (
     MemoryPool,
