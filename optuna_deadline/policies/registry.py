@@ -23,7 +23,7 @@ from optuna_deadline.policies.slaq import Slaq
 from optuna_deadline.policies.turns import LeastAttainedService, RoundRobin
 
 GROUP = "optuna_deadline.policies"
-DEFAULT = "hypersched"
+DEFAULT = "freeze_thaw"
 _OURS: dict[str, Callable[..., Policy]] = {
     "freeze_thaw": FreezeThaw,
     "hypersched": HyperSched,
