@@ -54,7 +54,7 @@ def run(
         gpus: GPUs to offer: "all", or numbers as in "0,1".
         deadline: A timedelta, an aware datetime, "2h30m" or ISO 8601; None takes the study's own
             terms, or those of its :class:`~optuna_deadline.DeadlinePruner`.
-        policy: Who decides, "hypersched" by default: a name, a place as "policy.py:Mine", which
+        policy: Who decides, "freeze_thaw" by default: a name, a place as "policy.py:Mine", which
             workers in other processes can load too, or an object with ``plan`` or a function from
             snapshot to plan, which serve this process alone.
         policy_parameters: What that policy is told besides the three below.

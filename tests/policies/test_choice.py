@@ -16,7 +16,7 @@ from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies import HyperSched, Pause, Plan, Run, Snapshot, registry
+from optuna_deadline.policies import FreezeThaw, HyperSched, Pause, Plan, Run, Snapshot, registry
 from optuna_deadline.policies.building import FunctionPolicy
 from optuna_deadline.simulation import Cluster, generate, simulate
 
@@ -82,7 +82,8 @@ def test_every_way_to_give_a_policy_decides(place: str) -> None:
     assert started(f"{place}:ready") == 7
     assert started(f"{place}:greedy") == 3 and started(f"{place}:greedy", most=2) == 2
     assert started("mine_to_choose:greedy") == 3
-    assert choice.make(None, {**RESOURCES, "recharge": 2.0}) == HyperSched(1, 20, 3, 2.0)
+    assert choice.make(None, {**RESOURCES, "most_trials": 7}) == FreezeThaw(1, 20, 3, most_trials=7)
+    assert choice.make("hypersched", {**RESOURCES, "recharge": 2.0}) == HyperSched(1, 20, 3, 2.0)
 
 
 def test_an_entry_point_may_name_any_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +102,7 @@ def test_an_entry_point_may_name_any_of_them(monkeypatch: pytest.MonkeyPatch) ->
     ("policy", "parameters", "says"),
     [
         ("hypersched", {"patience": 3}, "'hypersched' takes no 'patience'; it takes min_resource"),
-        ("nobody", {}, "no policy 'nobody'; choose one of 'hypersched'"),
+        ("nobody", {}, "no policy 'nobody'; choose one of 'freeze_thaw'"),
         ("{place}:Patient", {"most": 3}, "takes no 'most'; it takes patience"),
         (
             "{place}:greedy",

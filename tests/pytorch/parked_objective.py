@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot
 
 EPOCHS, BATCHES = 6, 10
-memory.elsewhere = lambda device: True
 
 
 def note(trial: int, fence: int, step: int, what: str = "step") -> None:
@@ -36,6 +35,7 @@ class Net(pl.LightningModule):
 
     def __init__(self, trial: Any) -> None:
         super().__init__()
+        memory.elsewhere = lambda device: True  # in the ranks alone, which build networks
         torch.manual_seed(3)
         self.body = nn.Sequential(
             nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Dropout(0.3), nn.Linear(12, 2)
