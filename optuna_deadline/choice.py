@@ -24,6 +24,7 @@ from optuna_deadline.workers.objective import import_place
 PolicyLike: TypeAlias = str | Policy | Callable[[Snapshot], Plan] | type[Policy]
 
 _OBJECT = "object:"
+_FACTOR = 4  #: of rungs that are drawn for a policy without any
 
 
 def name_of(policy: PolicyLike | None) -> str:
@@ -59,6 +60,17 @@ def make(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> Policy:
     if ":" in policy:
         return build(_at_place(policy), parameters, _say(policy))
     return build(find_policy(policy), parameters, _say(policy))
+
+
+def own_factor(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> int:
+    """The reduction factor that a policy has if nobody says another; 4 where it has none.
+
+    Raises:
+        DeadlineError: As :func:`make`.
+    """
+    others = {name: value for name, value in parameters.items() if name != "reduction_factor"}
+    made = make(policy, others)
+    return int(getattr(made, "reduction_factor", _FACTOR))
 
 
 def check_values(parameters: Mapping[str, Any]) -> None:

@@ -67,7 +67,9 @@ def test_regret_is_0_for_the_best_and_1_for_the_median_and_below() -> None:
 def test_the_oracle_is_never_beaten() -> None:
     policies = [ORACLE, "random", "hypersched"]
     settings = [Setting(slots=4, trainings=4, overhead=0.5)]
-    runs = measure({"recorded": ["recorded/digits"]}, settings, policies, seeds=2, data=None)
+    runs = measure(
+        {"recorded": ["recorded/digits"]}, settings, policies, seeds=range(2), data=None
+    )
     by_policy = {
         policy: [r.regret for r in runs if r.case.policy == policy] for policy in policies
     }

@@ -23,8 +23,7 @@ from benchmarks.measuring import machine, output_file, write_json
 from benchmarks.studies import simulate_all
 from optuna_deadline.simulation.sources import choose
 
-_ALL = [Setting(*given) for given in product((4, 8, 16), (4, 8, 16, 32), (0.5, 0.05))]
-_QUICK = [Setting(8, trainings, 0.5) for trainings in (4, 8, 16, 32)]
+_SLOTS, _TRAININGS, _OVERHEADS = (4, 8, 16), (4, 8, 16, 32), (0.5, 0.05)
 _TABLES = 3  # of a family, where it is to be quick
 _REFERENCE = "hypersched"
 _PIPED = 140  #: columns where nobody says how many there are
@@ -35,7 +34,7 @@ def measure(
     settings: Sequence[Setting],
     policies: Sequence[str],
     *,
-    seeds: int,
+    seeds: Sequence[int],
     data: Path | None,
     jobs: int = 1,
 ) -> list[Run]:
@@ -44,7 +43,7 @@ def measure(
         (family, table, seed, setting)
         for family, tables in families.items()
         for table in tables
-        for seed in range(seeds)
+        for seed in seeds
         for setting in settings
     ]
     cases = [
@@ -116,7 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="again; with a sampler that chooses",
     )
     parser.add_argument("--seeds", type=int, default=1, help="orders of each table")
-    parser.add_argument("--quick", action="store_true", help="8 slots, 3 tables of each family")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
+    parser.add_argument("--slots", type=int, action="append", help="again; 4, 8 and 16")
+    parser.add_argument("--overhead", type=float, action="append", help="in steps, again; .5, .05")
+    parser.add_argument(
+        "--quick", action="store_true", help="8 slots, overhead .5, 3 tables of each family"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--json", type=output_file, help="file for the figures")
     parser.add_argument("--pictures", type=Path, help="folder for the pictures")
@@ -125,10 +129,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.quick:
         families = {name: tables[:_TABLES] for name, tables in families.items()}
     policies = list(dict.fromkeys([_REFERENCE, *(given.policy or [*POLICIES, ORACLE])]))
-    settings = _QUICK if given.quick else _ALL
-    runs = measure(
-        families, settings, policies, seeds=given.seeds, data=given.data, jobs=given.jobs
-    )
+    slots = given.slots or ([8] if given.quick else _SLOTS)
+    overheads = given.overhead or ([0.5] if given.quick else _OVERHEADS)
+    settings = [Setting(*each) for each in product(slots, _TRAININGS, overheads)]
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
+    runs = measure(families, settings, policies, seeds=seeds, data=given.data, jobs=given.jobs)
     result = figures(runs)
     show(result)
     write_json(given.json, {**result, "machine": machine()})

@@ -72,7 +72,7 @@ def demo(
     (folder / name).mkdir(parents=True, exist_ok=True)
     url = storage or f"sqlite:///{folder / name / 'study.db'}"
     study = _create(name, url, seed)
-    resources = {"min_resource": 1, "max_resource": None, "reduction_factor": 4}
+    resources = {"min_resource": 1, "max_resource": None, "reduction_factor": None}
     parameters = merge(resources, parse_settings(settings))
     terms = agree(study, deadline, policy, parameters, budget=money)
     rivals = [_create(f"{name}-{index}", url, seed + index) for index in range(1, studies)]

@@ -12,7 +12,9 @@ MinResource = Annotated[int, typer.Option(help="First rung, in report steps.")]
 MaxResource = Annotated[
     int | None, typer.Option(help="Step at which a trial is done; the objective's by default.")
 ]
-ReductionFactor = Annotated[int, typer.Option(help="A rung keeps one in this many.")]
+ReductionFactor = Annotated[
+    int | None, typer.Option(help="A rung keeps one in this many; the policy's own by default.")
+]
 Money = Annotated[str | None, typer.Option(help="What may be spent, as in 20usd; needs --price.")]
 SlotPrice = Annotated[str | None, typer.Option(help="Of a slot for an hour, as in 0.9.")]
 ObjectivePlace = Annotated[str, typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION.")]

@@ -55,7 +55,7 @@ def run(
     settings: Settings = None,
     min_resource: MinResource = 1,
     max_resource: MaxResource = None,
-    reduction_factor: ReductionFactor = 4,
+    reduction_factor: ReductionFactor = None,
     budget: Money = None,
     price: SlotPrice = None,
     checkpoints: CheckpointPlace = str(CHECKPOINTS),

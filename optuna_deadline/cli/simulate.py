@@ -15,6 +15,7 @@ from rich.table import Table
 
 from optuna_deadline import choice
 from optuna_deadline.cli.app import Settings, command, console
+from optuna_deadline.cli.options import ReductionFactor
 from optuna_deadline.deadlines import parse_deadline
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
@@ -57,7 +58,7 @@ def simulate(
     steps: Annotated[
         int, typer.Option(min=1, help="Report steps of a whole training, if generated.")
     ] = 81,
-    reduction_factor: Annotated[int, typer.Option(help="A rung keeps one in this many.")] = 4,
+    reduction_factor: ReductionFactor = None,
     settings: Settings = None,
     scaling: Annotated[
         str,
@@ -73,7 +74,7 @@ def simulate(
 ) -> None:
     """Compare policies on learning curves, generated or recorded, without a GPU."""
     policies = list(dict.fromkeys(policy or _COMPARED))
-    resources = {"reduction_factor": reduction_factor}
+    resources = {} if reduction_factor is None else {"reduction_factor": reduction_factor}
     parameters = choice.merge({**resources, "max_resource": None}, choice.parse_settings(settings))
     for name in policies:
         choice.make(name, parameters)

@@ -29,7 +29,7 @@ def run(
     policy_parameters: Mapping[str, Any] | None = None,
     min_resource: int = 1,
     max_resource: int | None = None,
-    reduction_factor: int = 4,
+    reduction_factor: int | None = None,
     extend: bool = False,
     budget: BudgetLike | None = None,
     price: PriceLike | None = None,
@@ -60,7 +60,7 @@ def run(
         policy_parameters: What that policy is told besides the three below.
         min_resource: The first rung, in report steps.
         max_resource: The step at which a trial is done; None takes what the objectives say.
-        reduction_factor: Every rung keeps one in this many.
+        reduction_factor: Every rung keeps one in this many; None for the policy's own.
         extend: Move the study's deadline to this one.
         budget: What may be spent in all, as 20 or "20usd"; the study ends when it is used up. The
             policy then says how many of the slots on offer are used and paid for.

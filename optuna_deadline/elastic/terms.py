@@ -27,9 +27,17 @@ def agree(
     table: str | None = None,
     budget: Budget | None = None,
 ) -> Terms:
-    """The study's terms: those asked for, its pruner's, or those that hold already."""
+    """The study's terms: those asked for, its pruner's, or those that hold already.
+
+    A reduction factor of None is the one that holds already, or the policy's own.
+    """
     engine = open_table(study, table)
     if deadline is not None:
+        if parameters.get("reduction_factor", 0) is None:
+            known = study_terms.read(engine, study)
+            factor = None if known is None else known.parameters.get("reduction_factor")
+            factor = factor or choice.own_factor(policy, parameters)
+            parameters = {**parameters, "reduction_factor": factor}
         return study_terms.fix(
             engine, study, deadline,
             policy=policy, parameters=parameters, budget=budget, extend=extend,

@@ -82,7 +82,9 @@ def test_every_way_to_give_a_policy_decides(place: str) -> None:
     assert started(f"{place}:ready") == 7
     assert started(f"{place}:greedy") == 3 and started(f"{place}:greedy", most=2) == 2
     assert started("mine_to_choose:greedy") == 3
-    assert choice.make(None, {**RESOURCES, "most_trials": 7}) == FreezeThaw(1, 20, 3, most_trials=7)
+    assert choice.make(None, {**RESOURCES, "most_trials": 7}) == FreezeThaw(
+        1, 20, 3, most_trials=7
+    )
     assert choice.make("hypersched", {**RESOURCES, "recharge": 2.0}) == HyperSched(1, 20, 3, 2.0)
 
 
@@ -205,3 +207,18 @@ def test_settings_are_json_or_text() -> None:
     assert choice.parse_settings(given) == {
         "a": 1, "b": 0.5, "c": True, "d": None, "e": [1, 2], "f": "fast", "g": "1",
     }  # fmt: skip
+
+
+def test_the_reduction_factor_is_the_policys_own_unless_somebody_says_another(
+    sqlite_url: str,
+) -> None:
+    def agreed(name: str, policy: str | None, factor: int | None) -> Any:
+        study = optuna.create_study(study_name=name, storage=sqlite_url, load_if_exists=True)
+        parameters = {**RESOURCES, "reduction_factor": factor}
+        return agree(study, "1h", policy, parameters).parameters["reduction_factor"]
+
+    assert agreed("default", None, None) == FreezeThaw().reduction_factor == 3
+    assert agreed("named", "hypersched", None) == HyperSched().reduction_factor == 4
+    assert agreed("said", None, 5) == 5
+    assert agreed("without rungs", "fifo", None) == 4
+    assert agreed("said", None, None) == 5, "what holds already"
