@@ -41,7 +41,7 @@ def site(network: Network, server: EmbeddedPostgres, tmp_path: Path) -> Iterator
         study_name="study", storage=local, direction="maximize",
         sampler=optuna.samplers.RandomSampler(seed=1),
     )  # fmt: skip
-    agree(study, "300s", None, {})
+    agree(study, "300s", "fifo", {})  # every trial to its end: it is there to be looked at
     engine = connect(local)
     table = AllocationTable(engine, "study", study._study_id, ttl=TTL, grace=GRACE)
     table.make_pool()
