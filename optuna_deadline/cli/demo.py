@@ -29,11 +29,12 @@ from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import ElasticWorker, Result, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.ends import find_winner
-from optuna_deadline.policies import DEFAULT
 from optuna_deadline.samplers import DeadlineSampler
 from optuna_deadline.terms import Terms
 
 _OBJECTIVE = "optuna_deadline_demo.digits:objective"
+#: The default opens few trials where starting takes a large part of a minute; this one moves more.
+_POLICY = "hypersched"
 
 
 @command
@@ -47,7 +48,7 @@ def demo(
     storage: Annotated[
         str | None, typer.Option(help="URL of a database; a SQLite file in --folder by default.")
     ] = None,
-    policy: PolicyName = DEFAULT,
+    policy: PolicyName = _POLICY,
     settings: Settings = None,
     divider: Annotated[
         str | None,

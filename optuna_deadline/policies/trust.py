@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
-#: What is taken for the agreement before anything is seen: that between the rungs 1, 3, 9 and 30 of
+#: What is taken for the agreement before anything is seen: that between the rungs 1, 3, 9, 30 of
 #: the project's own recording. It weighs as much as so many trials.
 PRIOR, _WEIGHT = 0.76, 20
 #: So many are let go on that the best of twenty at the next rung is among them, nine times in ten.
