@@ -6,20 +6,19 @@ import json
 import logging
 import math
 import sys
-import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
 import optuna
 
+from optuna_deadline.cli.following import following
 from optuna_deadline.cli.live import lines
 from optuna_deadline.cli.view import View
 from optuna_deadline.cli.watching import Watcher
-from optuna_deadline.workers.errors import DATABASE_AWAY
 
 _logger = logging.getLogger("optuna_deadline")
 _SECONDS = 1.0
@@ -69,29 +68,17 @@ def writes_json() -> bool:
     return any(isinstance(handler.formatter, JsonFormatter) for handler in _logger.handlers)
 
 
-@contextmanager
-def logged(watcher: Watcher) -> Iterator[None]:
+def logged(watcher: Watcher) -> AbstractContextManager[None]:
     """Log what happens to a study until the block ends, with its figures beside each message."""
-    ending = threading.Event()
-    thread = threading.Thread(target=_follow, args=(watcher, ending), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join(timeout=10)
+    return following(watcher, _SECONDS, _log)
 
 
-def _follow(watcher: Watcher, ending: threading.Event) -> None:
+def _log(looks: Iterator[View]) -> None:
     previous: View | None = None
-    going = True
-    while going:
-        going = not ending.wait(_SECONDS)
-        with suppress(*DATABASE_AWAY):
-            view = watcher.view()
-            for line in lines(previous, view):
-                _logger.info(line.strip(), extra=_figures(view))
-            previous = view
+    for view in looks:
+        for line in lines(previous, view):
+            _logger.info(line.strip(), extra=_figures(view))
+        previous = view
 
 
 def _figures(view: View) -> dict[str, Any]:

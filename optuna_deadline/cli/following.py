@@ -1,0 +1,39 @@
+"""Looks at a study beside whatever else this process does, until that ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from optuna_deadline.cli.view import View
+from optuna_deadline.cli.watching import Watcher
+from optuna_deadline.workers.errors import DATABASE_AWAY
+
+
+@contextmanager
+def following(
+    watcher: Watcher, seconds: float, follow: Callable[[Iterator[View]], None]
+) -> Iterator[None]:
+    """Give a thread a look every so often until the block ends, the last state included."""
+    ending = threading.Event()
+    looks = _looks(watcher, seconds, ending)
+    thread = threading.Thread(target=follow, args=(looks,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join(timeout=10)
+
+
+def _looks(watcher: Watcher, seconds: float, ending: threading.Event) -> Iterator[View]:
+    """Views, none while the database is away."""
+    going = True
+    while going:
+        going = not ending.wait(seconds)
+        try:
+            view = watcher.view()
+        except DATABASE_AWAY:
+            continue
+        yield view
