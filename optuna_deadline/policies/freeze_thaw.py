@@ -24,12 +24,10 @@ from optuna_deadline.policies.narrowing import Line, line_up, pairs_at
 from optuna_deadline.policies.overview import Overview
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
 from optuna_deadline.policies.resources import Resources
+from optuna_deadline.policies.rungs import UNSTATED
 from optuna_deadline.policies.single import Claim, one_slot_each, running_first
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 from optuna_deadline.policies.trust import agreement, share_kept
-
-#: Rungs taken to be there until somebody says how long a trial is.
-_RUNGS = 4
 
 _WAITS = Pause("not among the best of its rung")
 _BEATEN = Retire("cannot win any more: too many stand above it")
@@ -84,7 +82,7 @@ class FreezeThaw(Resources):
         last = self.last_step_of(view.horizon)
         if last is None:
             furthest = max([trial.step for trial in opened], default=0)
-            shortest = self.min_resource * self.reduction_factor ** (_RUNGS - 1)
+            shortest = self.min_resource * self.reduction_factor ** (UNSTATED - 1)
             last = max(shortest, furthest * self.reduction_factor)
         last = max(last, self.min_resource)
         pool = Pool(

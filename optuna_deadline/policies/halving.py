@@ -18,12 +18,9 @@ from dataclasses import dataclass
 from optuna_deadline.policies.asha import promote, stand
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire
 from optuna_deadline.policies.resources import Resources
-from optuna_deadline.policies.rungs import build_rungs, first_report, milestones
+from optuna_deadline.policies.rungs import UNSTATED, build_rungs, first_report, milestones
 from optuna_deadline.policies.single import Claim, one_slot_each, running_first
 from optuna_deadline.policies.snapshot import WORST, Snapshot, TrialView
-
-#: Rungs taken to be there until somebody says how long a trial is.
-_RUNGS = 4
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class SuccessiveHalving(Resources):
     def _milestones(self, snapshot: Snapshot) -> list[int]:
         last = self.last_step(snapshot.trials)
         if last is None:
-            last = self.min_resource * self.reduction_factor ** (_RUNGS - 1)
+            last = self.min_resource * self.reduction_factor ** (UNSTATED - 1)
         return milestones(self.min_resource, self.reduction_factor, last)
 
     def _follow(
@@ -109,7 +106,7 @@ class Hyperband(Resources):
     def _pattern(self, last: int | None) -> list[int]:
         """The brackets of successive trials, in the proportions of Hyperband's cohorts."""
         if last is None:
-            brackets = _RUNGS
+            brackets = UNSTATED
         else:
             brackets = len(milestones(self.min_resource, self.reduction_factor, last))
         pattern = []

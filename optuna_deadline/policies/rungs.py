@@ -8,6 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from optuna_deadline.policies.snapshot import Report, TrialView
 
+#: Rungs taken to be there until somebody says how long a trial is.
+UNSTATED = 4
+
 
 class Rung:
     """A milestone with the score that each trial recorded when it first reached it.

@@ -24,10 +24,8 @@ from optuna_deadline.policies.outer import Means, Stage, best_shape, next_round,
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
 from optuna_deadline.policies.resources import Resources
 from optuna_deadline.policies.rounds import Option, Rates, Work
+from optuna_deadline.policies.rungs import UNSTATED
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
-
-#: Rungs taken to be there until somebody says how long a trial is.
-_RUNGS = 4
 
 #: Seconds before the deadline in which all is saved and nothing trained.
 _CLOSING = 4.0
@@ -101,7 +99,7 @@ class Seer(Resources):
     def _ladder(self, snapshot: Snapshot) -> tuple[int, ...]:
         last = self.last_step(snapshot.trials)
         if last is None:
-            last = self.min_resource * self.reduction_factor ** (_RUNGS - 1)
+            last = self.min_resource * self.reduction_factor ** (UNSTATED - 1)
         return ladder(self.min_resource, self.reduction_factor, max(last, self.min_resource))
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import optuna
+import psutil
 
 from optuna_deadline.allocation.engine import autocommit, open_table
 from optuna_deadline.allocation.studies import bring_forward
@@ -29,3 +30,11 @@ def wait_until(condition: Callable[[], object], seconds: float = 60, every: floa
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(every)
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

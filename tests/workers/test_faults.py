@@ -15,7 +15,7 @@ import psutil
 import pytest
 from forked import WorkerProcess
 from optuna.trial import TrialState
-from tables import table_of, wait_until
+from tables import running, table_of, wait_until
 
 import optuna_deadline
 from optuna_deadline.elastic import agree
@@ -31,13 +31,6 @@ AMPLE = "100s"
 
 def pids(log: Path) -> list[int]:
     return [int(line) for line in log.read_text().split()] if log.exists() else []
-
-
-def running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import optuna
-import psutil
 import pytest
 from forked import WorkerProcess
-from tables import end_within, table_of, wait_until
+from tables import end_within, running, table_of, wait_until
 from typer.testing import CliRunner
 
 from optuna_deadline.allocation.table import AllocationTable
@@ -33,13 +32,6 @@ class Step(NamedTuple):
 def ask(words: str, url: str) -> None:
     asked = CliRunner().invoke(app, [*words.split(), "--storage", url])
     assert asked.exit_code == 0, asked.output
-
-
-def running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture
