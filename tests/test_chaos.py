@@ -100,6 +100,16 @@ def test_an_illegal_change_is_found(
     assert checker.illegal_events(events(*mutate(list(GOOD_EVENTS))))
 
 
+def test_a_gang_that_holds_a_part_of_its_slots_is_found() -> None:
+    def entry(id: int, kind: str, slot: int | None = None, slots: int | None = None) -> Entry:
+        return Entry(id, kind, "pool", "study", 1, slot, 1, worker="a", slots=slots)
+
+    brought = replace(BROUGHT, lent=(1, 2))
+    whole = [brought, entry(0, "acquire", 1), entry(1, "acquire", 2), entry(2, "start", slots=2)]
+    assert checker.illegal_events(whole) == []
+    assert checker.illegal_events([*whole[:2], *whole[3:]])
+
+
 def seat(id: int, kind: str, term: int | None, worker: str | None, study: str = "s") -> Entry:
     """A line by or about a planner or a leader."""
     slot = 1 if kind == "lend" else None

@@ -28,6 +28,7 @@ class Entry:
     worker: str | None = None
     step: int | None = None  #: of a checkpoint
     lent: tuple[int, ...] = ()  #: slots that a registration brought to the study
+    slots: int | None = None  #: of a gang that starts
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,15 @@ def illegal_events(entries: Iterable[Entry]) -> list[str]:
 
     Each slot's log alternates acquire and release or reap with fences that count up by one, and
     who releases is who acquired; who acquires is of the study to which the slot is lent; a trial's
-    segments count up by one. A pool has one leader and a study in it one planner at a time: their
-    terms count up by one each, every line with a term is of the one that runs, and a line that
-    names its writer names who was elected.
+    segments count up by one, and a gang starts with all its slots. A pool has one leader and a
+    study in it one planner at a time: their terms count up by one each, every line with a term is
+    of the one that runs, and a line that names its writer names who was elected.
     """
     found = []
     slots: dict[int, list[Entry]] = defaultdict(list)
     segments: dict[Trial, list[int]] = defaultdict(list)
     entries = sorted(entries, key=lambda entry: entry.id)
-    found += _out_of_term(entries) + _not_lent(entries)
+    found += _out_of_term(entries) + _not_lent(entries) + _not_whole(entries)
     for entry in entries:
         if entry.kind in ("acquire", "release", "reap") and entry.slot is not None:
             slots[entry.slot].append(entry)
@@ -127,6 +128,23 @@ def _not_lent(entries: Iterable[Entry]) -> list[str]:
             borrower = lent.get(entry.slot)
             if borrower != entry.study:
                 found.append(f"{entry}: the slot was lent to {borrower}")
+    return found
+
+
+def _not_whole(entries: Iterable[Entry]) -> list[str]:
+    """Gangs that acquired other slots than those they started with, or never started."""
+    found = []
+    acquired: dict[Trial, int] = defaultdict(int)
+    for entry in entries:
+        if entry.number is None:
+            continue
+        trial = entry.study, entry.number
+        if entry.kind == "acquire":
+            acquired[trial] += 1
+        elif entry.kind in ("start", "resume"):
+            had = acquired.pop(trial, 0)
+            if entry.slots is not None and had != entry.slots:
+                found.append(f"{entry} after {had} slots were acquired for it")
     return found
 
 

@@ -23,6 +23,7 @@ def read_entries(engine: sa.Engine) -> list[Entry]:
         Entry(
             row.id, row.kind, row.pool, names.get(row.study_id, ""), row.number, row.slot,
             row.fence, row.term, row.worker, detail.get("step"), tuple(detail.get("lent", ())),
+            detail.get("slots"),
         )
         for row, detail in zip(rows, details, strict=True)
     ]  # fmt: skip

@@ -6,14 +6,17 @@ the late side. Rows are locked trial first, then slots by their key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation import gangs
 from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.membership import offered
 from optuna_deadline.allocation.notices import notify
-from optuna_deadline.allocation.records import Grant
+from optuna_deadline.allocation.plans import beside
+from optuna_deadline.allocation.records import Grant, Part
 from optuna_deadline.allocation.schema import (
     offer,
     pool,
@@ -28,9 +31,22 @@ from optuna_deadline.allocation.transaction import Transaction
 
 
 def acquire(
-    tx: Transaction, me: str, number: int, slot_ids: Sequence[int], ttl: float
+    tx: Transaction,
+    me: str,
+    number: int,
+    slot_ids: Sequence[int],
+    ttl: float,
+    others: Mapping[str, Sequence[int]] | None = None,
 ) -> Grant | None:
     """Take a gang's slots for a trial that the plan wants here: all of them or none.
+
+    Args:
+        tx: The transaction.
+        me: The worker, which owns the trial from now on.
+        number: The trial's.
+        slot_ids: Slots that it offers.
+        ttl: Seconds that their leases live.
+        others: By further workers that the plan names, slots that these offer.
 
     Returns:
         The grant, or None where the plan has changed, somebody holds a slot or the trial, a slot
@@ -46,38 +62,44 @@ def acquire(
         return None
     if (wanted.desired_mode, wanted.desired_worker) != ("run", me):
         return None
-    if not slot_ids or wanted.desired_slots != len(slot_ids) or wanted.held is not None:
+    others = others or {}
+    desired = json.loads(wanted.desired_others or "[]")
+    if not gangs.as_planned(wanted.desired_slots, desired, slot_ids, others):
+        return None
+    if wanted.held is not None:
         return None
     closing = sa.select(study.c.deadline, study.c.funds_end, study.c.settled)
     row = tx.execute(closing.where(study.c.study_id == tx.study_id)).one()
     end = row.deadline if row.funds_end is None else min(row.deadline, row.funds_end)
     if row.settled is not None or tx.now >= end:
         return None
+    wanted_of = {me: slot_ids, **others}
+    theirs = [
+        sa.and_(slot.c.id.in_(sorted(ids)), slot.c.id.in_(offered(name)))
+        for name, ids in wanted_of.items()
+    ]
     rows = tx.rows(
         sa.select(slot)
-        .where(
-            slot.c.id.in_(sorted(slot_ids)),
-            slot.c.id.in_(offered(me)),
-            slot.c.lent_to == tx.study_id,
-            slot.c.holder.is_(None),
-        )
+        .where(sa.or_(*theirs), slot.c.lent_to == tx.study_id, slot.c.holder.is_(None))
         .order_by(slot.c.id)
         .with_for_update()
     )
-    if len(rows) != len(slot_ids):
+    if len(rows) != wanted.desired_slots or not gangs.alive(tx, others, ttl):
         return None
     fence = wanted.fence + 1
-    tx.execute(
-        sa.update(slot)
-        .where(slot.c.id.in_([row.id for row in rows]))
-        .values(
-            holder=me,
-            study_id=tx.study_id,
-            number=number,
-            fence=slot.c.fence + 1,
-            lease=tx.now + ttl,
+    holders = {slot_id: name for name, ids in wanted_of.items() for slot_id in ids}
+    for name, ids in wanted_of.items():
+        tx.execute(
+            sa.update(slot)
+            .where(slot.c.id.in_(sorted(ids)))
+            .values(
+                holder=name,
+                study_id=tx.study_id,
+                number=number,
+                fence=slot.c.fence + 1,
+                lease=tx.now + ttl,
+            )
         )
-    )
     tx.execute(
         sa.update(trial)
         .where(trial.c.study_id == tx.study_id, trial.c.number == number)
@@ -91,18 +113,38 @@ def acquire(
             worker=me,
             slots=len(rows),
             granted=tx.now,
+            workers=len(wanted_of) if others else None,
         )
     )
     for row in rows:
-        tx.event("acquire", number=number, slot=row.id, fence=row.fence + 1, worker=me)
+        name = holders[row.id]
+        tx.event("acquire", number=number, slot=row.id, fence=row.fence + 1, worker=name)
     kind = "start" if wanted.state == "ready" else "resume"
-    tx.event(kind, number=number, fence=fence, worker=me, slots=len(rows), reason=wanted.reason)
+    tx.event(
+        kind, number=number, fence=fence, worker=me, slots=len(rows), reason=wanted.reason,
+        **beside(tuple((name, len(ids)) for name, ids in others.items())),
+    )  # fmt: skip
+    first, parts = len(slot_ids), []
+    for name in others:
+        theirs_now = [row for row in rows if holders[row.id] == name]
+        parts.append(
+            Part(
+                name,
+                first,
+                tuple((row.id, row.fence + 1) for row in theirs_now),
+                tuple(row.device for row in theirs_now),
+            )
+        )
+        first += len(theirs_now)
+    gangs.enlist(tx, me, number, fence, len(rows), parts)
+    mine = [row for row in rows if holders[row.id] == me]
     return Grant(
         number=number,
         trial_id=wanted.trial_id,
         fence=fence,
-        slots=tuple((row.id, row.fence + 1) for row in rows),
-        devices=tuple(row.device for row in rows),
+        slots=tuple((row.id, row.fence + 1) for row in mine),
+        devices=tuple(row.device for row in mine),
+        others=tuple(parts),
     )
 
 
@@ -159,8 +201,17 @@ def release(
         tx.event("release", number=grant.number, slot=row.id, fence=row.fence, worker=me)
     end_segment(tx, tx.study_id, grant.number, grant.fence, ended, stop)
     tx.event(outcome, number=grant.number, fence=grant.fence, worker=me, reason=ended)
-    notify(tx, _who_waits(tx, grant.number, [row.id for row in freed]))
+    called = [part.worker for part in grant.others]
+    notify(tx, [*_who_waits(tx, grant.number, [row.id for row in freed]), *called])
     return True
+
+
+def give_back(tx: Transaction, me: str, number: int, fence: int) -> bool:
+    """Free a part's slots after its last rank has exited; see the store's promise."""
+    freed = gangs.give_back(tx, me, number, fence)
+    if freed is not None:
+        notify(tx, _who_waits(tx, number, freed))
+    return freed is not None
 
 
 def _who_waits(tx: Transaction, number: int, freed: list[int]) -> list[str | None]:
@@ -211,6 +262,7 @@ def disown(tx: Transaction, me: str, number: int, fence: int) -> bool:
         slots=tuple((row.id, row.fence) for row in held),
         devices=tuple(row.device for row in held),
     )
+    gangs.take_back(tx, grant)
     return release(
         tx, me, grant, "paused", ended="disowned", value=owned.value, failures=owned.failures
     )
@@ -251,6 +303,7 @@ def reap(tx: Transaction) -> int:
             worker=row.holder,
             study_id=row.study_id,
         )
+    gangs.forget_reaped(tx, expired)
     held = sa.select(slot.c.id).where(
         slot.c.holder == trial.c.owner,
         slot.c.study_id == trial.c.study_id,
@@ -300,7 +353,7 @@ def end_segment(
     tx: Transaction, study_id: int, number: int, fence: int, outcome: str, stop: float | None
 ) -> None:
     """Close the segment's row."""
-    tx.execute(
+    closed = tx.execute(
         sa.update(segment)
         .where(
             segment.c.study_id == study_id,
@@ -309,4 +362,7 @@ def end_segment(
             segment.c.ended.is_(None),
         )
         .values(ended=tx.now, outcome=outcome, stop=stop)
-    )
+        .returning(segment.c.workers)
+    ).first()
+    if closed is not None and closed.workers is not None:
+        gangs.adjourn(tx, study_id, number, fence)

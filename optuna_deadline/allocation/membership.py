@@ -41,6 +41,7 @@ _WORKER = (
     worker.c.machine,
     worker.c.store,
     worker.c.versions,
+    worker.c.address,
 )
 
 
@@ -96,7 +97,7 @@ def register(
     about = about or About()
     newcomer = Worker(
         me, tx.pool, tx.study_id, host, pid, "live", tx.now + ttl,
-        machine=about.machine, store=about.store, versions=about.versions,
+        machine=about.machine, store=about.store, versions=about.versions, address=about.address,
     )  # fmt: skip
     everywhere = {row.id: row for row in _live(tx)}
     if tx.connection.dialect.name == "sqlite":
@@ -136,6 +137,7 @@ def register(
             machine=about.machine,
             store=about.store,
             versions=about.versions,
+            address=about.address,
         )
     )
     join_pool(tx, weight)

@@ -85,7 +85,7 @@ class MemoryTable(MemoryLeases):
             worker = Worker(
                 me, self.pool, self.study_id, host, pid, "live", now + self.ttl,
                 None if before is None else before.drained,
-                about.machine, about.store, about.versions,
+                about.machine, about.store, about.versions, about.address,
             )  # fmt: skip
             live = {row.id: row for row in self._live(now)}
             slots = [
@@ -156,7 +156,7 @@ class MemoryTable(MemoryLeases):
             key = (grant.number, step)
             if key not in study.steps:
                 study.steps.add(key)
-                rows, slots = study.reports, len(grant.slots)
+                rows, slots = study.reports, grant.size
                 rows.append(ReportRow(len(rows) + 1, *key, value, slots, trained, self.now()))
 
     def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Location]:
@@ -196,7 +196,7 @@ class MemoryTable(MemoryLeases):
             key = (grant.number, grant.fence)
             row = study.running[key]
             study.running[key] = SegmentRow(
-                *row[:6], startup, row.stop, position_from, position_to, trained
+                *row[:6], startup, row.stop, position_from, position_to, trained, row.workers
             )
             if horizon is not None:
                 self._put(study.trials[grant.number], horizon=horizon)

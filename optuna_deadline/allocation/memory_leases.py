@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 
-from optuna_deadline.allocation.memory_requests import MemoryRequests
+from optuna_deadline.allocation.gangs import as_planned
+from optuna_deadline.allocation.memory_gangs import MemoryGangs
 from optuna_deadline.allocation.memory_state import changed
+from optuna_deadline.allocation.plans import beside
 from optuna_deadline.allocation.records import Grant, Renewal, SegmentRow, Slot
 
+_BY_ID = attrgetter("id")
 
-class MemoryLeases(MemoryRequests):
+
+class MemoryLeases(MemoryGangs):
     """The ways in which a slot changes or keeps its holder."""
 
-    def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
+    def acquire(
+        self,
+        me: str,
+        number: int,
+        slot_ids: Sequence[int],
+        others: Mapping[str, Sequence[int]] | None = None,
+    ) -> Grant | None:
         """Take a gang's slots, all or none."""
+        others = others or {}
         with self._lock:
             now, study = self.now(), self._study
             line = None if study is None else study.trials.get(number)
@@ -21,52 +33,81 @@ class MemoryLeases(MemoryRequests):
                 return None
             if line.owner is not None or line.state not in ("ready", "paused"):
                 return None
-            if (line.mode, line.worker) != ("run", me) or line.slots != len(slot_ids):
+            if (line.mode, line.worker) != ("run", me):
+                return None
+            if not as_planned(line.slots, line.others, slot_ids, others):
                 return None
             if line.held is not None:
                 return None
-            if (
-                not slot_ids
-                or study.settled is not None
-                or now >= min(study.deadline, study.funds_end)
-            ):
+            if study.settled is not None or now >= min(study.deadline, study.funds_end):
                 return None
-            slots = self.state.slots
-            rows = [slots[slot_id] for slot_id in sorted(set(slot_ids)) if slot_id in slots]
-            rows = [row for row in rows if self._may_take(me, row)]
-            if len(rows) != len(slot_ids):
+            rows, theirs = self._takeable(me, slot_ids), {}
+            for name, ids in others.items():
+                theirs[name] = self._takeable(name, ids) if self._alive(name, now) else []
+            if len(rows) + sum(map(len, theirs.values())) != line.slots:
                 return None
-            return self._grant(me, number, rows, now)
+            return self._grant(me, number, rows, now, theirs)
 
-    def _grant(self, me: str, number: int, rows: list[Slot], now: float) -> Grant:
+    def _takeable(self, name: str, slot_ids: Sequence[int]) -> list[Slot]:
+        slots = self.state.slots
+        rows = [slots[slot_id] for slot_id in sorted(set(slot_ids)) if slot_id in slots]
+        return [row for row in rows if self._may_take(name, row)]
+
+    def _grant(
+        self,
+        me: str,
+        number: int,
+        rows: list[Slot],
+        now: float,
+        theirs: Mapping[str, list[Slot]] | None = None,
+    ) -> Grant:
         """Hand the slots over; who may have them was decided before."""
         study = self._study
         assert study is not None
         before = study.trials[number]
+        theirs = theirs or {}
+        holders = {row.id: name for name, of in theirs.items() for row in of}
+        everything = sorted([*rows, *[row for of in theirs.values() for row in of]], key=_BY_ID)
         line = self._put(before, owner=me, state="running", fence=before.fence + 1)
-        for row in rows:
+        for row in everything:
+            holder = holders.get(row.id, me)
             held = changed(
                 row,
-                holder=me,
+                holder=holder,
                 study_id=self.study_id,
                 number=number,
                 fence=row.fence + 1,
                 lease=now + self.ttl,
             )
             self.state.slots[row.id] = held
-            self._event("acquire", number=number, slot=row.id, fence=held.fence, worker=me)
-        size = len(rows)
-        study.running[number, line.fence] = SegmentRow(number, line.fence, size, now, *[None] * 7)
+            self._event("acquire", number=number, slot=row.id, fence=held.fence, worker=holder)
+        size = len(everything)
+        study.running[number, line.fence] = SegmentRow(
+            number,
+            line.fence,
+            size,
+            now,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            1 + len(theirs),
+        )
         kind = "start" if before.state == "ready" else "resume"
         self._event(
-            kind, number=number, fence=line.fence, worker=me, slots=size, reason=line.reason
-        )
+            kind, number=number, fence=line.fence, worker=me, slots=size, reason=line.reason,
+            **beside(tuple((name, len(of)) for name, of in theirs.items())),
+        )  # fmt: skip
         return Grant(
             number=number,
             trial_id=line.trial_id,
             fence=line.fence,
             slots=tuple((row.id, row.fence + 1) for row in rows),
             devices=tuple(row.device for row in rows),
+            others=self._enlist(me, line, size, len(rows), theirs),
         )
 
     def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
@@ -133,6 +174,7 @@ class MemoryLeases(MemoryRequests):
             slots = tuple((row.id, row.fence) for row in held)
             devices = tuple(row.device for row in held)
             grant = Grant(number, line.trial_id, fence, slots, devices)
+            self._take_back(number, fence)
             return self.release(
                 me, grant, "paused", ended="disowned", value=line.value, failures=line.failures
             )
@@ -158,6 +200,7 @@ class MemoryLeases(MemoryRequests):
                     worker=row.holder,
                     study_id=row.study_id,
                 )
+            self._forget_reaped(expired)
             self._free_orphans()
             for worker in list(self.state.workers.values()):
                 silent = worker.state == "live" and worker.lease + pool.grace < now

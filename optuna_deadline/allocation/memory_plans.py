@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from optuna_deadline.allocation.memory_readings import MemoryReadings
 from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, MemoryTenant, changed
-from optuna_deadline.allocation.plans import stand, took
+from optuna_deadline.allocation.plans import beside, stand, took
 from optuna_deadline.allocation.records import Assignment, Claim, Desired, Grant, Slot
 from optuna_deadline.errors import LeaseLost
 
@@ -127,6 +127,7 @@ class MemoryPlans(MemoryReadings):
                         mode=line.mode,
                         worker=line.worker,
                         slots=line.slots,
+                        others=line.others,
                         reason=line.reason,
                         since=now,
                     )
@@ -138,6 +139,7 @@ class MemoryPlans(MemoryReadings):
                     mode=line.mode,
                     slots=line.slots,
                     reason=line.reason,
+                    **beside(line.others),
                     **took(seconds),
                 )
                 seconds = None

@@ -16,6 +16,7 @@ from optuna_deadline.allocation.memory_state import (
 from optuna_deadline.allocation.records import (
     Desired,
     Event,
+    Hand,
     Home,
     Orders,
     ReportRow,
@@ -138,7 +139,22 @@ class MemoryReadings:
                 pool_slots=study.pool_slots,
                 funds_end=None if math.isinf(study.funds_end) else study.funds_end,
                 drained=self._drained(me),
+                called=any(key[2] == me for key in study.hands),
             )
+
+    def hands(self, me: str) -> list[Hand]:
+        """The parts that a worker gives, and those of the gangs that it was granted."""
+        with self._lock:
+            study = self._study
+            found = [] if study is None else list(study.hands.values())
+            lines = {} if study is None else study.trials
+        mine = [hand for hand in found if me in (hand.part.worker, hand.leader)]
+        mine.sort(key=lambda hand: (hand.number, hand.fence, hand.part.first))
+        stands = [
+            (lines[hand.number].owner, lines[hand.number].fence) == (hand.leader, hand.fence)
+            for hand in mine
+        ]
+        return [changed(hand, stands=stand) for hand, stand in zip(mine, stands, strict=True)]
 
     def trials(self) -> list[Desired]:
         """Every trial on the table."""

@@ -10,6 +10,7 @@ from typing import TypeVar
 from optuna_deadline.allocation.records import (
     Claim,
     Desired,
+    Hand,
     ReportRow,
     SegmentRow,
     Slot,
@@ -96,6 +97,7 @@ class MemoryStudy:
     #: By trial, (row id, checkpoint), the newest first.
     checkpoints: dict[int, list[tuple[int, Checkpoint]]] = field(default_factory=dict)
     written_by: dict[int, str] = field(default_factory=dict)  #: by a checkpoint's row id
+    hands: dict[tuple[int, int, str], Hand] = field(default_factory=dict)  #: number, fence, worker
 
     def put(self, line: Desired) -> None:
         """Write a trial's row."""

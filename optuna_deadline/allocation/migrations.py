@@ -174,6 +174,16 @@ def _let_workers_tell_where_they_are(connection: sa.Connection) -> None:
     _add_columns(connection, schema.SINCE_8)
 
 
+def _let_gangs_cross_workers(connection: sa.Connection) -> None:
+    """A gang may have slots of several workers, whose ranks meet at an address."""
+    _add_columns(connection, schema.SINCE_9)
+    for table in (schema.part, schema.meeting):
+        table.create(connection, checkfirst=True)
+    if connection.dialect.name == "sqlite" and sa.inspect(connection).has_table("studies"):
+        connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
+        _let_sqlite_follow(connection)
+
+
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _create_tables,
     _follow_deleted_studies,
@@ -183,4 +193,5 @@ MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _count_rungs,
     _let_people_ask,
     _let_workers_tell_where_they_are,
+    _let_gangs_cross_workers,
 ]

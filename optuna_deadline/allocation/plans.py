@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +10,7 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.notices import notify
-from optuna_deadline.allocation.records import ALIVE, Assignment
+from optuna_deadline.allocation.records import ALIVE, Assignment, Others
 from optuna_deadline.allocation.schema import pool, study, tenant, trial, worker
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.errors import LeaseLost
@@ -118,12 +119,13 @@ def write(
                 desired_mode=line.mode,
                 desired_worker=line.worker,
                 desired_slots=line.slots,
+                desired_others=json.dumps(line.others) if line.others else None,
                 reason=line.reason,
                 desired_since=tx.now,
             )
             .returning(trial.c.owner)
         )
-        concerned += [line.worker, *owners.scalars()]
+        concerned += [line.worker, *owners.scalars(), *[name for name, _ in line.others]]
         tx.event(
             "plan",
             number=line.number,
@@ -132,6 +134,7 @@ def write(
             mode=line.mode,
             slots=line.slots,
             reason=line.reason,
+            **beside(line.others),
             **took(seconds),
         )
         seconds = None
@@ -143,6 +146,11 @@ def write(
     ).scalar_one()
     notify(tx, concerned)
     return int(epoch)
+
+
+def beside(others: Others) -> dict[str, Any]:
+    """The detail of an event that names the workers besides the first."""
+    return {"others": dict(others)} if others else {}
 
 
 def took(seconds: float | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from optuna_deadline.allocation.records import (
 from optuna_deadline.allocation.schema import (
     checkpoint,
     event,
+    part,
     pool,
     report,
     segment,
@@ -52,6 +53,7 @@ _DESIRED = (
     trial.c.failures,
     trial.c.held,
     trial.c.pinned,
+    trial.c.desired_others,
 )
 _SEGMENT = (
     segment.c.number,
@@ -65,6 +67,7 @@ _SEGMENT = (
     segment.c.position_from,
     segment.c.position_to,
     segment.c.trained,
+    sa.func.coalesce(segment.c.workers, 1),
 )
 
 
@@ -76,6 +79,7 @@ def _orders() -> sa.Select[Any]:
         sa.or_(trial.c.owner == me, trial.c.desired_worker == me),
     )
     in_pool = pool.c.name == sa.bindparam("pool")
+    called = sa.select(part.c.number).where(part.c.worker == me).exists()
     drained = sa.select(worker.c.drained).where(worker.c.id == me).scalar_subquery()
     return (
         sa.select(
@@ -86,6 +90,7 @@ def _orders() -> sa.Select[Any]:
             study.c.funds_end,
             pool.c.epoch,
             drained,
+            called,
             *_DESIRED,
         )
         .select_from(study.outerjoin(pool, in_pool).outerjoin(trial, mine))
@@ -115,17 +120,25 @@ def orders(
     rows = connection.execute(_ORDERS, given).all()
     if not rows:
         raise StudyGone("The study was deleted while the worker ran; nothing is left to train.")
-    read, deadline, settled, slots, funds_end, epoch, drained = rows[0][:7]
+    read, deadline, settled, slots, funds_end, epoch, drained, called = rows[0][:8]
     return Orders(
         now=read if now is None else now,
         deadline=deadline,
         settled=settled is not None,
         epoch=int(epoch or 0),
-        desired=tuple(Desired(*row[7:]) for row in rows if row.number is not None),
+        desired=tuple(_desired(row[8:]) for row in rows if row.number is not None),
         pool_slots=slots,
         funds_end=funds_end,
         drained=drained is not None,
+        called=bool(called),
     )
+
+
+def _desired(row: Sequence[Any]) -> Desired:
+    if row[-1] is None:  # nearly always
+        return Desired(*row[:-1])
+    others = tuple([(name, slots) for name, slots in json.loads(row[-1])])
+    return Desired(*[*row[:-1], others])
 
 
 def pools(connection: sa.Connection) -> list[str]:
@@ -142,7 +155,7 @@ def pools_of(connection: sa.Connection, study_id: int) -> list[str]:
 def trials(tx: Transaction) -> list[Desired]:
     """Every trial on the table."""
     query = sa.select(*_DESIRED).where(trial.c.study_id == tx.study_id).order_by(trial.c.number)
-    return [Desired(*row) for row in tx.rows(query)]
+    return [_desired(row) for row in tx.rows(query)]
 
 
 def untold(tx: Transaction) -> list[Desired]:
@@ -155,7 +168,7 @@ def untold(tx: Transaction) -> list[Desired]:
         )
         .order_by(trial.c.number)
     )
-    return [Desired(*row) for row in tx.rows(query)]
+    return [_desired(row) for row in tx.rows(query)]
 
 
 def segments(tx: Transaction, since: float = 0.0) -> list[SegmentRow]:

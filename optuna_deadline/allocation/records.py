@@ -11,6 +11,9 @@ from optuna_deadline.stores import Location
 #: States in which a trial can still be trained.
 ALIVE = ("ready", "running", "paused")
 
+#: Workers besides the first that give slots to a gang, and how many each.
+Others = tuple[tuple[str, int], ...]
+
 
 @dataclass(frozen=True)
 class About:
@@ -20,6 +23,8 @@ class About:
     store: str | None = None  #: the folder or URL that it keeps checkpoints in, known anywhere
     versions: str | None = None  #: as "optuna-deadline 0.1.0, torch 2.13.0"
     uuids: Mapping[str, str] = field(default_factory=dict)  #: of its GPUs, by device
+    #: Under which other hosts reach it; None where it is to be in no gang with them.
+    address: str | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Worker:
     machine: str | None = None  #: as in :class:`About`, and the next two likewise
     store: str | None = None
     versions: str | None = None
+    address: str | None = None
 
 
 class Home(NamedTuple):
@@ -112,11 +118,52 @@ class Desired:
     failures: int
     held: float | None = None  #: since when a person wants it to have no slots
     pinned: int | None = None  #: the size that a person wants its gang to have
+    others: Others = ()  #: of its slots, those of further workers
 
     @property
     def alive(self) -> bool:
         """Whether the trial can still be trained."""
         return self.state in ALIVE
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a further worker gives to a gang: it holds these slots and runs their ranks."""
+
+    worker: str
+    first: int  #: rank
+    slots: tuple[tuple[int, int], ...]  #: (slot id, fence)
+    devices: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many ranks it runs."""
+        return len(self.slots)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the ranks of a gang that crosses workers find each other, and what they go on from."""
+
+    address: str
+    port: int  #: for their own rendezvous
+    link: int  #: the port at which the first worker hears them
+    key: str = field(repr=False)  #: who has it is let in there
+    resume: str | None = None  #: the checkpoint's location
+
+
+@dataclass(frozen=True)
+class Hand:
+    """A part of a gang, as the worker that gives it and the trial's owner read it."""
+
+    number: int
+    trial_id: int
+    fence: int
+    leader: str  #: the worker that owned the trial when it was granted
+    size: int  #: of the whole gang
+    part: Part
+    stands: bool  #: whether the trial is its leader's still, under this fence
+    meeting: Meeting | None = None  #: None until the leader has said it
 
 
 @dataclass(frozen=True)
@@ -128,11 +175,12 @@ class Grant:
     fence: int
     slots: tuple[tuple[int, int], ...]  #: (slot id, fence)
     devices: tuple[str, ...]
+    others: tuple[Part, ...] = ()  #: those of further workers
 
     @property
     def size(self) -> int:
         """How many slots the gang has."""
-        return len(self.slots)
+        return len(self.slots) + sum([part.size for part in self.others])
 
 
 @dataclass(frozen=True)
@@ -158,6 +206,7 @@ class Orders:
     pool_slots: int | None = None  #: slots that the study pays for; None before the first plan
     funds_end: float | None = None  #: when its budget is used up; None where slots cost nothing
     drained: bool = False  #: whether the worker is to give up its slots and leave
+    called: bool = False  #: whether it gives slots to a gang that another worker leads
 
     @property
     def end(self) -> float:
@@ -173,6 +222,7 @@ class Assignment(NamedTuple):
     worker: str | None
     slots: int
     reason: str
+    others: Others = ()  #: of these slots, those of further workers
 
 
 class SegmentRow(NamedTuple):
@@ -189,6 +239,7 @@ class SegmentRow(NamedTuple):
     position_from: float | None
     position_to: float | None
     trained: float | None
+    workers: int = 1  #: more than one for a gang that crosses them
 
 
 class ReportRow(NamedTuple):

@@ -129,6 +129,7 @@ worker = _table(
     sa.Column("machine", sa.String(64)),
     sa.Column("store", sa.Text),
     sa.Column("versions", sa.Text),
+    sa.Column("address", sa.String(255)),  # since version 9: under which other hosts reach it
 )
 
 slot = _table(
@@ -176,6 +177,8 @@ trial = _table(
     # Since version 7, both at a person's request.
     sa.Column("held", sa.Double),  # since when it is to have no slots
     sa.Column("pinned", sa.Integer),  # the size that its gang is to have
+    # Since version 9: JSON, the workers besides desired_worker and how many slots each gives.
+    sa.Column("desired_others", sa.Text),
 )
 
 segment = _table(
@@ -194,6 +197,35 @@ segment = _table(
     sa.Column("position_from", sa.Double),
     sa.Column("position_to", sa.Double),
     sa.Column("trained", sa.Double),
+    sa.Column("workers", sa.Integer),  # since version 9: NULL where it is one
+)
+
+#: Of a gang that crosses workers, what each besides the owner gives; it deletes its row when its
+#: ranks are gone. Its slots have it as their holder.
+part = _table(
+    "part",
+    _study_id(primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("fence", sa.BigInteger, primary_key=True),  # the segment's
+    sa.Column("worker", sa.String(36), primary_key=True),
+    sa.Column("leader", sa.String(36), nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),  # of the whole gang
+    sa.Column("first", sa.Integer, nullable=False),  # rank
+    sa.Column("slots", sa.Text, nullable=False),  # JSON: pairs of slot and fence
+    sa.Column("devices", sa.Text, nullable=False),  # JSON
+)
+
+#: Where the ranks of such a gang meet. Who reads the key may speak to them: keep viewers out.
+meeting = _table(
+    "meeting",
+    _study_id(primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("fence", sa.BigInteger, primary_key=True),
+    sa.Column("address", sa.String(255), nullable=False),
+    sa.Column("port", sa.Integer, nullable=False),
+    sa.Column("link", sa.Integer, nullable=False),
+    sa.Column("key", sa.String(64), nullable=False),
+    sa.Column("resume", sa.Text),
 )
 
 report = _table(
@@ -255,6 +287,9 @@ SINCE_7 = (worker.c.drained, trial.c.held, trial.c.pinned)
 
 #: Columns that version 8 of the schema brought.
 SINCE_8 = (worker.c.machine, worker.c.store, worker.c.versions, slot.c.uuid)
+
+#: Columns that version 9 of the schema brought.
+SINCE_9 = (worker.c.address, trial.c.desired_others, segment.c.workers)
 
 #: Since version 5 without the slot's provider.
 SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)

@@ -16,7 +16,9 @@ from optuna_deadline.allocation.records import (
     Desired,
     Event,
     Grant,
+    Hand,
     Home,
+    Meeting,
     Orders,
     Renewal,
     ReportRow,
@@ -146,12 +148,28 @@ class AllocationStore(Protocol):
             LeaseLost: Another term has begun.
         """
 
-    def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
+    def acquire(
+        self,
+        me: str,
+        number: int,
+        slot_ids: Sequence[int],
+        others: Mapping[str, Sequence[int]] | None = None,
+    ) -> Grant | None:
         """Take a gang's slots, all or none, for a trial that the plan wants on this worker.
+
+        A gang may cross workers, where the plan names them: all its slots are taken at once, each
+        is held by the worker that offers it, and this one owns the trial. The others' leases must
+        run. They find their parts by :meth:`hands`, and give them back themselves.
 
         Fences of the trial and of each slot rise by one. No slot and no trial ever has two
         holders, whoever asks and however often: called again after a lost answer it returns None,
         and :meth:`disown` gives back what the lost grant took.
+
+        Args:
+            me: The worker.
+            number: The trial's.
+            slot_ids: Slots that this worker offers.
+            others: By the further workers, slots that these offer.
 
         Returns:
             The grant, or None where the plan wants something else, somebody holds a slot or the
@@ -179,6 +197,8 @@ class AllocationStore(Protocol):
     ) -> bool:
         """Give the slots back after the last rank has exited, and say how the segment ended.
 
+        Further workers' slots stay with them until they give them back.
+
         Where the rank ``stays``, parked, and the plan still has the trial paused, the plan names
         this worker from now on: orders show it the trial, until it is wanted elsewhere or ends.
 
@@ -190,10 +210,32 @@ class AllocationStore(Protocol):
     def disown(self, me: str, number: int, fence: int) -> bool:
         """Give back a segment that this worker was granted and never heard of.
 
-        The caller must run no rank under that fence. The trial is paused; its failures stay.
+        The caller must run no rank under that fence. The trial is paused; its failures stay. What
+        further workers were to give is freed too, unless it was said where the ranks meet.
 
         Returns:
             False where the worker does not own the trial under this fence; nothing is changed.
+        """
+
+    def meet(self, me: str, grant: Grant, where: Meeting) -> None:
+        """Say where the ranks of a gang that crosses workers meet; said again, nothing changes.
+
+        Raises:
+            LeaseLost: The worker does not own the trial under the grant's fence.
+        """
+
+    def hands(self, me: str) -> list[Hand]:
+        """The parts that a worker gives to gangs, and those of the gangs that it was granted.
+
+        A part is there until it is given back or one of its slots is reaped. No rank may be forked
+        for it before it is known where they meet, nor before its worker has renewed its slots.
+        """
+
+    def give_back(self, me: str, number: int, fence: int) -> bool:
+        """Free the slots of a part after its last rank has exited.
+
+        Returns:
+            False where this worker gives no part to that segment, and so in a second call.
         """
 
     def reap(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import sqlalchemy as sa
 
 from optuna_deadline.allocation import (
+    gangs,
     leases,
     lending,
     membership,
@@ -23,7 +24,9 @@ from optuna_deadline.allocation.records import (
     Desired,
     Event,
     Grant,
+    Hand,
     Home,
+    Meeting,
     Orders,
     Renewal,
     ReportRow,
@@ -147,10 +150,26 @@ class AllocationTable:
 
     # Leases.
 
-    def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
+    def acquire(
+        self,
+        me: str,
+        number: int,
+        slot_ids: Sequence[int],
+        others: Mapping[str, Sequence[int]] | None = None,
+    ) -> Grant | None:
         """Take a gang's slots, all or none; see :func:`leases.acquire`."""
         with self._tx("acquire") as tx:
-            return leases.acquire(tx, me, number, slot_ids, self.ttl)
+            return leases.acquire(tx, me, number, slot_ids, self.ttl, others)
+
+    def meet(self, me: str, grant: Grant, where: Meeting) -> None:
+        """Say where the ranks of a gang that crosses workers meet; see :func:`gangs.meet`."""
+        with self._tx("meet") as tx:
+            gangs.meet(tx, me, grant, where)
+
+    def give_back(self, me: str, number: int, fence: int) -> bool:
+        """Give back what a worker gave to another one's gang; see :func:`leases.give_back`."""
+        with self._tx("give_back") as tx:
+            return leases.give_back(tx, me, number, fence)
 
     def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
         """Renew what is still ours; see :mod:`renewals`."""
@@ -305,6 +324,11 @@ class AllocationTable:
         """What the plan wants of one worker."""
         with self._tx.glancing() as (connection, now):
             return reads.orders(connection, self.pool, self.study_id, me, now)
+
+    def hands(self, me: str) -> list[Hand]:
+        """The parts that a worker gives, and those of the gangs that it was granted."""
+        with self._tx.reading() as tx:
+            return gangs.hands(tx, me)
 
     def trials(self) -> list[Desired]:
         """Every trial on the table."""

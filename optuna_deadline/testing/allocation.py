@@ -18,6 +18,7 @@ from __future__ import annotations
 import pytest
 
 from optuna_deadline.testing.allocation_suites.admission import AdmissionSuite
+from optuna_deadline.testing.allocation_suites.gangs import GangSuite
 from optuna_deadline.testing.allocation_suites.leases import LeaseSuite
 from optuna_deadline.testing.allocation_suites.lost_answers import LostAnswerSuite
 from optuna_deadline.testing.allocation_suites.membership import MembershipSuite
@@ -41,6 +42,7 @@ class AllocationStoreTestCase(
     WriteSuite,
     RequestSuite,
     AdmissionSuite,
+    GangSuite,
 ):
     """What every :class:`~optuna_deadline.allocation.store.AllocationStore` must do."""
 

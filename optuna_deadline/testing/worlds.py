@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from optuna_deadline.allocation.records import Assignment, Event, Grant
+from optuna_deadline.allocation.records import Assignment, Event, Grant, Others
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint
 
@@ -78,9 +78,14 @@ class AllocationWorld:
         return [slot.id for slot in table.register(me, host, 1, [], cpus)]
 
     def plan(
-        self, worker: str, slots: int = 1, number: int | None = None, study: str = "study"
+        self,
+        worker: str,
+        slots: int = 1,
+        number: int | None = None,
+        study: str = "study",
+        others: Others = (),
     ) -> int:
-        """Elect a planner and let it want a trial, new by default, on a worker."""
+        """Elect a planner and let it want a trial, new by default, on a worker and others."""
         table = self.table(study=study)
         term = table.elect("planner")
         assert term is not None
@@ -88,7 +93,9 @@ class AllocationWorld:
             number = self._numbers.get(study, 0)
             self._numbers[study] = number + 1
             table.open_trial("planner", term, number, 100 + number)
-        table.write_plan("planner", term, [Assignment(number, "run", worker, slots, "test")])
+        table.write_plan(
+            "planner", term, [Assignment(number, "run", worker, slots, "test", others)]
+        )
         return number
 
     def grant(self, me: str, slots: int = 1, study: str = "study") -> Grant:
@@ -128,3 +135,21 @@ def assert_legal(events: list[Event]) -> None:
         assert [fence for _, fence in changes] == list(range(1, len(changes) + 1)), (slot, changes)
         taken = [kind == "acquire" for kind, _ in changes]
         assert taken == [index % 2 == 0 for index in range(len(taken))], (slot, changes)
+    assert_whole(events)
+
+
+def assert_whole(events: list[Event]) -> None:
+    """No gang ever holds a part of its slots: what is acquired for it is what it starts with."""
+    acquired: dict[tuple[int | None, int | None], list[str | None]] = {}
+    for event in events:
+        trial = event.study_id, event.number
+        if event.kind == "acquire":
+            acquired.setdefault(trial, []).append(event.worker)
+        elif event.kind in ("start", "resume"):
+            workers = acquired.pop(trial, [])
+            others = event.detail.get("others", {})
+            assert isinstance(others, dict)
+            assert len(workers) == event.detail["slots"], (event, workers)
+            assert {name: workers.count(name) for name in others} == others, (event, workers)
+            assert set(workers) == {event.worker, *others}, (event, workers)
+    assert not acquired, f"acquired and not started: {acquired}"

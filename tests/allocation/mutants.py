@@ -5,7 +5,7 @@ Each is the smallest change that takes one guard away.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from optuna_deadline.allocation.memory import MemoryTable
 from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, MemoryTenant
 from optuna_deadline.allocation.records import Grant, Renewal, Slot
 from optuna_deadline.checkpoints import Checkpoint
+
+Others = Mapping[str, Sequence[int]] | None
 
 
 class RenewsByWorkerName(MemoryTable):
@@ -83,7 +85,9 @@ class ReapsBeforeTheEnd(ReapsWithoutGrace):
 class CountsSlots(MemoryTable):
     """As many as are free are granted, whichever they are."""
 
-    def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
+    def acquire(
+        self, me: str, number: int, slot_ids: Sequence[int], others: Others = None
+    ) -> Grant | None:
         study = self.state.studies[self.study_id]
         line = study.trials.get(number)
         if line is None or line.owner is not None or (line.mode, line.worker) != ("run", me):
@@ -97,12 +101,14 @@ class CountsSlots(MemoryTable):
 class GrantsAgain(MemoryTable):
     """A repeated call gets a second grant for what the first one took."""
 
-    def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
+    def acquire(
+        self, me: str, number: int, slot_ids: Sequence[int], others: Others = None
+    ) -> Grant | None:
         line = self.state.studies[self.study_id].trials.get(number)
         if line is not None and line.owner == me:
             rows = [self.state.slots[slot] for slot in slot_ids]
             return self._grant(me, number, rows, self.now())
-        return super().acquire(me, number, slot_ids)
+        return super().acquire(me, number, slot_ids, others)
 
 
 class PlansWithoutTerm(MemoryTable):
@@ -145,11 +151,13 @@ class LendsWithoutTerm(MemoryTable):
 class GrantsTheHeld(MemoryTable):
     """A plan from before the request is carried out."""
 
-    def acquire(self, me: str, number: int, slot_ids: Sequence[int]) -> Grant | None:
+    def acquire(
+        self, me: str, number: int, slot_ids: Sequence[int], others: Others = None
+    ) -> Grant | None:
         study = self._study
         if study is not None and number in study.trials:
             self._put(study.trials[number], held=None)
-        return super().acquire(me, number, slot_ids)
+        return super().acquire(me, number, slot_ids, others)
 
 
 class GrantsTheDrained(MemoryTable):
