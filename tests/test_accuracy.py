@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.accuracy import summary
-from benchmarks.accuracy.__main__ import measure
+from benchmarks.accuracy import kept, summary
+from benchmarks.accuracy.__main__ import main, measure
 from benchmarks.accuracy.peers import PEERS, OptunaPruner
 from benchmarks.accuracy.runs import ORACLE, Case, Setting, regret
 from benchmarks.accuracy.search import SAMPLERS, TableSearch
 from benchmarks.accuracy.summary import Run
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Cluster, Simulation, Workload
 from optuna_deadline.simulation.tables import own
@@ -58,6 +62,17 @@ def test_the_reference_differs_from_itself_by_nothing(
     assert found["hypersched"] == {"mean": 0.0, "error": 0.0}
 
 
+def test_the_policy_left_out_of_sight_is_chosen_by_the_other_families_alone() -> None:
+    tables = ["few/1", "many/1", "more/1"]
+    of = {"steady": (0.2, 0.2, 0.2), "specialist": (0.0, 0.5, 0.5), "bound": (0.0, 0.0, 0.0)}
+    runs = _runs({(p, t): r for p, mine in of.items() for t, r in zip(tables, mine, strict=True)})
+    few = summary.left_out(runs, "bound")["few"]
+    assert few == {"chosen": "steady", "regret": 0.2, "best": "specialist", "best_regret": 0.0}
+    places = summary.ranks(runs, "bound")
+    assert places["few"] == {"steady": 2, "specialist": 1}
+    assert places["many"] == {"steady": 1, "specialist": 2}
+
+
 def test_regret_is_0_for_the_best_and_1_for_the_median_and_below() -> None:
     workload = Workload("three", ((0.1,), (0.4,), (0.9,)), (1.0, 1.0, 1.0))
     assert [regret(workload, value) for value in (0.9, 0.4, 0.1, None)] == [0.0, 1.0, 1.0, 1.0]
@@ -67,9 +82,8 @@ def test_regret_is_0_for_the_best_and_1_for_the_median_and_below() -> None:
 def test_the_oracle_is_never_beaten() -> None:
     policies = [ORACLE, "random", "hypersched"]
     settings = [Setting(slots=4, trainings=4, overhead=0.5)]
-    runs = measure(
-        {"recorded": ["recorded/digits"]}, settings, policies, seeds=range(2), data=None
-    )
+    recorded = {"recorded": ["recorded/digits"]}
+    runs = list(measure(recorded, settings, policies, seeds=range(2), data=None))
     by_policy = {
         policy: [r.regret for r in runs if r.case.policy == policy] for policy in policies
     }
@@ -108,3 +122,45 @@ def test_a_peer_sees_every_report_and_prunes_as_optuna_does(peer: str) -> None:
             assert trial.intermediate_values == known[trial.number]
         for step, value in trial.intermediate_values.items():
             assert known[trial.number][step] == value
+
+
+TABLE = "recorded/digits"
+STUDIES = ["--slots", "4", "--overhead", "0.5", "--family", TABLE]
+
+
+def _file(path: Path, policy: str, **other: Any) -> Path:
+    """As an earlier run would have left it, with a regret that no run would have."""
+    rows = [
+        {"policy": policy, "family": TABLE, "table": TABLE, "seed": 0, "slots": 4,
+         "trainings": trainings, "overhead": 0.5, "regret": 0.123}
+        for trainings in other.pop("trainings", (4, 8, 16, 32))
+    ]  # fmt: skip
+    path.write_text(json.dumps({"rows": rows, "tables": kept.digests([TABLE], None), **other}))
+    return path
+
+
+def test_what_an_earlier_run_has_is_not_run_again(tmp_path: Path) -> None:
+    files = [_file(tmp_path / name, name) for name in ("random", "optuna_median")]
+    part = _file(tmp_path / "median", "median", trainings=(4,))
+    out = tmp_path / "all.json"
+    takes = [word for file in (*files, part) for word in ("--take", str(file))]
+    main([*STUDIES, *takes, "--reference", "random", "--json", str(out)])
+    result = json.loads(out.read_text())
+    assert result["mean_regret"] == pytest.approx({"random": 0.123, "optuna_median": 0.123})
+    main([*STUDIES, "--take", str(out), "--take", str(part), "--policy", "median",
+          "--reference", "random", "--json", str(out)])  # fmt: skip
+    result = json.loads(out.read_text())
+    assert result["mean_regret"].keys() == {"random", "optuna_median", "median"}
+    median = {r["trainings"]: r["regret"] for r in result["rows"] if r["policy"] == "median"}
+    assert median[4] == 0.123 and 0.123 not in (median[8], median[16], median[32])
+
+
+def test_rows_of_other_curves_and_rows_that_disagree_are_refused(tmp_path: Path) -> None:
+    mine = _file(tmp_path / "mine", "random")
+    others = _file(tmp_path / "others", "random", tables={TABLE: "other curves"})
+    with pytest.raises(DeadlineError, match="of other curves"):
+        kept.take([others], kept.digests([TABLE], None))
+    changed = tmp_path / "changed"
+    changed.write_text(mine.read_text().replace("0.123", "0.124"))
+    with pytest.raises(DeadlineError, match="older code"):
+        kept.take([mine, changed], kept.digests([TABLE], None))

@@ -7,7 +7,8 @@ project's own recording is used.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.accuracy import pictures, summary
+from benchmarks.accuracy import kept, pictures, summary
+from benchmarks.accuracy.kept import Kept
 from benchmarks.accuracy.peers import PEERS
 from benchmarks.accuracy.runs import ORACLE, POLICIES, SEARCHES, Case, Setting
 from benchmarks.accuracy.summary import Run
 from benchmarks.measuring import machine, output_file, write_json
 from benchmarks.studies import simulate_all
+from benchmarks.syne_tune.asking import SYNE_TUNE
 from optuna_deadline.simulation.sources import choose
 
 _SLOTS, _TRAININGS, _OVERHEADS = (4, 8, 16), (4, 8, 16, 32), (0.5, 0.05)
 _TABLES = 3  # of a family, where it is to be quick
 _REFERENCE = "hypersched"
 _PIPED = 140  #: columns where nobody says how many there are
+_EVERY = 30.0  #: seconds between two times that rows are written
 
 
 def measure(
@@ -37,61 +41,50 @@ def measure(
     seeds: Sequence[int],
     data: Path | None,
     jobs: int = 1,
-) -> list[Run]:
-    """Simulate every policy on every table, seed and setting."""
-    studies = [
-        (family, table, seed, setting)
+    known: Kept | None = None,
+    syne_tune: str | None = None,
+) -> Iterator[Run]:
+    """Simulate every policy on every table, seed and setting; what is known is not run again."""
+    known = known or Kept({})
+    cases = [
+        (family, Case(policy, table, seed, setting, data, syne_tune))
         for family, tables in families.items()
         for table in tables
         for seed in seeds
         for setting in settings
-    ]
-    cases = [
-        (family, Case(policy, table, seed, setting, data))
-        for family, table, seed, setting in studies
         for policy in policies
     ]
-    regrets = simulate_all([case for _, case in cases], jobs)
-    return [
-        Run(case, family, regret) for (family, case), regret in zip(cases, regrets, strict=True)
-    ]
+    unknown = simulate_all([case for _, case in cases if known.of(case) is None], jobs)
+    for family, case in cases:
+        before = known.of(case)
+        yield Run(case, family, next(unknown) if before is None else before)
 
 
-def figures(runs: Sequence[Run]) -> dict[str, Any]:
-    """What is written: means, parts, paired differences, and every study."""
+def figures(runs: Sequence[Run], reference: str) -> dict[str, Any]:
+    """What is written: means, parts, ranks, paired differences, and every study."""
     return {
         "mean_regret": summary.mean_regret(runs),
         "per_family": summary.per(runs, lambda run: run.family),
         "per_trainings": summary.per(runs, lambda run: run.case.setting.trainings),
         "per_slots": summary.per(runs, lambda run: run.case.setting.slots),
         "per_overhead": summary.per(runs, lambda run: run.case.setting.overhead),
-        f"difference_to_{_REFERENCE}": summary.differences(runs, _REFERENCE),
+        f"difference_to_{reference}": summary.differences(runs, reference),
+        "ranks": summary.ranks(runs, ORACLE),
+        "left_out": summary.left_out(runs, ORACLE),
         "wins": summary.wins(runs),
-        "rows": [
-            {
-                "policy": run.case.policy,
-                "family": run.family,
-                "table": run.case.table,
-                "seed": run.case.seed,
-                "slots": run.case.setting.slots,
-                "trainings": run.case.setting.trainings,
-                "overhead": run.case.setting.overhead,
-                "regret": run.regret,
-            }
-            for run in runs
-        ],
+        "rows": kept.rows(runs),
     }
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result: dict[str, Any], reference: str) -> None:
     """Print regrets by family and by deadline, the best policy first."""
     families, deadlines = result["per_family"], result["per_trainings"]
     table = Table(
-        "policy", "mean", *families, *(f"{count}x" for count in deadlines), f"to {_REFERENCE}"
+        "policy", "mean", *families, *(f"{count}x" for count in deadlines), f"to {reference}"
     )
     for column in table.columns[1:]:
         column.justify = "right"
-    differences = result[f"difference_to_{_REFERENCE}"]
+    differences = result[f"difference_to_{reference}"]
     for policy, mean in sorted(result["mean_regret"].items(), key=lambda item: item[1]):
         parts = [*families.values(), *deadlines.values()]
         difference, error = differences[policy]["mean"], differences[policy]["error"]
@@ -99,21 +92,32 @@ def show(result: dict[str, Any]) -> None:
         cells = (f"{part[policy]:.3f}" for part in parts)
         table.add_row(policy, f"{mean:.3f}", *cells, spread)
     screen = Console()
-    (screen if screen.is_terminal else Console(width=_PIPED)).print(table)
+    wide = screen if screen.is_terminal else Console(width=_PIPED)
+    wide.print(table)
+    left = Table("family", f"{reference}: regret", "place", "the others choose", "regret", "best",
+                 "regret")  # fmt: skip
+    for family, choice in result["left_out"].items():
+        places = result["ranks"][family]
+        place = f"{places[reference]} of {len(places)}" if reference in places else ""
+        mine = f"{families[family][reference]:.3f}"
+        left.add_row(family, mine, place, choice["chosen"], f"{choice['regret']:.3f}",
+                     choice["best"], f"{choice['best_regret']:.3f}")  # fmt: skip
+    if result["left_out"]:
+        wide.print(left)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Simulate, print, write JSON and pictures."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.accuracy", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder of recorded curves")
     parser.add_argument("--family", action="append", help="one kind or table of them; again")
     parser.add_argument(
         "--policy",
         action="append",
-        choices=[*POLICIES, ORACLE, *PEERS, *SEARCHES],
+        choices=[*POLICIES, ORACLE, *PEERS, *SEARCHES, *SYNE_TUNE],
         metavar="NAME[+tpe|+deadline]",
         help="again; with a sampler that chooses",
     )
+    parser.add_argument("--reference", default=_REFERENCE, help="to whom the others are paired")
     parser.add_argument("--seeds", type=int, default=1, help="orders of each table")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
     parser.add_argument("--slots", type=int, action="append", help="again; 4, 8 and 16")
@@ -121,25 +125,55 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="8 slots, overhead .5, 3 tables of each family"
     )
+    parser.add_argument(
+        "--take", type=Path, action="append", default=[], help="rows of an earlier run; again"
+    )
+    parser.add_argument("--syne-tune-python", help="of an environment with Syne Tune")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--json", type=output_file, help="file for the figures")
     parser.add_argument("--pictures", type=Path, help="folder for the pictures")
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Simulate, print, write JSON and pictures."""
+    given = _parser().parse_args(arguments)
     families = choose(given.family or ([] if given.data else ["recorded"]), given.data)
     if given.quick:
         families = {name: tables[:_TABLES] for name, tables in families.items()}
-    policies = list(dict.fromkeys([_REFERENCE, *(given.policy or [*POLICIES, ORACLE])]))
     slots = given.slots or ([8] if given.quick else _SLOTS)
     overheads = given.overhead or ([0.5] if given.quick else _OVERHEADS)
     settings = [Setting(*each) for each in product(slots, _TRAININGS, overheads)]
     seeds = range(given.first_seed, given.first_seed + given.seeds)
-    runs = measure(families, settings, policies, seeds=seeds, data=given.data, jobs=given.jobs)
-    result = figures(runs)
-    show(result)
-    write_json(given.json, {**result, "machine": machine()})
+    tables = kept.digests([one for some in families.values() for one in some], given.data)
+    known = kept.take(given.take, tables)
+    policies = given.policy or ([] if given.take else [*POLICIES, ORACLE])
+    for policy in known.regrets:
+        lacking = known.missing(policy, list(product(tables, seeds, settings)))
+        if not lacking:
+            policies.append(policy)
+        elif policy not in policies:
+            print(
+                f"{policy} lacks {lacking} studies and is left out; --policy {policy} runs them."
+            )
+    policies = list(dict.fromkeys([given.reference, *policies]))
+    runs: list[Run] = []
+    written = time.monotonic()
+    for run in measure(
+        families, settings, policies, seeds=seeds, data=given.data, jobs=given.jobs, known=known,
+        syne_tune=given.syne_tune_python,
+    ):  # fmt: skip
+        runs.append(run)
+        if time.monotonic() > written + _EVERY:  # a run that is cut can be taken and goes on
+            written = time.monotonic()
+            write_json(given.json, {"rows": kept.rows(runs), "tables": tables})
+    result = figures(runs, given.reference)
+    show(result, given.reference)
+    write_json(given.json, {**result, "tables": tables, "machine": machine()})
     if given.pictures is not None:
         given.pictures.mkdir(parents=True, exist_ok=True)
         pictures.against_deadline(runs, given.pictures / "accuracy.png")
+        pictures.ranking(result, given.reference, given.pictures / "accuracy_ranking.png")
         pictures.win_matrix(result["wins"], given.pictures / "accuracy_wins.png")
 
 

@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.accuracy.runs import ORACLE
 from benchmarks.accuracy.summary import Run
@@ -15,6 +16,12 @@ from optuna_deadline.simulation.comparison import Estimate
 #: Of Okabe and Ito, for eyes that see few colours; the rest is grey, by its dashes and marks.
 _DASHES = ("--o", "--s", "--^", ":v", ":x", ":+")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+#: By the beginning of a policy's name, whose code decides.
+_WHOSE = {
+    "optuna_": ("Optuna's own", "#E69F00"),
+    "syne_": ("Syne Tune's own", "#009E73"),
+    "": ("written here", "#0072B2"),
+}
 
 
 def against_deadline(runs: Sequence[Run], path: Path) -> None:
@@ -48,6 +55,34 @@ def against_deadline(runs: Sequence[Run], path: Path) -> None:
             axes.set_ylim(bottom=0)
         panels[0].set_ylabel("regret (0 best, 1 median configuration)")
         panels[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def ranking(result: Mapping[str, Any], reference: str, path: Path) -> None:
+    """A bar for each policy, the best on top, by whose code it is; a mark for each family.
+
+    The line through a bar's end is the standard error of its difference to the reference.
+    """
+    means = {policy: mean for policy, mean in result["mean_regret"].items() if policy != ORACLE}
+    order = sorted(means, key=means.__getitem__, reverse=True)
+    with picture(path, 1, (9.0, 1.1 + 0.25 * len(order))) as (axes,):
+        for label, colour in _WHOSE.values():
+            axes.barh(0, 0, color=colour, label=label)
+        for place, policy in enumerate(order):
+            _, colour = next(who for start, who in _WHOSE.items() if policy.startswith(start))
+            alpha = 0.5 if "+" in policy else 0.9
+            axes.barh(place, means[policy], color=colour, alpha=alpha)
+            error = result[f"difference_to_{reference}"][policy]["error"]
+            if error:
+                axes.errorbar(means[policy], place, xerr=error, color="#333333", capsize=2)
+            axes.text(0.004, place, f"{means[policy]:.3f}", va="center", fontsize=7, color="white")
+        for mark, (family, regrets) in zip("osD^v<>", result["per_family"].items(), strict=False):
+            x, look = [regrets[policy] for policy in order], {"color": "none", "markersize": 4}
+            look |= {"markeredgecolor": "#333333", "label": f"{family} alone"}
+            axes.plot(x, range(len(order)), mark, **look)
+        axes.set_yticks(range(len(order)), order, fontsize=8)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("regret at the deadline (0 best, 1 median configuration); less is better")
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def win_matrix(wins: Mapping[str, Mapping[str, float]], path: Path) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from benchmarks.accuracy.peers import PEERS, OptunaPruner
 from benchmarks.accuracy.search import SAMPLERS, TableSearch
+from benchmarks.syne_tune.asking import SYNE_TUNE, running
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import Policy, make_policy
 from optuna_deadline.simulation import Cluster, simulate
 from optuna_deadline.simulation.oracle import foresee
@@ -63,7 +65,8 @@ class Case:
     """One study; a table and seed are the same curves in the same order under every policy.
 
     ``policy`` may name a sampler as well, as ``"median+deadline"``: then the configurations are
-    chosen by it, and come not in their order.
+    chosen by it, and come not in their order. ``syne_tune`` is the Python that Syne Tune's peers
+    run in.
     """
 
     policy: str
@@ -71,6 +74,7 @@ class Case:
     seed: int
     setting: Setting
     data: Path | None
+    syne_tune: str | None = None
 
     def run(self) -> float:
         """The regret of the model in hand at the deadline; see :func:`regret`."""
@@ -78,6 +82,8 @@ class Case:
         seconds = self.setting.overhead * STEP_SECONDS
         cluster = Cluster(slots=self.setting.slots, startup=max(0.0, seconds - _STOP), stop=_STOP)
         deadline = self.setting.trainings * workload.full_seconds / self.setting.slots
+        if self.policy in SYNE_TUNE:
+            return regret(workload, self._asked(workload, cluster, deadline))
         name, _, sampler = self.policy.partition("+")
         policy: Policy
         if name == ORACLE:
@@ -91,6 +97,15 @@ class Case:
             policy, workload, cluster, deadline=deadline, seed=self.seed, search=search
         )
         return regret(workload, outcome.value)
+
+    def _asked(self, workload: Workload, cluster: Cluster, deadline: float) -> float | None:
+        if self.syne_tune is None:
+            raise DeadlineError(
+                f"{self.policy} runs in an environment of Syne Tune's own: name its Python with "
+                "--syne-tune-python (benchmarks/README.md says how to make one)."
+            )
+        theirs = running(self.syne_tune)
+        return theirs.value(self.policy, workload, cluster, deadline, self.seed)
 
 
 def regret(workload: Workload, value: float | None) -> float:

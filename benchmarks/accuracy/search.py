@@ -43,7 +43,7 @@ class TableSearch:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space_of(workload)
         self._parameters = [
-            {name: _as_in(space, given.get(name)) for name, space in self._space.items()}
+            {name: as_in(space, given.get(name)) for name, space in self._space.items()}
             for given in workload.hyperparameters
         ]
         self._places = np.array([self._place(given) for given in self._parameters])
@@ -127,6 +127,6 @@ def space_of(workload: Workload) -> dict[str, BaseDistribution]:
     return space
 
 
-def _as_in(space: BaseDistribution, value: Any) -> float | str:
+def as_in(space: BaseDistribution, value: Any) -> float | str:
     """A value of a table as the space has it; that there is none is a name, too."""
     return float(value) if isinstance(space, FloatDistribution) else str(value)

@@ -53,6 +53,41 @@ def differences(runs: Sequence[Run], reference: str) -> dict[str, dict[str, floa
     return found
 
 
+def ranks(runs: Sequence[Run], apart: str) -> dict[str, dict[str, int]]:
+    """By family, each policy's place by its mean regret there; one policy is left apart."""
+    found = {}
+    for family, regrets in per(runs, lambda run: run.family).items():
+        places = sorted(value for policy, value in regrets.items() if policy != apart)
+        found[family] = {
+            policy: 1 + places.index(value) for policy, value in regrets.items() if policy != apart
+        }
+    return found
+
+
+def left_out(runs: Sequence[Run], apart: str) -> dict[str, dict[str, Any]]:
+    """By family, the policy that the other families would have chosen, and what it does there.
+
+    That is the test that needs no trust in anybody: whoever had picked a policy without having
+    seen a family has this much regret on it, where the best policy has ``best_regret``.
+    """
+    families = per(runs, lambda run: run.family)
+    found = {}
+    for family, here in families.items():
+        others = [run for run in runs if run.family != family and run.case.policy != apart]
+        if not others:
+            continue
+        means = mean_regret(others)
+        chosen = min(means, key=means.__getitem__)
+        best = min((policy for policy in here if policy != apart), key=here.__getitem__)
+        found[family] = {
+            "chosen": chosen,
+            "regret": here[chosen],
+            "best": best,
+            "best_regret": here[best],
+        }
+    return found
+
+
 def wins(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
     """The share of studies in which a row's policy is better than a column's; ties are halves."""
     studies = _by(runs, _study).values()
