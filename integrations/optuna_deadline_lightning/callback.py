@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from optuna_deadline_torch.best import direction_of
 from optuna_deadline_torch.loaders import elastic_loader
 from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.scaling import Scaling
 from optuna_deadline_torch.seeding import reseed
 from torch.utils.data import DataLoader, Dataset
 
@@ -52,6 +53,8 @@ class DeadlineCallback(Callback):
         seed: Draws the order of samples and each step's random numbers, under a worker.
         save_every: Seconds between safety checkpoints, under a worker. Each best value and each
             pause is saved anyway.
+        scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
+            ``"adascale"``; None keeps batch and learning rate on any number of slots.
 
     Example:
         ```python
@@ -70,6 +73,7 @@ class DeadlineCallback(Callback):
         mode: Literal["min", "max"] | None = None,
         seed: int = 0,
         save_every: float = 60.0,
+        scaling: Literal["linear", "sqrt", "adascale"] | None = None,
     ) -> None:
         self.trial = trial
         self.monitor = monitor
@@ -79,8 +83,14 @@ class DeadlineCallback(Callback):
         if self.segment.elastic:
             direction = direction_of(trial, self.segment, mode)
             self._elastic = ElasticFit(
-                self.segment, direction=direction, seed=seed, save_every=save_every
+                self.segment,
+                direction=direction,
+                seed=seed,
+                save_every=save_every,
+                scaling=scaling,
             )
+        elif scaling is not None:
+            Scaling(scaling)  # one device has nothing to scale; a wrong name is wrong all the same
 
     # ---- what the objective asks for
 
@@ -177,12 +187,19 @@ class DeadlineCallback(Callback):
             if self.segment.resume is not None:
                 begin_again(trainer, pl_module)
 
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Say how many steps an epoch has, where that depends on the slots."""
+        if self._elastic is not None and self._elastic.growing is not None:
+            self._elastic.growing.begin_epoch(trainer)
+
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Give the step its own random numbers, whatever ran before it."""
         if self._elastic is not None:
             reseed(self.seed, trainer.current_epoch, batch_idx, self.segment.rank)
+            if self._elastic.growing is not None:
+                self._elastic.growing.begin_step(trainer.fit_loop.batch_idx)
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
@@ -193,6 +210,11 @@ class DeadlineCallback(Callback):
             if weight != 1.0:
                 scale = partial(torch.mul, weight)
                 loss.register_hook(scale)  # type: ignore[no-untyped-call]
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Measure the mean gradient, before anybody clips it."""
+        if self._elastic is not None and self._elastic.growing is not None:
+            self._elastic.growing.scaling.after_backward(pl_module.parameters())
 
     def on_train_batch_end(
         self,

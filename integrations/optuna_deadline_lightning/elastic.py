@@ -11,12 +11,14 @@ from optuna_deadline_torch.best import Direction
 from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.scaling import Scaling, refuse_other
 from optuna_deadline_torch.seeding import reseed
 
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
 from optuna_deadline_lightning import boundaries
+from optuna_deadline_lightning.growing import Growing
 from optuna_deadline_lightning.holdings import holdings
 from optuna_deadline_lightning.loaders import TrainingData
 from optuna_deadline_lightning.metrics import plain
@@ -30,12 +32,20 @@ class ElasticFit:
         direction: Which way is better.
         seed: Draws the order of samples.
         save_every: Seconds between safety checkpoints.
+        scaling: The name of a rule by which the batch grows with the slots, if it does.
     """
 
     def __init__(
-        self, segment: Segment, *, direction: Direction, seed: int, save_every: float
+        self,
+        segment: Segment,
+        *,
+        direction: Direction,
+        seed: int,
+        save_every: float,
+        scaling: str | None = None,
     ) -> None:
         self.segment = segment
+        self.growing = Growing(Scaling(scaling), segment.world_size) if scaling else None
         self.pilot = Pilot(
             segment,
             direction=direction,
@@ -43,6 +53,7 @@ class ElasticFit:
             save_every=save_every,
             take=self._take,
             holds=self._holds,
+            grows=scaling is not None,
         )
         self.data = TrainingData(
             self.pilot.deal,
@@ -53,6 +64,7 @@ class ElasticFit:
         self._trainer: pl.Trainer | None = None
         self._samplers: Sequence[ElasticBatchSampler] = ()
         self._position = (0, 0)
+        self._base_batch = 0  # of the position, where steps are longer than a batch
         self._metrics: dict[str, float] = {}
         self._stepped = -1  # the global step at the last look
 
@@ -66,6 +78,8 @@ class ElasticFit:
         """
         if self.segment.world_size == 1:
             return 1.0
+        if self.growing is not None:
+            batch = self.growing.batch(batch)
         weights = {sampler.weight(batch) for sampler in self._samplers}
         if len(weights) > 1:
             raise DeadlineError(
@@ -77,8 +91,12 @@ class ElasticFit:
 
     def _adopt(self, samplers: Sequence[ElasticBatchSampler]) -> None:
         self._samplers = samplers
+        epoch, batch = self._position
+        if self.growing is not None:
+            batch = self._base_batch
+            self.growing.adopt(samplers, steps=self._position[1], batch=batch)
         for sampler in samplers:
-            sampler.seek(*self._position)
+            sampler.seek(epoch, batch)
 
     # ---- from the first step to the last
 
@@ -86,6 +104,8 @@ class ElasticFit:
         """Connect the ranks; a fit that has nothing left to do still has its metrics."""
         self._trainer = trainer
         self.pilot.consensus.connect()
+        if self.growing is not None:
+            self.growing.prepare(trainer)
         for name, value in self._metrics.items():
             trainer.callback_metrics[name] = torch.tensor(value, dtype=torch.float64)
 
@@ -93,12 +113,17 @@ class ElasticFit:
         """Begin to train: say how far this can go."""
         self._stepped = trainer.global_step
         self.pilot.start()
-        if (last := boundaries.last_step(trainer)) is not None:
+        if self.growing is not None:
+            self.growing.start(trainer, self.pilot.consensus)
+            self.segment.horizon(self.growing.last_pass(trainer))
+        elif (last := boundaries.last_step(trainer)) is not None:
             self.segment.horizon(last)
 
     def after_batch(self, trainer: pl.Trainer) -> None:
         """Look for a directive where the optimizer has just stepped, and obey."""
-        self.segment.progress(boundaries.progress(trainer))
+        if self.growing is not None:
+            self.growing.end_step(trainer)
+        self.segment.progress(self._progress(trainer))
         if not self._samplers:  # data that is not dealt is led by where training is
             self._position = boundaries.position(trainer)
         if trainer.global_step != self._stepped:  # else gradients are being accumulated
@@ -109,13 +134,15 @@ class ElasticFit:
 
     def alive(self, trainer: pl.Trainer) -> None:
         """Training stands where it stood."""
-        self.segment.progress(boundaries.progress(trainer))
+        self.segment.progress(self._progress(trainer))
 
     def after_validation(self, trainer: pl.Trainer, value: float) -> None:
         """Keep the best: its checkpoint is of the very weights that were evaluated."""
         self.pilot.reported = trainer.current_epoch
         self._position = boundaries.position(trainer)
-        self.segment.progress(boundaries.progress(trainer))
+        self.segment.progress(self._progress(trainer))
+        if self.growing is not None:
+            self.segment.horizon(self.growing.last_pass(trainer))
         verdict = self.pilot.agree(save=self.pilot.best.improved(value) or self.pilot.due)
         ending = boundaries.ends_by_itself(trainer)
         self.pilot.obey(verdict, trainer.global_step, value=value, ending=ending)
@@ -124,11 +151,14 @@ class ElasticFit:
 
     def state(self, trainer: pl.Trainer) -> dict[str, Any]:
         """The position in the data and the values so far."""
+        epoch, step = boundaries.position(trainer)
+        grown = {} if self.growing is None else {"scaling": self.growing.state(step)}
         return {
-            "position": list(boundaries.position(trainer)),
+            "position": [epoch, step],
             "best": self.pilot.best.value,
             "reported": self.pilot.reported,
             "metrics": plain(trainer.callback_metrics),
+            **grown,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -138,10 +168,18 @@ class ElasticFit:
         self.pilot.best.value = state["best"]
         self.pilot.reported = state["reported"]
         self._metrics = state["metrics"]
-        for sampler in self._samplers:
-            sampler.seek(epoch, batch)
+        if self.growing is not None:
+            self._base_batch = self.growing.load(state.get("scaling"))
+        elif "scaling" in state:
+            refuse_other(state["scaling"], None)
+        self._adopt(self._samplers)
 
     # ---- inside
+
+    def _progress(self, trainer: pl.Trainer) -> float:
+        if self.growing is not None:
+            return self.growing.progress(trainer)
+        return boundaries.progress(trainer)
 
     def _holds(self) -> Holdings:
         assert self._trainer is not None

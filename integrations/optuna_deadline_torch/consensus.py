@@ -52,6 +52,14 @@ class Consensus:
         if self.world_size > 1:
             dist.barrier(group=self._group)
 
+    def mean(self, *numbers: float) -> list[float]:
+        """The mean over the ranks of each number; every rank calls it at the same steps."""
+        if self.world_size == 1:
+            return [*numbers]
+        voice = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(voice, group=self._group)
+        return [float(number) / self.world_size for number in voice]
+
     def agree(self, newest: Directive, *, terminated: bool, save: bool) -> Verdict:
         """Agree on what to do now; every rank calls it at the same steps.
 

@@ -30,6 +30,8 @@ from optuna_deadline_torch.loaders import (
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
 from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.scaling import Scaling, load
+from optuna_deadline_torch.schedules import Schedules
 from optuna_deadline_torch.seeding import reseed
 from optuna_deadline_torch.states import States, read
 from optuna_deadline_torch.streams import Stateful
@@ -61,6 +63,8 @@ class ElasticLoop:
         mode: Which way is better, ``"min"`` or ``"max"``; needed only where the study does not
             say it.
         ddp: Options of ``DistributedDataParallel``, used where there are several slots.
+        scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
+            ``"adascale"``; None keeps batch and learning rate on any number of slots.
         **also: What else has to go on, by a name of its own: schedulers, a ``GradScaler``, an
             average of the weights; anything with ``state_dict`` and ``load_state_dict``.
 
@@ -93,6 +97,7 @@ class ElasticLoop:
         save_every: float = 60.0,
         mode: Literal["min", "max"] | None = None,
         ddp: Mapping[str, Any] | None = None,
+        scaling: Literal["linear", "sqrt", "adascale"] | None = None,
         **also: Any,
     ) -> None:
         refuse_wrapped(model)
@@ -117,9 +122,13 @@ class ElasticLoop:
         self._pending = 0  # batches that no optimizer step has used
         self._weight, self._weighed = 1.0, True
         self._states = States(model, {"optimizer": optimizer, **also})
+        self._scaling = None if scaling is None else Scaling(scaling)
+        if self._scaling is not None:
+            self._scaling.watch(optimizer, *also.values())
         self._pilot: Pilot | None = None
         if self.segment.elastic:
             self._pilot = self._take_part(trial, mode, save_every, ddp or {})
+        self._schedules = Schedules(() if scaling is None else also.values())
         optimizer.register_step_post_hook(self._stepped)
 
     def _take_part(
@@ -133,6 +142,7 @@ class ElasticLoop:
             take=self._take,
             prove=partial(read, mmap=True),
             holds=lambda: Holdings(self._states.objects),
+            grows=self._scaling is not None,
         )
         pilot.term.install()
         if self.segment.resume is not None:
@@ -141,12 +151,15 @@ class ElasticLoop:
             self.steps, self.value = position["steps"], position["value"]
             self._over = position["over"]
             self._loader_state = position.get("loader")
+            load(self._scaling, position.get("scaling"))
             pilot.best.value, pilot.reported = position["best"], position["reported"]
         if self.segment.world_size > 1:
             connect(self.device)
             self.model = wrapped(self.model, self.device, ddp)
+            if self._scaling is not None:
+                self._scaling.listen(self.model, pilot.consensus)
         pilot.consensus.connect()
-        self.segment.horizon(self._epochs - 1)
+        self._tell_horizon()
         return pilot
 
     # ---- the two loops
@@ -155,13 +168,13 @@ class ElasticLoop:
         """The numbers of the epochs that are left, from 0."""
         if self._pilot is not None:
             self._pilot.start()
-        while self.epoch < self._epochs and not self._over:
+        while not self._over and (self._start or not self._trained):
             self._in_epoch, self._dealt = True, False
             self._reseed(_BEFORE)
             yield self.epoch
             self._in_epoch = False
             self.epoch, self._start = self.epoch + 1, 0
-            self._look(ending=self._over or self.epoch == self._epochs)
+            self._look(ending=self._over or self._trained)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of the epoch that are left, each dealt to the slots.
@@ -192,6 +205,18 @@ class ElasticLoop:
         self._weighed = True
         scaled = loss if self._weight == 1.0 else loss * self._weight
         scaled.backward()  # type: ignore[no-untyped-call]
+        if self._scaling is not None:
+            self._scaling.after_backward(self.model.parameters())
+
+    def advance(self, scheduler: Any) -> None:
+        """``scheduler.step()``, as often as a step or an epoch counts under ``scaling``.
+
+        One that watches a metric is stepped as ever.
+        """
+        times = 1
+        if self._scaling is not None:
+            times = self._scaling.ticks if self._dealing else self._scaling.epochs()
+        self._schedules.advance(scheduler, times)
 
     def report(self, value: float) -> None:
         """Report the epoch's value, which every slot computes from the whole validation set.
@@ -239,6 +264,18 @@ class ElasticLoop:
 
     # ---- inside
 
+    def _tell_horizon(self) -> None:
+        passes = self._epochs
+        if self._scaling is not None:
+            passes = self._scaling.passes(passes, self.epoch)
+        self.segment.horizon(passes - 1)
+
+    @property
+    def _trained(self) -> bool:
+        if self._scaling is not None:
+            return self._scaling.complete(self._epochs, self.epoch)
+        return self.epoch >= self._epochs
+
     def _deal(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         source = self._elastic(loader)
         sampler: Any = getattr(source, "batch_sampler", None)
@@ -248,11 +285,13 @@ class ElasticLoop:
             sampler.seek(self.epoch, self._start)
             size = len(sampler.epoch_batches(self.epoch))
         batches, done = iter(source), self._start
+        if self._scaling is not None and not done:
+            self._scaling.begin_pass(size)
         if not exact and self._stateful is None:
             for number in range(done):
                 self._reseed(number)
                 next(batches, None)
-        while True:
+        while not (self._scaling and done and self._scaling.complete(self._epochs, self.epoch)):
             self._reseed(done)  # also for what reads the samples, and for what follows the last
             try:
                 batch = next(batches)
@@ -262,8 +301,11 @@ class ElasticLoop:
             self._weight = sampler.weight(done) if exact else 1.0
             self._weighed = False
             self._pending += 1
+            growth = sampler.growth(done) if exact else 1
+            if self._scaling is not None:
+                self._scaling.begin(growth, even=growth > 1 and sampler.even(done))
             yield batch
-            done += 1
+            done += growth
             self._start = done
             self._after_batch(done, size)
 
@@ -304,12 +346,18 @@ class ElasticLoop:
 
     def _after_batch(self, done: int, size: float) -> None:
         if self._pending:  # no step here: nothing is finished
+            if self._scaling is not None:
+                raise DeadlineError(
+                    "With scaling=... step the optimizer after each batch: a larger batch takes"
+                    " the place of gradients of several."
+                )
             return
         if not self._weighed:
             raise DeadlineError(
                 "Call loop.backward(loss) in place of loss.backward(): it weighs the slices of a"
                 " batch that the slots do not share evenly."
             )
+        self._schedules.look()
         if self._pilot is not None:
             self.segment.progress(self.epoch + min(done / size, 1.0))
             # The end of the epoch is near, where the same step may be saved with its value.
@@ -318,9 +366,12 @@ class ElasticLoop:
 
     def _look(self, *, ending: bool) -> None:
         value, self._unsaved = self._unsaved, None
+        self._schedules.look()
         if self._pilot is None:
             return
         self.segment.progress(float(self.epoch))
+        if self._scaling is not None:
+            self._tell_horizon()
         better = value is not None and self._pilot.best.improved(value)
         verdict = self._pilot.agree(save=better or self._pilot.due)
         self._pilot.obey(verdict, self.steps, value=value, ending=ending)
@@ -336,4 +387,6 @@ class ElasticLoop:
             "over": self._over,
             "loader": None if self._stateful is None else self._stateful.state_dict(),
         }
+        if self._scaling is not None:
+            position["scaling"] = self._scaling.state()
         return self._states.taken(position)

@@ -28,6 +28,7 @@ class Pilot:
         take: Takes what a checkpoint holds, as it is now; every rank calls it.
         prove: Raises if a checkpoint that was just written cannot be read again.
         holds: Everything whose tensors lie on the device, for a trial that is parked.
+        grows: Whether a step takes a batch for each rank.
     """
 
     def __init__(
@@ -40,9 +41,11 @@ class Pilot:
         take: Callable[[], Mapping[str, Any]],
         prove: Callable[[Path], Any] = lambda path: None,
         holds: Callable[[], Holdings] | None = None,
+        grows: bool = False,
     ) -> None:
         self.segment = segment
         self.seed = seed
+        self.grows = grows
         self.term = TermFlag()
         self.best = Best(direction)
         self.consensus = Consensus(segment.rank, segment.world_size)
@@ -64,6 +67,7 @@ class Pilot:
             seed=self.seed,
             rank=self.segment.rank,
             world_size=self.segment.world_size,
+            grows=self.grows,
         )
 
     @property

@@ -29,11 +29,21 @@ class ElasticBatchSampler(Sampler[list[int]]):
         rank: Of this process.
         world_size: Between how many ranks each batch is dealt. Slices of unequal length are
             made good by :meth:`weight`.
+        grows: Whether a step takes a batch for each rank, and not one for all. Places are those
+            of the whole training's batches all the same.
     """
 
-    def __init__(self, batches: Any, *, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        batches: Any,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        grows: bool = False,
+    ) -> None:
         size = getattr(batches, "batch_size", None)
-        if isinstance(size, int) and size < world_size and rank == 0:
+        if isinstance(size, int) and size < world_size and rank == 0 and not grows:
             _log.warning(
                 "A batch of %d keeps %d of the trial's %d slots idle; the result is the same."
                 " Allow at most %d slots per trial, or choose a larger batch_size.",
@@ -46,6 +56,8 @@ class ElasticBatchSampler(Sampler[list[int]]):
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
+        self.per_step = world_size if grows else 1  #: batches of the whole training in a step
+        self.steps: int | None = None  #: what its length is, where not the number of batches
         self.epoch = 0
         self.start = 0
         self.cycles = False  #: whether it is begun again within an epoch, as one of several may be
@@ -96,6 +108,15 @@ class ElasticBatchSampler(Sampler[list[int]]):
                     generator.manual_seed(seed)
             return [list(batch) for batch in self.batches]
 
+    def growth(self, batch: int) -> int:
+        """How many batches the step has that begins with ``batch``."""
+        return max(min(self.per_step, len(self.epoch_batches(self.epoch)) - batch), 1)
+
+    def even(self, batch: int) -> bool:
+        """Whether each rank has as much of that step as one batch."""
+        whole = self._step(self.epoch_batches(self.epoch), batch)
+        return self.growth(batch) == self.world_size and len(whole) % self.world_size == 0
+
     def weight(self, batch: int) -> float:
         """What this rank's mean loss must be scaled by so that the ranks' mean is the batch's."""
         if self.world_size == 1:
@@ -104,16 +125,22 @@ class ElasticBatchSampler(Sampler[list[int]]):
         batches = self.epoch_batches(self.epoch, cycle)
         if batch >= len(batches):  # one of several loaders, which has ended before the others
             return 1.0
-        whole = len(batches[batch])
+        whole = len(self._step(batches, batch))
         mine = len(range(self.rank, whole, self.world_size))
         return mine * self.world_size / whole
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = self.epoch_batches(self.epoch, self.cycle)
-        for batch in batches[self.start :]:
+        for first in range(self.start, len(batches), self.per_step):
+            batch = self._step(batches, first)
             # A rank without a sample still has to take part: it gets one of weight 0.
             yield list(batch[self.rank :: self.world_size]) or list(batch[:1])
         self.cycle, self.start = self.cycle + self.cycles, 0
+
+    def _step(self, batches: Sequence[Sequence[int]], first: int) -> Sequence[int]:
+        if self.per_step == 1:
+            return batches[first]
+        return [one for batch in batches[first : first + self.per_step] for one in batch]
 
     def _within(self, batch: int) -> tuple[int, int]:
         """In which cycle a batch of the epoch is, and where in it."""
@@ -121,4 +148,4 @@ class ElasticBatchSampler(Sampler[list[int]]):
         return divmod(batch, size) if size else (0, batch)
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return len(self.batches) if self.steps is None else self.steps

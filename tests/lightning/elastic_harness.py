@@ -57,6 +57,7 @@ class Plan:
     estimate: bool = False  # the module asks for `estimated_stepping_batches`
     single: bool = False  # in single precision
     norm: bool = False  # with a batch norm, whose batches differ between numbers of slots
+    scaling: str = ""  # the name of a rule by which the batch grows
     extras: tuple[str, ...] = ()  # more callbacks and plugins, by names of elastic_extras
     data: str = ""  # other training data, by a name of elastic_data
     trainer: dict[str, Any] = field(default_factory=dict)

@@ -90,9 +90,19 @@ class Net(pl.LightningModule):
             config["monitor"] = "val_loss"
         elif self.plan.schedule == "epoch":
             config["scheduler"] = schedules.ExponentialLR(optimizer, 0.7)
-        else:
+        elif self.plan.schedule == "estimated":
+            steps = int(self.trainer.estimated_stepping_batches)
+            config["scheduler"] = schedules.CosineAnnealingLR(optimizer, steps)
+            config["interval"] = "step"
+        elif self.plan.schedule:
             config["scheduler"] = schedules.CosineAnnealingLR(optimizer, 40)
             config["interval"] = "step"
+        self.seen["rates"] = []  # of each step, in it
+        optimizer.register_step_post_hook(
+            lambda *_: self.seen["rates"].append(optimizer.param_groups[0]["lr"])
+        )
+        if not self.plan.schedule:
+            return optimizer
         return [optimizer], [config]
 
 
@@ -100,7 +110,12 @@ def train(plan: Plan, trial: Any, segment: PlayedSegment, seen: dict[str, Any]) 
     torch.manual_seed(os.getpid())  # nothing may depend on what ran before
     training, validation = data(plan.samples)
     model = Net(plan, seen, segment)
-    deadline = DeadlineCallback(trial, plan.monitor, save_every=plan.save_every)
+    deadline = DeadlineCallback(
+        trial,
+        plan.monitor,
+        save_every=plan.save_every,
+        scaling=plan.scaling or None,  # type: ignore[arg-type]
+    )
     seen["resumed"] = deadline.ckpt_path
     kwargs: dict[str, Any] = dict(
         batch_size=plan.batch, shuffle=True, num_workers=plan.workers, drop_last=plan.drop_last

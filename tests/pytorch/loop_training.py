@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,12 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
         epochs=plan.epochs,
         save_every=plan.save_every,
         scheduler=scheduler,
+        scaling=plan.scaling or None,  # type: ignore[arg-type]
+    )
+    step_scheduler = partial(loop.advance, scheduler) if plan.scaling else scheduler.step
+    seen["rates"] = []  # of each step, in it
+    optimizer.register_step_pre_hook(
+        lambda *_: seen["rates"].append(optimizer.param_groups[0]["lr"])
     )
     loader = DataLoader(training, plan.batch, shuffle=True, num_workers=plan.workers)
     accumulate = plan.trainer.get("accumulate_grad_batches", 1)
@@ -71,7 +78,7 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
                 optimizer.step()
                 optimizer.zero_grad()
                 if plan.schedule == "cosine":
-                    scheduler.step()
+                    step_scheduler()
             segment.step = loop.steps
         x, y, _ = validation[:]
         model.eval()
@@ -83,7 +90,7 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
         if plan.schedule == "plateau":
             scheduler.step(value)
         elif plan.schedule == "epoch":
-            scheduler.step()
+            step_scheduler()
     seen["metrics"], seen["global_step"] = {"val_acc": loop.result()}, loop.steps
     if loop.segment.rank == 0:
         torch.save(model.state_dict(), Path(plan.folder) / "final.pt")

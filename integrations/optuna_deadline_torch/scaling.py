@@ -1,0 +1,251 @@
+"""Rules, by name, for trials whose global batch grows with their slots.
+
+A rule lengthens the step and counts it as several. The learning rate is changed for the length of
+``optimizer.step`` only and put back after it, so schedulers and checkpoints know nothing of the
+slots: a trial that shrinks, or resumes on another number, has its own learning rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline_torch.consensus import Consensus
+from optuna_deadline_torch.gain import Apart, Gain, squared_norm
+
+RULES = ("linear", "sqrt", "adascale")
+_NEARLY = 1e-6  # sums of gains are rounded
+
+
+class Scaling:
+    """One rule in one rank.
+
+    Args:
+        rule: One of :data:`RULES`.
+
+    Raises:
+        DeadlineError: There is no such rule.
+
+    Attributes:
+        done: Steps so far, in steps of the base batch.
+        ticks: Whole ones of these that the last step has added.
+        factor: What the last step's learning rate was multiplied by.
+    """
+
+    def __init__(self, rule: str) -> None:
+        if rule not in RULES:
+            raise DeadlineError(
+                f"There is no scaling rule {rule!r}: choose 'linear', 'sqrt' or 'adascale', or"
+                " leave scaling out to keep batch and learning rate on any number of slots."
+            )
+        self.rule = rule
+        self.done = 0.0
+        self.ticks = 0
+        self.factor = 1.0
+        self._consensus: Consensus | None = None
+        self._growth, self._even = 1, False
+        self._began = 0.0  # what was done when the pass over the data began
+        self._size = math.inf  # base batches in a pass
+        self._gain = Gain()
+        self._apart = Apart()
+        self._norms: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._rates: list[Any] = []  # the user's, while a step has others
+
+    # ---- the steps
+
+    def watch(self, *objects: Any) -> None:
+        """Scale the steps of the optimizers among some objects; the first one's are counted.
+
+        Raises:
+            DeadlineError: The rule is not made for them.
+        """
+        if self.rule == "adascale":
+            _refuse_unmeasured(objects)
+        optimizers = [one for one in objects if isinstance(one, torch.optim.Optimizer)]
+        for number, one in enumerate(optimizers):
+            one.register_step_pre_hook(self._before)
+            one.register_step_post_hook(self._restore if number else self._after)
+
+    def listen(self, model: Any, consensus: Consensus) -> None:
+        """Measure the ranks' gradients, where the rule wants it.
+
+        Args:
+            model: The ranks' ``DistributedDataParallel``, before its first step.
+            consensus: With which they measure together.
+
+        Raises:
+            DeadlineError: The model has a communication hook of the user's.
+        """
+        if self.rule != "adascale":
+            return
+        self._consensus = consensus
+        try:
+            self._apart.listen(model)
+        except RuntimeError as error:
+            raise DeadlineError(
+                "The rule 'adascale' needs DDP's communication hook, and the model has one:"
+                " leave it out, or choose another rule."
+            ) from error
+
+    def begin_pass(self, size: float) -> None:
+        """A pass over the data begins.
+
+        Args:
+            size: How many base batches it has, as far as that is known.
+        """
+        self._began, self._size = self.done, size
+
+    def begin(self, growth: int, even: bool) -> None:
+        """A step begins.
+
+        Args:
+            growth: How many base batches it has.
+            even: Whether each rank has one of them.
+        """
+        self._growth, self._even = growth, even
+
+    def after_backward(self, parameters: Any) -> None:
+        """The ranks' mean gradient is there, and nobody has clipped it yet."""
+        if self.rule == "adascale" and self._growth > 1:
+            parameters = [*parameters]
+            self._norms = self._apart.taken(parameters), squared_norm(parameters)
+
+    def epochs(self) -> int:
+        """Whole epochs that this pass over the data has added; only AdaScale's are not one."""
+        if self.rule != "adascale" or math.isinf(self._size):
+            return 1
+        return math.floor(self._in_epochs(self.done)) - math.floor(self._in_epochs(self._began))
+
+    def complete(self, epochs: int, passed: float) -> bool:
+        """Whether a training of so many epochs is over.
+
+        Args:
+            epochs: With the base batch.
+            passed: Passes over the data so far. AdaScale may need more, since a pass in longer
+                steps counts for less.
+        """
+        if self.rule != "adascale" or math.isinf(self._size):
+            return passed >= epochs
+        return self._in_epochs(self.done) >= epochs
+
+    def passes(self, epochs: int, passed: float) -> int:
+        """How many passes such a training takes in all, as far as the last step says."""
+        left = 0.0
+        if self.rule != "adascale" or math.isinf(self._size):
+            left = max(epochs - passed, 0.0)
+        elif not self.complete(epochs, passed):
+            each = self.factor / self._growth  # of an epoch, in a pass
+            left = (epochs - self._in_epochs(self.done)) / each
+        return math.ceil(passed + left - _NEARLY)
+
+    # ---- what a checkpoint holds
+
+    def state(self) -> dict[str, Any]:
+        """What goes on in the next segment."""
+        gain = self._gain.state()
+        return {
+            "rule": self.rule,
+            "done": self.done,
+            "began": self._began,
+            "size": self._size,
+            "gain": gain,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        self.done, self._began, self._size = state["done"], state["began"], state["size"]
+        self._gain.load(state["gain"])
+
+    # ---- inside
+
+    def _in_epochs(self, done: float) -> float:
+        return (done + _NEARLY) / self._size
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        self._restore(optimizer)  # a step before may have failed
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._scale(optimizer)
+            return None
+
+        def scaled() -> Any:  # the gradients come in here
+            loss = closure()
+            self._scale(optimizer)
+            return loss
+
+        return (args[0], scaled, *args[2:]) if len(args) > 1 else args, (
+            {**kwargs, "closure": scaled} if "closure" in kwargs else kwargs
+        )
+
+    def _scale(self, optimizer: Any) -> None:
+        self._measure()
+        self.factor = self._factors[self.rule](self._growth)
+        if self.factor == 1.0:
+            return
+        for group in optimizer.param_groups:
+            self._rates.append((group, group["lr"]))
+            group["lr"] = group["lr"] * self.factor
+
+    @property
+    def _factors(self) -> dict[str, Callable[[int], float]]:
+        return {"linear": float, "sqrt": math.sqrt, "adascale": self._gain.of}
+
+    def _measure(self) -> None:
+        norms, self._norms = self._norms, None
+        if norms is not None and self._even and self._consensus is not None:
+            apart, together = self._consensus.mean(*map(float, norms))
+            self._gain.measure(apart, together, self._growth)
+
+    def _after(self, optimizer: Any, *_: Any) -> None:
+        self._restore(optimizer)
+        before = math.floor(self.done + _NEARLY)
+        self.done += self.factor if self.rule == "adascale" else self._growth
+        self.ticks = math.floor(self.done + _NEARLY) - before
+
+    def _restore(self, optimizer: Any, *_: Any) -> None:
+        for group, rate in self._rates:
+            group["lr"] = rate
+        self._rates.clear()
+
+
+def load(scaling: Scaling | None, state: dict[str, Any] | None) -> None:
+    """Go on from a state by the rule that it was made by, which may be none.
+
+    Raises:
+        DeadlineError: The trial began under another rule.
+    """
+    refuse_other(state, scaling.rule if scaling else None)
+    if scaling is not None and state is not None:
+        scaling.load(state)
+
+
+def refuse_other(state: dict[str, Any] | None, rule: str | None) -> None:
+    """Take a state that was made by ``rule``.
+
+    Raises:
+        DeadlineError: It was made by another.
+    """
+    begun = state["rule"] if state else None
+    if begun != rule:
+        raise DeadlineError(
+            f"The trial began with scaling={begun!r} and goes on with scaling={rule!r}: keep one"
+            " rule for the whole study."
+        )
+
+
+def _refuse_unmeasured(objects: Sequence[Any]) -> None:
+    for one in objects:
+        name = type(one).__name__
+        if isinstance(one, torch.optim.Optimizer) and not isinstance(one, torch.optim.SGD):
+            raise DeadlineError(
+                f"The rule 'adascale' is made for torch.optim.SGD: with {name} use scaling='sqrt'."
+            )
+        if "GradScaler" in name:
+            raise DeadlineError(
+                "The rule 'adascale' measures gradients, which a GradScaler changes: train in"
+                " bfloat16, or choose another rule."
+            )
