@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from optuna_deadline.allocation.records import Desired
+from optuna_deadline.allocation.records import Desired, Others
 
 
 class Kind(str, Enum):
@@ -36,12 +36,12 @@ class Directive:
 KEEP = Directive()
 
 
-def directive_for(line: Desired, me: str, size: int) -> Directive:
-    """What the plan's line tells a worker's segment that trains on ``size`` slots."""
+def directive_for(line: Desired, me: str, size: int, others: Others = ()) -> Directive:
+    """What the plan's line tells a worker's segment of ``size`` slots, some of other workers."""
     if line.mode == "pause":
         return Directive(Kind.PAUSE, line.reason)
     if line.mode == "stop":
         return Directive(Kind.STOP, line.reason)
-    if line.worker != me or line.slots != size:
+    if (line.worker, line.slots, sorted(line.others)) != (me, size, sorted(others)):
         return Directive(Kind.RESIZE, line.reason)
     return KEEP

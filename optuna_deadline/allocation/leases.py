@@ -122,7 +122,7 @@ def acquire(
     kind = "start" if wanted.state == "ready" else "resume"
     tx.event(
         kind, number=number, fence=fence, worker=me, slots=len(rows), reason=wanted.reason,
-        **beside(tuple((name, len(ids)) for name, ids in others.items())),
+        **beside([(name, len(ids)) for name, ids in others.items()], [row.host for row in rows]),
     )  # fmt: skip
     first, parts = len(slot_ids), []
     for name in others:

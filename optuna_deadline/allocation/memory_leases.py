@@ -99,7 +99,9 @@ class MemoryLeases(MemoryGangs):
         kind = "start" if before.state == "ready" else "resume"
         self._event(
             kind, number=number, fence=line.fence, worker=me, slots=size, reason=line.reason,
-            **beside(tuple((name, len(of)) for name, of in theirs.items())),
+            **beside(
+                [(name, len(of)) for name, of in theirs.items()], [row.host for row in everything]
+            ),
         )  # fmt: skip
         return Grant(
             number=number,

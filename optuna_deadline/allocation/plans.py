@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.notices import notify
-from optuna_deadline.allocation.records import ALIVE, Assignment, Others
+from optuna_deadline.allocation.records import ALIVE, Assignment
 from optuna_deadline.allocation.schema import pool, study, tenant, trial, worker
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.errors import LeaseLost
@@ -148,9 +148,11 @@ def write(
     return int(epoch)
 
 
-def beside(others: Others) -> dict[str, Any]:
-    """The detail of an event that names the workers besides the first."""
-    return {"others": dict(others)} if others else {}
+def beside(others: Sequence[tuple[str, int]], hosts: Sequence[str] = ()) -> dict[str, Any]:
+    """The detail of an event that names the workers besides the first, and all hosts."""
+    if not others:
+        return {}
+    return {"others": dict(others)} | ({"hosts": sorted({*hosts})} if hosts else {})
 
 
 def took(seconds: float | None) -> dict[str, Any]:

@@ -32,3 +32,9 @@ Publish = Annotated[
     bool | None,
     typer.Option(help="Keep optuna-dashboard fresh; by default where it is installed."),
 ]
+AcrossHosts = Annotated[
+    bool,
+    typer.Option(
+        "--across-hosts", help="Let these slots be in one gang with those of other hosts."
+    ),
+]

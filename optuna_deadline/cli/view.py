@@ -22,13 +22,15 @@ class TrialRow:
     reason: str = ""  #: why it is in this state, in the planner's words
     held: bool = False  #: a person wants it to have no slots
     pinned: int | None = None  #: how many slots a person wants it to have
+    hosts: tuple[str, ...] = ()  #: where it trains, in a study on several
 
     @property
     def words(self) -> str:
-        """Its state, with what a person asks of it."""
+        """Its state, where it trains, and what a person asks of it."""
+        state = f"{self.state} on {'+'.join(self.hosts)}" if self.hosts else self.state
         if self.held:
-            return f"{self.state}, held"
-        return self.state if self.pinned is None else f"{self.state}, pinned {self.pinned}"
+            return f"{state}, held"
+        return state if self.pinned is None else f"{state}, pinned {self.pinned}"
 
 
 @dataclass(frozen=True)

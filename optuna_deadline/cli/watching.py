@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import datetime, timezone
 
 from optuna_deadline.allocation.records import Desired, Event, SegmentRow, Slot
@@ -53,7 +53,7 @@ class Watcher:
         trials = self._table.trials()
         offered = [slot for slot in self._table.slots() if slot.offered_by]
         workers, mine = self._table.workers(), self._table.study_id
-        best = self._best()
+        best, hosts = self._best(), _hosts(offered, mine)
         for segment in self._table.segments(self._last_segments - _LATE_SECONDS):
             self._segments[segment.number, segment.fence] = segment
         self._last_segments = now
@@ -74,7 +74,7 @@ class Watcher:
             slots_total=sum(slot.lent_to == mine for slot in offered),
             slots_of_pool=len(offered),
             shares=self._shares(offered),
-            rows=tuple(self._row(line) for line in trials),
+            rows=tuple(self._row(line, hosts.get(line.number, ())) for line in trials),
             decisions=tuple(self._decisions),
             pauses=ended["pause"] + ended["park"],
             resumes=max(0, starts - ended["resize"]),
@@ -108,7 +108,7 @@ class Watcher:
         score, number, step = max(reports)
         return self._sign * score, -number, -step
 
-    def _row(self, line: Desired) -> TrialRow:
+    def _row(self, line: Desired, hosts: tuple[str, ...]) -> TrialRow:
         curve = self._curves.get(line.number, {})
         steps = sorted(curve)
         values = tuple(None if math.isnan(curve[step]) else curve[step] for step in steps)
@@ -125,6 +125,7 @@ class Watcher:
             reason=line.reason,
             held=line.alive and line.held is not None,
             pinned=line.pinned if line.alive else None,
+            hosts=hosts,
         )
 
     def _take(self, event: Event) -> None:
@@ -150,3 +151,12 @@ class Watcher:
             return
         self._decisions.append(Decision(event.at - self._terms.started, words))
         del self._decisions[:-_DECISIONS]
+
+
+def _hosts(slots: list[Slot], study_id: int) -> dict[int, tuple[str, ...]]:
+    """Where trials train, by their numbers; nothing where there is one host only."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for slot in slots if len({slot.host for slot in slots}) > 1 else ():
+        if slot.study_id == study_id and slot.number is not None:
+            found[slot.number].add(slot.host)
+    return {number: tuple(sorted(hosts)) for number, hosts in found.items()}

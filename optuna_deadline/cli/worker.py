@@ -11,7 +11,14 @@ import typer
 
 from optuna_deadline.cli.app import INTERRUPTED, Storage, command, console
 from optuna_deadline.cli.logs import Log, choose, logged
-from optuna_deadline.cli.options import CheckpointPlace, ObjectivePlace, Park, Patience, Publish
+from optuna_deadline.cli.options import (
+    AcrossHosts,
+    CheckpointPlace,
+    ObjectivePlace,
+    Park,
+    Patience,
+    Publish,
+)
 from optuna_deadline.cli.screen import shown
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.cli.watching import Watcher
@@ -40,6 +47,7 @@ def worker(
     patience: Patience = PATIENCE,
     park: Park = 0,
     publish: Publish = None,
+    across_hosts: AcrossHosts = False,
     log: Annotated[Log, typer.Option(help="How messages are written.")] = Log.text,
 ) -> None:
     """Train trials of a study on this machine's slots; start as many as there are machines."""
@@ -49,6 +57,7 @@ def worker(
     elastic = ElasticWorker(
         found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints, patience=patience, park=park, publish=publish,
+        across_hosts=across_hosts,
     )  # fmt: skip
     work(elastic, log)
 

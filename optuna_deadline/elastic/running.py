@@ -41,6 +41,7 @@ def run(
     park: int = 0,
     table: str | None = None,
     publish: bool | None = None,
+    across_hosts: bool = False,
 ) -> Result:
     """Tune until the deadline with trials that pause, resume and change their slots.
 
@@ -82,6 +83,8 @@ def run(
         table: A database for the table, where the study's storage is not SQL.
         publish: Keep figures, notes and columns in optuna-dashboard fresh; None does where that is
             installed.
+        across_hosts: Whether these slots may be in one gang with those of other hosts, whose
+            workers say so too and keep their checkpoints in the same place.
 
     Returns:
         The best model in hand and where its checkpoint is.
@@ -104,6 +107,6 @@ def run(
     worker = ElasticWorker(
         study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints, patience=patience, park=park, table=table, policy=policy,
-        publish=publish,
+        publish=publish, across_hosts=across_hosts,
     )  # fmt: skip
     return worker.run()

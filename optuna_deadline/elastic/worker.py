@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline import choice
@@ -21,6 +22,7 @@ from optuna_deadline.checkpoints import verified
 from optuna_deadline.elastic.attendance import AWAY, join, leaving_on_signals
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.terms import check_park, check_weight
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.promises import at_joining
 from optuna_deadline.planning.ends import InHand, find_winner
 from optuna_deadline.planning.ledger import Ledger
@@ -32,6 +34,7 @@ from optuna_deadline.pruners import DeadlinePruner
 from optuna_deadline.stores import library, root_of
 from optuna_deadline.terms import Terms
 from optuna_deadline.ticker import Ticker
+from optuna_deadline.workers.addresses import VARIABLE, own_address
 from optuna_deadline.workers.agent import Agent
 from optuna_deadline.workers.devices import Offer, host_name, make_offer
 from optuna_deadline.workers.errors import DATABASE_AWAY
@@ -62,6 +65,7 @@ class ElasticWorker:
         listen: Whether to be woken by PostgreSQL's notices.
         offer: The slots, where somebody else knows them; else ``cpus`` and ``gpus`` say them.
         ceiling: Slots that could be had if the study wants them, more than are offered now.
+        across_hosts: Whether this worker's slots may be in gangs with other hosts' slots.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class ElasticWorker:
         publish: bool | None = None,
         offer: Offer | None = None,
         ceiling: int = 0,
+        across_hosts: bool = False,
     ) -> None:
         self.terms = terms
         engine = open_table(study, table)
@@ -99,6 +104,7 @@ class ElasticWorker:
         self._ledger = None if terms.budget is None else Ledger(self.table, terms.budget)
         self._offer = offer or make_offer(gpus, cpus)
         self._ceiling = ceiling
+        self._address = _address(engine) if across_hosts else None
         self._agent: Agent | None = None
         self._leaving: str | None = None
         self._weight = check_weight(weight)
@@ -114,7 +120,7 @@ class ElasticWorker:
         """Work until the study is settled, or a signal asks to leave."""
         if self.table.orders("").settled:
             return self.result()
-        about = describe(self._offer, self._folder)
+        about = describe(self._offer, self._folder, self._address)
         poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))
         agent = Agent(
             self._study,
@@ -224,6 +230,21 @@ class ElasticWorker:
             yield
         finally:
             listener.end()
+
+
+def _address(engine: sa.Engine) -> str:
+    """Where other hosts reach this one.
+
+    Raises:
+        DeadlineError: It is not known.
+    """
+    found = own_address(engine.url.host)
+    if found is None:
+        raise DeadlineError(
+            "Gangs across hosts need an address at which the other hosts reach this one, and none "
+            f"is known but its own loopback: name it with {VARIABLE}."
+        )
+    return found
 
 
 def to_publish(publish: bool | None) -> bool:

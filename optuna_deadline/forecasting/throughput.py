@@ -13,6 +13,11 @@ from statistics import median
 #: hopeful enough to try a second slot, and one try replaces it by a measurement).
 PRIOR_EXPONENT = 0.9
 
+#: Before anything is measured, a gang over several hosts has this share of its speed on one.
+#: Four slots on two hosts ran at .35-.81 of the speed of four on one in Pollux's traces of six
+#: models, at .61 in the middle: hopeful enough to try one that is twice as large, and no more.
+CROSSING_SHARE = 0.6
+
 #: A further slot is worth having from this gain on (HyperSched's benefit threshold).
 WORTHWHILE = 1.1
 
@@ -25,16 +30,40 @@ class Pace:
     slots: int
     steps: float
     seconds: float
+    across: bool = False  #: whether its gang was on several hosts
 
 
 @dataclass(frozen=True)
 class Speedup:
-    """S(k): how many times as fast as on one slot. ``measured`` maps k to S(k)."""
+    """S(k): how many times as fast as on one slot.
+
+    Attributes:
+        measured: S(k) by k, of gangs on one host.
+        crossing: S(k) by k, of gangs on several.
+        pack: The largest gang that fits on one host; larger ones cross. None where none crosses.
+    """
 
     measured: Mapping[int, float] = field(default_factory=dict)
+    crossing: Mapping[int, float] = field(default_factory=dict)
+    pack: int | None = None
 
     def __call__(self, slots: int) -> float:
-        """S(k), interpolated between measured points and hopeful beyond the last."""
+        """S(k), on as few hosts as can be."""
+        crosses = self.pack is not None and slots > self.pack
+        return self.across(slots) if crosses else self.packed(slots)
+
+    def across(self, slots: int) -> float:
+        """S(k) on several hosts: as measured, or as the nearest measured size fared there."""
+        if slots in self.crossing:
+            return self.crossing[slots]
+        share = CROSSING_SHARE
+        if self.crossing:
+            near = min(self.crossing, key=lambda size: (abs(size - slots), size))
+            share = self.crossing[near] / self.packed(near)
+        return share * self.packed(slots)
+
+    def packed(self, slots: int) -> float:
+        """S(k) on one host, interpolated between measured points and hopeful beyond the last."""
         if slots <= 0:
             return 0.0
         if slots == 1:
@@ -75,8 +104,12 @@ def step_seconds(paces: Iterable[Pace], speedup: Speedup) -> dict[int, float]:
     seconds: dict[int, float] = defaultdict(float)
     for pace in paces:
         steps[pace.number] += pace.steps
-        seconds[pace.number] += pace.seconds * speedup(pace.slots)
+        seconds[pace.number] += pace.seconds * _of(speedup, pace)
     return {number: seconds[number] / done for number, done in steps.items() if done > 0}
+
+
+def _of(speedup: Speedup, pace: Pace) -> float:
+    return speedup.across(pace.slots) if pace.across else speedup.packed(pace.slots)
 
 
 def learn_speedup(paces: Iterable[Pace], *, least_seconds: float = 2.0) -> Speedup:
@@ -86,18 +119,31 @@ def learn_speedup(paces: Iterable[Pace], *, least_seconds: float = 2.0) -> Speed
         paces: What the segments measured.
         least_seconds: Segments shorter than this say too little and are left out.
     """
-    steps: dict[tuple[int, int], float] = defaultdict(float)
-    seconds: dict[tuple[int, int], float] = defaultdict(float)
+    steps: dict[tuple[int, int, bool], float] = defaultdict(float)
+    seconds: dict[tuple[int, int, bool], float] = defaultdict(float)
     for pace in paces:
         if pace.seconds > 0 and pace.steps > 0:
-            steps[pace.number, pace.slots] += pace.steps
-            seconds[pace.number, pace.slots] += pace.seconds
+            steps[pace.number, pace.slots, pace.across] += pace.steps
+            seconds[pace.number, pace.slots, pace.across] += pace.seconds
     rate = {key: steps[key] / seconds[key] for key in steps if seconds[key] >= least_seconds}
-    ratios: dict[int, list[float]] = defaultdict(list)
-    for (number, slots), speed in rate.items():
-        if slots > 1 and (number, 1) in rate:
-            ratios[slots].append(speed / rate[number, 1])
-    return Speedup({slots: median(found) for slots, found in ratios.items()})
+    ratios: dict[tuple[int, bool], list[float]] = defaultdict(list)
+    for (number, slots, across), speed in rate.items():
+        if slots > 1 and (number, 1, False) in rate:
+            ratios[slots, across].append(speed / rate[number, 1, False])
+    return _medians(ratios)
+
+
+def _medians(ratios: Mapping[tuple[int, bool], list[float]]) -> Speedup:
+    packed, crossing = dict[int, float](), dict[int, float]()
+    for (slots, across), found in ratios.items():
+        if found:
+            (crossing if across else packed)[slots] = median(found)
+    return Speedup(packed, crossing)
+
+
+#: A size, and whether its gangs crossed hosts; and how they compare to one slot.
+Kind = tuple[int, bool]
+Ratios = Mapping[Kind, float]
 
 
 class Throughputs:
@@ -105,8 +151,8 @@ class Throughputs:
 
     def __init__(self) -> None:
         self._paces: dict[int, dict[int, Pace]] = defaultdict(dict)
-        self._ratios: dict[int, Mapping[int, float]] = {}
-        self._ranked: dict[int, list[float]] = defaultdict(list)  # those of all trials, by slots
+        self._ratios: dict[int, Ratios] = {}
+        self._ranked: dict[Kind, list[float]] = defaultdict(list)  # those of all trials
         self._gangs: set[int] = set()  # trials that trained on several slots: S(k) judges them
         self._fresh: set[int] = set()
         self.speedup = Speedup()
@@ -127,29 +173,30 @@ class Throughputs:
                 self._rank(self._ratios.get(number, {}), ratios)
                 self._ratios[number] = ratios
         if moved:
-            medians = {k: median(ranked) for k, ranked in self._ranked.items() if ranked}
-            self.speedup = Speedup(medians)
+            self.speedup = _medians(self._ranked)
             self._fresh |= self._gangs
         for number in self._fresh:
             paces = self._paces[number].values()
             steps = sum([pace.steps for pace in paces])
             if steps > 0:
-                one = [pace.seconds * self.speedup(pace.slots) for pace in paces]
+                one = [pace.seconds * _of(self.speedup, pace) for pace in paces]
                 self.step_seconds[number] = sum(one) / steps
         learned, self._fresh = self._fresh, set()
         return learned
 
-    def _compare(self, number: int) -> Mapping[int, float]:
+    def _compare(self, number: int) -> Ratios:
         """How one trial's gangs compare to its one slot, as far as that can be said."""
         paces = self._paces[number].values()
         if all([pace.slots == 1 for pace in paces]):
             return {}
         self._gangs.add(number)
-        return learn_speedup(paces).measured
+        found = learn_speedup(paces)
+        packed = {(slots, False): ratio for slots, ratio in found.measured.items()}
+        return packed | {(slots, True): ratio for slots, ratio in found.crossing.items()}
 
-    def _rank(self, before: Mapping[int, float], after: Mapping[int, float]) -> None:
-        for slots, ratio in before.items():
-            ranked = self._ranked[slots]
+    def _rank(self, before: Ratios, after: Ratios) -> None:
+        for kind, ratio in before.items():
+            ranked = self._ranked[kind]
             del ranked[bisect_left(ranked, ratio)]
-        for slots, ratio in after.items():
-            insort(self._ranked[slots], ratio)
+        for kind, ratio in after.items():
+            insort(self._ranked[kind], ratio)

@@ -28,7 +28,13 @@ class Measured:
 def measure(segments: Sequence[SegmentRow]) -> Measured:
     """What is known so far; priors stand in for what was not measured yet."""
     paces = [
-        Pace(row.number, row.slots, row.position_to - row.position_from, row.trained)
+        Pace(
+            row.number,
+            row.slots,
+            row.position_to - row.position_from,
+            row.trained,
+            row.workers > 1,
+        )
         for row in segments
         if row.position_from is not None and row.position_to is not None and row.trained
     ]

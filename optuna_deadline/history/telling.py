@@ -37,10 +37,12 @@ def tell(event: Event, study: str, place: str) -> str:
     why = detail.get("reason")
     reason = f" ({why})" if why and why != event.kind else ""
     size = count(int(str(detail.get("slots") or 0)), "slot")
+    hosts = detail.get("hosts")
+    where = f" on {' and '.join(hosts)}" if isinstance(hosts, list) else ""
     said = {
         "plan": f"planned for {trial}: {why}",
-        "start": f"{trial} starts on {size}",
-        "resume": f"{trial} goes on with {size}",
+        "start": f"{trial} starts on {size}{where}",
+        "resume": f"{trial} goes on with {size}{where}",
         "paused": f"{trial} has left its slots{reason}",
         "retired": f"{trial} is given up{reason}",
         "failed": f"{trial} failed{reason}",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from optuna_deadline.allocation.records import Assignment, Desired
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.planning.homes import Bound, Homes
-from optuna_deadline.planning.placement import place
+from optuna_deadline.planning.placement import Spreading, place, spreading
 from optuna_deadline.planning.reader import Reading
 from optuna_deadline.policies.plan import Plan, Policy, Run
 from optuna_deadline.policies.snapshot import Request, Snapshot
@@ -39,8 +39,9 @@ class Binding:
             self.stuck = {}
             return policy.plan(reading.snapshot)
         plan, self.stuck = plan_bound(
-            policy, reading.snapshot, reading.capacities, reading.trials, self.bounds
-        )
+            policy, reading.snapshot, reading.capacities, reading.trials, self.bounds,
+            spreading(reading),
+        )  # fmt: skip
         return plan
 
     def reworded(self, current: Mapping[int, Desired]) -> list[Assignment]:
@@ -58,6 +59,7 @@ def plan_bound(
     capacities: Mapping[str, int],
     current: Mapping[int, Desired],
     bounds: Mapping[int, Bound],
+    spread: Spreading | None = None,
 ) -> tuple[Plan, Mapping[int, str]]:
     """The policy's plan for the trials that find room where they are bound to.
 
@@ -74,7 +76,7 @@ def plan_bound(
     }
     for _ in range(_ROUNDS):
         plan = policy.plan(_holding(snapshot, stuck))
-        lines = place(plan.orders, capacities, current, bounds)
+        lines = place(plan.orders, capacities, current, bounds, spread)
         idle = sum(capacities.values()) - sum(line.slots for line in lines) - plan.start
         more = {
             line.number: bounds[line.number].words

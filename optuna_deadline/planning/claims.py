@@ -25,7 +25,8 @@ def wish(policy: Policy, reading: Reading, ceiling: int = 0) -> Plan:
     """
     reach = [*reading.reach.values(), 0]
     capacity = max(1, ceiling, sum(reach))
-    everything = replace(reading.snapshot, capacity=capacity, largest_gang=max(1, *reach))
+    largest = max(1, reading.crossing.largest(reading.reach))
+    everything = replace(reading.snapshot, capacity=capacity, largest_gang=largest)
     return policy.plan(everything)
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from optuna_deadline.allocation.records import Orders
 from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.planning.crossing import APART
 from optuna_deadline.planning.reader import Reading
 from optuna_deadline.policies.money import Money
 from optuna_deadline.policies.plan import Plan
@@ -45,13 +46,16 @@ class Funds:
         snapshot = reading.snapshot
         money = self._purse.money(snapshot.now, max(self._ceiling, sum(reading.reach.values())))
         offers = within(reading, orders.pool_slots or 0)
+        priced = snapshot.speedup
         snapshot = replace(
             snapshot,
             money=money,
             capacity=sum(offers.values()),
             largest_gang=max(reading.capacities.values(), default=money.node),
+            speedup=priced if priced.pack is None else replace(priced, pack=None),
         )
-        return replace(reading, snapshot=snapshot, capacities=offers)
+        # What is paid for comes by whole hosts, and gangs stay within them.
+        return replace(reading, snapshot=snapshot, capacities=offers, crossing=APART)
 
     def resize(self, me: str, term: int, reading: Reading, orders: Orders, plan: Plan) -> bool:
         """Write the size of the pool that a plan wants, and until when the money lasts then.

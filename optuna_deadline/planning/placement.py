@@ -1,12 +1,29 @@
-"""From "how many slots" to "on which worker": pure, stable, all of a gang on one worker."""
+"""From "how many slots" to "on which worker": pure, stable, a gang on one if that can be."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from optuna_deadline.allocation.records import Assignment, Desired
+from optuna_deadline.allocation.records import Assignment, Desired, Others
+from optuna_deadline.planning.crossing import APART, Crossing, Worth
 from optuna_deadline.planning.homes import Bound
+from optuna_deadline.planning.reader import Reading
 from optuna_deadline.policies.plan import Order, Pause, Retire, Run
+
+
+@dataclass(frozen=True)
+class Spreading:
+    """Where gangs may cross workers: between which, and when that is worth it."""
+
+    crossing: Crossing = APART
+    worth: Worth = field(default_factory=Worth)
+
+
+def spreading(reading: Reading) -> Spreading:
+    """As a reading has it."""
+    seen = reading.snapshot
+    return Spreading(reading.crossing, Worth(seen.speedup, seen.time_left, seen.overhead.total))
 
 
 def place(
@@ -14,12 +31,15 @@ def place(
     capacities: Mapping[str, int],
     current: Mapping[int, Desired],
     bounds: Mapping[int, Bound] | None = None,
+    spread: Spreading | None = None,
 ) -> list[Assignment]:
     """Give every order its worker.
 
     A trial stays where it is when it fits there, and one that is parked goes back there while
     there is room; others go where they fit tightest. Where no worker has room for the whole gang
-    it gets as many slots as fit, and pauses where none do.
+    it is spread over several, if these may share one and that is worth it; else it gets as many
+    slots as fit, and pauses where none do. A spread gang is brought together once a worker has
+    room for it and that pays.
     Gangs whose size a person has pinned are placed before all others, and whole or not at all;
     then those that cannot go on everywhere, since others can go elsewhere.
 
@@ -28,8 +48,9 @@ def place(
         capacities: Slots by live worker.
         current: The trials as the table has them.
         bounds: Of trials that can go on with some workers only.
+        spread: Where gangs may cross workers; nowhere, if not given.
     """
-    bounds = bounds or {}
+    bounds, spread = bounds or {}, spread or Spreading()
     free = dict(capacities)
     lines: dict[int, Assignment] = {}
     pinned: list[tuple[int, Run]] = []
@@ -47,21 +68,53 @@ def place(
     for runs in (pinned, bound, others):
         movers = []
         for number, order in runs:
-            line = current.get(number)
-            home = line.worker if line is not None and line.mode == "run" else None
-            there = number not in bounds or home in bounds[number].workers
-            if home is not None and there and free.get(home, 0) >= order.slots:
-                free[home] -= order.slots
-                lines[number] = Assignment(number, "run", home, order.slots, order.reason)
+            stays = _stay(order, current.get(number), free, bounds.get(number), spread.crossing)
+            if stays:
+                lines[number] = _take(number, order, stays, free)
             else:
                 movers.append((number, order))
         for number, order in movers:
             line = current.get(number)
             parked = line.worker if line is not None and line.mode == "pause" else None
             lines[number] = _move(
-                number, order, free, bounds.get(number), parked, whole=runs is pinned
+                number, order, free, bounds.get(number), parked, spread, whole=runs is pinned
             )
+    for number, placed in list(lines.items()):
+        if placed.others:
+            lines[number] = _gather(placed, free, bounds.get(number), spread.worth)
     return [lines[number] for number in orders]
+
+
+def _stay(
+    order: Run,
+    line: Desired | None,
+    free: Mapping[str, int],
+    bound: Bound | None,
+    crossing: Crossing,
+) -> Others:
+    """The workers where a trial is, the first of them first, if it can stay there."""
+    if line is None or line.mode != "run" or line.worker is None:
+        return ()
+    if line.others:
+        if line.slots != order.slots:
+            return ()
+        own = line.slots - sum(slots for _, slots in line.others)
+        there: Others = ((line.worker, own), *line.others)
+        names = {name for name, _ in there}
+        if not any(names <= group for group in crossing.groups):
+            return ()
+    else:
+        there = ((line.worker, order.slots),)
+    fits = all(free.get(name, 0) >= slots for name, slots in there)
+    reached = bound is None or all(name in bound.workers for name, _ in there)
+    return there if fits and reached else ()
+
+
+def _take(number: int, order: Run, parts: Others, free: dict[str, int]) -> Assignment:
+    for name, slots in parts:
+        free[name] -= slots
+    size = sum(slots for _, slots in parts)
+    return Assignment(number, "run", parts[0][0], size, order.reason, tuple(parts[1:]))
 
 
 def _move(
@@ -70,11 +123,16 @@ def _move(
     free: dict[str, int],
     bound: Bound | None,
     parked: str | None,
+    spread: Spreading,
     *,
     whole: bool,
 ) -> Assignment:
     fit = {w: n for w, n in free.items() if bound is None or w in bound.workers}
     room = max(fit.values(), default=0)
+    if room < order.slots:
+        parts = _spread(order.slots, room, fit, spread, whole=whole)
+        if parts:
+            return _take(number, order, parts, free)
     if room == 0 or (whole and room < order.slots):
         words = (
             f"waits: no worker has {order.slots} free" if whole else "waits: no worker has room"
@@ -86,8 +144,39 @@ def _move(
     # The tightest fit leaves the larger gaps for gangs.
     fitting = [w for w in fit if fit[w] >= size]
     worker = parked if parked in fitting else min(fitting, key=lambda w: (fit[w], w))
-    free[worker] -= size
-    return Assignment(number, "run", worker, size, order.reason)
+    return _take(number, order, ((worker, size),), free)
+
+
+def _spread(
+    size: int, room: int, fit: Mapping[str, int], spread: Spreading, *, whole: bool
+) -> Others:
+    """The parts of a gang over several workers, as large as it can be and is worth it."""
+    for slots in range(size, size - 1 if whole else room, -1):
+        parts = spread.crossing.spread(slots, fit)
+        if parts and (whole or spread.worth.of_spreading(slots, room)):
+            return parts
+    return ()
+
+
+def _gather(
+    line: Assignment, free: dict[str, int], bound: Bound | None, worth: Worth
+) -> Assignment:
+    """Bring a spread gang together, where one worker has room for it by now and that pays."""
+    parts = ((line.worker or "", line.slots - sum(n for _, n in line.others)), *line.others)
+    freed = dict(free)
+    for name, slots in parts:
+        freed[name] += slots
+    fitting = [
+        name
+        for name, slots in freed.items()
+        if slots >= line.slots and (bound is None or name in bound.workers)
+    ]
+    if not fitting or not worth.of_gathering(line.slots):
+        return line
+    worker = min(fitting, key=lambda name: (freed[name], name))
+    free.update(freed)
+    free[worker] -= line.slots
+    return line._replace(worker=worker, others=())
 
 
 def changed(lines: list[Assignment], current: Mapping[int, Desired]) -> list[Assignment]:
@@ -96,5 +185,6 @@ def changed(lines: list[Assignment], current: Mapping[int, Desired]) -> list[Ass
         line
         for line in lines
         if (before := current.get(line.number)) is None
-        or (before.mode, before.worker, before.slots) != (line.mode, line.worker, line.slots)
+        or (before.mode, before.worker, before.slots, before.others)
+        != (line.mode, line.worker, line.slots, line.others)
     ]

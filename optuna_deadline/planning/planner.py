@@ -16,7 +16,7 @@ from optuna_deadline.planning.binding import Binding
 from optuna_deadline.planning.claims import Claims, wait, wish
 from optuna_deadline.planning.ends import Champion, tell
 from optuna_deadline.planning.funds import Funds, Purse
-from optuna_deadline.planning.placement import changed, place
+from optuna_deadline.planning.placement import changed, place, spreading
 from optuna_deadline.planning.reader import Reading, SnapshotReader
 from optuna_deadline.planning.trials import Trials
 from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Run
@@ -209,7 +209,9 @@ class Planner:
             if line.mode == "stop" and line.owner is None and line.alive:  # it died meanwhile
                 self._table.conclude(self._me, term, line.number, "retired", line.reason)
         bounds = self._binding.bounds
-        lines = changed(place(orders, reading.capacities, current, bounds), current)
+        lines = changed(
+            place(orders, reading.capacities, current, bounds, spreading(reading)), current
+        )
         lines += self._binding.reworded(current)
         if lines:
             self._table.write_plan(self._me, term, lines, seconds)

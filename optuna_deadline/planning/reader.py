@@ -6,13 +6,14 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from optuna_deadline.allocation.records import ALIVE, Desired, ReportRow, SegmentRow, Slot, Worker
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.forecasting.overheads import KEPT_COSTS, Overhead, learn_overhead
-from optuna_deadline.forecasting.throughput import Pace, Throughputs
+from optuna_deadline.forecasting.throughput import Pace, Speedup, Throughputs
+from optuna_deadline.planning.crossing import APART, Crossing, groups_of
 from optuna_deadline.policies.snapshot import WORST, Report, Request, Snapshot, TrialView
 
 #: PostgreSQL numbers rows before it commits them: a lower id may appear after a higher one.
@@ -35,6 +36,7 @@ class Reading:
     done: float  #: slot-seconds of training so far
     live: int  #: trials that a policy may still train
     reap_from: float = math.inf  #: when the first slot of the pool may be reaped
+    crossing: Crossing = APART  #: between which workers gangs may be spread
 
     @property
     def overdue(self) -> bool:
@@ -57,6 +59,8 @@ class SnapshotReader:
         self._reports = _Reports(1.0 if direction == "maximize" else -1.0)
         self._last_segments = 0.0
         self._segments: dict[tuple[int, int], SegmentRow] = {}
+        self._crossed: dict[tuple[int, int], SegmentRow] = {}
+        self._priced = Speedup()
         self._done = 0.0
         self._throughputs = Throughputs()
         self._startups, self._stops = _Costs(), _Costs()
@@ -84,20 +88,32 @@ class SnapshotReader:
         leases = [slot.lease for slot in slots if slot.lease is not None]
         reap_from = min(leases, default=math.inf) + table.grace
         seen = self._see(lines, stale)
+        crossing = groups_of(workers, self._crossed.values(), now)
         snapshot = Snapshot(
             now=now,
             started=self._started,
             deadline=deadline,
             capacity=sum(capacities.values()),
-            largest_gang=max(capacities.values(), default=0),
+            largest_gang=crossing.largest(capacities),
             trials=seen,
-            speedup=self._throughputs.speedup,
+            speedup=self._speedup(crossing, capacities),
             overhead=self._overhead,
             requests=self._requests,
         )
         return Reading(
-            snapshot, lines, ended, workers, capacities, reach, self._done, self._live, reap_from
-        )
+            snapshot, lines, ended, workers, capacities, reach, self._done, self._live, reap_from,
+            crossing,
+        )  # fmt: skip
+
+    def _speedup(self, crossing: Crossing, capacities: Mapping[str, int]) -> Speedup:
+        """S(k), with its own for gangs that no worker has room for; one object while it holds."""
+        learned = self._throughputs.speedup
+        if not crossing.groups:
+            return learned
+        priced = replace(learned, pack=max(capacities.values(), default=0))
+        if priced != self._priced:
+            self._priced = priced
+        return self._priced
 
     def _take_segments(self, rows: list[SegmentRow]) -> set[int]:
         """Returns the trials whose pace was learned anew."""
@@ -109,6 +125,8 @@ class SnapshotReader:
             if before == row:
                 continue
             known[key] = row
+            if row.workers > 1:
+                self._crossed[key] = row
             self._done += _slot_seconds(row) - (0.0 if before is None else _slot_seconds(before))
             if before is None or (before.startup, before.stop) != (row.startup, row.stop):
                 costs_changed = True
@@ -273,4 +291,5 @@ def _slot_seconds(row: SegmentRow) -> float:
 def _pace(row: SegmentRow) -> Pace | None:
     if row.position_from is None or row.position_to is None or row.trained is None:
         return None
-    return Pace(row.number, row.slots, row.position_to - row.position_from, row.trained)
+    steps = row.position_to - row.position_from
+    return Pace(row.number, row.slots, steps, row.trained, row.workers > 1)

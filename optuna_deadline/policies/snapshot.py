@@ -81,7 +81,7 @@ class Snapshot:
     started: float
     deadline: float
     capacity: int  #: slots of the pool that live workers offer
-    largest_gang: int  #: slots of the largest worker: a gang does not cross workers
+    largest_gang: int  #: slots of the largest worker, or of several between which gangs may cross
     trials: tuple[TrialView, ...] = ()
     speedup: Speedup = field(default_factory=Speedup)
     overhead: Overhead = field(default_factory=Overhead)

@@ -119,6 +119,10 @@ class Host:
         """Plug the cable in again."""
         _run("ip", "link", "set", self._cable, "master", network._bridge)
 
+    def avoid(self, other: Host) -> None:
+        """Drop what goes to another host; both reach everybody else."""
+        _run("ip", "netns", "exec", self._space, "ip", "route", "add", "blackhole", other.address)
+
     def start(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:

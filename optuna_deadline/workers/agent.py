@@ -20,9 +20,14 @@ from optuna_deadline.ticker import Ticker
 from optuna_deadline.workers.devices import Offer
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import PATIENCE, Gang
+from optuna_deadline.workers.helping import Helping, busy_slots
 from optuna_deadline.workers.joining import Joining
+from optuna_deadline.workers.launch import Terms
+from optuna_deadline.workers.link import RawLink
+from optuna_deadline.workers.meeting import Meetings
 from optuna_deadline.workers.objective import ObjectiveSource
 from optuna_deadline.workers.parking import Parking
+from optuna_deadline.workers.reception import Reception
 from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
 from optuna_deadline.workers.starting import Starting
 from optuna_deadline.workers.switchboard import Switchboard
@@ -87,12 +92,24 @@ class Agent:
         self._board = Switchboard(source, None if offer.gpus else 1, self._watchdog)
         self._folders = Folders(folder)
         self._resuming = Resuming(self._folders, self.wake)
+        self._fetching = Resuming(self._folders, self.wake)  # for others' gangs
         self._sweeping = Sweeping(self._folders)
-        self._joining = Joining(table, self.id, offer, about or About(), self._trust, weight)
+        about = about or About()
+        self._joining = Joining(table, self.id, offer, about, self._trust, weight)
+        address, direction = about.address, study.direction.name.lower()
+        self._reception = None if address is None else Reception(address, self._admit)
+        self._meetings = Meetings(table, self.id, self._reception)
+
+        def terms() -> Terms:
+            return Terms(self._folders, direction, table.grace)
+
         self._starting = Starting(
-            study, table, self.id, self._board, self._folders, self._resuming, self._sweeping,
-            self._trust, patience, self._joining.reaches, self._parking,
+            study, table, self.id, self._board, terms, self._resuming, self._sweeping,
+            self._trust, patience, self._joining.reaches, self._parking, self._meetings,
         )  # fmt: skip
+        self._helping = Helping(
+            table, self.id, self._board, self._fetching, self._trust, terms, address
+        )
         self._writing = Writing(table, self.id, self._parking, replan)
         self._clerk = Ticker("clerk", self._carry_out)
 
@@ -141,6 +158,9 @@ class Agent:
         self._board.close()
         self._watchdog.close()
         self._resuming.close()
+        self._fetching.close()
+        if self._reception is not None:
+            self._reception.close()
         self._sweeping.close(_FAREWELL)
         self._folders.close()
 
@@ -155,16 +175,18 @@ class Agent:
 
     def _all_gangs(self) -> list[Gang]:
         """Those in flight last: a process that is just being unparked speaks in its new one."""
-        return [*self._parking.gangs, *self._gangs.values()]
+        return [*self._parking.gangs, *self._helping.gangs, *self._gangs.values()]
 
     def _abandon(self) -> None:
         """The slots are free for others."""
         for gang in self._gangs.values():
             if gang.over and not gang.lost:
                 self._table.release(self.id, gang.grant, "paused", ended="abandoned")
+        self._helping.write()
 
     def _finished(self) -> bool:
-        return not self._gangs and (self._settled or self._leaving is not None)
+        busy = self._gangs or self._helping.busy
+        return not busy and (self._settled or self._leaving is not None)
 
     def _listen(self) -> None:
         was_ready = self._board.zygote.ready
@@ -172,7 +194,7 @@ class Agent:
         if news or self._board.zygote.ready != was_ready:
             self._next_poll = 0.0
             self._clerk.wake()
-        elif any(gang.writes or gang.over for gang in list(self._gangs.values())):
+        elif any(gang.writes or gang.over for gang in self._all_gangs()):
             self._clerk.wake()
 
     def _carry_out(self) -> float:
@@ -184,6 +206,8 @@ class Agent:
                 if self._writing.write(gang, leaving=self._leaving is not None):
                     del self._gangs[gang.number]
                     self._next_poll = 0.0
+            if self._helping.write():
+                self._next_poll = 0.0
             now = time.monotonic()
             if now >= self._next_poll:
                 self._next_poll = now + self._poll
@@ -192,6 +216,7 @@ class Agent:
                 self._settled = orders.settled
                 self._mind_the_drain(orders.drained)
                 self._follow(orders)
+                self._follow_gangs(orders)
             self._trust.back()
         except DATABASE_AWAY as error:
             self._trust.away(error)
@@ -201,7 +226,9 @@ class Agent:
 
     def _renew(self) -> None:
         mine = [gang for gang in self._gangs.values() if not gang.lost]
-        renewal = self._trust.renew([pair for gang in mine for pair in gang.grant.slots])
+        held = [pair for gang in mine for pair in gang.grant.slots]
+        renewal = self._trust.renew([*held, *self._helping.slots])
+        self._helping.hear(renewal.kept, self._trust.until)
         self._joining.hear(renewal.offers)
         for gang in mine:
             if not renewal.kept.issuperset(gang.grant.slots):
@@ -226,19 +253,44 @@ class Agent:
             if line.owner == self.id and line.number not in self._gangs:
                 # Granted, but the answer was lost: no rank of ours runs under this fence.
                 self._table.disown(self.id, line.number, line.fence)
-        in_time = self._deadline - time.monotonic() > closing_seconds(self._writing.slowest_stop)
-        if self._leaving is not None or self._joining.drained or not in_time:
+        if self._leaving is not None or self._joining.drained or not self._in_time():
             self._parking.clear()
             return
         self._parking.follow(orders.desired)
         if self._board.zygote.ready:
             for line in orders.desired:
-                self._starting.start(line, self._gangs)
+                self._starting.start(line, self._gangs, busy_slots(self._helping.gangs))
+
+    def _follow_gangs(self, orders: Orders) -> None:
+        """Gangs that cross workers: those led here, and those that this worker has a part in."""
+        crossing = any(gang.grant.others for gang in self._gangs.values())
+        if not (orders.called or crossing or self._helping.busy):
+            return
+        hands = self._table.hands(self.id)
+        self._meetings.miss_who_is_gone(self._gangs, hands)
+        occupied = busy_slots(self._gangs.values())
+        is_open = self._leaving is None and self._in_time()
+        if self._helping.follow(hands, occupied, open=is_open):
+            self._renew()
+            self._helping.follow(hands, occupied, open=is_open)
+
+    def _admit(self, number: int, fence: int, index: int, link: RawLink) -> bool:
+        """A rank on another host has come; from a thread of its own."""
+        gang = self._gangs.get(number)
+        if gang is None or gang.grant.fence != fence or not gang.attach(index, link):
+            return False
+        self.wake()
+        return True
+
+    def _in_time(self) -> bool:
+        left = self._deadline - time.monotonic()
+        return left > closing_seconds(self._writing.slowest_stop)
 
     def _mind_the_drain(self, drained: bool) -> None:
         """A drained worker leaves once the plan has taken its trials elsewhere."""
         self._joining.mind_the_drain(drained, self._leaving is not None)
-        if drained and not self._gangs and self._leaving is None:
+        busy = self._gangs or self._helping.busy
+        if drained and not busy and self._leaving is None:
             self.leave("the host is drained")
 
     def _directive(self, gang: Gang, line: Desired) -> Directive:
@@ -246,7 +298,7 @@ class Agent:
             return Directive(Kind.PAUSE, self._leaving)
         if gang.directive.leave:
             return gang.directive  # on its way out already
-        asked = directive_for(line, self.id, gang.size)
+        asked = directive_for(line, self.id, gang.size, gang.others)
         if not asked.leave:
             return gang.directive
         return self._parking.permit(asked, gang, self._gangs.values())
@@ -262,6 +314,10 @@ class Agent:
             for gang in gangs:
                 if not gang.directive.leave:
                     gang.direct(Directive(Kind.PAUSE, "the database does not answer"))
+        fading = self._trust.fading(self._writing.slowest_stop)
+        if self._leaving is not None or fading:
+            self._helping.tell_leaving(self._leaving or "another host's database is away")
+        self._helping.mind_the_time(over=now >= self._deadline - 0.4)
         for gang in gangs:
             gang.kill_stragglers()
             gang.kill_hung()

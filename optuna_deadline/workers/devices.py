@@ -101,8 +101,8 @@ def host_name() -> str:
     return os.environ.get("OPTUNA_DEADLINE_HOST") or socket.gethostname()
 
 
-def free_port() -> int:
+def free_port(address: str = "127.0.0.1") -> int:
     """A port that was free a moment ago."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])

@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from optuna_deadline.allocation.records import Grant
+from optuna_deadline.allocation.records import Grant, Others
 from optuna_deadline.directives import KEEP, Directive
+from optuna_deadline.workers.reception import hang_up
 from optuna_deadline.workers.watchdog import kill_rank
 
 if TYPE_CHECKING:
@@ -31,20 +32,29 @@ class Rank:
     """One rank as the worker knows it."""
 
     index: int
-    link: RawLink
+    link: RawLink | None  #: None as long as it has not come from another host
     pid: int | None = None
     born: int = 0  #: fence of the segment that it was forked for
     end: tuple[str, Any] | None = None  #: its last words: (kind, payload)
     ended_at: float = math.inf  #: when it said them
     closed: bool = False
     exit_code: int | None = None
-    orphaned: bool = False  #: nobody will tell its exit code: the zygote died
+    orphaned: bool = False  #: nobody will tell its exit code: the zygote died, or it is far
+    far: bool = False  #: on another host, whose worker guards it
     lock: threading.Lock = field(default_factory=threading.Lock)  #: of what is sent to it
 
     @property
     def gone(self) -> bool:
         """Whether the process has exited."""
         return self.exit_code is not None or (self.orphaned and self.closed)
+
+    def hang_up(self) -> None:
+        """End a connection to another host, or expect it no more: its rank ends by that."""
+        with self.lock:
+            if self.link is None:
+                self.closed = True
+            elif not self.closed:
+                hang_up(self.link)
 
 
 @dataclass(frozen=True)
@@ -123,6 +133,11 @@ class Gang:
         return self.grant.size
 
     @property
+    def others(self) -> Others:
+        """The further workers that it has slots of."""
+        return tuple((part.worker, part.size) for part in self.grant.others)
+
+    @property
     def over(self) -> bool:
         """Whether every rank has exited."""
         return all(rank.gone for rank in self.ranks)
@@ -158,6 +173,38 @@ class Gang:
         if self.directive is not KEEP:
             self._send(rank, ("directive", self.directive))
 
+    def attach(self, index: int, link: RawLink) -> bool:
+        """Take in the connection of a rank on another host; False where it is not awaited."""
+        with self.lock:
+            rank = next((r for r in self.ranks if r.far and r.index == index), None)
+            if rank is None:
+                return False
+            with rank.lock:
+                if rank.link is not None or rank.closed:
+                    return False
+                rank.link = link
+            if self.directive is not KEEP:
+                self._send(rank, ("directive", self.directive))
+            return True
+
+    def pass_on(self, what: str, **facts: Any) -> None:
+        """Let the ranks say something to the worker that leads them, on another host."""
+        for rank in self.ranks:
+            self._send(rank, ("pass on", what, facts))
+
+    def miss(self, worker: str) -> None:
+        """A further worker's part is no more: its ranks are gone, or their slots are."""
+        for part in self.grant.others:
+            if part.worker == worker:
+                for rank in self.ranks:
+                    if rank.far and part.first <= rank.index < part.first + part.size:
+                        rank.hang_up()
+
+    def enlist_far(self, rank: Rank) -> None:
+        """Await a rank on another host."""
+        with self.lock:
+            self.ranks.append(rank)
+
     def unpark(self, rank: Rank) -> None:
         """Take in a parked process, which goes on as this segment's rank."""
         with self.lock:
@@ -174,15 +221,23 @@ class Gang:
         """Answer one question."""
         self._send(rank, ("answer", question, good, value))
 
+    def dismiss(self, rank: Rank) -> None:
+        """Its last words have arrived, and a rank on another host need not wait any more."""
+        if rank.far:
+            self._send(rank, ("bye",))
+
     def trust(self, until: float) -> None:
         """Let the ranks believe in their slots until then."""
         for rank in self.ranks:
-            self._send(rank, ("trust", until))
+            if not rank.far:
+                self._send(rank, ("trust", until))
 
     def kill(self) -> None:
         """End every rank now."""
         for rank in self.ranks:
-            if rank.pid is None:  # forked or not, nobody has told us: it ends itself
+            if rank.far:
+                rank.hang_up()
+            elif rank.pid is None:  # forked or not, nobody has told us: it ends itself
                 self._send(rank, ("trust", 0.0))
             elif not rank.gone:
                 kill_rank(rank.pid)
@@ -210,9 +265,13 @@ class Gang:
 
     def last_words(self) -> tuple[str, Any]:
         """How the segment ended: the first rank's words, but a rank that died or failed wins."""
-        dead = next((rank for rank in self.ranks if rank.end is None), None)
-        if dead is not None:
-            return "died", dead.exit_code
+        dead = [rank for rank in self.ranks if rank.end is None]
+        if any(rank.far and rank.link is None for rank in dead):
+            return "absent", None
+        if any(rank.far for rank in dead):  # ours die when they are without it
+            return "cut", None
+        if dead:
+            return "died", dead[0].exit_code
         first = self.ranks[0].end
         assert first is not None
         failed = [rank for rank in self.ranks if rank.end and rank.end[0] == "error"]
@@ -225,7 +284,7 @@ class Gang:
     @staticmethod
     def _send(rank: Rank, message: tuple[Any, ...]) -> None:
         with rank.lock:
-            if rank.closed or rank.gone:
+            if rank.link is None or rank.closed or rank.gone:
                 return
             with suppress(OSError):  # it has just ended; its last words are still to be read
                 rank.link.send(message)

@@ -13,6 +13,7 @@ from optuna.trial import Trial
 
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.stores import Location, located
 from optuna_deadline.workers.errors import DATABASE_AWAY
@@ -59,6 +60,7 @@ class Hearing:
         kind, *rest = message
         if kind == "end":
             rank.end, rank.ended_at = (rest[0], rest[1]), time.monotonic()
+            self._gang.dismiss(rank)
         elif kind == "ask":
             number, method, args, kwargs = rest
             if method == "directive":
@@ -143,6 +145,11 @@ class Hearing:
 
     def _park(self) -> None:
         self._gang.parked = True
+
+    def _hear_leaving(self, why: str) -> None:
+        """A further worker leaves: the whole gang does."""
+        if not self._gang.directive.leave:
+            self._gang.direct(Directive(Kind.PAUSE, why))
 
     def _hear_unsaved(self, step: int, why: str) -> None:
         if not self._unsaved:

@@ -2,65 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
 
 from optuna_deadline.crashpoints import crashpoint
-from optuna_deadline.workers.devices import free_port
 from optuna_deadline.workers.gang import Gang, Rank
-from optuna_deadline.workers.rank import RankSpec
+from optuna_deadline.workers.rank import RankSpec, Seat
+from optuna_deadline.workers.reception import Door
 from optuna_deadline.workers.resuming import Folders
 from optuna_deadline.workers.zygote import Zygote
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all ranks of a worker have in common."""
+
+    folders: Folders
+    direction: str
+    grace: float
+
+
+@dataclass(frozen=True)
+class Crew:
+    """The ranks of a segment that one worker forks."""
+
+    first: int  #: rank
+    world_size: int  #: ranks on all hosts together
+    host: int  #: which of the gang's hosts this is
+    meeting: tuple[str, int]  #: address and port of the ranks' own rendezvous
+    address: str | None = None  #: of this host; None where the gang is on one host
+    door: Door | None = None  #: to the worker that leads, where it is another one
 
 
 def launch(
     zygote: Zygote,
     gang: Gang,
+    crew: Crew,
     resume: Path | None,
-    folders: Folders,
-    direction: str,
+    terms: Terms,
     trusted_until: float,
-    grace: float,
 ) -> None:
-    """Fork the ranks of a granted segment, which end by themselves at ``trusted_until``."""
+    """Fork a worker's ranks of a granted segment, which end by themselves at ``trusted_until``."""
     with gang.lock:
-        _fork(zygote, gang, resume, folders, direction, trusted_until, grace)
+        for spec in _specs(gang, crew, resume, terms, trusted_until):
+            _fork(zygote, gang, spec)
     if not zygote.alive:  # it died meanwhile, and whoever noticed knew only some of these ranks
         for rank in gang.ranks:
             rank.orphaned = True
     crashpoint("launch.forked")
 
 
-def _fork(
-    zygote: Zygote,
-    gang: Gang,
-    resume: Path | None,
-    folders: Folders,
-    direction: str,
-    trusted_until: float,
-    grace: float,
-) -> None:
-    grant, port = gang.grant, free_port()
-    for index in range(grant.size):
-        spec = RankSpec(
+def _specs(
+    gang: Gang, crew: Crew, resume: Path | None, terms: Terms, trusted_until: float
+) -> Iterable[RankSpec]:
+    grant = gang.grant
+    for local in range(len(grant.slots)):
+        yield RankSpec(
             number=grant.number,
-            rank=index,
-            world_size=grant.size,
-            port=port,
+            rank=crew.first + local,
+            world_size=crew.world_size,
+            meeting=crew.meeting,
+            seat=Seat(local, len(grant.slots), crew.host, crew.address),
             fence=grant.fence,
-            folder=str(folders.here(grant.number)),
-            store=folders.elsewhere(grant.number),
+            folder=str(terms.folders.here(grant.number)),
+            store=terms.folders.elsewhere(grant.number),
             resume=str(resume) if resume else None,
             devices=grant.devices,
-            direction=direction,
+            direction=terms.direction,
             trusted_until=trusted_until,
-            grace=grace,
+            grace=terms.grace,
+            door=crew.door,
         )
-        try:
-            link = zygote.fork((grant.number, grant.fence, index), spec)
-        except OSError:  # the zygote has just died: the segment ends like any other death
-            ours, theirs = Pipe()
-            theirs.close()
-            gang.enlist(Rank(index, ours, born=grant.fence, orphaned=True))
-        else:
-            gang.enlist(Rank(index, link, born=grant.fence))
+
+
+def _fork(zygote: Zygote, gang: Gang, spec: RankSpec) -> None:
+    number, fence, index = gang.number, gang.grant.fence, spec.rank
+    try:
+        link = zygote.fork((number, fence, index), spec)
+    except OSError:  # the zygote has just died: the segment ends like any other death
+        ours, theirs = Pipe()
+        theirs.close()
+        gang.enlist(Rank(index, ours, born=fence, orphaned=True))
+    else:
+        gang.enlist(Rank(index, link, born=fence))

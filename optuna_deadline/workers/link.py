@@ -24,6 +24,8 @@ else:
 #: Exit code of a rank whose worker has not renewed in time, which is not the trial's fault.
 UNTRUSTED = 75
 
+_GOODBYE = 2.0  # seconds for the last words to arrive at another host
+
 _PARKED = 0.1  # seconds between two looks at whether a signal has come
 _SIGN_OF_LIFE = 5.0  # seconds between two words of a parked rank
 
@@ -48,12 +50,24 @@ class Link:
         self._grace = grace
         self._trust(trusted_until)
         self.newest: Directive = KEEP
-        self._raw = raw
+        self._raw = raw  # to who leads the trial
+        self._dismissed = threading.Event()
         self._lock = threading.Lock()
+        self._far = False
         self._ids = itertools.count()
         self._answers: dict[int, queue.Queue[tuple[bool, Any]]] = {}
         self._granted: queue.Queue[tuple[int, tuple[str, ...]]] = queue.Queue()
-        threading.Thread(target=self._read, name="optuna-deadline-link", daemon=True).start()
+        self._listen_to(raw)
+
+    def join(self, far: RawLink) -> None:
+        """Speak to a worker on another host, which leads the trial; this one minds the slots."""
+        self._raw, self._far = far, True
+        self._listen_to(far)
+
+    def _listen_to(self, raw: RawLink) -> None:
+        threading.Thread(
+            target=self._read, args=(raw,), name="optuna-deadline-link", daemon=True
+        ).start()
 
     def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Let the worker do it, and wait for the answer or its error."""
@@ -74,6 +88,8 @@ class Link:
     def end(self, kind: str, payload: Any) -> None:
         """Say how the objective ended."""
         self._send(("end", kind, payload))
+        if self._far:  # a connection that is closed with words unread loses those on their way
+            self._dismissed.wait(_GOODBYE)
 
     def next_segment(self, asked_to_go: Callable[[], bool]) -> tuple[int, tuple[str, ...]]:
         """Wait, parked, for the next segment; its fence and its devices."""
@@ -100,21 +116,25 @@ class Link:
             except OSError:
                 os._exit(1)
 
-    def _read(self) -> None:
+    def _read(self, raw: RawLink) -> None:
         while True:
             left = self._trusted_until - time.monotonic()
             try:
-                if not self._raw.poll(max(0.0, left)):
+                if not raw.poll(max(0.0, left)):
                     if left <= 0:
                         os._exit(UNTRUSTED)
                     continue
-                kind, *rest = self._raw.recv()
+                kind, *rest = raw.recv()
             except (EOFError, OSError):
                 _end_all()  # the worker is gone: its slots are no longer ours
             if kind == "directive":
                 self.newest = rest[0]
             elif kind == "trust":
                 self._trust(rest[0])
+            elif kind == "bye":
+                self._dismissed.set()
+            elif kind == "pass on":  # what this host's worker has to say to who leads
+                self.tell(rest[0], **rest[1])
             elif kind == "unpark":
                 self.newest = KEEP
                 self._granted.put((rest[0], rest[1]))

@@ -20,7 +20,7 @@ PACKAGES = ("optuna-deadline", "torch", "lightning")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def describe(offer: Offer, root: Location) -> About:
+def describe(offer: Offer, root: Location, address: str | None = None) -> About:
     """What a worker with this offer says of its machine; it makes the folder for checkpoints."""
     known = gpu_uuids() if offer.gpus else {}
     return About(
@@ -28,6 +28,7 @@ def describe(offer: Offer, root: Location) -> About:
         store=store_of(root, machine()),
         versions=versions(),
         uuids={f"gpu:{index}": known[index] for index in offer.gpus if known.get(index)},
+        address=address,
     )
 
 

@@ -9,15 +9,30 @@ import signal
 import sys
 import traceback
 from dataclasses import dataclass
+from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import NoReturn
 
 import optuna
 
 from optuna_deadline.segments import SegmentEnd
+from optuna_deadline.workers.addresses import interface_of
 from optuna_deadline.workers.link import Link, RawLink
 from optuna_deadline.workers.objective import Objective
 from optuna_deadline.workers.rank_trial import DEVICES, RankSegment, RankTrial
+from optuna_deadline.workers.reception import Door, reach
+
+_REACH = 20.0  # seconds in which the worker on another host is reached
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which of the ranks on its own host a rank is."""
+
+    rank: int
+    size: int
+    host: int  #: which of the gang's hosts this is
+    address: str | None = None  #: of this host; None where the gang is on one host
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,8 @@ class RankSpec:
     number: int
     rank: int
     world_size: int
-    port: int
+    meeting: tuple[str, int]  #: address and port of the ranks' own rendezvous
+    seat: Seat
     fence: int
     folder: str
     store: str | None  #: a URL, where checkpoints are kept elsewhere than in the folder
@@ -36,6 +52,7 @@ class RankSpec:
     direction: str
     trusted_until: float  #: as long as nothing else is heard from the worker
     grace: float  #: how long after that nobody else gets the slots
+    door: Door | None = None  #: to the worker that leads the trial, where it is another one
 
 
 def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
@@ -46,6 +63,8 @@ def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
     # Data loaders fork from what is warm here; a fresh process would import everything again.
     multiprocessing.set_start_method("fork", force=True)
     link = Link(raw, spec.trusted_until, spec.grace)
+    if spec.door is not None:
+        _join(link, spec, spec.door)
     segment = RankSegment(
         link,
         rank=spec.rank,
@@ -70,21 +89,32 @@ def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
     os._exit(0)
 
 
+def _join(link: Link, spec: RankSpec, door: Door) -> None:
+    try:
+        link.join(reach(door, spec.number, spec.fence, spec.rank, _REACH))
+    except (OSError, AuthenticationError) as error:
+        print(f"optuna-deadline: rank {spec.rank} of trial {spec.number}: {error}", flush=True)
+        os._exit(1)
+
+
 def _environment(spec: RankSpec) -> dict[str, str]:
     names = {
         "RANK": spec.rank,
-        "LOCAL_RANK": spec.rank,
-        "NODE_RANK": 0,
+        "LOCAL_RANK": spec.seat.rank,
+        "NODE_RANK": spec.seat.host,
         "WORLD_SIZE": spec.world_size,
-        "LOCAL_WORLD_SIZE": spec.world_size,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": spec.port,
+        "LOCAL_WORLD_SIZE": spec.seat.size,
+        "MASTER_ADDR": spec.meeting[0],
+        "MASTER_PORT": spec.meeting[1],
         DEVICES: ",".join(spec.devices),  # the gang's
     }
     environment = {name: str(value) for name, value in names.items()}
     gpus = [name.partition(":")[2] for name in spec.devices if name.startswith("gpu:")]
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    if sys.platform == "linux":
+    if spec.seat.address is not None:
+        if (interface := interface_of(spec.seat.address)) is not None:
+            environment["GLOO_SOCKET_IFNAME"] = environment["NCCL_SOCKET_IFNAME"] = interface
+    elif sys.platform == "linux":
         environment["GLOO_SOCKET_IFNAME"] = "lo"  # the gang is on one host
     return environment
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from optuna.study import Study
 from optuna.trial import Trial
 
 from optuna_deadline.allocation.records import Desired, Home
 from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.hearing import Hearing
-from optuna_deadline.workers.launch import launch
+from optuna_deadline.workers.launch import Terms, launch
+from optuna_deadline.workers.meeting import Meetings
 from optuna_deadline.workers.parking import Parking
-from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
+from optuna_deadline.workers.resuming import Resuming, Sweeping
 from optuna_deadline.workers.switchboard import Switchboard
 from optuna_deadline.workers.trust import Trust
 
@@ -27,13 +29,14 @@ class Starting:
         table: The allocation table.
         me: The worker.
         board: Has the zygote.
-        folders: Where ranks write.
+        terms: What all ranks of the worker have in common.
         resuming: Finds what a trial goes on from.
         sweeping: Deletes checkpoints that no row names any more.
         trust: How far the leases are believed.
         patience: Seconds of silence after which ranks are taken for hung.
         reaches: Whether what was written somewhere can be read here.
         parking: Has the processes that wait.
+        meetings: Brings ranks on several hosts together.
     """
 
     def __init__(
@@ -42,29 +45,32 @@ class Starting:
         table: AllocationStore,
         me: str,
         board: Switchboard,
-        folders: Folders,
+        terms: Callable[[], Terms],
         resuming: Resuming,
         sweeping: Sweeping,
         trust: Trust,
         patience: float,
         reaches: Callable[[Home], bool],
         parking: Parking,
+        meetings: Meetings,
     ) -> None:
         self._study = study
-        self._direction = study.direction.name.lower()
         self._table = table
         self._me = me
         self._board = board
-        self._folders = folders
+        self._terms = terms
         self._resuming = resuming
         self._sweeping = sweeping
         self._trust = trust
         self._patience = patience
         self._reaches = reaches
         self._parking = parking
+        self._meetings = meetings
 
-    def start(self, line: Desired, gangs: dict[int, Gang]) -> None:
+    def start(self, line: Desired, gangs: dict[int, Gang], occupied: Collection[int] = ()) -> None:
         """Start a trial's segment where that can be done now, and add it to the others.
+
+        Slots that are ``occupied`` by further ranks of this worker are not free.
 
         The gang is among the others before its first rank is forked: whoever hears of a rank must
         find it there.
@@ -72,19 +78,24 @@ class Starting:
         ready = line.owner is None and line.mode == "run" and line.worker == self._me
         if not ready or line.number in gangs:
             return
-        free = self._free(gangs)
-        if len(free) < line.slots:
+        free = [slot for slot in self._free(gangs) if slot not in occupied]
+        own = line.slots - sum(count for _, count in line.others)
+        if len(free) < own:
             return
         # Everything that reads comes first: a failure after the grant would hold idle slots.
         parked = self._parking.slot_for(line, free)
-        if parked is None and not self._can_resume(line):
+        saved = self._table.checkpoints(line.number) if parked is None else []
+        if parked is None and not self._can_resume(line, saved):
+            return
+        others = self._meetings.slots_of(line)
+        if others is None:
             return
         self._study.get_trials(deepcopy=False)  # Optuna's cache must know what others opened
         trial = Trial(self._study, line.trial_id)
         trained = self._table.trained_before(line.number, line.fence + 1)
         sent = time.monotonic()
-        slots = self._parking.order(free)[: line.slots] if parked is None else [parked]
-        grant = self._table.acquire(self._me, line.number, slots)
+        slots = self._parking.order(free)[:own] if parked is None else [parked]
+        grant = self._table.acquire(self._me, line.number, slots, others)
         if grant is None or time.monotonic() >= self._trust.until:
             return  # frozen since it was sent: somebody else may have the slots by now
         if grant.fence == line.fence + 1:
@@ -96,15 +107,12 @@ class Starting:
             self._parking.take_out(line.number, gang)
             return
         resume = self._resuming.take(line.number)
-        launch(
-            self._board.zygote, gang, resume, self._folders, self._direction,
-            self._trust.until, self._table.grace,
-        )  # fmt: skip
+        crew = self._meetings.convene(gang, resume, saved)
+        launch(self._board.zygote, gang, crew, resume, self._terms(), self._trust.until)
 
-    def _can_resume(self, line: Desired) -> bool:
+    def _can_resume(self, line: Desired, saved: list[Checkpoint]) -> bool:
         """Whether what the trial goes on from is here, where no parked process of its goes on."""
         self._parking.end(line.number)
-        saved = self._table.checkpoints(line.number)
         if saved and not self._reaches(self._table.homes(number=line.number)[-1]):
             return False  # it was saved elsewhere since the plan was made, which is soon made anew
         self._sweeping.look(line.number, line.fence, saved)

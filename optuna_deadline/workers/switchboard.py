@@ -116,7 +116,10 @@ class Switchboard:
 
 def _links(gangs: Iterable[Gang]) -> dict[Any, tuple[Gang, Rank]]:
     return {
-        rank.link: (gang, rank) for gang in gangs for rank in list(gang.ranks) if not rank.closed
+        rank.link: (gang, rank)
+        for gang in gangs
+        for rank in list(gang.ranks)
+        if not rank.closed and rank.link is not None
     }
 
 
@@ -134,6 +137,7 @@ def _forked(
 
 
 def _hear_rank(gang: Gang, rank: Rank) -> None:
+    assert rank.link is not None
     try:
         while True:
             gang.hear(rank, rank.link.recv())

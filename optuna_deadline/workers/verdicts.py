@@ -39,6 +39,11 @@ def judge(gang: Gang) -> Verdict:
     if told.leave:  # killed because it did not leave in time
         state = "retired" if told.kind is Kind.STOP and not told.deadline else "paused"
         return Verdict(state, leaving, failures=gang.failures)
+    if kind == "absent":
+        words = "a rank on another host did not come; can the hosts reach each other?"
+        return Verdict("paused", "unmet", failures=gang.failures, words=words)
+    if kind == "cut":
+        return _judge_death(gang, "its connection to another host broke, or that host's rank did")
     if payload in (UNTRUSTED, -signal.SIGALRM):
         return Verdict("paused", "untrusted", failures=gang.failures)
     hung = f"no rank said anything for {gang.patience:g} s or more" if gang.hung else None

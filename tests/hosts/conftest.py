@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
@@ -35,6 +36,21 @@ def server(network: Network) -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture
 def site(network: Network, server: EmbeddedPostgres, tmp_path: Path) -> Iterator[Site]:
+    with _site(network, server, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def another_site(network: Network, server: EmbeddedPostgres, tmp_path: Path) -> Iterator[Site]:
+    """Of another study, in a folder of its own."""
+    folder = tmp_path / "another"
+    folder.mkdir()
+    with _site(network, server, folder) as found:
+        yield found
+
+
+@contextmanager
+def _site(network: Network, server: EmbeddedPostgres, tmp_path: Path) -> Iterator[Site]:
     name = f"s{time.monotonic_ns()}"
     local = server.create_database(name)
     study = optuna.create_study(

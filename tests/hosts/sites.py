@@ -50,7 +50,14 @@ class Site:
         """One folder for all hosts, but for those that mount their own there."""
         return self.folder / "checkpoints"
 
-    def work(self, host: Host, **environment: str) -> subprocess.Popen[bytes]:
+    def work(
+        self,
+        host: Host,
+        *further: str,
+        objective: str = "host_objective.py:train",
+        cpus: int = 1,
+        **environment: str,
+    ) -> subprocess.Popen[bytes]:
         """Start the real command on a host."""
         (self.folder / "ranks").mkdir(exist_ok=True)
         logs = self._logs.setdefault(host.name, [])
@@ -58,8 +65,8 @@ class Site:
         logs.append(log)
         return host.start(
             self.command(
-                "worker", f"{HERE / 'host_objective.py'}:train", "--study", "study", "--cpus",
-                "1", "--checkpoints", str(self.checkpoints), "--no-publish",
+                "worker", str(HERE / objective), "--study", "study", "--cpus", str(cpus),
+                "--checkpoints", str(self.checkpoints), "--no-publish", *further,
             ),
             log,
             {"HOST_LOG": str(self.folder / "ranks"), "COLUMNS": "400", **environment},

@@ -71,3 +71,28 @@ def test_throughputs_kept_up_are_those_learned_anew() -> None:
             )
             anew = step_seconds(paces.values(), kept.speedup)
             assert kept.step_seconds == pytest.approx(anew)
+
+
+def test_gangs_over_several_hosts_have_a_speed_of_their_own() -> None:
+    paces = [
+        Pace(0, 1, 10, 10), Pace(0, 2, 18, 10), Pace(0, 2, 12, 10, across=True),
+        Pace(1, 1, 20, 10), Pace(1, 4, 40, 10, across=True),
+    ]  # fmt: skip
+    learned = learn_speedup(paces)
+    assert learned.measured == {2: pytest.approx(1.8)}
+    assert learned.crossing == {2: pytest.approx(1.2), 4: pytest.approx(2.0)}
+    kept = Throughputs()
+    for segment, pace in enumerate(paces):
+        kept.take(segment, pace)
+    kept.learn()
+    assert kept.speedup == learned
+    assert kept.step_seconds == pytest.approx(step_seconds(paces, learned)) == {0: 1.0, 1: 0.5}
+
+
+def test_a_gang_that_no_host_has_room_for_is_priced_as_one_that_crosses() -> None:
+    assert Speedup({2: 1.9}, pack=2)(2) == 1.9
+    assert Speedup({2: 1.9}, pack=1)(2) == pytest.approx(0.6 * 1.9)
+    assert Speedup({2: 1.9}, {2: 1.5}, pack=1)(2) == 1.5
+    measured = Speedup({2: 2.0, 4: 4.0}, {2: 1.0}, pack=1)
+    assert measured(4) == pytest.approx(2.0)  # half, as two fared
+    assert 2 not in Speedup({}, {2: 0.9}, pack=1).useful(4)

@@ -52,6 +52,7 @@ class Job(NamedTuple):
     divider: str = "even"
     patience: float = 900.0
     park: int = 0
+    across_hosts: bool = False
 
 
 class WorkerProcess:
@@ -126,5 +127,6 @@ def _work(job: Job, log: Path, environment: dict[str, str]) -> None:
             cpus=job.cpus, pool=job.pool, weight=job.weight, divider=job.divider,
             checkpoints=job.folder, ttl=job.ttl, grace=job.grace,
             patience=job.patience, park=job.park,
+            across_hosts=job.across_hosts,
         )  # fmt: skip
         sys.exit(0 if worker.run().settled else 130)

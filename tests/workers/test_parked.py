@@ -118,7 +118,7 @@ def test_a_parked_rank_says_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> No
     ours, theirs = Pipe()
     monkeypatch.setattr(link, "_SIGN_OF_LIFE", 0.0)
     monkeypatch.setattr(link.Link, "_trust", lambda self, until: None)
-    monkeypatch.setattr(link.Link, "_read", lambda self: None)
+    monkeypatch.setattr(link.Link, "_read", lambda *_: None)
     rank = link.Link(theirs, float("inf"), 0.0)
     rank._granted.put((7, ("gpu:0",)))
     assert rank.next_segment(lambda: False) == (7, ("gpu:0",))

@@ -1,0 +1,104 @@
+"""Which workers can share a gang, how one is spread over them, and when that is worth it: pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from optuna_deadline.allocation.records import SegmentRow, Worker
+from optuna_deadline.forecasting.throughput import WORTHWHILE, Speedup
+
+#: After so many gangs in a row whose ranks did not meet, none is tried for so many seconds.
+_UNMET, _REST = 2, 600.0
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The workers between which gangs may be spread, in groups; none where nobody wants it."""
+
+    groups: tuple[frozenset[str], ...] = ()
+
+    def largest(self, capacities: Mapping[str, int]) -> int:
+        """The most slots that a gang can have, on one worker or on several."""
+        alone = max(capacities.values(), default=0)
+        for group in self.groups:
+            room = sum(capacities.get(worker, 0) for worker in group)
+            for size in range(room, alone, -1):
+                if self.spread(size, capacities, group):
+                    alone = size
+                    break
+        return alone
+
+    def spread(
+        self, size: int, free: Mapping[str, int], allowed: Collection[str] | None = None
+    ) -> tuple[tuple[str, int], ...]:
+        """A gang's parts by worker, as few as can be; empty where it fits nowhere so.
+
+        All parts are of one size, since launchers and trainers take it for granted that all hosts
+        of a training have as many ranks.
+        """
+        best: tuple[tuple[str, int], ...] = ()
+        for group in self.groups:
+            names = [name for name in group if allowed is None or name in allowed]
+            for hosts in range(2, len(names) + 1):
+                if size % hosts or (best and len(best) <= hosts):
+                    continue
+                part = size // hosts
+                fit = [name for name in names if free.get(name, 0) >= part]
+                if len(fit) < hosts:
+                    continue
+                fit.sort(key=lambda name: (free[name], name))  # larger gaps stay whole
+                best = tuple((name, part) for name in fit[:hosts])
+        return best
+
+
+#: Of hosts that each keep gangs to themselves.
+APART = Crossing()
+
+
+@dataclass(frozen=True)
+class Worth:
+    """When it pays to be spread, and to be brought together again.
+
+    Attributes:
+        speedup: S(k), of gangs on one worker and of those that cross.
+        left: Seconds until the deadline.
+        overhead: Seconds that a move costs.
+    """
+
+    speedup: Speedup = field(default_factory=Speedup)
+    left: float = 0.0
+    overhead: float = 0.0
+
+    def of_spreading(self, size: int, room: int) -> bool:
+        """Whether a gang over several workers is better than what fits on one of them."""
+        alone = self.speedup.packed(room) if room else 0.0
+        return self.speedup.across(size) >= WORTHWHILE * max(alone, 1e-9)
+
+    def of_gathering(self, size: int) -> bool:
+        """Whether a spread gang that one worker has room for by now is better moved there."""
+        before = self.speedup.across(size) * self.left
+        return self.speedup.packed(size) * (self.left - self.overhead) > WORTHWHILE * before
+
+
+def groups_of(
+    workers: Iterable[Worker], segments: Iterable[SegmentRow] = (), now: float = 0.0
+) -> Crossing:
+    """The workers that may share gangs: who has an address, and the same place for checkpoints.
+
+    Args:
+        workers: Live ones.
+        segments: Those that crossed workers, from which it is learned whether ranks meet.
+        now: The time.
+    """
+    ended = [row for row in segments if row.ended is not None]
+    lately = sorted(ended, key=lambda row: row.ended or 0.0)[-_UNMET:]
+    apart = len(lately) == _UNMET and all(row.outcome == "unmet" for row in lately)
+    if apart and now < (lately[-1].ended or 0.0) + _REST:
+        return APART
+    places: dict[str, set[str]] = defaultdict(set)
+    for worker in workers:
+        if worker.address is not None and worker.store is not None and worker.drained is None:
+            places[worker.store].add(worker.id)
+    return Crossing(tuple(frozenset(names) for names in places.values() if len(names) > 1))
