@@ -8,6 +8,7 @@ any trial has reported by then counts, whether a checkpoint of it was saved or n
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,11 @@ import optuna
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.live.contender import CONTENDERS, READY
+from benchmarks.live.contender import CONTENDERS, READY, missing
+from benchmarks.live.pace import Paces, paces
+from benchmarks.live.reports import read
 from benchmarks.measuring import Progress, machine, output_file, write_json
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.simulation.comparison import Estimate
 
 _PATIENCE = 120.0  # seconds after the deadline, then whoever still trains is killed
@@ -40,6 +45,7 @@ class Outcome:
         overshoot: Seconds after the deadline at which its last process had ended or was killed.
         trials: That had reported by the deadline.
         epochs: That these had trained.
+        share: Of the slots' time, what these epochs would take alone on one slot each.
     """
 
     contender: str
@@ -49,9 +55,10 @@ class Outcome:
     overshoot: float
     trials: int
     epochs: int
+    share: float = 0.0
 
 
-def contend(name: str, seconds: float, seed: int, slots: int) -> Outcome:
+def contend(name: str, seconds: float, seed: int, slots: int, alone: Paces) -> Outcome:
     """Let one contender tune until a deadline."""
     count = slots if CONTENDERS[name][1] else 1
     with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +84,11 @@ def contend(name: str, seconds: float, seed: int, slots: int) -> Outcome:
                 process.stdin.write(f"{deadline} {seconds}\n")
                 process.stdin.flush()
             time.sleep(max(0.0, deadline - time.time()))
-            reports = [trial.intermediate_values for trial in study.get_trials()]
+            trained = [
+                (int(trial.params.get("width", 0)), trial.intermediate_values)
+                for trial in study.get_trials()
+            ]
+            trained += read(Path(folder), deadline)
             with suppress(subprocess.TimeoutExpired):
                 for process in processes:
                     process.wait(max(0.1, deadline + _PATIENCE - time.time()))
@@ -85,15 +96,17 @@ def contend(name: str, seconds: float, seed: int, slots: int) -> Outcome:
         finally:
             for process in processes:
                 process.kill()
-    values = [value for mine in reports for value in mine.values()]
+    values = [value for _, mine in trained for value in mine.values()]
+    useful = sum(alone[width] * len(mine) for width, mine in trained if mine)
     return Outcome(
         name,
         seconds,
         seed,
         max(values, default=None),
         overshoot,
-        sum(bool(mine) for mine in reports),
+        sum(bool(mine) for _, mine in trained),
         len(values),
+        useful / (slots * seconds),
     )
 
 
@@ -126,6 +139,8 @@ def figures(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                     "overshoot": max(one.overshoot for one in those),
                     "trials": Estimate.of([float(one.trials) for one in those]).mean,
                     "epochs": Estimate.of([float(one.epochs) for one in those]).mean,
+                    "share": Estimate.of([one.share for one in those]).mean,
+                    "seeds": len(those),
                 }
             )
     return rows
@@ -134,7 +149,7 @@ def figures(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 def show(rows: Sequence[dict[str, Any]]) -> None:
     """Print the table."""
     table = Table("deadline", "contender", "best value", f"to {_REFERENCE}", "latest end",
-                  "trials", "epochs")  # fmt: skip
+                  "trials", "epochs", "training", "seeds")  # fmt: skip
     for column in table.columns[2:]:
         column.justify = "right"
     for row in rows:
@@ -147,6 +162,8 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             f"{row['overshoot']:+.1f} s",
             f"{row['trials']:.0f}",
             f"{row['epochs']:.0f}",
+            f"{100 * row['share']:.0f} %",
+            str(row["seeds"]),
         )
     Console().print(table)
 
@@ -156,32 +173,64 @@ def _spread(estimate: dict[str, float | None], form: str) -> str:
     return format(estimate["mean"], form) + ("" if error is None else f" ±{error:.4f}")
 
 
+def earlier(path: Path | None, slots: int) -> tuple[list[Outcome], Paces | None]:
+    """What a file has already, and how long an epoch took alone when that was measured.
+
+    Raises:
+        DeadlineError: It was measured with another number of slots.
+    """
+    if path is None or not path.is_file():
+        return [], None
+    written = json.loads(path.read_text())
+    if written["slots"] != slots:
+        raise DeadlineError(
+            f"{path} was measured on {written['slots']} slots, not {slots}: name another file."
+        )
+    alone = {int(width): seconds for width, seconds in written["epoch_seconds"].items()}
+    return [Outcome(**one) for one in written["outcomes"]], alone
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run all, print, write."""
+    """Run what is not in the file yet, print, write."""
     parser = argparse.ArgumentParser(prog="benchmarks.live", description=__doc__)
     parser.add_argument("--deadline", type=float, action="append", help="in seconds; again")
     parser.add_argument("--seeds", type=int, help="10, or 2 with --quick")
     parser.add_argument("--slots", type=int, default=2, help="CPU slots")
     parser.add_argument("--contender", choices=CONTENDERS, action="append", help="again")
     parser.add_argument("--quick", action="store_true", help="30 s alone, two seeds")
-    parser.add_argument("--json", type=output_file, help="file for the figures")
+    parser.add_argument(
+        "--json", type=output_file, help="file for the figures; it is gone on with"
+    )
     given = parser.parse_args(arguments)
     deadlines = given.deadline or ([30.0] if given.quick else [30.0, 60.0, 120.0])
     seeds = given.seeds or (2 if given.quick else 10)
-    progress, outcomes = Progress(), []
-    for seconds in deadlines:
-        for seed in range(seeds):
-            names = list(given.contender or CONTENDERS)
-            random.Random(seed).shuffle(names)
-            for name in names:
-                progress.say(f"{name}, {seconds:g} s, seed {seed + 1} of {seeds}")
-                outcomes.append(contend(name, seconds, seed, given.slots))
-                written = {
-                    "rows": figures(outcomes),
-                    "outcomes": [asdict(one) for one in outcomes],
-                    "machine": machine("optuna", "torch"),
-                }
-                write_json(given.json, written)  # a cut run keeps what it has
+    outcomes, alone = earlier(given.json, given.slots)
+    contenders = []
+    for name in given.contender or CONTENDERS:
+        if (lacking := missing(name)) is None:
+            contenders.append(name)
+        else:
+            print(f"{name} is left out, since there is no {lacking}.")
+    progress = Progress()
+    progress.say("an epoch of each network alone on each slot")
+    alone = alone or paces(given.slots)
+    done = {(one.seconds, one.seed, one.contender) for one in outcomes}
+    for seconds, seed in product(deadlines, range(seeds)):
+        names = list(contenders)
+        random.Random(seed).shuffle(names)
+        for name in names:
+            if (seconds, seed, name) in done:
+                continue
+            progress.say(f"{name}, {seconds:g} s, seed {seed + 1} of {seeds}")
+            outcomes.append(contend(name, seconds, seed, given.slots, alone))
+            written = {
+                "rows": figures(outcomes),
+                "outcomes": [asdict(one) for one in outcomes],
+                "slots": given.slots,
+                "epoch_seconds": alone,
+                "machine": machine("optuna", "torch"),
+            }
+            write_json(given.json, written)  # a cut run keeps what it has
     progress.end()
     show(figures(outcomes))
 

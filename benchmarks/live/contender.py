@@ -6,6 +6,7 @@ before the clock starts; the ranks that ours starts are on the clock.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,6 +80,15 @@ def _optuna(pruner: Callable[[int], BasePruner]) -> Callable[[Task], None]:
     return contend
 
 
+def _ray(resources: bool) -> Callable[[Task], None]:
+    def contend(task: Task) -> None:
+        from benchmarks.live import ray_tune
+
+        ray_tune.tune_until(task.seconds, task.seed, task.slots, task.folder, resources=resources)
+
+    return contend
+
+
 #: What contends, and whether it needs a process for each slot.
 CONTENDERS: dict[str, tuple[Callable[[Task], None], bool]] = {
     "elastic": (elastic, False),
@@ -86,7 +96,16 @@ CONTENDERS: dict[str, tuple[Callable[[Task], None], bool]] = {
     "optuna_hyperband": (_optuna(lambda last: HyperbandPruner(max_resource=last)), True),
     "optuna_median": (_optuna(lambda _: MedianPruner()), True),
     "optuna_random": (_optuna(lambda _: NopPruner()), True),
+    "ray_asha": (_ray(resources=False), False),
+    "ray_resources": (_ray(resources=True), False),
 }
+
+
+def missing(name: str) -> str | None:
+    """What a contender needs that is not installed."""
+    needed = ("ray", "pandas", "pyarrow") if name.startswith("ray_") else ()
+    lacking = any(importlib.util.find_spec(package) is None for package in needed)
+    return 'Ray Tune: pip install "ray[tune]"' if lacking else None
 
 
 def main() -> None:
@@ -98,6 +117,10 @@ def main() -> None:
         from optuna_deadline_demo import digits  # noqa: F401  (what the objective needs)
 
         torch.set_num_threads(1)  # a slot is one core, as it is for ours
+    if name.startswith("ray_"):
+        from benchmarks.live import ray_tune
+
+        ray_tune.start(int(slots))
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     print(READY, flush=True)
     deadline, seconds = map(float, sys.stdin.readline().split())
