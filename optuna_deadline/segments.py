@@ -47,6 +47,9 @@ class Segment(Protocol):
     def horizon(self, last_step: int) -> None:
         """Say at which step the objective would stop by itself."""
 
+    def even(self, batch: int) -> None:
+        """Say that the trial's number of slots is to divide ``batch``; the next plan minds it."""
+
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished, synced file in :attr:`folder` the trial's newest checkpoint.
 
@@ -121,6 +124,9 @@ class WholeTrial:
 
     def horizon(self, last_step: int) -> None:
         """Nobody listens."""
+
+    def even(self, batch: int) -> None:
+        """A plain trial has one device."""
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Nobody resumes a plain trial."""

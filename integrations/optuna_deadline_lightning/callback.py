@@ -53,6 +53,8 @@ class DeadlineCallback(Callback):
         seed: Draws the order of samples and each step's random numbers, under a worker.
         save_every: Seconds between safety checkpoints, under a worker. Each best value and each
             pause is saved anyway.
+        even_slices: Give the trial only numbers of slots that divide its batch. Else slices of
+            unequal length are weighed.
         scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
 
@@ -73,6 +75,7 @@ class DeadlineCallback(Callback):
         mode: Literal["min", "max"] | None = None,
         seed: int = 0,
         save_every: float = 60.0,
+        even_slices: bool = False,
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
     ) -> None:
         self.trial = trial
@@ -87,6 +90,7 @@ class DeadlineCallback(Callback):
                 direction=direction,
                 seed=seed,
                 save_every=save_every,
+                even=even_slices,
                 scaling=scaling,
             )
         elif scaling is not None:

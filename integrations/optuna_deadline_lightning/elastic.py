@@ -32,6 +32,7 @@ class ElasticFit:
         direction: Which way is better.
         seed: Draws the order of samples.
         save_every: Seconds between safety checkpoints.
+        even: Whether the number of slots is to divide the batch.
         scaling: The name of a rule by which the batch grows with the slots, if it does.
     """
 
@@ -42,6 +43,7 @@ class ElasticFit:
         direction: Direction,
         seed: int,
         save_every: float,
+        even: bool = False,
         scaling: str | None = None,
     ) -> None:
         self.segment = segment
@@ -54,6 +56,7 @@ class ElasticFit:
             take=self._take,
             holds=self._holds,
             grows=scaling is not None,
+            even=even,
         )
         self.data = TrainingData(
             self.pilot.deal,

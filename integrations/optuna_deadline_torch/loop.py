@@ -63,6 +63,8 @@ class ElasticLoop:
         mode: Which way is better, ``"min"`` or ``"max"``; needed only where the study does not
             say it.
         ddp: Options of ``DistributedDataParallel``, used where there are several slots.
+        even_slices: Give the trial only numbers of slots that divide its batch. Else slices of
+            unequal length are weighed.
         scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
         **also: What else has to go on, by a name of its own: schedulers, a ``GradScaler``, an
@@ -97,6 +99,7 @@ class ElasticLoop:
         save_every: float = 60.0,
         mode: Literal["min", "max"] | None = None,
         ddp: Mapping[str, Any] | None = None,
+        even_slices: bool = False,
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
         **also: Any,
     ) -> None:
@@ -127,12 +130,17 @@ class ElasticLoop:
             self._scaling.watch(optimizer, *also.values())
         self._pilot: Pilot | None = None
         if self.segment.elastic:
-            self._pilot = self._take_part(trial, mode, save_every, ddp or {})
+            self._pilot = self._take_part(trial, mode, save_every, ddp or {}, even_slices)
         self._schedules = Schedules(() if scaling is None else also.values())
         optimizer.register_step_post_hook(self._stepped)
 
     def _take_part(
-        self, trial: Any, mode: str | None, save_every: float, ddp: Mapping[str, Any]
+        self,
+        trial: Any,
+        mode: str | None,
+        save_every: float,
+        ddp: Mapping[str, Any],
+        even: bool,
     ) -> Pilot:
         pilot = Pilot(
             self.segment,
@@ -143,6 +151,7 @@ class ElasticLoop:
             prove=partial(read, mmap=True),
             holds=lambda: Holdings(self._states.objects),
             grows=self._scaling is not None,
+            even=even,
         )
         pilot.term.install()
         if self.segment.resume is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from optuna_deadline.directives import Kind
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
 from optuna_deadline_torch.best import Best, Direction
 from optuna_deadline_torch.consensus import Consensus, Verdict
@@ -29,6 +31,7 @@ class Pilot:
         prove: Raises if a checkpoint that was just written cannot be read again.
         holds: Everything whose tensors lie on the device, for a trial that is parked.
         grows: Whether a step takes a batch for each rank.
+        even: Whether the number of slots is to divide the batch.
     """
 
     def __init__(
@@ -42,10 +45,13 @@ class Pilot:
         prove: Callable[[Path], Any] = lambda path: None,
         holds: Callable[[], Holdings] | None = None,
         grows: bool = False,
+        even: bool = False,
     ) -> None:
         self.segment = segment
         self.seed = seed
         self.grows = grows
+        self._even = even
+        self._batch = 0  # the greatest common divisor of all loaders' batches
         self.term = TermFlag()
         self.best = Best(direction)
         self.consensus = Consensus(segment.rank, segment.world_size)
@@ -61,7 +67,20 @@ class Pilot:
         self._saved_at = time.monotonic()
 
     def deal(self, batches: Any) -> ElasticBatchSampler:
-        """An elastic batch sampler over the user's."""
+        """An elastic batch sampler over the user's.
+
+        Raises:
+            DeadlineError: Slices are to be even, and the loader has no batch size.
+        """
+        if self._even and not self.grows:
+            size = getattr(batches, "batch_size", None)
+            if not isinstance(size, int):
+                raise DeadlineError(
+                    "even_slices=True needs a training loader with a batch_size: give it one, or"
+                    " leave even_slices out; uneven slices are weighed."
+                )
+            self._batch = math.gcd(self._batch, size)
+            self.segment.even(self._batch)
         return ElasticBatchSampler(
             batches,
             seed=self.seed,

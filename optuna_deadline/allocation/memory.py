@@ -189,6 +189,7 @@ class MemoryTable(MemoryLeases):
         position_to: float | None,
         trained: float | None,
         horizon: int | None,
+        batch: int | None = None,
     ) -> None:
         """Say how far and how fast a segment has come."""
         with self._lock:
@@ -200,6 +201,8 @@ class MemoryTable(MemoryLeases):
             )
             if horizon is not None:
                 self._put(study.trials[grant.number], horizon=horizon)
+            if batch is not None:
+                self._put(study.trials[grant.number], batch=batch)
 
 
 _promises: type[AllocationStore] = MemoryTable  # checked by mypy

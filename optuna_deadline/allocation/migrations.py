@@ -184,6 +184,11 @@ def _let_gangs_cross_workers(connection: sa.Connection) -> None:
         _let_sqlite_follow(connection)
 
 
+def _let_trials_name_their_batch(connection: sa.Connection) -> None:
+    """A trial may say what the size of its gang has to divide."""
+    _add_columns(connection, schema.SINCE_10)
+
+
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _create_tables,
     _follow_deleted_studies,
@@ -194,4 +199,5 @@ MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _let_people_ask,
     _let_workers_tell_where_they_are,
     _let_gangs_cross_workers,
+    _let_trials_name_their_batch,
 ]

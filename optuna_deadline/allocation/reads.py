@@ -53,6 +53,7 @@ _DESIRED = (
     trial.c.failures,
     trial.c.held,
     trial.c.pinned,
+    trial.c.batch,
     trial.c.desired_others,
 )
 _SEGMENT = (

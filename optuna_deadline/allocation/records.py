@@ -118,6 +118,7 @@ class Desired:
     failures: int
     held: float | None = None  #: since when a person wants it to have no slots
     pinned: int | None = None  #: the size that a person wants its gang to have
+    batch: int | None = None  #: what the size of its gang is to divide
     others: Others = ()  #: of its slots, those of further workers
 
     @property

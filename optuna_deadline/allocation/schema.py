@@ -179,6 +179,8 @@ trial = _table(
     sa.Column("pinned", sa.Integer),  # the size that its gang is to have
     # Since version 9: JSON, the workers besides desired_worker and how many slots each gives.
     sa.Column("desired_others", sa.Text),
+    # Since version 10: the size of its gang is to divide this.
+    sa.Column("batch", sa.Integer),
 )
 
 segment = _table(
@@ -290,6 +292,9 @@ SINCE_8 = (worker.c.machine, worker.c.store, worker.c.versions, slot.c.uuid)
 
 #: Columns that version 9 of the schema brought.
 SINCE_9 = (worker.c.address, trial.c.desired_others, segment.c.workers)
+
+#: Columns that version 10 of the schema brought.
+SINCE_10 = (trial.c.batch,)
 
 #: Since version 5 without the slot's provider.
 SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)

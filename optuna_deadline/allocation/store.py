@@ -277,8 +277,12 @@ class AllocationStore(Protocol):
         position_to: float | None,
         trained: float | None,
         horizon: int | None,
+        batch: int | None = None,
     ) -> None:
-        """Say how far and how fast a segment has come; a horizon of None leaves the known one.
+        """Say how far and how fast a segment has come.
+
+        A horizon of None leaves the known one, and so does a batch, which the size of the gang is
+        to divide.
 
         Raises:
             LeaseLost: The worker does not own the trial under the grant's fence.

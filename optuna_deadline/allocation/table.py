@@ -235,6 +235,7 @@ class AllocationTable:
         position_to: float | None,
         trained: float | None,
         horizon: int | None,
+        batch: int | None = None,
     ) -> None:
         """Say how far and how fast a segment has come."""
         with self._tx() as tx:
@@ -247,6 +248,7 @@ class AllocationTable:
                 position_to=position_to,
                 trained=trained,
                 horizon=horizon,
+                batch=batch,
             )
 
     # The plan.

@@ -137,6 +137,7 @@ def set_progress(
     position_to: float | None,
     trained: float | None,
     horizon: int | None,
+    batch: int | None = None,
 ) -> None:
     """Say how far and how fast the segment has come."""
     guard(tx, me, grant)
@@ -151,9 +152,10 @@ def set_progress(
             startup=startup, position_from=position_from, position_to=position_to, trained=trained
         )
     )
-    if horizon is not None:
+    said = {"horizon": horizon, "batch": batch}
+    if known := {name: number for name, number in said.items() if number is not None}:
         tx.execute(
             sa.update(trial)
             .where(trial.c.study_id == tx.study_id, trial.c.number == grant.number)
-            .values(horizon=horizon)
+            .values(**known)
         )

@@ -16,6 +16,7 @@ from optuna_deadline.cli.studies import check_url, load_study
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reading import table_of
 from optuna_deadline.history.words import count, roughly
+from optuna_deadline.policies.fitting import fitting, says
 
 _NOBODY = 0  # a host is drained without being of one of its studies
 _ENDS = {"complete": "is complete", "failed": "has failed", "retired": "was given up"}
@@ -58,6 +59,7 @@ def give(
     table, line = _find(study, storage, trial)
     if slots is not None:
         _check_room(table, study, slots)
+        _check_batch(trial, slots, line.batch)
     _written(table.pin(trial, slots), study, trial)
     if slots is None:
         print(f"How many slots trial {trial} of {study} has is up to its policy.{_alone(table)}")
@@ -147,6 +149,15 @@ def _check_room(table: AllocationTable, study: str, slots: int) -> None:
         raise DeadlineError(
             f"No worker of {study} has {slots} slots: the largest has {largest}, and a gang does "
             "not cross workers."
+        )
+
+
+def _check_batch(number: int, slots: int, batch: int | None) -> None:
+    """Refuse a gang that a trial which wants even slices cannot have."""
+    if batch is not None and batch % slots:
+        raise DeadlineError(
+            f"{says(slots, batch)}, and trial {number} wants even slices: give it"
+            f" {fitting(slots, batch)}, or another divisor of {batch}."
         )
 
 

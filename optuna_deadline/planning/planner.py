@@ -15,10 +15,12 @@ from optuna_deadline.forecasting.overheads import closing_seconds
 from optuna_deadline.planning.binding import Binding
 from optuna_deadline.planning.claims import Claims, wait, wish
 from optuna_deadline.planning.ends import Champion, tell
+from optuna_deadline.planning.evenly import evenly
 from optuna_deadline.planning.funds import Funds, Purse
 from optuna_deadline.planning.placement import changed, place, spreading
 from optuna_deadline.planning.reader import Reading, SnapshotReader
 from optuna_deadline.planning.trials import Trials
+from optuna_deadline.policies.fitting import Fitting
 from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Run
 from optuna_deadline.policies.requests import Obliging
 
@@ -62,7 +64,7 @@ class Planner:
         self._ceiling = ceiling
         self._trials = trials
         self._table = table
-        self._policy = Obliging(policy)
+        self._policy = Obliging(Fitting(policy))
         self._me = me
         self._clock = clock
         self._champion = Champion(table, direction, whole)
@@ -209,9 +211,8 @@ class Planner:
             if line.mode == "stop" and line.owner is None and line.alive:  # it died meanwhile
                 self._table.conclude(self._me, term, line.number, "retired", line.reason)
         bounds = self._binding.bounds
-        lines = changed(
-            place(orders, reading.capacities, current, bounds, spreading(reading)), current
-        )
+        placed = place(orders, reading.capacities, current, bounds, spreading(reading))
+        lines = changed(evenly(placed, current), current)
         lines += self._binding.reworded(current)
         if lines:
             self._table.write_plan(self._me, term, lines, seconds)

@@ -186,6 +186,7 @@ class SnapshotReader:
             changed=line.since,
             horizon=line.horizon,
             step_seconds=self._throughputs.step_seconds.get(line.number),
+            batch=line.batch,
         )
 
 

@@ -32,6 +32,7 @@ class TrialView:
     changed: float = 0.0  #: when the plan for it last changed
     horizon: int | None = None  #: the step at which the objective would stop by itself
     step_seconds: float | None = None  #: seconds a step takes on one slot
+    batch: int | None = None  #: what the size of its gang is to divide; None for any size
 
     @property
     def alive(self) -> bool:

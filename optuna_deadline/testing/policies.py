@@ -28,7 +28,10 @@ from optuna_deadline.policies import (
     Snapshot,
     TrialView,
 )
+from optuna_deadline.policies.fitting import Fitting
 
+#: Rounds in which a plan comes to rest; what one trial cannot use goes to another in the next.
+_SETTLED = 6
 _STATES = ["ready", "running", "running", "paused", "paused", "retired", "complete"]
 _SPEEDUPS: list[dict[int, float]] = [{}, {2: 1.9, 4: 3.5}, {2: 0.8}, {2: 1.2, 4: 1.1}]
 _often = settings(
@@ -48,6 +51,7 @@ _PACE = st.floats(0.5, 2)
 _SLOTS = st.sampled_from([1, 1, 2, 4])
 _CHANGED = st.floats(0, 100)
 _HORIZON = st.sampled_from([None, 20, 81])
+_BATCH = st.sampled_from([None, 2, 3, 6, 64])
 _STEP_SECONDS = st.sampled_from([None, 0.5, 3.0])
 
 
@@ -210,6 +214,28 @@ class PolicyTestCase:
             order = again.orders.get(trial.number)
             assert (order.slots if isinstance(order, Run) else 0) == trial.slots, order
         assert again.start == 0
+
+    @given(view=snapshots(), data=st.data())
+    @_often
+    def test_gangs_divide_batches_where_that_is_asked(
+        self, policy: Policy, view: Snapshot, data: st.DataObject
+    ) -> None:
+        """By the planner's wrapper: in sizes that fit, whose reason is told, and it settles."""
+        trials = tuple(replace(trial, batch=data.draw(_BATCH)) for trial in view.trials)
+        view = replace(view, trials=trials)
+        batches = {trial.number: trial.batch for trial in trials}
+        fitted = Fitting(policy)
+        plan = fitted.plan(view)
+        assert plan == fitted.plan(view) and 0 <= plan.slots <= view.capacity
+        for number, order in plan.orders.items():
+            if isinstance(order, Run):
+                assert 1 <= order.slots <= view.largest_gang
+                assert (batches[number] or 0) % order.slots == 0, order
+        for _ in range(_SETTLED):
+            before, view = view, carried_out(view, fitted.plan(view))
+            if [t.slots for t in before.trials] == [t.slots for t in view.trials]:
+                return
+        raise AssertionError("slots change hands without end")
 
     @given(view=snapshots())
     @_often

@@ -88,6 +88,7 @@ class Progress:
     position: float | None = None
     trained: float | None = None
     horizon: int | None = None
+    batch: int | None = None
 
 
 @dataclass

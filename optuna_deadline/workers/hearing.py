@@ -96,6 +96,10 @@ class Hearing:
         self._gang.progress.horizon = last_step
         self._gang.progress_changed = True
 
+    def _hear_even(self, batch: int) -> None:
+        self._gang.progress.batch = batch
+        self._gang.progress_changed = True
+
     def _hear_report(self, value: float, step: int, trained: float) -> None:
         self._gang.writes.append(lambda: self._report(value, step, trained))
 

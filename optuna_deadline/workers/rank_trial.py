@@ -102,6 +102,11 @@ class RankSegment:
         if self.rank == 0:
             self._link.tell("horizon", last_step=last_step)
 
+    def even(self, batch: int) -> None:
+        """Say that the number of slots is to divide the batch."""
+        if self.rank == 0:
+            self._link.tell("even", batch=batch)
+
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished file the trial's newest checkpoint."""
         if self.rank == 0:

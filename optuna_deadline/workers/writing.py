@@ -77,6 +77,7 @@ class Writing:
             position_to=progress.position,
             trained=progress.trained,
             horizon=progress.horizon,
+            batch=progress.batch,
         )
         gang.progress_changed = False
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
@@ -123,6 +123,19 @@ def test_a_size_that_cannot_be_is_refused(
 ) -> None:
     assert says in run(f"give 0 --study s --gpus {size}", url, code=2)
     assert table.trials()[0].pinned is None
+
+
+def test_a_size_that_does_not_divide_the_batch_is_refused(
+    table: AllocationTable, url: str
+) -> None:
+    grant = Grant(0, 100, table.trials()[0].fence, ((1, 1),), ("0",))
+    table.set_progress(
+        "me", grant, startup=1, position_from=0, position_to=1, trained=1, horizon=9, batch=15
+    )
+    says = "2 slots do not divide its batch of 15, and trial 0 wants even slices: give it 1"
+    assert says in run("give 0 --study s --gpus 2", url, code=2)
+    assert table.trials()[0].pinned is None
+    assert "trains on 1 slot" in run("give 0 --study s --gpus 1", url)
 
 
 def test_a_request_is_recorded_though_nobody_lives(table: AllocationTable, url: str) -> None:

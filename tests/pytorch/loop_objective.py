@@ -26,7 +26,8 @@ def objective(trial: Any) -> float:
     model = nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 2)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loader = DataLoader(TensorDataset(x, y, torch.arange(200)), 20, shuffle=True)
-    loop = ElasticLoop(trial, model, optimizer, epochs=EPOCHS)
+    even = "EVEN" in os.environ
+    loop = ElasticLoop(trial, model, optimizer, epochs=EPOCHS, even_slices=even)
     for epoch in loop.epochs():
         for inputs, labels, ids in loop.batches(loader):
             time.sleep(0.02)

@@ -45,3 +45,25 @@ def test_no_step_is_lost_and_none_repeated(
         assert sorted(i for row in mine for i in row["ids"]) == list(range(200))
         assert {row["step"] for row in mine} == set(range(10 * epoch, 10 * epoch + 10))
     assert {row["world"] for row in rows} == {1, 2}
+
+
+def test_a_trial_that_wants_even_slices_is_told_why_it_has_no_third_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACE", str(tmp_path))
+    monkeypatch.setenv("EVEN", "1")
+    sizes = {0: 1, 3: 3}
+    monkeypatch.setitem(registry._OURS, "scripted", lambda **_: worker_objective.Scripted(sizes))
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db", direction="maximize")
+    optuna_deadline.run(
+        study,
+        f"{loop_objective.__file__}:objective",
+        cpus=3,
+        deadline="90s",
+        policy="scripted",
+        checkpoints=tmp_path,
+    )
+    table = AllocationTable(open_table(study), study.study_name, study._study_id)
+    assert [segment.slots for segment in table.segments()] == [1, 2]
+    reasons = [event.detail["reason"] for event in table.events() if event.kind == "plan"]
+    assert "2 of 3: 3 slots do not divide its batch of 20" in reasons

@@ -100,7 +100,18 @@ class WriteSuite:
         table.set_progress(
             "a", grant, startup=None, position_from=1, position_to=2, trained=None, horizon=None
         )
-        assert table.trials()[0].horizon == 9
+        assert table.trials()[0].horizon == 9 and table.trials()[0].batch is None
+        table.set_progress(
+            "a",
+            grant,
+            startup=None,
+            position_from=1,
+            position_to=2,
+            trained=None,
+            horizon=None,
+            batch=64,
+        )
+        assert (table.trials()[0].horizon, table.trials()[0].batch) == (9, 64)
         assert [row.fence for row in table.segments()] == [1, 2, 3]
         [running] = [row for row in table.segments() if row.ended is None]
         assert (running.position_from, running.startup) == (1, None)
