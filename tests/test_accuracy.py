@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,24 @@ def test_the_policy_left_out_of_sight_is_chosen_by_the_other_families_alone() ->
     places = summary.ranks(runs, "bound")
     assert places["few"] == {"steady": 2, "specialist": 1}
     assert places["many"] == {"steady": 1, "specialist": 2}
+
+
+@given(st.floats(0.1, 2.0))
+def test_a_policy_with_a_part_of_all_regrets_has_that_ratio_and_no_error(part: float) -> None:
+    tables = ["many/1", "many/2", "many/3", "few/1", "few/2"]
+    theirs = {("reference", table): 0.1 + 0.1 * n for n, table in enumerate(tables)}
+    mine = {("other", table): part * regret for (_, table), regret in theirs.items()}
+    found = summary.ratios(_runs({**theirs, **mine}), "reference")["other"]
+    assert found["ratio"] == pytest.approx(part)
+    assert found["error"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_error_of_a_ratio_is_the_jackknifes() -> None:
+    theirs = {("reference", f"one/{n}"): 0.5 for n in range(4)}
+    mine = {("other", f"one/{n}"): regret for n, regret in enumerate((0.1, 0.2, 0.3, 0.4))}
+    found = summary.ratios(_runs({**theirs, **mine}), "reference")["other"]
+    # Against a reference that never varies it is the standard error of the mean.
+    assert found["error"] == pytest.approx(statistics.stdev((0.2, 0.4, 0.6, 0.8)) / 2)
 
 
 def test_regret_is_0_for_the_best_and_1_for_the_median_and_below() -> None:

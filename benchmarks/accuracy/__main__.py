@@ -69,6 +69,7 @@ def figures(runs: Sequence[Run], reference: str) -> dict[str, Any]:
         "per_slots": summary.per(runs, lambda run: run.case.setting.slots),
         "per_overhead": summary.per(runs, lambda run: run.case.setting.overhead),
         f"difference_to_{reference}": summary.differences(runs, reference),
+        f"ratio_to_{reference}": summary.ratios(runs, reference),
         "ranks": summary.ranks(runs, ORACLE),
         "left_out": summary.left_out(runs, ORACLE),
         "wins": summary.wins(runs),
@@ -79,18 +80,17 @@ def figures(runs: Sequence[Run], reference: str) -> dict[str, Any]:
 def show(result: dict[str, Any], reference: str) -> None:
     """Print regrets by family and by deadline, the best policy first."""
     families, deadlines = result["per_family"], result["per_trainings"]
-    table = Table(
-        "policy", "mean", *families, *(f"{count}x" for count in deadlines), f"to {reference}"
-    )
+    times = (f"{count}x" for count in deadlines)
+    table = Table("policy", "mean", *families, *times, f"to {reference}", "ratio")
     for column in table.columns[1:]:
         column.justify = "right"
-    differences = result[f"difference_to_{reference}"]
+    differences, ratios = result[f"difference_to_{reference}"], result[f"ratio_to_{reference}"]
     for policy, mean in sorted(result["mean_regret"].items(), key=lambda item: item[1]):
         parts = [*families.values(), *deadlines.values()]
         difference, error = differences[policy]["mean"], differences[policy]["error"]
         spread = f"{difference:+.3f}" + ("" if error is None else f" ±{error:.3f}")
         cells = (f"{part[policy]:.3f}" for part in parts)
-        table.add_row(policy, f"{mean:.3f}", *cells, spread)
+        table.add_row(policy, f"{mean:.3f}", *cells, spread, _share(ratios[policy]))
     screen = Console()
     wide = screen if screen.is_terminal else Console(width=_PIPED)
     wide.print(table)
@@ -104,6 +104,13 @@ def show(result: dict[str, Any], reference: str) -> None:
                      choice["best"], f"{choice['best_regret']:.3f}")  # fmt: skip
     if result["left_out"]:
         wide.print(left)
+
+
+def _share(part: dict[str, float | None]) -> str:
+    ratio, error = part["ratio"], part["error"]
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f}" + ("" if error is None else f" ±{error:.2f}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -121,6 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=1, help="orders of each table")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
     parser.add_argument("--slots", type=int, action="append", help="again; 4, 8 and 16")
+    parser.add_argument(
+        "--trainings", type=int, action="append", help="until the deadline, again; 4, 8, 16, 32"
+    )
     parser.add_argument("--overhead", type=float, action="append", help="in steps, again; .5, .05")
     parser.add_argument(
         "--quick", action="store_true", help="8 slots, overhead .5, 3 tables of each family"
@@ -143,7 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         families = {name: tables[:_TABLES] for name, tables in families.items()}
     slots = given.slots or ([8] if given.quick else _SLOTS)
     overheads = given.overhead or ([0.5] if given.quick else _OVERHEADS)
-    settings = [Setting(*each) for each in product(slots, _TRAININGS, overheads)]
+    settings = [
+        Setting(*each) for each in product(slots, given.trainings or _TRAININGS, overheads)
+    ]
     seeds = range(given.first_seed, given.first_seed + given.seeds)
     tables = kept.digests([one for some in families.values() for one in some], given.data)
     known = kept.take(given.take, tables)

@@ -53,6 +53,38 @@ def differences(runs: Sequence[Run], reference: str) -> dict[str, dict[str, floa
     return found
 
 
+def ratios(runs: Sequence[Run], reference: str) -> dict[str, dict[str, float | None]]:
+    """By policy, its :func:`mean_regret` by the reference's.
+
+    The standard error is the jackknife's over tables, both without the same one; None where a
+    family has but one.
+    """
+    by_policy = _by(runs, lambda run: run.case.policy)
+    theirs = by_policy[reference]
+    bottom = mean_regret(theirs)[reference]
+    tables = {(run.family, run.case.table) for run in theirs}
+    families = [family for family, _ in tables]
+    alone = any(families.count(family) == 1 for family in families)
+    found = {}
+    for policy, mine in by_policy.items():
+        without = [] if alone else [_ratio(mine, theirs, table) for _, table in tables]
+        count, middle = len(without), statistics.fmean(without) if without else 0.0
+        spread = sum((one - middle) ** 2 for one in without)
+        found[policy] = {
+            "ratio": mean_regret(mine)[policy] / bottom if bottom else None,
+            "error": (spread * (count - 1) / count) ** 0.5 if count and bottom else None,
+        }
+    return found
+
+
+def _ratio(mine: Sequence[Run], theirs: Sequence[Run], without: str) -> float:
+    top, bottom = (
+        next(iter(mean_regret([run for run in some if run.case.table != without]).values()))
+        for some in (mine, theirs)
+    )
+    return top / bottom if bottom else 1.0
+
+
 def ranks(runs: Sequence[Run], apart: str) -> dict[str, dict[str, int]]:
     """By family, each policy's place by its mean regret there; one policy is left apart."""
     found = {}
