@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.trial import TrialState
 
 from benchmarks.accuracy import kept, summary
 from benchmarks.accuracy.__main__ import main, measure
@@ -122,6 +123,19 @@ def test_a_sampler_trains_no_configuration_twice_and_only_those_of_the_table(sam
     chosen = list(simulation.world.configurations.values())
     assert len(set(chosen)) == len(chosen) >= 8
     assert set(chosen) <= set(range(len(workload.curves)))
+
+
+def test_a_sampler_goes_on_after_trainings_that_diverge_at_their_last_step() -> None:
+    whole = own()[0]
+    curves = tuple((*curve[:8], math.nan) for curve in whole.curves[:40])
+    workload = Workload("diverging", curves, whole.step_seconds[:40], whole.hyperparameters[:40])
+    search = TableSearch(workload, "tpe", seed=0)
+    policy = make_policy("fifo", {"max_resource": workload.steps})
+    deadline = 4 * workload.full_seconds + 60.0
+    simulation = Simulation(policy, workload, Cluster(slots=4), deadline=deadline, search=search)
+    simulation.run()
+    ended = [trial.state for trial in search._trials(simulation.world)]
+    assert ended.count(TrialState.FAIL) >= 4 and TrialState.COMPLETE not in ended
 
 
 @pytest.mark.parametrize("peer", PEERS)

@@ -83,6 +83,8 @@ class TableSearch:
             if line.number not in world.configurations:
                 continue
             state = _STATES.get(line.state, TrialState.RUNNING)
+            if state == TrialState.COMPLETE and (line.value is None or math.isnan(line.value)):
+                state = TrialState.FAIL  # as Optuna has it where an objective returns NaN
             trial = create_trial(
                 state=state,
                 value=line.value if state == TrialState.COMPLETE else None,

@@ -34,6 +34,7 @@ from optuna_deadline.simulation.comparison import Estimate
 
 _PATIENCE = 120.0  # seconds after the deadline, then whoever still trains is killed
 _REFERENCE = "elastic"
+_PIPED = 120  #: columns where nobody says how many there are
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             f"{100 * row['share']:.0f} %",
             str(row["seeds"]),
         )
-    Console().print(table)
+    screen = Console()
+    (screen if screen.is_terminal else Console(width=_PIPED)).print(table)
 
 
 def _spread(estimate: dict[str, float | None], form: str) -> str:
