@@ -17,17 +17,15 @@ from optuna_deadline.errors import LeaseLost
 from optuna_deadline.forecasting.overheads import closing_seconds
 from optuna_deadline.stores import Location
 from optuna_deadline.ticker import Ticker
+from optuna_deadline.workers.across import Across
 from optuna_deadline.workers.devices import Offer
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import PATIENCE, Gang
-from optuna_deadline.workers.helping import Helping, busy_slots
+from optuna_deadline.workers.helping import busy_slots
 from optuna_deadline.workers.joining import Joining
 from optuna_deadline.workers.launch import Terms
-from optuna_deadline.workers.link import RawLink
-from optuna_deadline.workers.meeting import Meetings
 from optuna_deadline.workers.objective import ObjectiveSource
 from optuna_deadline.workers.parking import Parking
-from optuna_deadline.workers.reception import Reception
 from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
 from optuna_deadline.workers.starting import Starting
 from optuna_deadline.workers.switchboard import Switchboard
@@ -96,20 +94,20 @@ class Agent:
         self._sweeping = Sweeping(self._folders)
         about = about or About()
         self._joining = Joining(table, self.id, offer, about, self._trust, weight)
-        address, direction = about.address, study.direction.name.lower()
-        self._reception = None if address is None else Reception(address, self._admit)
-        self._meetings = Meetings(table, self.id, self._reception)
+        direction = study.direction.name.lower()
 
         def terms() -> Terms:
             return Terms(self._folders, direction, table.grace)
 
+        self._across = Across(
+            table, self.id, self._board, self._fetching, self._trust, terms, about.address,
+            self._gangs,
+        )  # fmt: skip
+        self._helping = self._across.helping
         self._starting = Starting(
             study, table, self.id, self._board, terms, self._resuming, self._sweeping,
-            self._trust, patience, self._joining.reaches, self._parking, self._meetings,
+            self._trust, patience, self._joining.reaches, self._parking, self._across.meetings,
         )  # fmt: skip
-        self._helping = Helping(
-            table, self.id, self._board, self._fetching, self._trust, terms, address
-        )
         self._writing = Writing(table, self.id, self._parking, replan)
         self._clerk = Ticker("clerk", self._carry_out)
 
@@ -159,8 +157,7 @@ class Agent:
         self._watchdog.close()
         self._resuming.close()
         self._fetching.close()
-        if self._reception is not None:
-            self._reception.close()
+        self._across.close()
         self._sweeping.close(_FAREWELL)
         self._folders.close()
 
@@ -216,7 +213,8 @@ class Agent:
                 self._settled = orders.settled
                 self._mind_the_drain(orders.drained)
                 self._follow(orders)
-                self._follow_gangs(orders)
+                is_open = self._leaving is None and self._in_time()
+                self._across.follow(orders, self._renew, open=is_open)
             self._trust.back()
         except DATABASE_AWAY as error:
             self._trust.away(error)
@@ -260,27 +258,6 @@ class Agent:
         if self._board.zygote.ready:
             for line in orders.desired:
                 self._starting.start(line, self._gangs, busy_slots(self._helping.gangs))
-
-    def _follow_gangs(self, orders: Orders) -> None:
-        """Gangs that cross workers: those led here, and those that this worker has a part in."""
-        crossing = any(gang.grant.others for gang in self._gangs.values())
-        if not (orders.called or crossing or self._helping.busy):
-            return
-        hands = self._table.hands(self.id)
-        self._meetings.miss_who_is_gone(self._gangs, hands)
-        occupied = busy_slots(self._gangs.values())
-        is_open = self._leaving is None and self._in_time()
-        if self._helping.follow(hands, occupied, open=is_open):
-            self._renew()
-            self._helping.follow(hands, occupied, open=is_open)
-
-    def _admit(self, number: int, fence: int, index: int, link: RawLink) -> bool:
-        """A rank on another host has come; from a thread of its own."""
-        gang = self._gangs.get(number)
-        if gang is None or gang.grant.fence != fence or not gang.attach(index, link):
-            return False
-        self.wake()
-        return True
 
     def _in_time(self) -> bool:
         left = self._deadline - time.monotonic()

@@ -19,6 +19,9 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING
 
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.workers.addresses import VARIABLE
+
 if TYPE_CHECKING:
     from optuna_deadline.workers.link import RawLink
 
@@ -48,11 +51,20 @@ class Reception:
     Args:
         address: Of this host, for the others.
         admit: Told of each rank that comes, from a thread of its own.
+
+    Raises:
+        DeadlineError: The address is not this host's.
     """
 
     def __init__(self, address: str, admit: Admit) -> None:
         self._admit = admit
-        self._socket = socket.create_server((address, 0), backlog=64)
+        try:
+            self._socket = socket.create_server((address, 0), backlog=64)
+        except OSError as error:
+            raise DeadlineError(
+                f"{address} is not an address of this host ({error.strerror}): name one at which "
+                f"the other hosts reach it with {VARIABLE}."
+            ) from None
         self.door = Door(address, int(self._socket.getsockname()[1]), secrets.token_hex(32))
         threading.Thread(target=self._serve, name="reception", daemon=True).start()
 
