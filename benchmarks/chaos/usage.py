@@ -47,7 +47,7 @@ class UsageLog:
     def __init__(
         self, folder: Path, study: str, number: int, fence: int, rank: int, resumed_at: int
     ) -> None:
-        device = os.environ["OPTUNA_DEADLINE_DEVICES"].split(",")[rank]
+        device = os.environ["OPTUNA_DEADLINE_DEVICES"].split(",")[int(os.environ["LOCAL_RANK"])]
         if host := os.environ.get("OPTUNA_DEADLINE_HOST"):
             device = f"{host}/{device}"
         pid = os.getpid()

@@ -48,6 +48,7 @@ def work(place: Place, log: Path) -> None:
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     os.environ["OPTUNA_DEADLINE_HOST"] = place.host
+    os.environ["OPTUNA_DEADLINE_ADDRESS"] = "127.0.0.1"  # of all hosts here
     os.environ["CHAOS_USAGE"], os.environ["CHAOS_STUDY"] = str(place.usage), place.study
     os.environ["COLUMNS"] = "200"  # for the log
     if place.url.startswith("sqlite"):
@@ -61,7 +62,7 @@ def work(place: Place, log: Path) -> None:
         worker = ElasticWorker(
             study, f"{OBJECTIVE}:train", agree(study, None, None, {}),
             cpus=place.cpus, pool=POOL, checkpoints=place.folder / "checkpoints",
-            ttl=TTL, grace=GRACE, park=2,
+            ttl=TTL, grace=GRACE, park=2, across_hosts=True,
         )  # fmt: skip
         settled = worker.run().settled
     sys.exit(0 if settled else 130)

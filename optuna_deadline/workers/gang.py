@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 #: Seconds that the other ranks get once one of them is dead.
 _SIBLINGS = 3.0
 
+#: Seconds after which a rank on another host that was hung up on has ended, if nobody says
+#: so before: the keep-alives of its own end take some nine.
+_PARTING = 12.0
+
 #: Seconds without a word from any rank after which they are taken for hung. Shorter than the
 #: timeout of gloo's collectives, whose error would not say what was the matter.
 PATIENCE = 900.0
@@ -120,6 +124,8 @@ class Gang:
     lost: bool = False
     saved: bool = False  #: whether the table has a checkpoint of this segment
     parked: bool = False  #: whether its process uses no device and waits
+    torn_at: float | None = None  #: when it hung up on ranks on other hosts, which may not know
+    parted: bool = False  #: whether no further worker gives it anything any more
     listener: Listener | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)  #: of its directive
 
@@ -137,6 +143,16 @@ class Gang:
     def others(self) -> Others:
         """The further workers that it has slots of."""
         return tuple((part.worker, part.size) for part in self.grant.others)
+
+    @property
+    def lingers(self) -> bool:
+        """Whether a rank of it may still run on another host, and the trial should wait for that.
+
+        No longer than that host needs to notice, and not past the deadline.
+        """
+        if self.torn_at is None or self.parted or self.directive.deadline:
+            return False
+        return time.monotonic() - self.torn_at < _PARTING
 
     @property
     def over(self) -> bool:
@@ -199,7 +215,12 @@ class Gang:
             if part.worker == worker:
                 for rank in self.ranks:
                     if rank.far and part.first <= rank.index < part.first + part.size:
-                        rank.hang_up()
+                        self._hang_up(rank)
+
+    def _hang_up(self, rank: Rank) -> None:
+        if rank.link is not None and not rank.closed and self.torn_at is None:
+            self.torn_at = time.monotonic()
+        rank.hang_up()
 
     def enlist_far(self, rank: Rank) -> None:
         """Await a rank on another host."""
@@ -237,7 +258,7 @@ class Gang:
         """End every rank now."""
         for rank in self.ranks:
             if rank.far:
-                rank.hang_up()
+                self._hang_up(rank)
             elif rank.pid is None:  # forked or not, nobody has told us: it ends itself
                 self._send(rank, ("trust", 0.0))
             elif not rank.gone:

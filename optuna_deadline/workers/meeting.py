@@ -60,9 +60,14 @@ class Meetings:
         """End the gangs that have lost a part."""
         there = {(hand.number, hand.fence, hand.part.worker) for hand in hands}
         for gang in gangs.values():
-            for part in gang.grant.others:
-                if (gang.number, gang.grant.fence, part.worker) not in there:
-                    gang.miss(part.worker)
+            gone = [
+                part.worker
+                for part in gang.grant.others
+                if (gang.number, gang.grant.fence, part.worker) not in there
+            ]
+            for worker in gone:
+                gang.miss(worker)
+            gang.parted = len(gone) == len(gang.grant.others)
 
 
 def _name(resume: Path, saved: Collection[Checkpoint]) -> str:

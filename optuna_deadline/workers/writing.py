@@ -64,6 +64,8 @@ class Writing:
             gang.kill()
         if not gang.over or gang.writes or not all(rank.closed for rank in gang.ranks):
             return False
+        if gang.lingers and not gang.lost:
+            return False
         self._finish(gang, leaving)
         return True
 

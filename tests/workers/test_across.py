@@ -29,7 +29,7 @@ def test_ranks_of_two_workers_are_one_trial(
     table, log = table_of(study), tmp_path / "ranks"
     workers = [
         start_worker(
-            storage_url, "logged_for_long", across_hosts=True, ttl=6, grace=2,
+            storage_url, "logged_for_long", across_hosts=True,
             RANK_LOG=str(log), OPTUNA_DEADLINE_ADDRESS="127.0.0.1",
         )
         for _ in range(2)
@@ -39,15 +39,17 @@ def test_ranks_of_two_workers_are_one_trial(
 
     def ranks() -> list[dict[str, Any]]:
         lines = log.read_text().splitlines() if log.exists() else []
-        return [facts for facts in map(json.loads, lines) if facts["world"] == 2]
+        found = [facts for facts in map(json.loads, lines) if facts["world"] == 2]
+        newest = max((facts["fence"] for facts in found), default=0)
+        return [facts for facts in found if facts["fence"] == newest]
 
-    wait_until(lambda: len(ranks()) >= 2)
-    one, two = sorted(ranks(), key=lambda facts: facts["rank"])[:2]
+    wait_until(lambda: len(ranks()) == 2)
+    one, two = sorted(ranks(), key=lambda facts: facts["rank"])
     assert (one["rank"], two["rank"]) == (0, 1)
     assert one["params"] == two["params"] == two["seen"]
     assert one["parent"] != two["parent"]
-    [segment] = [row for row in table.segments() if row.workers == 2]
-    assert segment.slots == 2
+    segment = next(row for row in table.segments() if row.fence == one["fence"])
+    assert (segment.slots, segment.workers) == (2, 2)
     wait_until(lambda: len(table.reports(number=0)) > 12)
     end_within(table, 3)
     assert [worker.wait(60) for worker in workers] == [0, 0]
