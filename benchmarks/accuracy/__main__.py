@@ -61,17 +61,31 @@ def measure(
 
 
 def figures(runs: Sequence[Run], reference: str) -> dict[str, Any]:
-    """What is written: means, parts, ranks, paired differences, and every study."""
+    """What is written: means, parts, ranks, paired differences, and every study.
+
+    Ranks are among those that take configurations as they come: neither who knows the curves nor
+    who is helped by a sampler.
+    """
+
+    def family(run: Run) -> str:
+        return run.family
+
+    def trainings(run: Run) -> int:
+        return run.case.setting.trainings
+
+    ordered = [run for run in runs if run.case.policy != ORACLE and "+" not in run.case.policy]
     return {
         "mean_regret": summary.mean_regret(runs),
-        "per_family": summary.per(runs, lambda run: run.family),
-        "per_trainings": summary.per(runs, lambda run: run.case.setting.trainings),
+        "per_family": summary.per(runs, family),
+        "per_trainings": summary.per(runs, trainings),
         "per_slots": summary.per(runs, lambda run: run.case.setting.slots),
         "per_overhead": summary.per(runs, lambda run: run.case.setting.overhead),
         f"difference_to_{reference}": summary.differences(runs, reference),
         f"ratio_to_{reference}": summary.ratios(runs, reference),
-        "ranks": summary.ranks(runs, ORACLE),
-        "left_out": summary.left_out(runs, ORACLE),
+        "differences_per_family": summary.differences_per(runs, reference, family),
+        "differences_per_trainings": summary.differences_per(runs, reference, trainings),
+        "ranks": summary.ranks(ordered),
+        "left_out": summary.left_out(ordered),
         "wins": summary.wins(runs),
         "rows": kept.rows(runs),
     }
@@ -121,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         "--policy",
         action="append",
         choices=[*POLICIES, ORACLE, *PEERS, *SEARCHES, *SYNE_TUNE],
-        metavar="NAME[+tpe|+deadline]",
+        metavar="NAME[+tpe|+deadline|+uniform]",
         help="again; with a sampler that chooses",
     )
     parser.add_argument("--reference", default=_REFERENCE, help="to whom the others are paired")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
-from optuna.samplers import BaseSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_deadline import DeadlineSampler
@@ -23,8 +23,9 @@ from optuna_deadline.samplers import Situation
 from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.simulation.world import World
 
-#: Whose suggestions are taken: Optuna's default sampler as it is, and shown what ours shows it.
-SAMPLERS = ("tpe", "deadline")
+#: Whose suggestions are taken: Optuna's default sampler as it is, and shown what ours shows it. To
+#: draw at random is their control: what it gains or loses is due to the way into the table.
+SAMPLERS = ("tpe", "deadline", "uniform")
 
 _WIDE = 50.0
 _STATES = {"complete": TrialState.COMPLETE, "retired": TrialState.PRUNED}
@@ -49,6 +50,8 @@ class TableSearch:
         self._places = np.array([self._place(given) for given in self._parameters])
         self._workload = workload
         self._sampler: BaseSampler = TPESampler(seed=seed)
+        if sampler == "uniform":
+            self._sampler = RandomSampler(seed=seed)
         if sampler == "deadline":
             self._sampler = DeadlineSampler(self._sampler, look=lambda *_: self._situation)
         self._situation = Situation(math.inf, None, {})

@@ -53,6 +53,14 @@ def differences(runs: Sequence[Run], reference: str) -> dict[str, dict[str, floa
     return found
 
 
+def differences_per(
+    runs: Sequence[Run], reference: str, key: Callable[[Run], Key]
+) -> dict[Key, dict[str, dict[str, float | None]]]:
+    """:func:`differences` for each value of a key."""
+    parts = _by(runs, key)
+    return {value: differences(parts[value], reference) for value in sorted(parts)}
+
+
 def ratios(runs: Sequence[Run], reference: str) -> dict[str, dict[str, float | None]]:
     """By policy, its :func:`mean_regret` by the reference's.
 
@@ -85,32 +93,29 @@ def _ratio(mine: Sequence[Run], theirs: Sequence[Run], without: str) -> float:
     return top / bottom if bottom else 1.0
 
 
-def ranks(runs: Sequence[Run], apart: str) -> dict[str, dict[str, int]]:
-    """By family, each policy's place by its mean regret there; one policy is left apart."""
+def ranks(runs: Sequence[Run]) -> dict[str, dict[str, int]]:
+    """By family, each policy's place by its mean regret there."""
     found = {}
     for family, regrets in per(runs, lambda run: run.family).items():
-        places = sorted(value for policy, value in regrets.items() if policy != apart)
-        found[family] = {
-            policy: 1 + places.index(value) for policy, value in regrets.items() if policy != apart
-        }
+        places = sorted(regrets.values())
+        found[family] = {policy: 1 + places.index(mean) for policy, mean in regrets.items()}
     return found
 
 
-def left_out(runs: Sequence[Run], apart: str) -> dict[str, dict[str, Any]]:
+def left_out(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """By family, the policy that the other families would have chosen, and what it does there.
 
     That is the test that needs no trust in anybody: whoever had picked a policy without having
     seen a family has this much regret on it, where the best policy has ``best_regret``.
     """
-    families = per(runs, lambda run: run.family)
     found = {}
-    for family, here in families.items():
-        others = [run for run in runs if run.family != family and run.case.policy != apart]
+    for family, here in per(runs, lambda run: run.family).items():
+        others = [run for run in runs if run.family != family]
         if not others:
             continue
         means = mean_regret(others)
         chosen = min(means, key=means.__getitem__)
-        best = min((policy for policy in here if policy != apart), key=here.__getitem__)
+        best = min(here, key=here.__getitem__)
         found[family] = {
             "chosen": chosen,
             "regret": here[chosen],
