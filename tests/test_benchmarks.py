@@ -93,26 +93,81 @@ def test_checkpoint_cost_writes_its_figures(
     assert "ours by torch.save:" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_gpu_check_says_that_there_is_no_gpu_and_its_trials_run_on_a_cpu_slot(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_gpu_check_says_that_there_is_no_gpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
-    from benchmarks import gpu_check
+    from benchmarks.gpu_check import __main__ as gpu_check
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit) as left:
         gpu_check.main([])
     assert left.value.code == gpu_check.NO_CUDA == 3
     assert capsys.readouterr().out.count(".") == 1
-    result = gpu_check.measure(tmp_path, gpu=None, seconds=50)
-    figures = {row["check"]: (row["figure"], row["good"]) for row in result["rows"]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_gpu_check_runs_whole_on_cpu_slots(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    from benchmarks.gpu_check import __main__ as gpu_check
+    from benchmarks.gpu_check import resnet
+
+    written = tmp_path / "figures.json"
+    with pytest.raises(SystemExit):
+        gpu_check.main(["--device", "cpu", "--tiny", "--json", str(written)])
+    assert "best accuracy" in " ".join(capsys.readouterr().out.split())
+    rows = json.loads(written.read_text())["rows"]
+    figures = {row["check"]: (row["figure"], row["good"]) for row in rows}
+    assert figures["ranks in the segments"][1], figures
+    assert figures["gloo: seconds until 2 rank(s) have joined and reduced, median"][1]
     assert figures["segments that saw another device than their own"] == (0, True)
     assert figures["changes of the trial on the GPU"][1], figures
     gap, good = figures["relative difference of weights, in turns and alone"]
     assert good and gap == 0.0, "to the last bit, dropout included"
     assert figures["times that a trial was parked"][1], figures
     assert figures["parked: seconds from a grant to the first step, median"][1], figures
+    studies = [row for row in rows if row["check"].startswith("ResNet-18")]
+    assert len(studies) == len(resnet.POLICIES) == 4
+    # A busy machine may give a study of so few seconds no time for a report, but hardly all four.
+    assert any(not row["figure"].startswith("None") for row in studies), studies
+
+
+@pytest.mark.parametrize(
+    ("visible", "offered"), [(None, [0, 1]), ("1", [1]), ("GPU-aa", [0]), ("", [])]
+)
+def test_which_gpus_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, offered: list[int]
+) -> None:
+    pytest.importorskip("torch")
+    from benchmarks.gpu_check import sight
+
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in\n'
+        '-L) echo "GPU 0: H (UUID: GPU-aa)"; echo "  MIG 1g.10gb Device 0: (UUID: MIG-cc)";;\n'
+        '*) echo "0, GPU-aa"; echo "1, GPU-bb";;\n'
+        "esac\n"
+    )
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert sight.gpu_uuids().keys() == set(offered)
+    if visible is not None:
+        return
+    rows = {row["check"]: row for row in sight.measure()}
+    assert rows["GPUs that the driver lists"]["figure"] == 2
+    told = [row["good"] for check, row in rows.items() if check.startswith("CUDA_VISIBLE")]
+    assert told == [True] * 3
+    refused = rows["a MIG part is refused in words"]
+    assert refused["good"] and "MIG-cc" in refused["figure"]
+    # No device of torch's is the one that this driver has made up.
+    assert not rows["a rank's only device is the GPU of its slot, by uuid"]["good"]
 
 
 def test_simulator_writes_its_figures(tmp_path: Path) -> None:

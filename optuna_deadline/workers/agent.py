@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from optuna.study import Study
 
-from optuna_deadline.allocation.records import About, Desired, Orders
+from optuna_deadline.allocation.records import ALIVE, About, Desired, Orders
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.errors import LeaseLost
@@ -149,6 +149,8 @@ class Agent:
             if idle:  # else the database hangs: what we hold is reaped
                 with suppress(LeaseLost, *DATABASE_AWAY):
                     self._abandon()
+                    if self._settled:
+                        self._sweep_at_the_end()
                     self._table.leave(self.id)
 
     def close(self) -> None:
@@ -203,6 +205,7 @@ class Agent:
                 if self._writing.write(gang, leaving=self._leaving is not None):
                     del self._gangs[gang.number]
                     self._next_poll = 0.0
+                    self._sweep_after(gang)
             if self._helping.write():
                 self._next_poll = 0.0
             now = time.monotonic()
@@ -221,6 +224,16 @@ class Agent:
             self._next_poll = time.monotonic() + 0.5
             time.sleep(0.1)
         return max(0.0, min(self._next_poll - time.monotonic(), _LISTEN))
+
+    def _sweep_after(self, gang: Gang) -> None:
+        """A trial that has ended here leaves nothing but what its rows name."""
+        if not gang.lost and gang.verdict is not None and gang.verdict.state not in ALIVE:
+            self._sweeping.sweep_ended(gang.number, self._table.checkpoints(gang.number))
+
+    def _sweep_at_the_end(self) -> None:
+        """Nor do those that ended elsewhere, or while they waited, once the study is over."""
+        ended = [line.number for line in self._table.trials() if not line.alive and line.fence]
+        self._sweeping.sweep_all_ended(ended, self._table.checkpoints())
 
     def _renew(self) -> None:
         mine = [gang for gang in self._gangs.values() if not gang.lost]

@@ -78,6 +78,12 @@ def gpu_uuids() -> dict[int, str]:
 
 
 def _choose_gpus(wanted: str) -> tuple[int, ...]:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if "MIG-" in visible:
+        raise DeadlineError(
+            f"CUDA_VISIBLE_DEVICES names a MIG part ({visible}), which cannot be a slot: name"
+            " whole GPUs there, or leave it out."
+        )
     present = present_gpus()
     if wanted == "all":
         if not present:

@@ -111,6 +111,7 @@ def _environment(spec: RankSpec) -> dict[str, str]:
     environment = {name: str(value) for name, value in names.items()}
     gpus = [name.partition(":")[2] for name in spec.devices if name.startswith("gpu:")]
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the driver counts, who named the slots
     if spec.seat.address is not None:
         if (interface := interface_of(spec.seat.address)) is not None:
             environment["GLOO_SOCKET_IFNAME"] = environment["NCCL_SOCKET_IFNAME"] = interface

@@ -9,7 +9,7 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
@@ -21,8 +21,10 @@ from optuna_deadline.workers.aside import Aside
 
 _logger = logging.getLogger("optuna_deadline")
 
-#: Files that a saver has written, and those that it was writing when it was killed.
-_OURS = re.compile(r"segment-\d{6}-step-\d{9}\.ckpt|\..+\.[0-9a-f]{8}\.tmp")
+#: Files that a saver or `segment.save` has written, and what was half written at a kill.
+_OURS = re.compile(
+    r"segment-\d{6}-step-\d{9}\.ckpt|\d+--?\d+-[0-9a-f]{4}\.ckpt|\..+\.[0-9a-f]{8}\.tmp"
+)
 _AT_ONCE = 0.2  # seconds: a small file needs no further look
 
 
@@ -64,6 +66,10 @@ class Folders:
         if (store := self.elsewhere(number)) is not None:
             return listed(store)
         return [path for path in listed(self.here(number)) if _OURS.fullmatch(name_of(path))]
+
+    def may_hold(self, number: int) -> bool:
+        """Whether there may be files of a trial; in a store that is not known before a look."""
+        return self._store is not None or self.here(number).is_dir()
 
     def close(self) -> None:
         """Delete the worker's own folder."""
@@ -184,6 +190,32 @@ class Sweeping:
         if looked == fence and found.done() and found.exception() is None:
             self.sweep(number, [one for one in found.result() if name_of(one) not in named])
 
+    def sweep_ended(self, number: int, rows: Sequence[Checkpoint]) -> None:
+        """Delete what no row names of a trial that has ended: nobody writes a row of it any more.
+
+        Args:
+            number: The trial's.
+            rows: Its checkpoints, read after it had ended.
+        """
+        named = {name_of(row.path) for row in rows}
+        self._looks.pop(number, None)
+        self._aside.do(partial(self._sweep_unnamed, number, named))
+
+    def sweep_all_ended(self, ended: Iterable[int], rows: Sequence[Checkpoint]) -> None:
+        """The same for many trials, as far as they have left files; what fails is let be.
+
+        Args:
+            ended: The trials' numbers.
+            rows: All checkpoints, read after these had ended.
+        """
+        of_trial: dict[int, list[Checkpoint]] = {number: [] for number in ended}
+        for row in rows:
+            if row.number in of_trial:
+                of_trial[row.number].append(row)
+        for number, own in of_trial.items():
+            if self._folders.may_hold(number):
+                self.sweep_ended(number, own)
+
     def sweep(self, number: int, locations: Sequence[Location]) -> None:
         """Delete files of a trial; what cannot be deleted is no reason to stop anything."""
         for location in locations:
@@ -192,6 +224,11 @@ class Sweeping:
     def close(self, seconds: float) -> None:
         """Wait so long for what is left to be deleted."""
         self._aside.end(seconds)
+
+    def _sweep_unnamed(self, number: int, named: set[str]) -> None:
+        for location in self._folders.written(number):
+            if name_of(location) not in named:
+                self._sweep(number, location)
 
     def _sweep(self, number: int, location: Location) -> None:
         try:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import objectives
+import optuna
 import pytest
+from tables import table_of
 
+import optuna_deadline
 from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.workers.resuming import Folders, Sweeping
 
@@ -64,3 +68,36 @@ def test_without_a_look_nothing_is_deleted(folder: Path) -> None:
     sweeping.sweep_unnamed(4, 0)
     sweeping.close(5)
     assert {NAMED, LOST, TORN} <= left(folder)
+
+
+def test_an_ended_trial_leaves_only_what_its_rows_name(folder: Path) -> None:
+    (folder / "trial-5").mkdir()
+    (folder / "trial-5" / LOST).write_text("x")
+    sweeping = Sweeping(Folders(folder))
+    sweeping.sweep_all_ended([4, 6], [row(folder)])  # 5 has not ended, and of 6 there is nothing
+    sweeping.close(5)
+    assert left(folder) == {NAMED, *THEIRS}
+    assert (folder / "trial-5" / LOST).exists() and not (folder / "trial-6").exists()
+
+
+@pytest.mark.slow
+def test_when_a_study_is_over_no_trial_has_a_file_without_a_row(
+    sqlite_study: optuna.Study, tmp_path: Path
+) -> None:
+    """Pruned ones too, and whatever a worker that was killed left behind."""
+    study = sqlite_study
+    folder = tmp_path / study.study_name
+    for number in range(3):
+        (folder / f"trial-{number}").mkdir(parents=True)
+        for name in (LOST, TORN, "notes.txt"):
+            (folder / f"trial-{number}" / name).write_text("x")
+    result = optuna_deadline.run(
+        study, objectives.elastic, cpus=2, deadline="6s", checkpoints=tmp_path
+    )
+    assert result.checkpoint_ok and len(study.trials) >= 3
+    named = {checkpoint.path for checkpoint in table_of(study).checkpoints()}
+    files = {path for path in folder.rglob("*") if path.is_file()}
+    assert named <= files and {one.name for one in files - named} == {
+        "notes.txt",
+        ".optuna-deadline-store",
+    }

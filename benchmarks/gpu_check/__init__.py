@@ -1,0 +1,1 @@
+"""What needs CUDA and no other test can see: ``python -m benchmarks.gpu_check``."""

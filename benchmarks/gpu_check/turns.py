@@ -1,0 +1,145 @@
+"""Trials that take turns on one device, parked and not, and one that trains alone.
+
+Checked are whose GPU a rank sees, how long a switch takes with a CUDA context, that never two
+processes compute on the GPU at once, that a parked one has nothing allocated there, and that who
+had to take turns ends with the same weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import torch
+from optuna_deadline_torch import ElasticLoop
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import optuna_deadline
+from benchmarks.gpu_check.watching import Row, median, most_at_once, row, users_of_gpus
+from optuna_deadline.allocation.records import SegmentRow
+
+_LOG = "OPTUNA_DEADLINE_GPU_CHECK"
+_EPOCHS, _SAMPLES = 12, 2000
+
+
+def objective(trial: Any) -> float:
+    """A small network on generated data; it writes down where it ran and how it ended."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(_SAMPLES, 64, generator=generator)
+    y = (x[:, :8].sum(1) > 0).long()
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.2), nn.Linear(256, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loader = DataLoader(TensorDataset(x, y), 100, shuffle=True)
+    loop = ElasticLoop(trial, model, optimizer, epochs=_EPOCHS)
+    facts: dict[str, Any] = {
+        "trial": trial.number,
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        "count": torch.cuda.device_count(),
+        "device": str(loop.device),
+    }
+    _note({**facts, "what": "began"})
+    if loop.segment.elastic:
+        _note_parking(loop.segment, facts)
+    for _ in loop.epochs():
+        for inputs, labels in loop.batches(loader):
+            time.sleep(0.01)
+            optimizer.zero_grad()
+            scores = loop.model(inputs.to(loop.device))
+            loop.backward(nn.functional.cross_entropy(scores, labels.to(loop.device)))
+            optimizer.step()
+        with torch.no_grad():
+            loop.report(
+                float(nn.functional.cross_entropy(model(x.to(loop.device)), y.to(loop.device)))
+            )
+    weights = [float(part.double().abs().sum()) for part in model.state_dict().values()]
+    _note({**facts, "what": "ended", "weights": weights})
+    return loop.result()
+
+
+def _note_parking(segment: Any, facts: dict[str, Any]) -> None:
+    """Write down what is allocated on the GPU each time the process has given its slot up."""
+    wait = segment.park
+
+    def park(*arguments: Any) -> None:
+        _note({**facts, "what": "parked", "bytes": torch.cuda.memory_allocated()})
+        wait(*arguments)
+
+    segment.park = park
+
+
+def _note(facts: dict[str, Any]) -> None:
+    with Path(os.environ[_LOG]).open("a") as file:
+        file.write(json.dumps(facts) + "\n")
+
+
+def measure(folder: Path, *, gpu: int | None, seconds: float) -> list[Row]:
+    """All rows; on a CPU slot where ``gpu`` is None, which tests this script and no GPU."""
+    log = folder / "log"
+    os.environ[_LOG] = str(log)
+    with users_of_gpus() as users:
+        switches = _startups(_train(folder / "turns", gpu, seconds, trials=2))
+    parked = _train(folder / "parked", gpu, seconds, trials=2, park=2)
+    _train(folder / "alone", gpu, seconds, trials=1)
+    del os.environ[_LOG]
+    notes = [json.loads(line) for line in log.read_text().splitlines()]
+    began = [note for note in notes if note["what"] == "began"]
+    ended = [note["weights"] for note in notes if note["what"] == "ended"]
+    left = [note["bytes"] for note in notes if note["what"] == "parked"]
+    back = _startups([row for row in parked if row.fence > 1])
+    stops = [row.stop for row in parked if row.outcome == "park" and row.stop is not None]
+    wanted = ("", "cpu") if gpu is None else (str(gpu), "cuda:0")
+    strays = [note for note in began if (note["visible"], note["device"]) != wanted]
+    most = most_at_once(users)
+    gap = max(
+        abs(a - b) / max(abs(b), 1e-9)
+        for one in ended
+        for a, b in zip(one, ended[-1], strict=True)
+    )
+    return [
+        row("segments that saw another device than their own", len(strays), not strays),
+        row("changes of the trial on the GPU", len(switches), len(switches) >= 3),
+        row(
+            "seconds from a grant to the first step, median",
+            median(switches),
+            True,
+        ),
+        row("processes computing on one GPU at once, at most", most, (most or 0) <= 1),
+        row(
+            "relative difference of weights, in turns and alone",
+            gap,
+            len(ended) == 5 and gap < 1e-5,
+        ),
+        row("times that a trial was parked", len(left), len(left) >= 3),
+        row("bytes on the GPU while parked, at most", max(left, default=None), not any(left)),
+        row("parked: seconds from the word to a free slot, median", median(stops), bool(stops)),
+        row("parked: seconds from a grant to the first step, median", median(back), bool(back)),
+    ]
+
+
+def _startups(rows: list[SegmentRow]) -> list[float]:
+    """Seconds to the first step of all segments but the first."""
+    return [row.startup for row in rows[1:] if row.startup is not None]
+
+
+def _train(
+    folder: Path, gpu: int | None, seconds: float, trials: int, park: int = 0
+) -> list[SegmentRow]:
+    """Train so many trials in turns; all their segments."""
+    from optuna_deadline.allocation.engine import open_table
+    from optuna_deadline.allocation.table import AllocationTable
+
+    folder.mkdir(parents=True)
+    study = optuna.create_study(storage=f"sqlite:///{folder}/study.db", direction="minimize")
+    optuna_deadline.run(
+        study, f"{__file__}:objective", deadline=f"{seconds:g}s", checkpoints=folder,
+        policy="round_robin", policy_parameters={"most_trials": trials, "quantum": 1.0},
+        park=park, publish=False, **({"cpus": 1} if gpu is None else {"gpus": str(gpu)}),
+    )  # fmt: skip
+    table = AllocationTable(open_table(study), study.study_name, study._study_id)
+    return table.segments()
