@@ -16,6 +16,7 @@ from optuna_deadline.cli.studies import check_url, load_study
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reading import table_of
 from optuna_deadline.history.words import count, roughly
+from optuna_deadline.planning.crossing import groups_of
 from optuna_deadline.policies.fitting import fitting, says
 
 _NOBODY = 0  # a host is drained without being of one of its studies
@@ -141,15 +142,21 @@ def _slots(gpus: str) -> int | None:
 
 
 def _check_room(table: AllocationTable, study: str, slots: int) -> None:
-    """Refuse a gang that no worker can take; where none lives, nobody knows."""
-    mine = {worker.id for worker in table.workers() if worker.study_id == table.study_id}
-    offered = Counter(w for slot in table.slots() for w in slot.offered_by if w in mine)
-    largest = max(offered.values(), default=None)
-    if largest is not None and slots > largest:
-        raise DeadlineError(
-            f"No worker of {study} has {slots} slots: the largest has {largest}, and a gang does "
-            "not cross workers."
-        )
+    """Refuse a gang that no worker can take, nor several together; with none nobody knows."""
+    mine = [worker for worker in table.workers() if worker.study_id == table.study_id]
+    names = {worker.id for worker in mine}
+    offered = Counter(w for slot in table.slots() for w in slot.offered_by if w in names)
+    alone, crossing = max(offered.values(), default=slots), groups_of(mine)
+    if slots <= alone or crossing.spread(slots, offered):
+        return
+    others = (
+        f"over several, which give as many each, the largest gang is {crossing.largest(offered)}."
+        if crossing.groups
+        else "a gang crosses workers only where these say --across-hosts and share checkpoints."
+    )
+    raise DeadlineError(
+        f"No worker of {study} has {slots} slots: the largest has {alone}, and {others}"
+    )
 
 
 def _check_batch(number: int, slots: int, batch: int | None) -> None:

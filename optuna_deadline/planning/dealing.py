@@ -22,8 +22,8 @@ def deal(
     """Choose the slots for each study's share.
 
     As few slots as possible change hands, those in use last. New ones are chosen side by side, for
-    a gang does not cross hosts. Where a study's workers do not reach as many slots as its share
-    counts, others get more, up to what they can use.
+    a gang is packed on one host if it can be. Where a study's workers do not reach as many slots
+    as its share counts, others get more, up to what they can use.
 
     Args:
         shares: How many slots each study is to have.

@@ -24,11 +24,12 @@ def _fitted(line: Assignment, known: Desired | None) -> Assignment:
     size = fitting(line.slots, known.batch)
     if size == line.slots:
         return line
-    too_many = line.slots - size
-    others = []
-    for worker, slots in reversed(line.others):  # the first worker keeps its slots the longest
-        kept = max(0, slots - too_many)
-        too_many -= slots - kept
-        others += [(worker, kept)] * (kept > 0)
+    hosts = 1 + len(line.others)  # which give as many slots each
+    while hosts > 1 and size % hosts:
+        size = fitting(size - 1, known.batch) if size > hosts else 1
+        hosts = hosts if size >= hosts else 1
+    if hosts == 1:
+        size = fitting(line.slots - sum(slots for _, slots in line.others), known.batch)
+    others = tuple((name, size // hosts) for name, _ in line.others) if hosts > 1 else ()
     reason = f"{line.reason}; {says(line.slots, known.batch)}"
-    return line._replace(slots=size, others=tuple(reversed(others)), reason=reason)
+    return line._replace(slots=size, others=others, reason=reason)

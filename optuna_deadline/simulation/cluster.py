@@ -6,6 +6,7 @@ import math
 import random
 from dataclasses import dataclass, field
 
+from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.forecasting.throughput import Speedup
 
@@ -64,7 +65,7 @@ class Cluster:
     """Hosts with slots, and the seconds that everything but training takes there.
 
     Attributes:
-        slots: Slots of each host; a gang stays on one host.
+        slots: Slots of each host; a gang stays on one host, unless ``across`` is given.
         hosts: How many there are.
         startup: From the grant of slots to the first step.
         stop: From the order to leave to the release, the checkpoint included.
@@ -72,6 +73,7 @@ class Cluster:
         reading: From a report to the plan that has seen it; reports meanwhile share that plan.
         save_every: Between two safety checkpoints; a new best score is always saved.
         speedup: The true S(k).
+        across: The share of its speed that a gang has over several hosts; None for no such gangs.
         faults: What goes wrong.
         ttl: Seconds that a lease lives.
         grace: Seconds until a dead lease is reaped.
@@ -85,9 +87,15 @@ class Cluster:
     reading: float = 0.2
     save_every: float = 60.0
     speedup: Speedup = SUBLINEAR
+    across: float | None = None
     faults: Faults = field(default_factory=Faults)
     ttl: float = TTL
     grace: float = GRACE
+
+    def speed(self, grant: Grant) -> float:
+        """How many times as fast as on one slot a gang trains."""
+        share = 1.0 if self.across is None or not grant.others else self.across
+        return share * self.speedup(grant.size)
 
     @property
     def capacity(self) -> int:

@@ -49,7 +49,7 @@ class Segment:
         self._curve, self._every = workload.curves[configuration], workload.every
         slowness = cluster.faults.slowness(world.seed, number, grant.fence)
         pace = workload.step_seconds[configuration] * slowness
-        self._rate = cluster.speedup(grant.size) / pace
+        self._rate = cluster.speed(grant) / pace
         saved = next((c for c in world.table.checkpoints(number) if world.disk.holds(c)), None)
         self._from = world.disk.positions[saved.path] if saved is not None else 0.0
         best = (c.value for c in world.table.checkpoints(number) if c.value is not None)
@@ -180,6 +180,19 @@ class Segment:
         """The host is gone: nothing is released, and the lease runs out."""
         self._cancel()
         self._pay()
+        self._give_back()
+
+    def lose(self) -> None:
+        """Another host of the gang is gone: what was trained since the last checkpoint is lost."""
+        lost = max(0.0, self._position() - self._saved)
+        self._world.bill.redone += self.grant.size * lost / self._rate
+        self._close("paused", "died", failures=self._failures)
+
+    def _give_back(self) -> None:
+        """The further workers that are there give their slots back."""
+        for part in self.grant.others:
+            if part.worker in self._world.workers:
+                self._world.table.give_back(part.worker, self.number, self.grant.fence)
 
     def _close(
         self, state: str, ended: str, *, value: float | None = None, failures: int = 0
@@ -196,6 +209,7 @@ class Segment:
             stop=self.stop_seconds,
             failures=failures,
         )
+        self._give_back()
         self._worker.over(self)
 
     def _pay(self) -> None:

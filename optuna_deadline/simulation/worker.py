@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from optuna_deadline.allocation.records import Desired, Orders
+from optuna_deadline.allocation.records import About, Desired, Orders
 from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.forecasting.overheads import closing_seconds
 from optuna_deadline.planning.planner import Planner
@@ -76,7 +76,9 @@ class SimulatedWorker:
         """Join the pool."""
         world, now = self._world, self._world.timeline.now()
         world.at_work.add(self._host)
-        world.table.register(self.id, self._host, self._incarnation, [], self._offer)
+        shared = About(store="simulated://", address=self._host)
+        about = None if world.cluster.across is None else shared
+        world.table.register(self.id, self._host, self._incarnation, [], self._offer, about=about)
         world.workers[self.id] = self
         self._tell_planners()
         self._started = now
@@ -212,7 +214,9 @@ class SimulatedWorker:
         for line in _unlike(known, orders.desired):
             if line.owner == self.id:
                 segment = self._segments[line.number]
-                segment.direct(directive_for(line, self.id, segment.grant.size))
+                grant = segment.grant
+                others = tuple((part.worker, part.size) for part in grant.others)
+                segment.direct(directive_for(line, self.id, grant.size, others))
         if orders.end - orders.now > closing_seconds(self._slowest_stop):
             self._start([line for line in orders.desired if self._is_to_start(line)])
 
@@ -224,13 +228,18 @@ class SimulatedWorker:
         free = self._world.table.free_slots(self.id) if lines else []
         taken: list[tuple[int, int]] = []
         for line in lines:
-            grant = None
-            if len(free) >= line.slots:
-                grant = self._world.table.acquire(self.id, line.number, free[: line.slots])
+            grant, own = None, line.slots - sum([slots for _, slots in line.others])
+            if len(free) >= own:
+                table = self._world.table
+                others = {name: table.free_slots(name)[:slots] for name, slots in line.others}
+                grant = table.acquire(self.id, line.number, free[:own], others)
             if grant is None:
                 self._short = True
                 continue
-            del free[: line.slots]
+            del free[:own]
+            for part in grant.others:
+                with self._world.timeline.as_of(self._world.latest):
+                    self._world.table.renew(part.worker, part.slots)
             taken += grant.slots
             self._segments[line.number] = Segment(self._world, self, grant, line)
         if taken:
@@ -245,6 +254,12 @@ class SimulatedWorker:
         self._polls.restart(self._world.timeline.now())
         self._tell_the_plan()  # another worker may wait for this trial
         self.replan()
+
+    def miss(self, worker: str) -> None:
+        """Another host has died: the gangs that had slots there end."""
+        for segment in list(self._segments.values()):
+            if any(part.worker == worker for part in segment.grant.others):
+                segment.lose()
 
     # The end.
 
@@ -283,6 +298,8 @@ class SimulatedWorker:
         self._take_back()
         for segment in self._segments.values():
             segment.vanish()
+        for worker in list(self._world.workers.values()):
+            worker.miss(self.id)
         again = SimulatedWorker(self._world, self._host, self._incarnation + 1, self._policy)
         self._world.timeline.after(self._world.cluster.faults.reboot, again.start)
 
@@ -294,6 +311,9 @@ class SimulatedWorker:
             last += every
         for segment in self._segments.values():
             self._renew(max(last, segment.granted), segment.grant.slots)
+        for hand in self._world.table.hands(self.id):
+            if hand.part.worker == self.id:
+                self._renew(last, hand.part.slots)
         self._renew(last, ())
 
 

@@ -40,6 +40,9 @@ class Colleague(Protocol):
     def hear_loss(self) -> None:
         """A worker has left or died."""
 
+    def miss(self, worker: str) -> None:
+        """A worker has died, and gangs with it."""
+
 
 class Search(Protocol):
     """Chooses what a new trial trains, as a sampler does in life."""

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.records import Assignment, Grant
+from optuna_deadline.allocation.records import About, Assignment, Grant
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
@@ -123,6 +123,21 @@ def test_a_size_that_cannot_be_is_refused(
 ) -> None:
     assert says in run(f"give 0 --study s --gpus {size}", url, code=2)
     assert table.trials()[0].pinned is None
+
+
+def test_a_size_that_several_workers_have_together_is_taken(
+    table: AllocationTable, url: str
+) -> None:
+    apart = "gang crosses workers only where these say --across-hosts"
+    other = AllocationTable(table._tx.engine, table.pool, table.study_id)
+    other.register("there", "node7", 2, [], 2)
+    assert apart in run("give 0 --study s --gpus 4", url, code=2)
+    for name in ("me", "there"):
+        about = About(store="s3://bucket", address=name)
+        table.register(name, "node7", 1, [], 2, about=about)
+    assert "the largest gang is 4" in run("give 0 --study s --gpus 5", url, code=2)
+    run("give 0 --study s --gpus 4", url)
+    assert table.trials()[0].pinned == 4
 
 
 def test_a_size_that_does_not_divide_the_batch_is_refused(

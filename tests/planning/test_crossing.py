@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from optuna_deadline.allocation.records import Assignment, Desired, SegmentRow, Worker
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.planning.crossing import APART, Crossing, Worth, groups_of
+from optuna_deadline.planning.evenly import evenly
 from optuna_deadline.planning.homes import Bound
 from optuna_deadline.planning.placement import Spreading, changed, place
 from optuna_deadline.policies import Order, Pause, Run
@@ -149,3 +150,21 @@ def test_one_whose_host_has_gone_is_placed_anew() -> None:
     before = Assignment(0, "run", "a", 2, "", (("b", 1),))
     [line] = place({0: Run(2, "")}, {"a": 1, "c": 1}, {0: row(before)}, spread=SPREAD)
     assert set(parts(line)) == {"a", "c"}
+
+
+@pytest.mark.parametrize(
+    ("batch", "spread_over", "fits"),
+    [
+        (16, {"a": 3, "b": 3}, {"a": 2, "b": 2}),
+        (12, {"a": 3, "b": 3, "c": 3}, {"a": 2, "b": 2, "c": 2}),
+        (15, {"a": 2, "b": 2}, {"a": 1}),  # three would be uneven
+        (7, {"a": 1, "b": 1}, {"a": 1}),
+    ],
+)
+def test_sizes_that_divide_a_batch_have_equal_parts_too(
+    batch: int, spread_over: dict[str, int], fits: dict[str, int]
+) -> None:
+    others = tuple((name, slots) for name, slots in spread_over.items() if name != "a")
+    line = Assignment(0, "run", "a", sum(spread_over.values()), "r", others)
+    [fitted] = evenly([line], {0: replace(row(line), batch=batch)})
+    assert parts(fitted) == fits and fitted.slots == sum(fits.values())

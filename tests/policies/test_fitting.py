@@ -86,7 +86,8 @@ def line(batch: int | None, pinned: int | None = None) -> Desired:
     [
         (3, (), 2, ()),
         (4, (("b", 2),), 4, (("b", 2),)),
-        (7, (("b", 2), ("c", 2)), 4, (("b", 1),)),
+        (6, (("b", 3),), 4, (("b", 2),)),
+        (9, (("b", 3), ("c", 3)), 2, ()),  # three hosts would give uneven parts
     ],
 )
 def test_placed_on_less_than_planned(
