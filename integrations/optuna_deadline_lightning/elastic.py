@@ -132,7 +132,9 @@ class ElasticFit:
         if trainer.global_step != self._stepped:  # else gradients are being accumulated
             self._stepped = trainer.global_step
             verdict = self.pilot.agree(save=self.pilot.due)
-            if verdict.directive.kind is Kind.STOP or boundaries.resumes_exactly(trainer):
+            if verdict.calm:
+                self.pilot.saver.check()
+            elif verdict.directive.kind is Kind.STOP or boundaries.resumes_exactly(trainer):
                 self.pilot.obey(verdict, trainer.global_step)
 
     def alive(self, trainer: pl.Trainer) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.directives import KEEP, Directive, Kind
 
 _ORDER = (Kind.KEEP, Kind.RESIZE, Kind.PAUSE, Kind.STOP)
 _CODE = {kind: code for code, kind in enumerate(_ORDER)}
@@ -25,6 +25,14 @@ class Verdict:
 
     directive: Directive
     save: bool = False
+
+    @property
+    def calm(self) -> bool:
+        """Whether all go on, and nothing is to be saved."""
+        return self is _GO_ON or not (self.save or self.directive.leave)
+
+
+_GO_ON = Verdict(KEEP)  # of nearly every step
 
 
 class Consensus:
@@ -68,6 +76,8 @@ class Consensus:
             terminated: Whether this rank was asked by a signal to go.
             save: Whether this rank wants a checkpoint.
         """
+        if self.world_size == 1 and newest is KEEP and not (terminated or save):
+            return _GO_ON
         if self.world_size > 1:
             leads = self.rank == 0
             voice = torch.tensor(
