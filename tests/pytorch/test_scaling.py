@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import torch
 from chains import assert_same, chain
 from elastic_harness import Plan, run_segment
+from optuna_deadline_torch import ElasticLoop
 from optuna_deadline_torch.gain import Gain
 from optuna_deadline_torch.scaling import Scaling, load
+from torch.utils.data import DataLoader, TensorDataset
 
 from optuna_deadline.errors import DeadlineError
 
@@ -179,3 +182,36 @@ def test_gain_is_that_of_the_noise() -> None:
     gain = Gain()
     gain.measure(float("inf"), float("nan"), 2)
     assert gain.of(2) == 1.0
+
+
+@pytest.mark.parametrize("rule", [None, "linear", "adascale"])
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_under_plain_optuna_there_is_nothing_to_scale(rule: Any, by_itself: bool) -> None:
+    rates: list[float] = []
+
+    def objective(trial: optuna.Trial) -> float:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=BASE)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        loop = ElasticLoop(trial, model, optimizer, epochs=3, scheduler=scheduler, scaling=rule)
+        for _ in loop.epochs():
+            for (x,) in loop.batches(DataLoader(TensorDataset(torch.ones(8, 4)), 4)):
+                optimizer.zero_grad()
+                loop.backward(loop.model(x).square().mean())
+                optimizer.step()
+                rates.append(optimizer.param_groups[0]["lr"])
+            if by_itself:
+                scheduler.step()
+            else:
+                loop.advance(scheduler)
+            loop.report(0.0)
+        return loop.result()
+
+    study = optuna.create_study()
+    if by_itself and rule is not None:
+        with pytest.raises(DeadlineError, match=r"call loop.advance\(scheduler\) in place of"):
+            study.optimize(objective, n_trials=1)
+        return
+    study.optimize(objective, n_trials=1)
+    assert rates == [BASE, BASE, BASE / 2, BASE / 2, BASE / 4, BASE / 4]
