@@ -81,7 +81,7 @@ def test_a_gang_over_two_hosts_trains_what_one_on_a_host_trains(
     assert_sound(site)
     tell = site.command("events", "study", "--trial", "0")
     said = subprocess.run(tell, capture_output=True, text=True, check=True, env=WIDE).stdout
-    assert "with 2 slots on node1 and node2" in said
+    assert " 2 slots on node1 and node2" in said
     shown = subprocess.run(
         site.command("status", "study"), capture_output=True, text=True, check=True, env=WIDE
     )
