@@ -24,7 +24,7 @@ SURFACE = {
     ],
     "worker": [
         "objective", "--study", "--storage", "--gpus", "--cpus", "--pool", "--weight", "--divider",
-        "--checkpoints", "--patience", "--park", "--publish", "--log",
+        "--checkpoints", "--patience", "--park", "--publish", "--across-hosts", "--log",
     ],
     "status": ["study", "--storage", "--json"],
     "top": ["study", "--storage"],
