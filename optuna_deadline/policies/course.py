@@ -55,11 +55,13 @@ class Course:
         rungs: Steps; the last one is the end of a training.
         counts: By rung, how many trials train to it.
         seconds: What all of that takes from now on.
+        undecided: So many rungs, the lowest, do not decide who goes on.
     """
 
     rungs: tuple[int, ...]
     counts: tuple[int, ...]
     seconds: float
+    undecided: int = 0
 
 
 def lay(
@@ -69,6 +71,7 @@ def lay(
     share: float,
     left: float,
     newcomers: int | None = None,
+    undecided: int = 0,
 ) -> Course:
     """The course with the most trials that can be gone in the time.
 
@@ -82,14 +85,16 @@ def lay(
         share: Of the trials at a rung, those that go on.
         left: Seconds until the deadline.
         newcomers: Trials that may still be opened; None: any number.
+        undecided: So many rungs, the lowest, do not decide who goes on.
     """
     way = _Way(rungs, progress)
     opened = len(progress)
 
     def course(trials: int) -> Course:
-        going = [math.ceil(trials * share**place - 1e-9) for place in range(len(rungs))]
+        places = [max(0, place - undecided) for place in range(len(rungs))]
+        going = [math.ceil(trials * share**place - 1e-9) for place in places]
         counts = (max(opened, trials), *going[1:])
-        return Course(tuple(rungs), counts, way.seconds(pool, counts))
+        return Course(tuple(rungs), counts, way.seconds(pool, counts), undecided)
 
     found = course(max(1, opened))
     if found.seconds > left:

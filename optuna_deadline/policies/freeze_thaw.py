@@ -14,12 +14,13 @@ calibrated or not, stopped worse than ranks do, so these go by ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from optuna_deadline.policies.cohort import ladder
 from optuna_deadline.policies.course import Course, Pool, lay
 from optuna_deadline.policies.gangs import pays_until, share_out
+from optuna_deadline.policies.lots import EACH, Lots, draw_lots
 from optuna_deadline.policies.narrowing import Line, line_up, pairs_at
 from optuna_deadline.policies.overview import Overview
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
@@ -56,16 +57,21 @@ class FreezeThaw(Resources):
             claims = [Claim(trial, "on its way to its first report") for trial in alive]
             newcomers, end = self.newcomers(snapshot), snapshot.deadline
             return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)
-        course = self._course(snapshot, view, opened, view.step_seconds)
+        course, lots = self._course(snapshot, view, opened, view.step_seconds)
         line = line_up(view, course, opened)
         newcomers = self._room(snapshot, course, opened)
         if len(line.going) + newcomers >= snapshot.capacity:
-            plan = one_slot_each(snapshot, line.going, newcomers=newcomers)
+            plan = one_slot_each(snapshot, _with_controls(line, lots), newcomers=newcomers)
             orders, start, until = dict(plan.orders), plan.start, math.inf
         else:
             orders, start = _spread(snapshot, line, newcomers, course.rungs[-1]), newcomers
             until = _growth_pays_until(snapshot, orders)
-        _hold_the_rest(orders, line, max(course.counts[1:], default=0) + 2 * snapshot.capacity + 8)
+        _hold_the_rest(
+            orders,
+            line,
+            lots.spared,
+            max(course.counts[1:], default=0) + 2 * snapshot.capacity + 8,
+        )
         if course.seconds <= snapshot.time_left:
             until = min(until, snapshot.deadline - course.seconds)
         return Plan(
@@ -78,7 +84,7 @@ class FreezeThaw(Resources):
 
     def _course(
         self, snapshot: Snapshot, view: Overview, opened: Sequence[TrialView], step: float
-    ) -> Course:
+    ) -> tuple[Course, Lots]:
         last = self.last_step_of(view.horizon)
         if last is None:
             furthest = max([trial.step for trial in opened], default=0)
@@ -93,8 +99,12 @@ class FreezeThaw(Resources):
         rungs = ladder(self.min_resource, self.reduction_factor, last)
         trust = view.once(("trust", rungs), lambda: agreement(pairs_at(view, rungs, opened)))
         share = share_kept(trust, self.reduction_factor)
-        newcomers = self.newcomers(snapshot)
-        return lay(pool, rungs, progress, share, snapshot.time_left, newcomers)
+        room = int((snapshot.deadline - snapshot.started) * pool.capacity / (EACH * last * step))
+        abreast = max(1, pool.capacity // 8)
+        drawn = lambda: draw_lots(view, rungs, opened, room, abreast)  # noqa: E731
+        lots = view.once(("lots", rungs, room, abreast), drawn)
+        newcomers, left = self.newcomers(snapshot), snapshot.time_left
+        return lay(pool, rungs, progress, share, left, newcomers, lots.undecided), lots
 
     def _room(self, snapshot: Snapshot, course: Course, opened: Sequence[TrialView]) -> int:
         """New trials; a gang is not taken apart for fewer than would fill the pool."""
@@ -103,6 +113,14 @@ class FreezeThaw(Resources):
         if snapshot.time_left <= 0 or (gangs and room < snapshot.capacity):
             return 0
         return room
+
+
+def _with_controls(line: Line, lots: Lots) -> list[Claim]:
+    """Controls go before all others: what they have to say is wanted early."""
+    words = "by lot: trained to its end, to see whether ranks hold"
+    numbers = {trial.number for trial in lots.training}
+    others = [claim for claim in line.going if claim.trial.number not in numbers]
+    return [*(Claim(trial, words) for trial in lots.training), *others]
 
 
 def _spread(snapshot: Snapshot, line: Line, newcomers: int, last: int) -> dict[int, Order]:
@@ -147,10 +165,13 @@ def _growth_pays_until(snapshot: Snapshot, orders: Mapping[int, Order]) -> float
     return min(grown, default=math.inf)
 
 
-def _hold_the_rest(orders: dict[int, Order], line: Line, kept: int) -> None:
+def _hold_the_rest(
+    orders: dict[int, Order], line: Line, spared: Collection[int], kept: int
+) -> None:
     """Who may still be let go on stays; the others slow every call to Optuna."""
     for claim in (*line.going, *line.early):
         orders.setdefault(claim.trial.number, Pause("waits for a free slot"))
     for place, trial in enumerate(line.waiting):
         if trial.number not in orders:
-            orders[trial.number] = _WAITS if place < kept else _BEATEN
+            waits = place < kept or trial.number in spared
+            orders[trial.number] = _WAITS if waits else _BEATEN

@@ -35,8 +35,8 @@ def pairs_at(
     """For each rung but the last, what those that came there had there and at the next."""
     found: list[list[tuple[float, float | None]]] = [[] for _ in rungs[1:]]
     for trial in trials:
-        bests = _bests(view, rungs, trial)
-        for pairs, (here, there) in zip(found, zip_longest(bests, bests[1:]), strict=False):
+        came = bests(view, rungs, trial)
+        for pairs, (here, there) in zip(found, zip_longest(came, came[1:]), strict=False):
             pairs.append((here, there))
     return found
 
@@ -61,8 +61,12 @@ def line_up(view: Overview, course: Course, opened: Sequence[TrialView]) -> Line
         room = course.counts[place + 1]
         due = room if len(came) >= count else len(came) * room // count
         ranked = _ranked(view, course.rungs, place, came)
-        members = ranked[:due]
         words = f"among the best of rung {rung} so far"
+        if place < course.undecided:
+            decides = course.rungs[course.undecided]
+            ranked.sort(key=lambda trial: (trial.step < decides, trial.number))
+            words = f"by lot: ranks before rung {decides} mislead"
+        members = ranked[:due]
         above = course.rungs[place + 1]
         early += [Claim(t, words) for t in ranked[due:room] if t.alive and t.step < above]
     placed = {claim.trial.number for claim in (*going, *early)}
@@ -85,19 +89,19 @@ def _ranked(
 
 
 def _deserts(view: Overview, rungs: tuple[int, ...], trial: TrialView) -> tuple[int, float, int]:
-    place = len(_bests(view, rungs, trial)) - 1
+    place = len(bests(view, rungs, trial)) - 1
     return -place, -_score(view, rungs, place, trial), trial.number
 
 
 def _score(view: Overview, rungs: tuple[int, ...], place: int, trial: TrialView) -> float:
     """The best score until a rung; who ended before it counts with what it ended with."""
-    bests = _bests(view, rungs, trial)
-    if place < len(bests):
-        return bests[place]
+    came = bests(view, rungs, trial)
+    if place < len(came):
+        return came[place]
     return trial.best_score
 
 
-def _bests(view: Overview, rungs: tuple[int, ...], trial: TrialView) -> tuple[float, ...]:
+def bests(view: Overview, rungs: tuple[int, ...], trial: TrialView) -> tuple[float, ...]:
     """The best score until each rung that a trial has come to."""
 
     def work_out(trial: TrialView) -> tuple[float, ...]:
