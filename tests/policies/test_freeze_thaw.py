@@ -122,8 +122,8 @@ class TestPlans:
         third = [trial(n, [float(n)], "paused") for n in range(9)]
         plan = POLICY.plan(snapshot(*third, left=2000.0))
         thawed = {n for n, order in plan.orders.items() if isinstance(order, Run)}
-        assert thawed == {6, 7, 8}, "the best third of the first rung"
-        assert plan.start == 5 and plan.gate_open
+        assert thawed == {0, 6, 7, 8}, "the best third of the first rung, and a control"
+        assert plan.start == 4 and plan.gate_open
 
     def test_no_trial_is_opened_that_the_time_has_no_room_for(self) -> None:
         third = [trial(n, [float(n)], "paused") for n in range(9)]
