@@ -25,10 +25,11 @@ class Pool:
 
     Attributes:
         capacity: Slots.
-        largest_gang: Slots of the largest worker.
+        largest_gang: Slots of the largest worker, or fewer, where no larger gang is wanted.
         speedup: S(k).
         step: A step on one slot.
         overhead: Of a start and a stop.
+        node: Slots that are had and given back at once.
     """
 
     capacity: int
@@ -36,6 +37,17 @@ class Pool:
     speedup: Speedup
     step: float
     overhead: float
+    node: int = 1
+
+    def gang(self, trials: int) -> int:
+        """Slots that each of so many trials can use."""
+        share = max(1, self.capacity // max(1, trials))
+        return self.speedup.useful(min(share, self.largest_gang))[-1]
+
+    def used(self, trials: int) -> int:
+        """Slots, in whole nodes, that so many trials use."""
+        slots = trials * self.gang(trials)
+        return min(self.capacity, -(-slots // self.node) * self.node)
 
     def seconds(self, trials: int, steps: float) -> float:
         """Until some trials that together have so many steps to go have gone them."""
@@ -43,8 +55,22 @@ class Pool:
             return 0.0
         if trials >= self.capacity:
             return (steps * self.step + trials * self.overhead) / self.capacity
-        gang = self.speedup.useful(min(self.capacity // trials, self.largest_gang))[-1]
-        return steps / trials * self.step / self.speedup(gang) + self.overhead
+        return steps / trials * self.step / self.speedup(self.gang(trials)) + self.overhead
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is left for a course.
+
+    Attributes:
+        seconds: Until the deadline.
+        slot_seconds: That the money pays for.
+        newcomers: Trials that may still be opened; None: any number.
+    """
+
+    seconds: float
+    slot_seconds: float = math.inf
+    newcomers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,14 +80,24 @@ class Course:
     Attributes:
         rungs: Steps; the last one is the end of a training.
         counts: By rung, how many trials train to it.
+        trials: Those that the counts are made for: fewer than were opened where time is short.
         seconds: What all of that takes from now on.
+        slot_seconds: What it takes of slots, where those that no later rung uses are given back.
+        slots: The most that any rung of it uses.
         undecided: So many rungs, the lowest, do not decide who goes on.
     """
 
     rungs: tuple[int, ...]
     counts: tuple[int, ...]
+    trials: int
     seconds: float
+    slot_seconds: float
+    slots: int
     undecided: int = 0
+
+    def fits(self, limits: Limits) -> bool:
+        """Whether there are the time and the money for it."""
+        return self.seconds <= limits.seconds and self.slot_seconds <= limits.slot_seconds
 
 
 def lay(
@@ -69,8 +105,7 @@ def lay(
     rungs: Sequence[int],
     progress: Sequence[int],
     share: float,
-    left: float,
-    newcomers: int | None = None,
+    limits: Limits,
     undecided: int = 0,
 ) -> Course:
     """The course with the most trials that can be gone in the time.
@@ -83,8 +118,7 @@ def lay(
         rungs: Steps, rising.
         progress: The steps of all trials that were opened.
         share: Of the trials at a rung, those that go on.
-        left: Seconds until the deadline.
-        newcomers: Trials that may still be opened; None: any number.
+        limits: What is left.
         undecided: So many rungs, the lowest, do not decide who goes on.
     """
     way = _Way(rungs, progress)
@@ -94,22 +128,21 @@ def lay(
         places = [max(0, place - undecided) for place in range(len(rungs))]
         going = [math.ceil(trials * share**place - 1e-9) for place in places]
         counts = (max(opened, trials), *going[1:])
-        return Course(tuple(rungs), counts, way.seconds(pool, counts), undecided)
+        return Course(tuple(rungs), counts, trials, *way.costs(pool, counts), undecided)
 
     found = course(max(1, opened))
-    if found.seconds > left:
-        trials = opened
-        while found.seconds > left and trials > 1:
-            trials = int(trials / _COARSE)
-            found = course(trials)
+    if not found.fits(limits):
+        while not found.fits(limits) and found.trials > 1:
+            found = course(int(found.trials / _COARSE))
         return found
-    room = int(left * pool.capacity / (rungs[0] * pool.step)) + 1
-    fits = opened
-    most = opened + (room if newcomers is None else min(room, newcomers)) + 1
+    room = int(limits.seconds * pool.capacity / (rungs[0] * pool.step)) + 1
+    if limits.newcomers is not None:
+        room = min(room, limits.newcomers)
+    fits, most = opened, opened + room + 1
     while most - fits > 1:
         middle = (fits + most) // 2
         tried = course(middle)
-        if tried.seconds <= left:
+        if tried.fits(limits):
             fits, found = middle, tried
         else:
             most = middle
@@ -127,11 +160,18 @@ class _Way:
             trials = accumulate([part > 0 for part in parts], initial=0)
             self._parts.append((rung - below, list(accumulate(parts, initial=0)), list(trials)))
 
-    def seconds(self, pool: Pool, counts: Sequence[int]) -> float:
-        """Of all rungs, one after the other, for so many trials to each."""
-        total = 0.0
-        for count, (whole, steps, trials) in zip(counts, self._parts, strict=True):
+    def costs(self, pool: Pool, counts: Sequence[int]) -> tuple[float, float, int]:
+        """Seconds, slot-seconds and slots of all rungs in turn, for so many trials to each."""
+        total = paid = 0.0
+        slots = 0
+        for count, (whole, steps, trials) in zip(
+            reversed(counts), reversed(self._parts), strict=True
+        ):
             known = min(count, len(steps) - 1)
             new = count - known
-            total += pool.seconds(trials[known] + new, steps[known] + new * whole)
-        return total
+            behind = trials[known] + new
+            seconds = pool.seconds(behind, steps[known] + new * whole)
+            slots = max(slots, pool.used(behind)) if behind else slots
+            total += seconds
+            paid += seconds * slots
+        return total, paid, slots

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from optuna_deadline.policies.cohort import ladder
-from optuna_deadline.policies.course import Course, Pool, lay
+from optuna_deadline.policies.course import Course, Limits, Pool, lay
 from optuna_deadline.policies.gangs import pays_until, share_out
 from optuna_deadline.policies.lots import EACH, Lots, draw_lots
 from optuna_deadline.policies.narrowing import Line, line_up, pairs_at
@@ -27,6 +27,7 @@ from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
 from optuna_deadline.policies.resources import Resources
 from optuna_deadline.policies.rungs import UNSTATED
 from optuna_deadline.policies.single import Claim, one_slot_each, running_first
+from optuna_deadline.policies.sizing import settle, size, stop
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 from optuna_deadline.policies.trust import agreement, share_kept
 
@@ -48,7 +49,14 @@ class FreezeThaw(Resources):
     reduction_factor: int = 3
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Who trains towards which rung, and how many new trials there are."""
+        """Who trains towards which rung, how many new trials there are, and on what pool."""
+        if snapshot.money is None:
+            return self._plan(snapshot)
+        return replace(settle(self._plan, snapshot), holds_until=None)
+
+    def _plan(self, snapshot: Snapshot) -> Plan:
+        if snapshot.money is not None and min(snapshot.money.left, snapshot.time_left) <= 0:
+            return stop(snapshot)
         view = self.overview(snapshot.trials)
         counted = [trial for trial in snapshot.trials if trial.state != "failed"]
         opened = sorted(counted, key=lambda trial: trial.number)
@@ -57,21 +65,24 @@ class FreezeThaw(Resources):
             claims = [Claim(trial, "on its way to its first report") for trial in alive]
             newcomers, end = self.newcomers(snapshot), snapshot.deadline
             return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)
-        course, lots = self._course(snapshot, view, opened, view.step_seconds)
+        pool, course, lots = self._course(snapshot, view, opened, view.step_seconds)
         line = line_up(view, course, opened)
-        newcomers = self._room(snapshot, course, opened)
+        room = course.counts[0] - len(opened)
+        wanted = None
+        if snapshot.money is not None:
+            wanted = max(pool.node, course.slots)
+            usable = min(snapshot.capacity, wanted)
+            largest = min(snapshot.largest_gang, pool.largest_gang)
+            snapshot = replace(snapshot, capacity=usable, largest_gang=largest)
+        newcomers = _admitted(snapshot, room, opened)
         if len(line.going) + newcomers >= snapshot.capacity:
             plan = one_slot_each(snapshot, _with_controls(line, lots), newcomers=newcomers)
             orders, start, until = dict(plan.orders), plan.start, math.inf
         else:
             orders, start = _spread(snapshot, line, newcomers, course.rungs[-1]), newcomers
             until = _growth_pays_until(snapshot, orders)
-        _hold_the_rest(
-            orders,
-            line,
-            lots.spared,
-            max(course.counts[1:], default=0) + 2 * snapshot.capacity + 8,
-        )
+        kept = max(course.counts[1:], default=0) + 2 * snapshot.capacity + 8
+        _hold_the_rest(orders, line, lots.spared, kept)
         if course.seconds <= snapshot.time_left:
             until = min(until, snapshot.deadline - course.seconds)
         return Plan(
@@ -79,12 +90,13 @@ class FreezeThaw(Resources):
             start=start,
             start_reason=f"one of {course.counts[0]} that the time allows",
             gate_open=newcomers > 0,
+            pool_slots=wanted,
             holds_until=until,
         )
 
     def _course(
         self, snapshot: Snapshot, view: Overview, opened: Sequence[TrialView], step: float
-    ) -> tuple[Course, Lots]:
+    ) -> tuple[Pool, Course, Lots]:
         last = self.last_step_of(view.horizon)
         if last is None:
             furthest = max([trial.step for trial in opened], default=0)
@@ -101,18 +113,22 @@ class FreezeThaw(Resources):
         share = share_kept(trust, self.reduction_factor)
         room = int((snapshot.deadline - snapshot.started) * pool.capacity / (EACH * last * step))
         abreast = max(1, pool.capacity // 8)
-        drawn = lambda: draw_lots(view, rungs, opened, room, abreast)  # noqa: E731
-        lots = view.once(("lots", rungs, room, abreast), drawn)
-        newcomers, left = self.newcomers(snapshot), snapshot.time_left
-        return lay(pool, rungs, progress, share, left, newcomers, lots.undecided), lots
+        lots = view.once(
+            ("lots", rungs, room, abreast), lambda: draw_lots(view, rungs, opened, room, abreast)
+        )
 
-    def _room(self, snapshot: Snapshot, course: Course, opened: Sequence[TrialView]) -> int:
-        """New trials; a gang is not taken apart for fewer than would fill the pool."""
-        room = course.counts[0] - len(opened)
-        gangs = any(trial.running and trial.slots > 1 for trial in opened)
-        if snapshot.time_left <= 0 or (gangs and room < snapshot.capacity):
-            return 0
-        return room
+        def lay_over(pool: Pool, limits: Limits) -> Course:
+            return lay(pool, rungs, progress, share, limits, lots.undecided)
+
+        return (*size(snapshot, pool, self.newcomers(snapshot), lay_over), lots)
+
+
+def _admitted(snapshot: Snapshot, room: int, opened: Sequence[TrialView]) -> int:
+    """New trials; a gang is not taken apart for fewer than would fill the pool."""
+    gangs = any(trial.running and trial.slots > 1 for trial in opened)
+    if snapshot.time_left <= 0 or (gangs and room < snapshot.capacity):
+        return 0
+    return room
 
 
 def _with_controls(line: Line, lots: Lots) -> list[Claim]:

@@ -25,6 +25,7 @@ from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
 from optuna_deadline.policies.resources import Resources
 from optuna_deadline.policies.rounds import Option, Rates, Work
 from optuna_deadline.policies.rungs import UNSTATED
+from optuna_deadline.policies.sizing import settle, stop
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
 #: Seconds before the deadline in which all is saved and nothing trained.
@@ -39,26 +40,16 @@ class Seer(Resources):
     """The policy of SEER, as far as it can be reconstructed."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """One plan for the whole study.
-
-        The pool's own size changes what a plan costs: one that changes it is made anew, as the
-        next plan will see it. That may give nodes back once more, and asks for no others.
-        """
-        plan, money = self._plan(snapshot), snapshot.money
-        most = math.inf
-        while money is not None and plan.pool_slots and plan.pool_slots != money.held:
-            most = min(most, plan.pool_slots)
-            money = replace(money, held=int(most))
-            capacity = min(snapshot.capacity, money.held)
-            plan = self._plan(replace(snapshot, capacity=capacity, money=money))
-            if plan.pool_slots is not None and plan.pool_slots > most:
-                plan = replace(plan, pool_slots=int(most))
-        return plan if money is not None else replace(plan, holds_until=_as_long_as(snapshot))
+        """One plan for the whole study."""
+        plan = settle(self._plan, snapshot)
+        if snapshot.money is not None:
+            return plan
+        return replace(plan, holds_until=_as_long_as(snapshot))
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         money = snapshot.money
         if snapshot.time_left <= 0 or (money is not None and money.left <= 0):
-            return _stop(snapshot)
+            return stop(snapshot)
         steps = self._ladder(snapshot)
         contenders = [t for t in snapshot.trials if t.state not in ("retired", "failed")]
         paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
@@ -255,15 +246,6 @@ def _first(snapshot: Snapshot, contenders: Sequence[TrialView]) -> Plan:
             Run(1, "its first step: nothing was measured yet") if runs else Pause("no free slot")
         )
     return Plan(orders, start=max(0, usable - len(alive)), pool_slots=pool)
-
-
-def _stop(snapshot: Snapshot) -> Plan:
-    orders: dict[int, Order] = {
-        trial.number: Pause("no time or no money is left")
-        for trial in snapshot.trials
-        if trial.alive
-    }
-    return Plan(orders, gate_open=False, pool_slots=None if snapshot.money is None else 0)
 
 
 def _down(value: float) -> float:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import Pause, Policy, Report, Run, Snapshot, TrialView, make_policy
-from optuna_deadline.policies.course import Pool, lay
+from optuna_deadline.policies.course import Limits, Pool, lay
 from optuna_deadline.policies.freeze_thaw import FreezeThaw
 from optuna_deadline.policies.trust import PRIOR, agreement, share_kept
 from optuna_deadline.simulation import Cluster, simulate
@@ -61,7 +61,7 @@ class TestCourse:
     def test_it_fits_where_it_opens_any(
         self, pool: Pool, progress: list[int], share: float, left: float
     ) -> None:
-        course = lay(pool, RUNGS, progress, share, left)
+        course = lay(pool, RUNGS, progress, share, Limits(left))
         assert list(course.counts) == sorted(course.counts, reverse=True)
         assert course.counts[0] >= len(progress) and course.counts[-1] >= 1
         if course.counts[0] > max(1, len(progress)):
@@ -73,19 +73,19 @@ class TestCourse:
         self, progress: list[int], share: float, left: float, more: float
     ) -> None:
         pool = Pool(8, 1, Speedup({}), 1.0, 0.5)
-        first = lay(pool, RUNGS, progress, share, left)
-        second = lay(pool, RUNGS, progress, share, left + more)
+        first = lay(pool, RUNGS, progress, share, Limits(left))
+        second = lay(pool, RUNGS, progress, share, Limits(left + more))
         assert second.counts >= first.counts
 
     def test_what_was_trained_already_is_not_counted_again(self) -> None:
         pool = Pool(8, 8, Speedup({}), 1.0, 0.0)
-        fresh = lay(pool, RUNGS, [0] * 9, 1 / 3, 1000.0)
-        further = lay(pool, RUNGS, [27] * 9, 1 / 3, 1000.0)
+        fresh = lay(pool, RUNGS, [0] * 9, 1 / 3, Limits(1000.0))
+        further = lay(pool, RUNGS, [27] * 9, 1 / 3, Limits(1000.0))
         assert further.counts[0] > fresh.counts[0]
 
     def test_too_many_for_the_time_means_that_fewer_go_on(self) -> None:
         pool = Pool(8, 8, Speedup({2: 1.8, 4: 3.2, 8: 5.0}), 1.0, 0.0)
-        roomy, tight = (lay(pool, RUNGS, [3] * 60, 0.8, left) for left in (1000.0, 60.0))
+        roomy, tight = (lay(pool, RUNGS, [3] * 60, 0.8, Limits(left)) for left in (1000.0, 60.0))
         assert tight.counts[0] == 60 and tight.counts[-1] < roomy.counts[-1]
         assert tight.seconds <= 60.0
 
