@@ -74,7 +74,9 @@ class FreezeThaw(Resources):
             usable = min(snapshot.capacity, wanted)
             largest = min(snapshot.largest_gang, pool.largest_gang)
             snapshot = replace(snapshot, capacity=usable, largest_gang=largest)
-        newcomers = _admitted(snapshot, room, opened)
+        newcomers = room if snapshot.time_left > 0 else 0
+        if 0 < newcomers < snapshot.capacity and _keeps_a_gang(snapshot, line, course.rungs[-1]):
+            newcomers = 0
         if len(line.going) + newcomers >= snapshot.capacity:
             plan = one_slot_each(snapshot, _with_controls(line, lots), newcomers=newcomers)
             orders, start, until = dict(plan.orders), plan.start, math.inf
@@ -123,14 +125,6 @@ class FreezeThaw(Resources):
         return (*size(snapshot, pool, self.newcomers(snapshot), lay_over), lots)
 
 
-def _admitted(snapshot: Snapshot, room: int, opened: Sequence[TrialView]) -> int:
-    """New trials; a gang is not taken apart for fewer than would fill the pool."""
-    gangs = any(trial.running and trial.slots > 1 for trial in opened)
-    if snapshot.time_left <= 0 or (gangs and room < snapshot.capacity):
-        return 0
-    return room
-
-
 def _with_controls(line: Line, lots: Lots) -> list[Claim]:
     """Controls go before all others: what they have to say is wanted early."""
     words = "by lot: trained to its end, to see whether ranks hold"
@@ -157,6 +151,16 @@ def _spread(snapshot: Snapshot, line: Line, newcomers: int, last: int) -> dict[i
     for trial in others[:unused]:
         orders[trial.number] = Run(1, "nobody above it can use the slot")
     return orders
+
+
+def _keeps_a_gang(snapshot: Snapshot, line: Line, last: int) -> bool:
+    """Whether a gang would go on without newcomers: it is not taken apart for a few of them."""
+    if len(line.going) >= snapshot.capacity:
+        return False
+    gangs = [trial.number for trial in snapshot.trials if trial.running and trial.slots > 1]
+    orders = _spread(snapshot, line, 0, last) if gangs else {}
+    kept = [orders[number] for number in gangs if number in orders]
+    return any(isinstance(order, Run) and order.slots > 1 for order in kept)
 
 
 def _gangs(snapshot: Snapshot, trials: Sequence[TrialView], last: int) -> dict[int, Run]:
