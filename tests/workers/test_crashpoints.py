@@ -18,6 +18,7 @@ from forking import start_server
 from optuna.trial import TrialState
 from tables import end_within, table_of, wait_until
 
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.budgets import Budget, Price
 from optuna_deadline.checkpoints import intact
 from optuna_deadline.crashpoints import _parse
@@ -30,8 +31,10 @@ PACKAGE = Path(__file__).parents[2] / "optuna_deadline"
 #: Transitions; each has a point before its commit and one after it.
 TRANSITIONS = (
     "register", "acquire", "release", "reap", "add_report", "add_checkpoint", "open_trial",
-    "write_plan", "conclude", "mark_told", "settle", "resize_pool", "lend",
+    "write_plan", "conclude", "mark_told", "settle", "resize_pool", "lend", "meet", "give_back",
 )  # fmt: skip
+#: Of a gang over two workers, whichever of them it falls to.
+OF_GANGS = ("meet", "give_back")
 #: Points of their own; the first four are in a rank, whose worker lives on.
 IN_RANKS = ("checkpoint.written", "checkpoint.synced", "checkpoint.renamed", "checkpoint.publish")
 PLACES = (*IN_RANKS, "launch.forked", "register.trust", "tell.before", "tell.after")
@@ -114,9 +117,20 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
     processes: list[WorkerProcess] = []
 
     def start(name: str, cpus: int, **environment: str) -> WorkerProcess:
-        job = Job(url, "brief", folder, study=name, pool=POOL, cpus=cpus, ttl=2, grace=1)
+        across = transition in OF_GANGS
+        objective = "slow" if across else "brief"
+        job = Job(
+            url, objective, folder, study=name, pool=POOL, cpus=cpus, ttl=2, grace=1,
+            across_hosts=across,
+        )  # fmt: skip
+        if across:
+            ranks = str(folder / "ranks")
+            environment |= {"RANK_LOG": ranks, "OPTUNA_DEADLINE_ADDRESS": "127.0.0.1"}
         processes.append(WorkerProcess(job, log, **environment))
         return processes[-1]
+
+    def strike(cpus: int) -> WorkerProcess:
+        return start("study", cpus, OPTUNA_DEADLINE_CRASHPOINT=f"{case}:{marker}")
 
     def lent(study: optuna.Study) -> bool:
         return any(slot.lent_to == study._study_id for slot in table.slots())
@@ -126,11 +140,20 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
             studies.append(_create(url, "neighbour", transition))
             leader = start("neighbour", 2)
             wait_until(lambda: lent(studies[1]), every=EVERY)
-        struck = start("study", 2, OPTUNA_DEADLINE_CRASHPOINT=f"{case}:{marker}")
+        mates = [strike(1)] if transition in OF_GANGS else []
+        struck = strike(1 if mates else 2)
         hit = lambda: marker.exists() or struck.poll() is not None  # noqa: E731
         if transition == "lend":
             wait_until(lambda: hit() or lent(study), every=EVERY)
             leader.terminate()
+        elif mates:
+            wait_until(lambda: len(table.workers()) == 2 and table.reports(), every=EVERY)
+            assert table.pin(0, 2)
+            wait_until(lambda: marker.exists() or _ranks_of_two(table), every=EVERY)
+            table.pin(0, 1)
+            wait_until(lambda: any(one.poll() is not None for one in (struck, *mates)))
+            if struck.poll() is None:
+                struck, mates = mates[0], [struck]
         else:
             wait_until(lambda: hit() or table.checkpoints(), every=EVERY)
             if not hit():  # the later points come at the end, so let it come
@@ -140,9 +163,11 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
         for one, other in zip(studies, others, strict=True):
             models = table_of(one, POOL).checkpoints
             wait_until(lambda: other.poll() is not None or models(), every=EVERY)  # noqa: B023
+        # With a model in hand, however slow the machine is; the slot of a mate that died is free
+        # once its lease has run out, which the study does not wait for.
         for one in studies:
-            end_within(table_of(one, POOL), 5)  # with a model in hand, however slow the machine is
-        finished = [other.wait(60) for other in others]
+            end_within(table_of(one, POOL), 9 if transition in OF_GANGS else 5)
+        finished = [other.wait(60) for other in (*others, *mates)]
         struck.send_signal(signal.SIGCONT)
         end = struck.wait(30)
     finally:
@@ -150,6 +175,11 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
             process.kill()
             process.wait()
     return Aftermath(studies, marker.exists(), end, finished, log.read_text())
+
+
+def _ranks_of_two(table: AllocationTable) -> bool:
+    """Whether a segment of two workers has come to its first step."""
+    return any(row.workers == 2 and row.startup is not None for row in table.segments())
 
 
 def _create(url: str, name: str, transition: str) -> optuna.Study:
@@ -160,7 +190,12 @@ def _create(url: str, name: str, transition: str) -> optuna.Study:
     )
     # Promotion leaves trials paused on every rung; the planner concludes them at the end.
     policy = "asha_promote" if transition == "conclude" else None
-    agree(study, "100s", policy, {}, budget=BUDGET if transition == "resize_pool" else None)
+    parameters = {}
+    if transition in OF_GANGS:
+        policy, parameters = "fifo", {"most_trials": 1}
+    agree(
+        study, "100s", policy, parameters, budget=BUDGET if transition == "resize_pool" else None
+    )
     return study
 
 
