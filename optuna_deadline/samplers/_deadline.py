@@ -26,8 +26,10 @@ class DeadlineSampler(BaseSampler):
     pace (:func:`optuna_deadline.forecasting.prospects.prospects`). Early in a study that is the
     value of a whole training; the closer the deadline, the more it is what can be reached in time.
 
-    One draw in so many is made from the study as it is, so that no forecast can lead the search
-    astray for good. Studies with several objectives, and those that another pruner shows in part
+    Until some trials have reported, the study is shown as it is: TPE ends its draws at random after
+    ten results, and ten forecasts from first reports are worth less than that. Later, too, one draw
+    in so many is made from the study as it is, so that no forecast can lead the search astray for
+    good. Studies with several objectives, and those that another pruner shows in part
     only, as Hyperband does, are sampled as they are.
 
     The same object serves plain studies and elastic ones.
@@ -36,11 +38,13 @@ class DeadlineSampler(BaseSampler):
         sampler: The sampler to ask, :class:`optuna.samplers.TPESampler` by default.
         seed: The seed of the default sampler.
         floor: The part of the trials that are drawn from the study as it is, from 0 to 1.
+        startup: Trials that have reported before any forecast is shown; three times what TPE
+            begins with.
         table: URL of the database of the allocation table, where the study's storage is not SQL.
         look: How to learn of the time left and the paces; tests and simulations give theirs.
 
     Raises:
-        DeadlineError: ``floor`` is no part of 1, or ``seed`` is given with a sampler of your own,
+        DeadlineError: ``floor`` is no part of 1, ``startup`` no whole number from 0, or ``seed`` is given with a sampler of your own,
             which takes its seed itself.
     """
 
@@ -50,6 +54,7 @@ class DeadlineSampler(BaseSampler):
         *,
         seed: int | None = None,
         floor: float = 0.1,
+        startup: int = 30,
         table: str | None = None,
         look: Look | None = None,
     ) -> None:
@@ -62,8 +67,13 @@ class DeadlineSampler(BaseSampler):
                 f"floor is the part of the trials that are drawn from the study as it is, from 0 "
                 f"to 1, but got {floor}."
             )
+        if not isinstance(startup, int) or startup < 0:
+            raise DeadlineError(
+                f"startup is how many trials have reported before a forecast is shown, a whole "
+                f"number from 0, but got {startup!r}."
+            )
         self._sampler = TPESampler(seed=seed) if sampler is None else sampler
-        self._floor = floor
+        self._floor, self._startup = floor, startup
         self._look = TableLook(table) if look is None else look
         self._seen = threading.local()  # the last trial's view: its parameters come one by one
 
@@ -125,7 +135,7 @@ class DeadlineSampler(BaseSampler):
         if several or _falls_on(trial.number, self._floor):
             return study
         trials = study.get_trials(deepcopy=False)
-        if not any(one.intermediate_values for one in trials):
+        if sum(bool(one.intermediate_values) for one in trials) < max(1, self._startup):
             return study
         others = [one for one in trials if one.number != trial.number]
         situation = self._look(study, others)

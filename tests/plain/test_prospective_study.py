@@ -58,7 +58,7 @@ def _shown(
     watcher = Watcher()
     study = optuna.create_study(
         direction=direction,
-        sampler=DeadlineSampler(watcher, floor=floor, look=lambda *_: situation),
+        sampler=DeadlineSampler(watcher, floor=floor, startup=0, look=lambda *_: situation),
     )
     study.add_trials(trials)
     before = study.get_trials()
@@ -129,7 +129,7 @@ def test_the_deadline_is_the_studys_own(clock: FakeClock) -> None:
     watcher = Watcher()
     pruner = DeadlinePruner(timedelta(hours=1), clock=clock)
     study = optuna.create_study(
-        direction="maximize", sampler=DeadlineSampler(watcher, floor=0.0), pruner=pruner
+        direction="maximize", sampler=DeadlineSampler(watcher, floor=0.0, startup=0), pruner=pruner
     )
     pruner.terms(study)
     slow = _trial(TrialState.COMPLETE, WHOLE)
@@ -143,7 +143,7 @@ def test_the_deadline_is_the_studys_own(clock: FakeClock) -> None:
 
 def test_a_study_without_a_deadline_gets_no_table_of_ours(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'plain.db'}"
-    study = optuna.create_study(storage=url, sampler=DeadlineSampler())
+    study = optuna.create_study(storage=url, sampler=DeadlineSampler(startup=0))
     study.add_trial(_trial(TrialState.PRUNED, ALONG))
     study.ask().suggest_float("x", 0, 1)
     names = sa.inspect(sa.create_engine(url)).get_table_names()
