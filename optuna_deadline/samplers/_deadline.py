@@ -26,10 +26,10 @@ class DeadlineSampler(BaseSampler):
     pace (:func:`optuna_deadline.forecasting.prospects.prospects`). Early in a study that is the
     value of a whole training; the closer the deadline, the more it is what can be reached in time.
 
-    Until some trials have reported, the study is shown as it is: TPE ends its draws at random after
-    ten results, and ten forecasts from first reports are worth less than that. Later, too, one draw
-    in so many is made from the study as it is, so that no forecast can lead the search astray for
-    good. Studies with several objectives, and those that another pruner shows in part
+    Until some trials have reported, the study is shown as it is: TPE ends its draws at random
+    after ten results, and ten forecasts from first reports are worth less than that. Later, too,
+    one draw in so many is made from the study as it is, so that no forecast can lead the search
+    astray for good. Studies with several objectives, and those that another pruner shows in part
     only, as Hyperband does, are sampled as they are.
 
     The same object serves plain studies and elastic ones.
@@ -44,8 +44,8 @@ class DeadlineSampler(BaseSampler):
         look: How to learn of the time left and the paces; tests and simulations give theirs.
 
     Raises:
-        DeadlineError: ``floor`` is no part of 1, ``startup`` no whole number from 0, or ``seed`` is given with a sampler of your own,
-            which takes its seed itself.
+        DeadlineError: ``floor`` is no part of 1, ``startup`` is no whole number from 0, or
+            ``seed`` is given with a sampler of your own, which takes its seed itself.
     """
 
     def __init__(

@@ -53,12 +53,13 @@ def _shown(
     situation: Situation,
     direction: str = "maximize",
     floor: float = 0.0,
+    startup: int = 0,
 ) -> list[FrozenTrial]:
     """What the wrapped sampler sees beside the trial that it is asked for."""
     watcher = Watcher()
     study = optuna.create_study(
         direction=direction,
-        sampler=DeadlineSampler(watcher, floor=floor, startup=0, look=lambda *_: situation),
+        sampler=DeadlineSampler(watcher, floor=floor, startup=startup, look=lambda *_: situation),
     )
     study.add_trials(trials)
     before = study.get_trials()
@@ -148,6 +149,20 @@ def test_a_study_without_a_deadline_gets_no_table_of_ours(tmp_path: Path) -> Non
     study.ask().suggest_float("x", 0, 1)
     names = sa.inspect(sa.create_engine(url)).get_table_names()
     assert not [name for name in names if "deadline" in name]
+
+
+def test_a_few_first_reports_are_not_taken_for_results() -> None:
+    def states(reported: int) -> set[TrialState]:
+        trials = [_trial(TrialState.RUNNING, ALONG) for _ in range(reported)]
+        return {trial.state for trial in _shown(trials, CALM, startup=5)}
+
+    assert states(4) == {TrialState.RUNNING} and states(5) == {TrialState.COMPLETE}
+
+
+@pytest.mark.parametrize("startup", [-1, 2.5, None])
+def test_a_startup_that_is_no_count_is_refused(startup: Any) -> None:
+    with pytest.raises(DeadlineError, match="startup is how many trials"):
+        DeadlineSampler(startup=startup)
 
 
 @pytest.mark.parametrize("floor", [-0.1, 1.1, math.nan])
