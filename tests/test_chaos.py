@@ -212,6 +212,7 @@ def test_a_rank_that_is_killed_leaves_a_readable_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPTUNA_DEADLINE_DEVICES", "cpu:3,cpu:4")
+    monkeypatch.setenv("LOCAL_RANK", "1")
     log = UsageLog(tmp_path, "study", 7, 2, rank=1, resumed_at=10)
     [born] = read_uses(tmp_path)
     assert (born.device, born.trained_to, born.first) == ("cpu:4", 9, born.last)
