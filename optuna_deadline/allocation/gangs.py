@@ -8,7 +8,7 @@ alone gives it back: only there is known when the last rank is gone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -136,16 +136,22 @@ def give_back(tx: Transaction, me: str, number: int, fence: int) -> list[int] | 
     row = tx.execute(sa.select(part).where(*mine)).first()
     if row is None:
         return None
+    freed = free(tx, me, number, _pairs(row.slots))
+    tx.execute(sa.delete(part).where(*mine))  # after the slots, as the reaper does
+    return freed
+
+
+def free(tx: Transaction, me: str, number: int, slots: Collection[tuple[int, int]]) -> list[int]:
+    """Free slots with their fences, as far as the worker still holds them; returns those."""
     freed = tx.execute(
         sa.update(slot)
-        .where(slot.c.holder == me, sa.tuple_(slot.c.id, slot.c.fence).in_(_pairs(row.slots)))
+        .where(slot.c.holder == me, sa.tuple_(slot.c.id, slot.c.fence).in_(list(slots)))
         .values(holder=None, lease=None, number=None, study_id=None, fence=slot.c.fence + 1)
         .returning(slot.c.id, slot.c.fence)
     ).all()
-    for one in freed:
-        tx.event("release", number=number, slot=one.id, fence=one.fence, worker=me)
-    tx.execute(sa.delete(part).where(*mine))  # after the slots, as the reaper does
-    return [one.id for one in freed]
+    for row in freed:
+        tx.event("release", number=number, slot=row.id, fence=row.fence, worker=me)
+    return [row.id for row in freed]
 
 
 def take_back(tx: Transaction, grant: Grant) -> None:

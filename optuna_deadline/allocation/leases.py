@@ -191,18 +191,11 @@ def release(
     ).rowcount
     if not owned:
         return False
-    freed = tx.execute(
-        sa.update(slot)
-        .where(slot.c.holder == me, sa.tuple_(slot.c.id, slot.c.fence).in_(list(grant.slots)))
-        .values(holder=None, lease=None, number=None, study_id=None, fence=slot.c.fence + 1)
-        .returning(slot.c.id, slot.c.fence)
-    ).all()
-    for row in freed:
-        tx.event("release", number=grant.number, slot=row.id, fence=row.fence, worker=me)
+    freed = gangs.free(tx, me, grant.number, grant.slots)
     end_segment(tx, tx.study_id, grant.number, grant.fence, ended, stop)
     tx.event(outcome, number=grant.number, fence=grant.fence, worker=me, reason=ended)
     called = [part.worker for part in grant.others]
-    notify(tx, [*_who_waits(tx, grant.number, [row.id for row in freed]), *called])
+    notify(tx, [*_who_waits(tx, grant.number, freed), *called])
     return True
 
 

@@ -25,14 +25,8 @@ from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
 from optuna_deadline.policies.resources import Resources
 from optuna_deadline.policies.rounds import Option, Rates, Work
 from optuna_deadline.policies.rungs import UNSTATED
-from optuna_deadline.policies.sizing import settle, stop
+from optuna_deadline.policies.sizing import CLOSING, RESERVE, settle, stop
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
-
-#: Seconds before the deadline in which all is saved and nothing trained.
-_CLOSING = 4.0
-
-#: The share of the money that stays in reserve for what was not foreseen.
-_RESERVE = 0.01
 
 
 @dataclass(frozen=True)
@@ -193,7 +187,7 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
         terms = Money(math.inf, 0.0, 0.0, 0.0, node=node, offer=max(node, snapshot.capacity))
         left, held = math.inf, terms.nodes(snapshot.capacity)
     else:
-        left = _down((money.left + money.ahead) * (1 - _RESERVE))
+        left = _down((money.left + money.ahead) * (1 - RESERVE))
         if coming:
             left -= money.held * money.price * money.startup
         # What else changes from second to second is in these two, or in what is held.
@@ -215,13 +209,13 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
 
 def _time(snapshot: Snapshot) -> float:
     """Seconds in which something can be trained yet, rounded."""
-    return _down(snapshot.time_left - _CLOSING - snapshot.overhead.stop)
+    return _down(snapshot.time_left - CLOSING - snapshot.overhead.stop)
 
 
 def _as_long_as(snapshot: Snapshot) -> float:
     """Until when the time is rounded to the same, and nobody else is to be judged by its slots."""
     time, lost = _time(snapshot), snapshot.overhead.total
-    closing = time + _CLOSING + snapshot.overhead.stop if time > 0 else 0.0
+    closing = time + CLOSING + snapshot.overhead.stop if time > 0 else 0.0
     settling = [trial.changed + lost for trial in snapshot.trials if trial.running]
     later = [instant for instant in settling if instant > snapshot.now]
     return min([snapshot.deadline - closing, *later])

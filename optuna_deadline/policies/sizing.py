@@ -17,9 +17,9 @@ from optuna_deadline.policies.plan import Order, Pause, Plan
 from optuna_deadline.policies.snapshot import Snapshot
 
 #: Seconds before the deadline in which all is saved and nothing trained.
-_CLOSING = 4.0
+CLOSING = 4.0
 #: The share of the money that stays in reserve for what was not foreseen.
-_RESERVE = 0.01
+RESERVE = 0.01
 #: Pools that are looked at, in those that are held, and by how much one must be better.
 _AROUND, _BETTER = (0.25, 0.5, 0.67, 1.0, 1.5, 2.0, 4.0), 1.1
 
@@ -102,6 +102,6 @@ def _sizes(money: Money, seconds: float) -> Iterator[int]:
 
 def _limits(money: Money, nodes: int, seconds: float, newcomers: int | None) -> Limits:
     more = max(0, nodes - money.nodes(money.held))
-    left = (money.left + money.ahead) * (1 - _RESERVE) - more * money.entrance
-    seconds -= _CLOSING + (money.startup if more else 0.0)
+    left = (money.left + money.ahead) * (1 - RESERVE) - more * money.entrance
+    seconds -= CLOSING + (money.startup if more else 0.0)
     return Limits(max(0.0, seconds), max(0.0, left) / max(money.price, 1e-12), newcomers)
