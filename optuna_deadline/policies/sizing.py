@@ -41,23 +41,15 @@ def size(
     money = snapshot.money
     if money is None:
         return pool, lay_over(pool, Limits(snapshot.time_left, newcomers=newcomers))
-    node = money.node
-    pool = replace(pool, node=node)
-    held = None
-    best: tuple[Pool, Course] | None = None
+    found = []
     for nodes in _sizes(money, snapshot.time_left):
         limits = _limits(money, nodes, snapshot.time_left, newcomers)
         for gang in pool.speedup.useful(max(1, pool.largest_gang)):
-            tried = replace(pool, capacity=nodes * node, largest_gang=gang)
-            found = tried, lay_over(tried, limits)
-            if best is None or _merit(found[1]) > _merit(best[1]):
-                best = found
-            if nodes * node == money.held and (held is None or _merit(found[1]) > _merit(held[1])):
-                held = found
-    assert best is not None
-    if held is not None and best[1].trials <= _BETTER * held[1].trials:
-        return held
-    return best
+            tried = replace(pool, capacity=nodes * money.node, largest_gang=gang, node=money.node)
+            found.append((tried, lay_over(tried, limits)))
+    best = max(found, key=_merit)
+    held = max([one for one in found if one[0].capacity == money.held], key=_merit, default=best)
+    return held if best[1].trials <= _BETTER * held[1].trials else best
 
 
 def settle(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
@@ -88,7 +80,8 @@ def stop(snapshot: Snapshot) -> Plan:
     return Plan(orders, gate_open=False, pool_slots=None if snapshot.money is None else 0)
 
 
-def _merit(course: Course) -> tuple[int, float]:
+def _merit(found: tuple[Pool, Course]) -> tuple[int, float]:
+    _, course = found
     return course.trials, -course.slot_seconds
 
 
