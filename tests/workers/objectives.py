@@ -73,6 +73,11 @@ def _writer(number: int, step: int) -> Any:
 
 def logged(trial: Any, last: int = LAST) -> float:
     """Elastic, and each rank writes down who it is and what it got."""
+    _write_down(trial)
+    return elastic(trial, last=last)
+
+
+def _write_down(trial: Any) -> None:
     segment = optuna_deadline.segment(trial)
     x = trial.suggest_float("x", 0.0, 1.0)
     kind = trial.suggest_categorical("kind", ["a", "b"])
@@ -89,12 +94,23 @@ def logged(trial: Any, last: int = LAST) -> float:
     }
     with (Path(os.environ["RANK_LOG"])).open("a") as file:
         file.write(json.dumps(facts) + "\n")
-    return elastic(trial, last=last)
 
 
 def logged_for_long(trial: Any) -> float:
-    """The same, and too long to finish by itself."""
-    return logged(trial, last=100_000)
+    """The same, too long to finish by itself; no rank trains before all have come.
+
+    Collectives would see to that. A first rank that runs on alone replaces the checkpoint that the
+    others were told to begin with, before they have looked.
+    """
+    _write_down(trial)
+    segment = optuna_deadline.segment(trial)
+    log, end = Path(os.environ["RANK_LOG"]), time.monotonic() + 20
+    while time.monotonic() < end:
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        if sum(facts["fence"] == segment.fence for facts in lines) >= segment.world_size:
+            break
+        time.sleep(0.05)
+    return elastic(trial, last=100_000)
 
 
 def slow(trial: Any) -> float:
