@@ -25,6 +25,7 @@ _logger = logging.getLogger("optuna_deadline")
 _OURS = re.compile(
     r"segment-\d{6}-step-\d{9}\.ckpt|\d+--?\d+-[0-9a-f]{4}\.ckpt|\..+\.[0-9a-f]{8}\.tmp"
 )
+_FENCE = re.compile(r"\.?(?:segment-)?(\d+)-")  # their names begin with it
 _AT_ONCE = 0.2  # seconds: a small file needs no further look
 
 
@@ -75,6 +76,12 @@ class Folders:
         """Delete the worker's own folder."""
         if self._own is not None:
             shutil.rmtree(self._own, ignore_errors=True)
+
+
+def fence_of(name: str) -> int | None:
+    """The segment that wrote a file of that name, None where it is not one of ours."""
+    found = _FENCE.match(name)
+    return int(found[1]) if found else None
 
 
 class Resuming:
@@ -184,11 +191,21 @@ class Sweeping:
         """Delete what was there and no row named; call when the next segment is granted, here.
 
         Its fence is the next one: so nobody had the trial since the look, and nobody who had it
-        before can write a row any more. Where there is no answer yet, the next segment sweeps.
+        before can write a row any more. A look that takes longer sees what the next segment
+        writes as well; its fence tells that apart.
         """
         looked, named, found = self._looks.pop(number, (0, set(), Future()))
-        if looked == fence and found.done() and found.exception() is None:
-            self.sweep(number, [one for one in found.result() if name_of(one) not in named])
+        if looked == fence:
+            found.add_done_callback(partial(self._sweep_left, number, fence, named))
+
+    def _sweep_left(
+        self, number: int, fence: int, named: set[str], found: Future[list[Location]]
+    ) -> None:
+        if found.exception() is not None:
+            return  # the store was away: what ends sweeps
+        names = {one: name_of(one) for one in found.result()}
+        written = {one: fence_of(name) for one, name in names.items() if name not in named}
+        self.sweep(number, [one for one, by in written.items() if by is not None and by <= fence])
 
     def sweep_ended(self, number: int, rows: Sequence[Checkpoint]) -> None:
         """Delete what no row names of a trial that has ended: nobody writes a row of it any more.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import objectives
@@ -54,6 +55,20 @@ def test_what_no_row_names_is_deleted_and_what_is_not_ours_stays(folder: Path) -
 def test_what_came_after_the_look_stays(folder: Path) -> None:
     new = "segment-000003-step-000000050.ckpt"
     assert swept(folder, 2, 2, later=new) == {NAMED, new, *THEIRS}
+
+
+def test_a_look_that_comes_late_sees_the_next_segment_and_spares_it(folder: Path) -> None:
+    new = ["segment-000003-step-000000050.ckpt", "3-50-ab12.ckpt", ".3-60-ab12.ckpt.0123abcd.tmp"]
+    sweeping, go = Sweeping(Folders(folder)), threading.Event()
+    sweeping._aside.do(go.wait)
+    sweeping.look(4, 2, [row(folder)])
+    sweeping.sweep_unnamed(4, 2)
+    for name in (*new, "2--1-ab12.ckpt"):
+        (folder / "trial-4" / name).write_text("x")
+    go.set()
+    sweeping._aside.do(lambda: None).result()
+    sweeping.close(5)
+    assert left(folder) == {NAMED, *new, *THEIRS}
 
 
 def test_where_somebody_trained_since_the_look_nothing_is_deleted(folder: Path) -> None:
