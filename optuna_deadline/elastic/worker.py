@@ -20,6 +20,7 @@ from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints import verified
 from optuna_deadline.elastic.attendance import AWAY, join, leaving_on_signals
+from optuna_deadline.elastic.pulse import pulse
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.terms import check_park, check_weight
 from optuna_deadline.errors import DeadlineError
@@ -159,8 +160,17 @@ class ElasticWorker:
             thread.start()
             if publisher is not None:
                 publisher.start()
-            with self._listening(agent, thread), leaving_on_signals(agent):
-                agent.run(check=thread.check)
+            with (
+                self._listening(agent, thread),
+                leaving_on_signals(agent),
+                pulse() as beat,
+            ):
+
+                def check() -> None:
+                    thread.check()
+                    beat()
+
+                agent.run(check=check)
         finally:
             thread.end(_FAREWELL)
             agent.close()
