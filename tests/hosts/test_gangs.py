@@ -100,14 +100,17 @@ def test_a_gang_over_two_hosts_trains_what_one_on_a_host_trains(
     assert [across[step] for step in both] == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("victim", ["follower", "rank", "leader", "cut"])
+@pytest.mark.parametrize("victim", ["follower", "frozen", "rank", "leader", "cut"])
 def test_one_lost_rank_ends_it_for_all_and_it_goes_on_elsewhere(site: Site, victim: str) -> None:
-    """A host dies or loses its cable, or a rank dies: nobody trains on, nothing saved is lost."""
+    """A host dies, stands still or is cut off, or a rank dies: no step of it is made without all."""
     hosts = {host.name: host for host in start(site, "node1", "node2", "node3")}
     leader, follower = pinned_to_two(site)
     lost = leader.host if victim == "leader" else follower.host
     if victim == "rank":
         os.kill(follower.pid, signal.SIGKILL)
+    elif victim == "frozen":
+        [worker] = [row for row in site.table.workers() if row.host == lost]
+        os.kill(worker.pid, signal.SIGSTOP)
     elif victim == "cut":
         hosts[lost].cut()
     else:
