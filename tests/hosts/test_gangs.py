@@ -102,7 +102,7 @@ def test_a_gang_over_two_hosts_trains_what_one_on_a_host_trains(
 
 @pytest.mark.parametrize("victim", ["follower", "frozen", "rank", "leader", "cut"])
 def test_one_lost_rank_ends_it_for_all_and_it_goes_on_elsewhere(site: Site, victim: str) -> None:
-    """A host dies, stands still or is cut off, or a rank dies: no step of it is made without all."""
+    """A host dies, stands still or is cut off, or a rank dies: nothing saved is lost."""
     hosts = {host.name: host for host in start(site, "node1", "node2", "node3")}
     leader, follower = pinned_to_two(site)
     lost = leader.host if victim == "leader" else follower.host
