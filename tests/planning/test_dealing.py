@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
 
 from optuna_deadline.allocation.records import Slot
 from optuna_deadline.planning.dealing import deal
+from optuna_deadline.planning.seating import seat
+from growth import instructions
 
 
 def slot(number: int, host: str = "h", lent: int | None = None, held: int | None = None) -> Slot:
@@ -79,3 +84,73 @@ def test_a_study_that_reaches_one_host_gets_its_share_there() -> None:
     assert deal({1: 2, 2: 2}, {1: 4, 2: 4}, slots, reach) == {0: 2, 1: 2, 2: 1, 3: 1}
     more = deal({1: 1, 2: 3}, {1: 4, 2: 4}, slots, reach)
     assert Counter(more.values()) == {1: 2, 2: 2}
+
+
+def best(
+    shares: dict[int, int],
+    slots: list[Slot],
+    reach: dict[int, frozenset[int]],
+    worth: Callable[[Slot, int], bool],
+) -> tuple[int, int]:
+    """Seats, and how many of them are worth something, by an assignment of least cost."""
+    seats = [study for study in shares for _ in range(shares[study])]
+    gains = np.array(
+        [[worth(s, study) if s.id in reach[study] else -1e6 for s in slots] for study in seats],
+        dtype=float,
+    ).reshape(len(seats), len(slots))
+    found = [gains[pair] for pair in zip(*linear_sum_assignment(-gains), strict=True)]
+    return sum(gain >= 0 for gain in found), int(sum(gain for gain in found if gain >= 0))
+
+
+def is_held(slot: Slot, study: int) -> bool:
+    return slot.study_id == study
+
+
+def is_lent(slot: Slot, study: int) -> bool:
+    return slot.lent_to == study
+
+
+@settings(deadline=None)
+@given(situations())
+def test_as_many_seats_as_can_be_had(
+    situation: tuple[dict[int, int], dict[int, int], list[Slot], dict[int, frozenset[int]]],
+) -> None:
+    shares, _, slots, reach = situation
+    assert len(seat(shares, slots, reach)) == best(shares, slots, reach, is_held)[0]
+
+
+@settings(deadline=None)
+@given(situations())
+def test_where_all_reach_all_as_little_as_can_be_changes_hands(
+    situation: tuple[dict[int, int], dict[int, int], list[Slot], dict[int, frozenset[int]]],
+) -> None:
+    shares, _, slots, _ = situation
+    reach = everywhere(slots, 1, 2, 3)
+    dealt = seat(shares, slots, reach)
+    held = sum(is_held(row, dealt[row.id]) for row in slots if row.id in dealt)
+    assert (len(dealt), held) == best(shares, slots, reach, is_held)
+    if all(row.study_id in (None, row.lent_to) for row in slots):
+        lent = sum(is_lent(row, dealt[row.id]) for row in slots if row.id in dealt)
+        assert (len(dealt), lent) == best(shares, slots, reach, is_lent)
+
+
+def test_a_large_pool_is_dealt_in_proportion_to_its_slots() -> None:
+    """All new, as it is, and with studies that must move aside."""
+
+    def work(hosts: int) -> int:
+        studies = range(1, hosts // 5 + 1)
+        slots = [slot(i, f"h{i // 10}") for i in range(10 * hosts)]
+        reach = {study: frozenset(range((study - 1) * 50, study * 50)) for study in studies}
+        reach[1] = frozenset(range(10 * hosts))
+        shares = dict.fromkeys(studies, 50)
+
+        def deal_all() -> None:
+            first = deal(shares, shares, slots, reach)
+            settled = [replace(row, lent_to=first[row.id]) for row in slots]
+            assert deal(shares, shares, settled, reach) == first
+            moved = [replace(row, lent_to=1 + (row.id + 25) // 50) for row in slots]
+            deal(shares, shares, moved, reach)
+
+        return instructions(deal_all)
+
+    assert work(80) < 5 * work(20)

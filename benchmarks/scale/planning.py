@@ -1,0 +1,146 @@
+"""CPU time of what decides, on rows in memory: each study's planner, and the pool's leader."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.planner import draw
+from benchmarks.scale.situation import STEPS, Situation
+from optuna_deadline import choice
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.planning.dealing import deal
+from optuna_deadline.planning.planner import Planner
+from optuna_deadline.planning.pool import PoolLeader, read_pool
+from optuna_deadline.policies.dividers import make_divider
+from optuna_deadline.policies.plan import Plan, Policy
+from optuna_deadline.policies.snapshot import Snapshot
+from optuna_deadline.simulation.outside import CountedTrials
+
+DIVIDERS = ("even", "market")
+
+
+@contextmanager
+def cpu() -> Iterator[list[float]]:
+    """Appends the milliseconds of CPU that the block took."""
+    took: list[float] = []
+    began = time.process_time()
+    yield took
+    took.append(1e3 * (time.process_time() - began))
+
+
+@dataclass
+class Timed:
+    """A policy that notes how long it thinks."""
+
+    policy: Policy
+    ms: list[float] = field(default_factory=list)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The policy's plan."""
+        with cpu() as took:
+            plan = self.policy.plan(snapshot)
+        self.ms += took
+        return plan
+
+
+def make_planner(
+    table: AllocationStore, policy: Policy, me: str, trials: int, clock: Callable[[], float]
+) -> Planner:
+    """A study's planner beside a table that has so many trials."""
+    return Planner(
+        CountedTrials(opened=trials),
+        table,
+        policy,
+        direction="maximize",
+        started=0.0,
+        me=me,
+        clock=clock,
+        whole=lambda checkpoint: True,
+    )
+
+
+def time_planners(found: Situation, policy: str, studies: int) -> dict[str, Any]:
+    """Of some studies: the first tick, one with nothing new, and one after news of all trials.
+
+    The median over studies; the second and third tick are the least of three.
+    """
+    first, idle, news, thought = [], [], [], []
+    for study in list(found.tables)[:studies]:
+        timed = Timed(choice.make(policy, {"max_resource": STEPS}))
+        count = len(found.state.studies[study].trials)
+        me = found.planner_of(study)
+        planner = make_planner(found.tables[study], timed, me, count, lambda: found.now)
+        with cpu() as took:
+            planner.tick()
+        first += took
+        after, quiet = [], []
+        for _ in range(3):
+            found.now += 1.0
+            found.report_once(study)
+            timed.ms.clear()
+            with cpu() as took:
+                planner.tick()
+            after.append((took[0], sum(timed.ms)))
+            while planner.tick():
+                pass
+            with cpu() as took:
+                planner.tick()
+            quiet += took
+        news.append(min(after)[0])
+        thought.append(min(after)[1])
+        idle.append(min(quiet))
+    return {
+        "policy": policy,
+        "first_ms": statistics.median(first),
+        "news_ms": statistics.median(news),
+        "of_that_policy_ms": statistics.median(thought),
+        "idle_ms": statistics.median(idle),
+    }
+
+
+def time_leader(found: Situation, divider: str) -> dict[str, Any]:
+    """The pool's division in parts, and a tick as a whole: the least of three."""
+    table = found.tables[1]
+    read, divide, dealt, whole = [], [], [], []
+    for _ in range(3):
+        with cpu() as took:
+            reading = read_pool(table)
+        read += took
+        chosen = make_divider(divider)
+        with cpu() as took:
+            shares = chosen.divide(reading.snapshot)
+        divide += took
+        most = {study.study_id: study.most for study in reading.snapshot.studies}
+        with cpu() as took:
+            deal(shares, most, reading.slots, reading.reach)
+        dealt += took
+    leader = PoolLeader(table, make_divider(divider), found.planner_of(1), lambda: found.now)
+    for _ in range(2):
+        found.now += 1.0
+        with cpu() as took:
+            leader.tick()
+        whole += took
+    return {
+        "divider": divider,
+        "read_ms": min(read),
+        "divide_ms": min(divide),
+        "deal_ms": min(dealt),
+        "tick_ms": min(whole),
+    }
+
+
+def time_policy(policy: str, trials: int, slots: int) -> float:
+    """Milliseconds of one plan for one study that has all of a pool: the least of two."""
+    times = []
+    for seed in range(2):
+        snapshot = draw(trials, slots, seed)
+        chosen = choice.make(policy, {"max_resource": STEPS})
+        with cpu() as took:
+            chosen.plan(snapshot)
+        times += took
+    return min(times)
