@@ -149,10 +149,12 @@ def build(size: Size) -> Situation:
             state.slots[slot] = Slot(
                 slot, f"host{host}", f"gpu:{nth}", POOL, study, 0, None, None, None, None
             )
-            state.offers[slot] = []
+    offered: dict[int, list[str]] = {slot: [] for slot in state.slots}
     for worker in state.workers.values():
         for nth in range(size.slots):
-            state.offers[worker.pid * size.slots + nth + 1].append(worker.id)
+            offered[worker.pid * size.slots + nth + 1].append(worker.id)
+    for slot, workers in offered.items():
+        state.offer(slot, workers)
     for study in range(1, size.studies + 1):
         _fill(found, study)
     return found

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from optuna_deadline.allocation.admission import admit, choose
 from optuna_deadline.allocation.bounds import wait_in_line
 from optuna_deadline.allocation.clock import TOLERANCE
-from optuna_deadline.allocation.records import About, Slot, Worker
+from optuna_deadline.allocation.records import About, Roster, Slot, Worker
 from optuna_deadline.allocation.schema import leader, offer, pool, slot, tenant, worker
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.errors import DeadlineError
@@ -256,6 +256,41 @@ def slots(tx: Transaction) -> list[Slot]:
             names.setdefault(row.slot_id, []).append(row.worker)
     found = tx.rows(sa.select(*_SLOT).where(slot.c.pool == tx.pool).order_by(slot.c.id))
     return [replace(_slot(row), offered_by=tuple(names.get(row.id, ()))) for row in found]
+
+
+def roster(tx: Transaction) -> Roster:
+    """The study's live workers and their slots: each study's planner asks all the time."""
+    lent = sa.case((slot.c.lent_to == tx.study_id, 1), else_=0)
+    query = (
+        sa.select(
+            *_WORKER,
+            pool.c.ttl,
+            sa.func.count(slot.c.id).label("offers"),
+            sa.func.sum(lent).label("lent"),
+            sa.func.min(slot.c.lease).label("ends"),
+        )
+        .select_from(
+            worker.join(pool, pool.c.name == worker.c.pool)
+            .outerjoin(offer, offer.c.worker == worker.c.id)
+            .outerjoin(slot, slot.c.id == offer.c.slot_id)
+        )
+        .where(worker.c.study_id == tx.study_id, worker.c.pool == tx.pool)
+        .group_by(worker.c.id, pool.c.ttl)
+        .order_by(worker.c.registered, worker.c.id)
+    )
+    rows = tx.rows(query)
+    live = [
+        row
+        for row in rows
+        if row.state == "live" and tx.now < row.lease <= tx.now + row.ttl + TOLERANCE
+    ]
+    here = [row for row in live if row.drained is None]
+    return Roster(
+        [Worker(*row[: len(_WORKER)]) for row in live],
+        {row.id: row.offers for row in here if row.offers},
+        {row.id: row.lent for row in here if row.lent},
+        min([row.ends for row in rows if row.ends is not None], default=None),
+    )
 
 
 def free_slots(tx: Transaction, me: str) -> list[int]:

@@ -124,13 +124,13 @@ class MemoryTable(MemoryLeases):
             state.slots[slot_id] = Slot(
                 slot_id, me.host, name, me.pool, me.study_id, 0, None, None, None, None
             )
-            state.offers[slot_id] = []
+            state.offer(slot_id, [])
         elif taken_over:
             row = state.slots[slot_id]
             state.slots[slot_id] = changed(row, pool=me.pool, lent_to=me.study_id)
         workers = [state.workers[other] for other in state.offers[slot_id]]
         kept = [w.id for w in workers if w.pool == me.pool and w.study_id != me.study_id]
-        state.offers[slot_id] = [*kept, me.id]
+        state.offer(slot_id, [*kept, me.id])
         return slot_id
 
     def leave(self, me: str) -> None:

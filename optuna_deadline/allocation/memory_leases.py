@@ -123,7 +123,7 @@ class MemoryLeases(MemoryGangs):
             for slot_id, _ in kept:
                 row = self.state.slots[slot_id]
                 self.state.slots[slot_id] = changed(row, lease=now + self.ttl)
-            offers = sum(me in names for names in self.state.offers.values())
+            offers = len(self.state.brings(me))
             known = me in self.state.workers
             return Renewal(now=now, kept=kept, offers=offers if known else None)
 

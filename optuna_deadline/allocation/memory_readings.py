@@ -20,6 +20,7 @@ from optuna_deadline.allocation.records import (
     Home,
     Orders,
     ReportRow,
+    Roster,
     SegmentRow,
     Slot,
     Tenant,
@@ -98,8 +99,34 @@ class MemoryReadings:
     def free_slots(self, me: str) -> list[int]:
         """Slots that the worker may acquire now."""
         with self._lock:
-            rows = self.state.slots.values()
+            rows = [self.state.slots[slot_id] for slot_id in sorted(self.state.brings(me))]
             return [row.id for row in rows if row.holder is None and self._may_take(me, row)]
+
+    def roster(self) -> Roster:
+        """The study's live workers and their slots."""
+        with self._lock:
+            now, state = self.now(), self.state
+            everyone = [
+                row
+                for row in state.workers.values()
+                if row.study_id == self.study_id and row.pool == self.pool
+            ]
+            offered: dict[str, int] = {}
+            lent: dict[str, int] = {}
+            leases: list[float] = []
+            live = []
+            for worker in everyone:
+                slots = [state.slots[slot_id] for slot_id in state.brings(worker.id)]
+                leases += [row.lease for row in slots if row.lease is not None]
+                if worker.state != "live" or worker.lease <= now:
+                    continue
+                live.append(worker)
+                if slots and worker.drained is None:
+                    offered[worker.id] = len(slots)
+                    mine = sum([row.lent_to == self.study_id for row in slots])
+                    if mine:
+                        lent[worker.id] = mine
+            return Roster(live, offered, lent, min(leases, default=None))
 
     def _may_take(self, me: str, row: Slot) -> bool:
         mine = me in self.state.offers[row.id] and row.lent_to == self.study_id

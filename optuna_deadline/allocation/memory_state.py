@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -151,6 +152,7 @@ class MemoryState:
     tenants: dict[tuple[str, int], MemoryTenant] = field(default_factory=dict)  #: pool, study
     slots: dict[int, Slot] = field(default_factory=dict)
     offers: dict[int, list[str]] = field(default_factory=dict)  #: slot -> workers, dead ones too
+    _brought: dict[str, set[int]] = field(default_factory=dict)  #: worker -> slots: the same again
     events: list[Said] = field(default_factory=list)
     checkpoint_ids: int = 0
 
@@ -166,9 +168,20 @@ class MemoryState:
     def drop_worker(self, me: str) -> None:
         """Forget a worker and what it offered."""
         self.workers.pop(me, None)
-        for names in self.offers.values():
-            if me in names:
-                names.remove(me)
+        for slot_id in self._brought.pop(me, ()):
+            self.offers[slot_id].remove(me)
+
+    def offer(self, slot_id: int, workers: list[str]) -> None:
+        """Say who offers a slot."""
+        for worker in self.offers.get(slot_id, ()):
+            self._brought[worker].discard(slot_id)
+        self.offers[slot_id] = workers
+        for worker in workers:
+            self._brought.setdefault(worker, set()).add(slot_id)
+
+    def brings(self, me: str) -> Collection[int]:
+        """The slots that a worker offers."""
+        return self._brought.get(me, ())
 
 
 def _sort_the_last(rows: dict[int, Desired]) -> None:

@@ -189,6 +189,11 @@ def _let_trials_name_their_batch(connection: sa.Connection) -> None:
     _add_columns(connection, schema.SINCE_10)
 
 
+def _index_workers_by_study(connection: sa.Connection) -> None:
+    """A study's planner finds its own workers, however many share the pool."""
+    schema.SINCE_11.create(connection, checkfirst=True)
+
+
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _create_tables,
     _follow_deleted_studies,
@@ -200,4 +205,5 @@ MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _let_workers_tell_where_they_are,
     _let_gangs_cross_workers,
     _let_trials_name_their_batch,
+    _index_workers_by_study,
 ]

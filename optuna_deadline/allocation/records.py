@@ -75,6 +75,18 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Roster:
+    """A study's live workers with what they bring; a drained one brings nothing."""
+
+    workers: list[Worker]
+    offered: Mapping[str, int]  #: by worker, the slots that it offers; of one study, only one does
+    lent: Mapping[str, int]  #: by worker, those of them that are lent to the study
+    #: When the first lease ends on a slot that any worker of the study offers, or offered as it
+    #: died; None where none is held.
+    lease: float | None
+
+
+@dataclass(frozen=True)
 class Claim:
     """What a study's planner says of it to the pool."""
 

@@ -296,6 +296,9 @@ SINCE_9 = (worker.c.address, trial.c.desired_others, segment.c.workers)
 #: Columns that version 10 of the schema brought.
 SINCE_10 = (trial.c.batch,)
 
+#: Since version 11: a planner asks for its own study's workers.
+SINCE_11 = sa.Index(f"ix_{PREFIX}worker_study", worker.c.study_id)
+
 #: Since version 5 without the slot's provider.
 SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)
 

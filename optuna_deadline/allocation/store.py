@@ -22,6 +22,7 @@ from optuna_deadline.allocation.records import (
     Orders,
     Renewal,
     ReportRow,
+    Roster,
     SegmentRow,
     Slot,
     Tenant,
@@ -101,6 +102,9 @@ class AllocationStore(Protocol):
 
     def slots(self) -> list[Slot]:
         """The pool's slots, whoever holds them; a drained worker offers none."""
+
+    def roster(self) -> Roster:
+        """The study's live workers and their slots, however many others the pool has."""
 
     def free_slots(self, me: str) -> list[int]:
         """Slots that this worker offers, that are lent to its study, and that nobody holds.

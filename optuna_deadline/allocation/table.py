@@ -30,6 +30,7 @@ from optuna_deadline.allocation.records import (
     Orders,
     Renewal,
     ReportRow,
+    Roster,
     SegmentRow,
     Slot,
     Tenant,
@@ -113,6 +114,11 @@ class AllocationTable:
         """All slots of the pool."""
         with self._tx.reading() as tx:
             return membership.slots(tx)
+
+    def roster(self) -> Roster:
+        """The study's live workers and their slots."""
+        with self._tx.reading() as tx:
+            return membership.roster(tx)
 
     def free_slots(self, me: str) -> list[int]:
         """Slots that the worker may acquire now."""

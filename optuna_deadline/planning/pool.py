@@ -24,13 +24,15 @@ class PoolReading:
     snapshot: PoolSnapshot
     slots: tuple[Slot, ...]  #: those that live workers offer
     reach: Mapping[int, frozenset[int]]  #: by study, the slots that its live workers offer
+    overdue: bool = False  #: whether a slot of the pool is to be reaped
 
 
 class PoolLeader:
     """Divides the pool's slots among its studies while it leads.
 
     It plans no trial: each study's own planner does, within what is lent to the study. Only a
-    process of the study has its sampler, and a study's terms stay its own business.
+    process of the study has its sampler, and a study's terms stay its own business. It reaps what
+    was held for a study of which nobody is left, since planners look at their own workers' slots.
 
     Args:
         table: The allocation table of one of the pool's studies.
@@ -65,6 +67,8 @@ class PoolLeader:
         if self._term is None:
             return False
         reading = read_pool(self._table)
+        if reading.overdue and self._table.reap():
+            reading = read_pool(self._table)
         shares = self._divider.divide(reading.snapshot)
         most = {study.study_id: study.most for study in reading.snapshot.studies}
         dealt = deal(shares, most, reading.slots, reading.reach)
@@ -90,7 +94,9 @@ def read_pool(table: AllocationStore) -> PoolReading:
     """The pool now: the studies that live workers serve, and the slots that these offer."""
     now = table.now()
     served_by = {worker.id: worker.study_id for worker in table.workers()}
-    slots = tuple(slot for slot in table.slots() if slot.offered_by)
+    rows = table.slots()
+    slots = tuple(slot for slot in rows if slot.offered_by)
+    leases = [slot.lease for slot in rows if slot.lease is not None]
     lent = Counter(slot.lent_to for slot in slots)
     reach: dict[int, set[int]] = {study: set() for study in served_by.values()}
     for slot in slots:
@@ -122,4 +128,5 @@ def read_pool(table: AllocationStore) -> PoolReading:
         PoolSnapshot(now, len(slots), tuple(studies)),
         slots,
         {study: frozenset(ids) for study, ids in reach.items()},
+        min(leases, default=now) + table.grace < now,
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from optuna_deadline.allocation.records import ALIVE, Desired, ReportRow, SegmentRow, Slot, Worker
+from optuna_deadline.allocation.records import ALIVE, Desired, ReportRow, SegmentRow, Worker
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.forecasting.overheads import KEPT_COSTS, Overhead, learn_overhead
 from optuna_deadline.forecasting.throughput import Pace, Speedup, Throughputs
@@ -35,12 +34,12 @@ class Reading:
     reach: Mapping[str, int]  #: by worker, all slots of the pool that it offers
     done: float  #: slot-seconds of training so far
     live: int  #: trials that a policy may still train
-    reap_from: float = math.inf  #: when the first slot of the pool may be reaped
+    reap_from: float = math.inf  #: when the first slot in reach may be reaped
     crossing: Crossing = APART  #: between which workers gangs may be spread
 
     @property
     def overdue(self) -> bool:
-        """Whether a slot of the pool is to be reaped."""
+        """Whether a slot in reach is to be reaped."""
         return self.reap_from < self.snapshot.now
 
 
@@ -82,13 +81,11 @@ class SnapshotReader:
         stale = self._reports.take(table.reports(self._reports.solid))
         stale |= self._take_segments(table.segments(self._last_segments - _LATE_SECONDS))
         self._last_segments = now
-        workers = [row for row in table.workers() if row.study_id == table.study_id]
-        slots = table.slots()
-        reach, capacities = _by_worker(slots, workers, table.study_id)
-        leases = [slot.lease for slot in slots if slot.lease is not None]
-        reap_from = min(leases, default=math.inf) + table.grace
+        roster = table.roster()
+        capacities = roster.lent
+        reap_from = math.inf if roster.lease is None else roster.lease + table.grace
         seen = self._see(lines, stale)
-        crossing = groups_of(workers, self._crossed.values(), now)
+        crossing = groups_of(roster.workers, self._crossed.values(), now)
         snapshot = Snapshot(
             now=now,
             started=self._started,
@@ -101,8 +98,8 @@ class SnapshotReader:
             requests=self._requests,
         )
         return Reading(
-            snapshot, lines, ended, workers, capacities, reach, self._done, self._live, reap_from,
-            crossing,
+            snapshot, lines, ended, roster.workers, capacities, roster.offered, self._done,
+            self._live, reap_from, crossing,
         )  # fmt: skip
 
     def _speedup(self, crossing: Crossing, capacities: Mapping[str, int]) -> Speedup:
@@ -264,25 +261,6 @@ class _Costs:
     def newest(self) -> list[float]:
         """Seconds, the newest last."""
         return [cost[3] for cost in self._known]
-
-
-def _by_worker(
-    slots: Iterable[Slot], workers: Iterable[Worker], study_id: int
-) -> tuple[dict[str, int], dict[str, int]]:
-    """By the study's workers: the slots that each offers, and those of them that are lent to it.
-
-    Of one study's workers, only one offers a slot.
-    """
-    mine = {worker.id for worker in workers}
-    reach: Counter[str] = Counter()
-    lent: Counter[str] = Counter()
-    for slot in slots:
-        for worker in slot.offered_by:
-            if worker in mine:
-                reach[worker] += 1
-                if slot.lent_to == study_id:
-                    lent[worker] += 1
-    return dict(reach), dict(lent)
 
 
 def _slot_seconds(row: SegmentRow) -> float:
