@@ -179,7 +179,8 @@ def _fill(found: Situation, study: int) -> None:
         granted = found.now - trained
         row = SegmentRow(
             number, 1, 1, granted, None if running else found.now - 1000.0,
-            None if running else "pause", 5.0, None if running else 1.0, 0.0, float(steps), trained,
+            None if running else "pause", 5.0, None if running else 1.0, 0.0, float(steps),
+            trained,
         )  # fmt: skip
         if running:
             rows.running[number, 1] = row

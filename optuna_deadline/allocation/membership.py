@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -99,7 +99,14 @@ def register(
         me, tx.pool, tx.study_id, host, pid, "live", tx.now + ttl,
         machine=about.machine, store=about.store, versions=about.versions, address=about.address,
     )  # fmt: skip
-    everywhere = {row.id: row for row in _live(tx)}
+    known = {
+        row.device: row.id
+        for row in tx.rows(sa.select(slot.c.id, slot.c.device).where(slot.c.host == host))
+    }
+    offers = _offers(tx, known.values())
+    namesakes = _namesakes(tx, host, about)
+    concerned = {name for row in namesakes for name in row.offered_by}.union(*offers.values())
+    everywhere = {row.id: row for row in _live(tx, _concerns(tx, host, concerned))}
     if tx.connection.dialect.name == "sqlite":
         other = next((row.host for row in everywhere.values() if row.host != host), None)
         if other is not None:
@@ -107,12 +114,7 @@ def register(
                 f"SQLite serves one host only, and workers of {other!r} use this file; "
                 "use PostgreSQL to train on several hosts."
             )
-    admit(newcomer, about.uuids, everywhere.values(), _namesakes(tx, host, about))
-    known = {
-        row.device: row.id
-        for row in tx.rows(sa.select(slot.c.id, slot.c.device).where(slot.c.host == host))
-    }
-    offers = _offers(tx, known.values())
+    admit(newcomer, about.uuids, everywhere.values(), namesakes)
     names = choose(
         {name: [everywhere[w] for w in offers[i] if w in everywhere] for name, i in known.items()},
         {name for name, i in known.items() if me in offers[i]},
@@ -162,8 +164,16 @@ def register(
             uuid = about.uuids[name]
             tx.execute(sa.update(slot).where(slot.c.id == known[name]).values(uuid=uuid))
     tx.event("register", worker=me, host=host, devices=names, lent=lent)
-    mine = {known[name] for name in names}
-    return [row for row in slots(tx) if row.id in mine]
+    return slots(tx, [known[name] for name in names])
+
+
+def _concerns(tx: Transaction, host: str, concerned: Collection[str]) -> sa.ColumnElement[bool]:
+    """Of all pools' workers those by which a newcomer is judged: SQLite's are on its host."""
+    if tx.connection.dialect.name == "sqlite":
+        return sa.true()
+    return sa.or_(
+        worker.c.host == host, worker.c.study_id == tx.study_id, worker.c.id.in_(concerned)
+    )
 
 
 def join_pool(tx: Transaction, weight: float | None) -> None:
@@ -241,20 +251,26 @@ def _live(tx: Transaction, *where: sa.ColumnElement[bool]) -> list[Worker]:
     return [Worker(*row) for row in tx.rows(found)]
 
 
-def slots(tx: Transaction) -> list[Slot]:
-    """The pool's slots, and which live workers offer them; a drained one offers none."""
+def slots(tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
+    """The pool's slots, or some of them, and who offers them; a drained worker offers none."""
     offers = (
         sa.select(offer.c.slot_id, offer.c.worker)
         .join(worker, worker.c.id == offer.c.worker)
         .where(worker.c.pool == tx.pool)
         .order_by(worker.c.registered, worker.c.id)
     )
-    live = {row.id for row in live_workers(tx) if row.drained is None}
+    query = sa.select(*_SLOT).where(slot.c.pool == tx.pool).order_by(slot.c.id)
+    if ids is None:
+        live = {row.id for row in live_workers(tx) if row.drained is None}
+    else:
+        offers, query = offers.where(offer.c.slot_id.in_(ids)), query.where(slot.c.id.in_(ids))
+        named = {row.worker for row in tx.rows(offers)}
+        live = {row.id for row in _live(tx, worker.c.id.in_(named)) if row.drained is None}
     names: dict[int, list[str]] = {}
     for row in tx.rows(offers):
         if row.worker in live:
             names.setdefault(row.slot_id, []).append(row.worker)
-    found = tx.rows(sa.select(*_SLOT).where(slot.c.pool == tx.pool).order_by(slot.c.id))
+    found = tx.rows(query)
     return [replace(_slot(row), offered_by=tuple(names.get(row.id, ()))) for row in found]
 
 

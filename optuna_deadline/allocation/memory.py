@@ -114,7 +114,7 @@ class MemoryTable(MemoryLeases):
                     state.slots[slot_id] = changed(row, uuid=about.uuids[name])
                 lent += [] if others else [slot_id]
             self._event("register", worker=me, host=host, devices=names, lent=lent)
-            return [row for row in self.slots() if row.id in mine_now]
+            return self._slots(sorted(mine_now))
 
     def _offer(self, me: Worker, name: str, slot_id: int | None, *, taken_over: bool) -> int:
         """Offer a slot; what a dead rival offered is no longer its own, should it wake."""

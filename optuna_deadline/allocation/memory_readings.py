@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter, itemgetter
 
 from optuna_deadline.allocation.memory_state import (
@@ -87,14 +87,17 @@ class MemoryReadings:
     def slots(self) -> list[Slot]:
         """All slots of the pool."""
         with self._lock:
-            live = {row.id for row in self._live(self.now()) if row.drained is None}
-            found = []
-            for row in [row for row in self.state.slots.values() if row.pool == self.pool]:
-                offers = tuple([w for w in self.state.offers[row.id] if w in live])
-                if row.offered_by != offers:  # kept with the row: nearly always it is the same
-                    row = self.state.slots[row.id] = changed(row, offered_by=offers)
-                found.append(row)
-            return found
+            return self._slots(self.state.slots)
+
+    def _slots(self, ids: Collection[int]) -> list[Slot]:
+        live = {row.id for row in self._live(self.now()) if row.drained is None}
+        found, every = [], self.state.slots
+        for row in [row for row in map(every.__getitem__, ids) if row.pool == self.pool]:
+            offers = tuple([w for w in self.state.offers[row.id] if w in live])
+            if row.offered_by != offers:  # kept with the row: nearly always it is the same
+                row = every[row.id] = changed(row, offered_by=offers)
+            found.append(row)
+        return found
 
     def free_slots(self, me: str) -> list[int]:
         """Slots that the worker may acquire now."""

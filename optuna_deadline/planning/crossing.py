@@ -23,11 +23,10 @@ class Crossing:
         """The most slots that a gang can have, on one worker or on several."""
         alone = max(capacities.values(), default=0)
         for group in self.groups:
-            room = sum(capacities.get(worker, 0) for worker in group)
-            for size in range(room, alone, -1):
-                if self.spread(size, capacities, group):
-                    alone = size
-                    break
+            # As many parts of one size as workers have room for one, and at least two.
+            rooms = sorted((capacities.get(worker, 0) for worker in group), reverse=True)
+            spread = (hosts * part for hosts, part in enumerate(rooms, start=1) if hosts > 1)
+            alone = max([alone, *spread])
         return alone
 
     def spread(
@@ -41,7 +40,7 @@ class Crossing:
         best: tuple[tuple[str, int], ...] = ()
         for group in self.groups:
             names = [name for name in group if allowed is None or name in allowed]
-            for hosts in range(2, len(names) + 1):
+            for hosts in range(2, min(size, len(names)) + 1):
                 if size % hosts or (best and len(best) <= hosts):
                     continue
                 part = size // hosts

@@ -58,6 +58,7 @@ class Homes:
         if self._apart or self._last < 0:
             self._read()
         by_id = {worker.id: worker for worker in workers}
+        stores = {worker.store for worker in workers}
         known: dict[tuple[str | None, str | None], Bound | None] = {}
         found = {}
         for number, line in trials.items():
@@ -66,7 +67,7 @@ class Homes:
                 continue
             key = place.host, place.store
             if key not in known:
-                known[key] = _bound(place, workers)
+                known[key] = None if stores == {place.store} else _bound(place, workers)
             bound = known[key]
             if bound is not None:
                 found[number] = bound
@@ -96,7 +97,10 @@ class Homes:
 
 def lonely(workers: Iterable[Worker]) -> frozenset[str]:
     """The hosts whose checkpoints some other host does not reach."""
-    everyone = list(workers)
+    places = {(worker.host, worker.store): worker for worker in workers}
+    if len({store for _, store in places}) == 1:
+        return frozenset()  # nearly always, and then a thousand hosts are quickly compared
+    everyone = list(places.values())
     return frozenset(
         one.host for one in everyone if any(not reaches(other, one) for other in everyone)
     )

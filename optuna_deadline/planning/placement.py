@@ -9,6 +9,7 @@ from optuna_deadline.allocation.records import Assignment, Desired, Others
 from optuna_deadline.planning.crossing import APART, Crossing, Worth
 from optuna_deadline.planning.homes import Bound
 from optuna_deadline.planning.reader import Reading
+from optuna_deadline.planning.room import Room
 from optuna_deadline.policies.plan import Order, Pause, Retire, Run
 
 
@@ -51,7 +52,7 @@ def place(
         spread: Where gangs may cross workers; nowhere, if not given.
     """
     bounds, spread = bounds or {}, spread or Spreading()
-    free = dict(capacities)
+    free = Room(capacities)
     lines: dict[int, Assignment] = {}
     pinned: list[tuple[int, Run]] = []
     bound: list[tuple[int, Run]] = []
@@ -110,9 +111,9 @@ def _stay(
     return there if fits and reached else ()
 
 
-def _take(number: int, order: Run, parts: Others, free: dict[str, int]) -> Assignment:
+def _take(number: int, order: Run, parts: Others, free: Room) -> Assignment:
     for name, slots in parts:
-        free[name] -= slots
+        free.take(name, slots)
     size = sum(slots for _, slots in parts)
     return Assignment(number, "run", parts[0][0], size, order.reason, tuple(parts[1:]))
 
@@ -120,16 +121,17 @@ def _take(number: int, order: Run, parts: Others, free: dict[str, int]) -> Assig
 def _move(
     number: int,
     order: Run,
-    free: dict[str, int],
+    free: Room,
     bound: Bound | None,
     parked: str | None,
     spread: Spreading,
     *,
     whole: bool,
 ) -> Assignment:
-    fit = {w: n for w, n in free.items() if bound is None or w in bound.workers}
-    room = max(fit.values(), default=0)
-    if room < order.slots:
+    among = None if bound is None else bound.workers
+    room = free.largest(among)
+    if room < order.slots and spread.crossing.groups:
+        fit = {name: n for name, n in free.items() if among is None or name in among}
         parts = _spread(order.slots, room, fit, spread, whole=whole)
         if parts:
             return _take(number, order, parts, free)
@@ -137,13 +139,15 @@ def _move(
         words = (
             f"waits: no worker has {order.slots} free" if whole else "waits: no worker has room"
         )
-        if bound is not None and max(free.values(), default=0) > room:
+        if bound is not None and free.largest() > room:
             words = bound.words
         return Assignment(number, "pause", parked, 0, words)
     size = min(order.slots, room)
     # The tightest fit leaves the larger gaps for gangs.
-    fitting = [w for w in fit if fit[w] >= size]
-    worker = parked if parked in fitting else min(fitting, key=lambda w: (fit[w], w))
+    at_home = parked is not None and (among is None or parked in among)
+    worker = parked if at_home and free.get(parked or "", 0) >= size else None
+    worker = worker or free.tightest(size, among)
+    assert worker is not None
     return _take(number, order, ((worker, size),), free)
 
 
@@ -158,24 +162,17 @@ def _spread(
     return ()
 
 
-def _gather(
-    line: Assignment, free: dict[str, int], bound: Bound | None, worth: Worth
-) -> Assignment:
+def _gather(line: Assignment, free: Room, bound: Bound | None, worth: Worth) -> Assignment:
     """Bring a spread gang together, where one worker has room for it by now and that pays."""
     parts = ((line.worker or "", line.slots - sum(n for _, n in line.others)), *line.others)
-    freed = dict(free)
     for name, slots in parts:
-        freed[name] += slots
-    fitting = [
-        name
-        for name, slots in freed.items()
-        if slots >= line.slots and (bound is None or name in bound.workers)
-    ]
-    if not fitting or not worth.of_gathering(line.slots):
+        free.take(name, -slots)
+    worker = free.tightest(line.slots, None if bound is None else bound.workers)
+    if worker is None or not worth.of_gathering(line.slots):
+        for name, slots in parts:
+            free.take(name, slots)
         return line
-    worker = min(fitting, key=lambda name: (freed[name], name))
-    free.update(freed)
-    free[worker] -= line.slots
+    free.take(worker, line.slots)
     return line._replace(worker=worker, others=())
 
 

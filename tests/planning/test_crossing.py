@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from growth import instructions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from optuna_deadline.allocation.records import Assignment, Desired, SegmentRow, 
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.planning.crossing import APART, Crossing, Worth, groups_of
 from optuna_deadline.planning.evenly import evenly
-from optuna_deadline.planning.homes import Bound
+from optuna_deadline.planning.homes import Bound, lonely
 from optuna_deadline.planning.placement import Spreading, changed, place
 from optuna_deadline.policies import Order, Pause, Run
 
@@ -62,12 +63,41 @@ def test_hosts_that_did_not_meet_twice_are_left_alone_for_a_while() -> None:
     assert groups_of(both, twice, 2000.0).groups
 
 
+def test_a_thousand_hosts_are_looked_at_a_few_times() -> None:
+    """The largest gang, one that nobody could give whole, and who reaches whose checkpoints."""
+
+    def work(hosts: int) -> int:
+        names = [f"h{n}" for n in range(hosts)]
+        crossing = Crossing((frozenset(names),))
+        rooms = {name: 10 - (n % 3) for n, name in enumerate(names)}
+        workers = [worker(name) for name in names]
+        orders: dict[int, Order] = {n: Run(12, "") for n in range(20)}
+
+        def look() -> None:
+            crossing.largest(rooms)
+            crossing.spread(24, rooms)
+            lonely(workers)
+            place({n: Run(4, "") for n in range(hosts)}, rooms, {})
+            place(orders, rooms, {}, spread=Spreading(crossing, SPREAD.worth))
+
+        return instructions(look)
+
+    assert work(400) < 5 * work(100)
+
+
 def test_the_largest_gang_has_equal_parts() -> None:
     assert ABC.largest({"a": 4, "b": 4}) == 8
     assert ABC.largest({"a": 4, "b": 2}) == 4
     assert ABC.largest({"a": 3, "b": 2, "c": 2}) == 6
     assert ABC.largest({"a": 1, "d": 3}) == 3
     assert APART.largest({"a": 4, "b": 4}) == 4
+
+
+@given(CAPACITIES)
+def test_no_larger_gang_could_be_spread(capacities: dict[str, int]) -> None:
+    largest, room = ABC.largest(capacities), sum(capacities.values())
+    assert not any(ABC.spread(size, capacities) for size in range(largest + 1, room + 1))
+    assert largest == max(capacities.values(), default=0) or ABC.spread(largest, capacities)
 
 
 @given(ORDERS, CAPACITIES, st.booleans())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from growth import instructions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
@@ -14,7 +15,6 @@ from scipy.optimize import linear_sum_assignment
 from optuna_deadline.allocation.records import Slot
 from optuna_deadline.planning.dealing import deal
 from optuna_deadline.planning.seating import seat
-from growth import instructions
 
 
 def slot(number: int, host: str = "h", lent: int | None = None, held: int | None = None) -> Slot:

@@ -13,6 +13,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import EvenDivider, PoolSnapshot, StudyView
 from optuna_deadline.policies.dividers import make_divider
 from optuna_deadline.policies.dividing import fair_shares
+from optuna_deadline.policies.market import StudyMarket
 
 _weights = st.sampled_from([0.3, 1.0, 1.0, 2.0, 7.0])
 
@@ -32,6 +33,20 @@ def pools(draw: st.DrawFn, hungriest: int = 12) -> PoolSnapshot:
         for study_id in draw(st.permutations(range(draw(st.integers(0, 6)))))
     )
     return PoolSnapshot(100.0, draw(st.integers(0, 16)), studies)
+
+
+@given(pools(), st.floats(0.0, 90.0))
+def test_the_market_takes_the_highest_bids(pool: PoolSnapshot, done: float) -> None:
+    """As if all bids were laid side by side."""
+    studies = tuple(replace(study, done=done, remaining=500.0) for study in pool.studies)
+    pool, market = replace(pool, studies=studies), StudyMarket(window=10.0)
+    bids = []
+    for study in [study for study in pool.studies if study.most > 0 and pool.capacity > 0]:
+        overdue, gains = market._bids(pool, study)
+        for nth, gain in enumerate(map(float, gains)):
+            bids.append((nth > 0, 0.0 if nth else -overdue, -gain, nth, study.study_id))
+    won = [study_id for *_, study_id in sorted(bids)[: pool.capacity]]
+    assert market.divide(pool) == {s.study_id: won.count(s.study_id) for s in pool.studies}
 
 
 def two(capacity: int, first: StudyView, second: StudyView) -> list[int]:

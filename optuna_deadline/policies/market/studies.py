@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import WORTHWHILE
 from optuna_deadline.policies.dividing import PoolSnapshot, StudyView
 from optuna_deadline.policies.market.entitlement import HEAVIEST
-from optuna_deadline.policies.market.programme import utility
+from optuna_deadline.policies.market.programme import Array, utility
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,25 @@ class StudyMarket:
     def divide(self, pool: PoolSnapshot) -> Mapping[int, int]:
         """Slots by study id."""
         shares = {study.study_id: 0 for study in pool.studies}
-        bids = [bid for study in pool.studies if study.most for bid in self._bids(pool, study)]
-        for _, study_id in sorted(bids)[: max(0, pool.capacity)]:
+        needy = sorted(
+            [study for study in pool.studies if study.most > 0 and pool.capacity > 0],
+            key=lambda study: study.study_id,
+        )
+        bids = [self._bids(pool, study) for study in needy]
+        firsts = sorted(
+            (-overdue, -float(gains[0]), study.study_id)
+            for study, (overdue, gains) in zip(needy, bids, strict=True)
+        )
+        for _, _, study_id in firsts[: max(0, pool.capacity)]:
             shares[study_id] += 1
+        more = [gains[1:] for _, gains in bids]
+        won = _highest(more, pool.capacity - len(firsts))
+        for study, count in zip(needy, won, strict=True):
+            shares[study.study_id] += count
         return shares
 
-    def _bids(self, pool: PoolSnapshot, study: StudyView) -> list[tuple[tuple[float, ...], int]]:
-        """One bid for each slot that the study could use, the first slot's first."""
+    def _bids(self, pool: PoolSnapshot, study: StudyView) -> tuple[float, Array]:
+        """How overdue it is, if it is, and a bid for each slot that it could use."""
         # Beyond its deadline a slot is of no use, and gains that are all nothing share nothing.
         window = min(self.window, study.time_left(pool.now))
         rho, total = _rho(study, window)
@@ -64,11 +76,29 @@ class StudyMarket:
         gains = study.weight * late * np.diff(utility(reached))
         # A slot that changes hands costs a restart: it must be worth it.
         gains[: study.slots] *= WORTHWHILE
-        overdue = rho if rho > self.overdue else 0.0
-        return [
-            ((nth > 0, -overdue if nth == 0 else 0.0, -float(gain), nth), study.study_id)
-            for nth, gain in enumerate(gains)
-        ]
+        return (rho if rho > self.overdue else 0.0), gains
+
+
+def _highest(bids: Sequence[Array], count: int) -> list[int]:
+    """How many of each bidder's bids are among the ``count`` highest.
+
+    All studies' bids for all slots are two million in a pool of ten thousand slots, of which few
+    are level with the last that wins: only those are put in order, the lower slots first.
+    """
+    sizes = [len(gains) for gains in bids]
+    if count >= sum(sizes):
+        return sizes
+    if count <= 0:
+        return [0] * len(sizes)
+    gains = np.concatenate(bids)
+    who = np.repeat(np.arange(len(sizes)), sizes)
+    last = np.partition(gains, len(gains) - count)[len(gains) - count]
+    above = gains > last
+    nth = np.concatenate([np.arange(size) for size in sizes])
+    level = np.flatnonzero(gains == last)
+    level = level[np.lexsort((who[level], nth[level]))][: count - int(above.sum())]
+    won = np.bincount(who[above], minlength=len(sizes))
+    return list(map(int, won + np.bincount(who[level], minlength=len(sizes))))
 
 
 def _rho(study: StudyView, window: float) -> tuple[float, float]:

@@ -21,6 +21,40 @@ class SharingSuite:
             "cpu:0": ("a", "b"), "cpu:1": ("a", "b"), "cpu:2": ("b", "c"),
         }  # fmt: skip
 
+    def test_a_studys_roster_is_its_own_workers_and_their_slots(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("b", cpus=3, study="two")
+        world.join("a", cpus=2, study="one")
+        world.join("c", cpus=2, study="one")
+        one, two = world.table(study="one").roster(), world.table(study="two").roster()
+        assert ([row.id for row in one.workers], one.offered) == (["a", "c"], {"a": 2, "c": 2})
+        assert ([row.id for row in two.workers], two.offered) == (["b"], {"b": 3})
+        assert (one.lent, two.lent) == ({"c": 1}, {"b": 3}), "a newcomer has what nobody offers"
+        assert (one.lease, two.lease) == (None, None)
+
+    def test_a_roster_tells_when_the_first_lease_in_reach_ends(
+        self, world: AllocationWorld
+    ) -> None:
+        """Also on the slot of a worker that is dead, for somebody has to reap it."""
+        table = world.table()
+        world.join("a", cpus=2)
+        world.grant("a")
+        ends = world.time + TTL
+        world.time += 1.0
+        assert table.roster().lease == ends
+        world.time += TTL
+        assert (table.roster().workers, table.roster().lease) == ([], ends)
+
+    def test_a_drained_worker_is_on_the_roster_without_its_slots(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=2)
+        world.table().drain("host", True)
+        roster = world.table().roster()
+        assert [row.id for row in roster.workers] == ["a"]
+        assert (roster.offered, roster.lent) == ({}, {})
+
     def test_a_gpu_is_named_by_two_studies_of_a_pool(self, world: AllocationWorld) -> None:
         [first] = world.table(study="one").register("a", "host", 7, ["gpu:0"], 0)
         [second] = world.table(study="two").register("b", "host", 8, ["gpu:0"], 0)
