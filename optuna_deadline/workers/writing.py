@@ -117,11 +117,18 @@ class Writing:
         self._time_stop(gang)
         if verdict.words and not gang.lost:
             _logger.warning("Trial %d: %s", gang.number, verdict.words)
-        if verdict.ended in ("complete", "deadline") and gang.silent:
+        if verdict.ended == "complete" and gang.silent:
             _logger.warning(
                 "Trial %d never reported: call trial.report(value, step) in the objective, or "
                 "nothing can be decided about it.",
                 gang.number,
+            )
+        elif verdict.ended == "deadline" and gang.silent:
+            _logger.warning(
+                "Trial %d had not reported by the deadline, %.0f s after it was given its slots: "
+                "call trial.report(value, step) in the objective, earlier than that.",
+                gang.number,
+                time.monotonic() - gang.granted_at,
             )
         return verdict
 

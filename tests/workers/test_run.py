@@ -171,7 +171,8 @@ def test_an_objective_that_never_reports_is_ended_and_named(
         )
     check_end(sqlite_study, result)
     assert result.number is None
-    assert "Trial 0 never reported: call trial.report(value, step)" in caplog.text
+    assert "Trial 0 had not reported by the deadline, " in caplog.text
+    assert "call trial.report(value, step)" in caplog.text
 
 
 def test_nan_ranks_last_and_is_said(
