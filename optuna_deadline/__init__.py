@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from optuna_deadline._best import best
     from optuna_deadline._forecast import forecast, what_if
     from optuna_deadline._out_of_time import out_of_time
-    from optuna_deadline.budgets import Price
     from optuna_deadline.callbacks import DeadlineGate
     from optuna_deadline.elastic import Result, run
+    from optuna_deadline.prices import Price
     from optuna_deadline.pruners import DeadlinePruner
     from optuna_deadline.samplers import DeadlineSampler
     from optuna_deadline.segments import Segment, SegmentEnd, segment
@@ -21,7 +21,7 @@ else:
         "forecast": "_forecast",
         "what_if": "_forecast",
         "out_of_time": "_out_of_time",
-        "Price": "budgets",
+        "Price": "prices",
         "DeadlineGate": "callbacks",
         "Result": "elastic",
         "run": "elastic",

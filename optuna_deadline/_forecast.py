@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from optuna.study import Study
 
-from optuna_deadline.budgets import Budget, BudgetLike, parse_amount
+from optuna_deadline.budgets import Budget, BudgetLike
 from optuna_deadline.deadlines import parse_deadline
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.forecast import Forecast
@@ -14,6 +14,7 @@ from optuna_deadline.history.forecast import forecast as look_ahead
 from optuna_deadline.history.reading import read_history
 from optuna_deadline.outlook.answers import DRAWS, SECONDS, Question, WhatIf
 from optuna_deadline.outlook.seeding import Change
+from optuna_deadline.prices import parse_amount
 from optuna_deadline.pruners import DeadlinePruner
 
 

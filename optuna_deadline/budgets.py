@@ -1,65 +1,23 @@
-"""Budgets and prices as people write them: "20usd" to spend at 0.9 for a slot and hour."""
+"""Budgets as people write them: "20usd" to spend at 0.9 for a slot and hour."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.prices import Price, PriceLike, Prices, make_prices, parse_amount
 
 BudgetLike = str | int | float
 
-_AMOUNT = re.compile(
-    r"(?:(?P<sign>[$€£])\s*)?(?P<number>-?\d+(?:\.\d*)?|-?\.\d+)\s*(?P<unit>[a-z]*)"
-)
+#: Where a host says its type, unless told otherwise.
+HOST_TYPE = "OPTUNA_DEADLINE_HOST_TYPE"
+
 #: Seconds in which a slot can start, train something and save it.
 _SHORTEST = 5.0
-
-_SIGNS = {"$": "usd", "€": "eur", "£": "gbp"}
-_CURRENCIES = ("usd", "eur", "gbp")
-
-
-@dataclass(frozen=True)
-class Price:
-    """What slots cost, and how the bill is rounded.
-
-    Attributes:
-        per_hour: Of one slot for one hour, in the budget's currency.
-        granularity: Seconds of a unit of the bill; a unit that has begun is paid whole.
-        startup: Seconds that are billed before a slot can be used.
-        minimum: Seconds that are billed at least.
-        node: Slots that are bought at once.
-    """
-
-    per_hour: float
-    granularity: float = 1.0
-    startup: float = 0.0
-    minimum: float = 0.0
-    node: int = 1
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.per_hour) and self.per_hour > 0):
-            raise DeadlineError(
-                f"A price of {self.per_hour:g} for a slot and hour buys nothing; give a positive "
-                "one, or no budget at all."
-            )
-        for name in ("granularity", "startup", "minimum"):
-            seconds = getattr(self, name)
-            if not (math.isfinite(seconds) and seconds >= 0):
-                raise DeadlineError(f"{name} must be seconds from 0, but got {seconds!r}.")
-        if self.node < 1:
-            raise DeadlineError(f"node must be a number of slots from 1, but got {self.node!r}.")
-
-    @property
-    def per_second(self) -> float:
-        """Of one slot for one second."""
-        return self.per_hour / 3600.0
-
-
-PriceLike = str | int | float | Price
 
 
 @dataclass(frozen=True)
@@ -68,12 +26,12 @@ class Budget:
 
     Attributes:
         amount: All that may be spent.
-        price: What slots cost.
+        price: What slots cost; by the type of their host, where they do not all cost the same.
         currency: For people.
     """
 
     amount: float
-    price: Price
+    price: Price | Prices = field(hash=False)
     currency: str = "usd"
 
     def __post_init__(self) -> None:
@@ -82,14 +40,51 @@ class Budget:
                 f"A budget of {self.amount:g} {self.currency} pays for nothing; give a positive "
                 "amount as in '20usd'."
             )
-        price = self.price
-        seconds = max(price.startup + _SHORTEST, price.minimum, price.granularity)
-        entrance = price.per_second * price.node * seconds
+        entrance, kind = min((_entrance(price), kind) for kind, price in self.prices.items())
         if self.amount < entrance:
+            price = self.prices[kind]
+            of = f" of {kind}" if kind else ""
             raise DeadlineError(
                 f"The budget {self} is below one start-up, which costs {entrance:.3g} "
-                f"{self.currency} ({price.node} slots for {seconds:g} s); give more."
+                f"{self.currency} ({price.node} slots{of} for {_shortest(price):g} s); give more."
             )
+
+    @property
+    def prices(self) -> Prices:
+        """By host type; one price for all has the type ""."""
+        return {"": self.price} if isinstance(self.price, Price) else self.price
+
+    @property
+    def rate(self) -> str:
+        """What a slot costs at first, in words."""
+        costs = sorted({price.per_hour for price in self.prices.values()})
+        span = " to ".join(f"{cost:g}" for cost in dict.fromkeys((costs[0], costs[-1])))
+        by_type = "" if isinstance(self.price, Price) else ", by the type of its host"
+        return f"{span} for a slot and hour{by_type}"
+
+    def check_type(self, host_type: str | None, types: Collection[str]) -> None:
+        """Refuse a host whose slots have no price.
+
+        Args:
+            host_type: The type that the host says.
+            types: Those that have a price by now.
+
+        Raises:
+            DeadlineError: It says no type, or one that has none.
+        """
+        if "" in types or host_type in types:
+            return
+        known = ", ".join(sorted(types)[:8]) + (", ..." if len(types) > 8 else "")
+        if host_type is None:
+            raise DeadlineError(
+                f"The study's prices are by host type ({known}) and this host says none: name it "
+                f"with --host-type (host_type=) or {HOST_TYPE}."
+            )
+        raise DeadlineError(
+            f"The study has no price for the host type {host_type!r} (it has some for {known}): "
+            f"tell it one with 'optuna-deadline price STUDY {host_type}=PRICE' and start the "
+            "worker again."
+        )
 
     def to_json(self) -> str:
         """As it is kept in the table."""
@@ -99,10 +94,27 @@ class Budget:
     def from_json(cls, text: str) -> Budget:
         """As it was kept in the table."""
         kept: dict[str, Any] = json.loads(text)
-        return cls(**{**kept, "price": Price(**kept["price"])})
+        price = kept["price"]
+        if "per_hour" in price:
+            return cls(**{**kept, "price": _kept(price)})
+        return cls(**{**kept, "price": {kind: _kept(one) for kind, one in price.items()}})
 
     def __str__(self) -> str:
         return f"{self.amount:g} {self.currency}"
+
+
+def _kept(price: Mapping[str, Any]) -> Price:
+    later = tuple((since, per_hour) for since, per_hour in price.get("then", ()))
+    return Price(**{**price, "then": later})
+
+
+def _shortest(price: Price) -> float:
+    return max(price.startup + _SHORTEST, price.minimum, price.granularity)
+
+
+def _entrance(price: Price) -> float:
+    """What a node costs at least."""
+    return price.per_second * price.node * _shortest(price)
 
 
 def make_budget(budget: BudgetLike | None, price: PriceLike | None) -> Budget | None:
@@ -110,7 +122,8 @@ def make_budget(budget: BudgetLike | None, price: PriceLike | None) -> Budget | 
 
     Args:
         budget: An amount such as ``20``, ``"20usd"`` or ``"$20"``.
-        price: For a slot and hour, such as ``0.9``; or a :class:`Price`.
+        price: For a slot and hour, such as ``0.9``; or a :class:`Price`; or by host type, see
+            :func:`~optuna_deadline.prices.make_prices`.
 
     Raises:
         DeadlineError: One is given without the other, they cannot be read, or the budget does not
@@ -126,35 +139,9 @@ def make_budget(budget: BudgetLike | None, price: PriceLike | None) -> Budget | 
     if budget is None:
         raise DeadlineError("A price without a budget limits nothing: give budget='20usd' too.")
     amount, currency = parse_amount(budget, "budget")
-    if isinstance(price, Price):
-        return Budget(amount, price, currency or "usd")
-    per_hour, other = parse_amount(price, "price")
+    prices, other = make_prices(price)
     if currency and other and currency != other:
         raise DeadlineError(
             f"The budget is in {currency} and the price in {other}; give both in one currency."
         )
-    return Budget(amount, Price(per_hour), currency or other or "usd")
-
-
-def parse_amount(given: str | float, what: str) -> tuple[float, str]:
-    """An amount of money, and its currency where it is named.
-
-    Args:
-        given: A number, or a text such as ``"20usd"`` or ``"$20"``.
-        what: What it is, for the error.
-
-    Raises:
-        DeadlineError: It cannot be read.
-    """
-    if isinstance(given, bool) or not isinstance(given, (str, int, float)):
-        raise DeadlineError(f"{given!r} is no {what}; give a number, or a text as '20usd'.")
-    if not isinstance(given, str):
-        return float(given), ""
-    found = _AMOUNT.fullmatch(given.strip().lower())
-    unit = (found["unit"] or _SIGNS.get(found["sign"] or "", "")) if found else "?"
-    if found is None or (unit and unit not in _CURRENCIES):
-        raise DeadlineError(
-            f"{given!r} is no {what}; give a number, with {', '.join(_CURRENCIES)} if you like, "
-            "as in '20usd'."
-        )
-    return float(found["number"]), unit
+    return Budget(amount, prices.get("", prices), currency or other or "usd")

@@ -245,7 +245,7 @@ def _check_budget(stored: Terms, wanted: Budget | None) -> None:
 
 
 def _say(budget: Budget) -> str:
-    return f"{budget} at {budget.price.per_hour:g} for a slot and hour"
+    return f"{budget} at {budget.rate}"
 
 
 def _same(stored: Terms, wanted: Deadline) -> bool:

@@ -15,10 +15,11 @@ from ray.autoscaler.sdk import request_resources
 from optuna_deadline import choice
 from optuna_deadline.allocation.engine import open_table, table_url
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.budgets import BudgetLike, PriceLike, make_budget
+from optuna_deadline.budgets import BudgetLike, make_budget
 from optuna_deadline.deadlines import DeadlineLike
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.prices import PriceLike
 from optuna_deadline.workers.gang import PATIENCE
 from optuna_deadline.workers.objective import Objective, source_of
 from optuna_deadline_ray.agents import Job

@@ -163,7 +163,7 @@ def register(
         if name in about.uuids:
             uuid = about.uuids[name]
             tx.execute(sa.update(slot).where(slot.c.id == known[name]).values(uuid=uuid))
-    tx.event("register", worker=me, host=host, devices=names, lent=lent)
+    tx.event("register", worker=me, host=host, devices=names, lent=lent, **typed(about))
     return slots(tx, [known[name] for name in names])
 
 
@@ -174,6 +174,11 @@ def _concerns(tx: Transaction, host: str, concerned: Collection[str]) -> sa.Colu
     return sa.or_(
         worker.c.host == host, worker.c.study_id == tx.study_id, worker.c.id.in_(concerned)
     )
+
+
+def typed(about: About) -> dict[str, Any]:
+    """What the audit keeps of a host's type, where it has one."""
+    return {} if about.host_type is None else {"type": about.host_type}
 
 
 def join_pool(tx: Transaction, weight: float | None) -> None:

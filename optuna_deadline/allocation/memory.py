@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from optuna_deadline.allocation.admission import admit, choose
+from optuna_deadline.allocation.membership import typed
 from optuna_deadline.allocation.memory_leases import MemoryLeases
 from optuna_deadline.allocation.memory_state import (
     MemoryPool,
@@ -113,7 +114,7 @@ class MemoryTable(MemoryLeases):
                     row = state.slots[slot_id]
                     state.slots[slot_id] = changed(row, uuid=about.uuids[name])
                 lent += [] if others else [slot_id]
-            self._event("register", worker=me, host=host, devices=names, lent=lent)
+            self._event("register", worker=me, host=host, devices=names, lent=lent, **typed(about))
             return self._slots(sorted(mine_now))
 
     def _offer(self, me: Worker, name: str, slot_id: int | None, *, taken_over: bool) -> int:

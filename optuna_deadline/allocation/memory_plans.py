@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from optuna_deadline.allocation.memory_readings import MemoryReadings
 from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, MemoryTenant, changed
-from optuna_deadline.allocation.plans import beside, stand, took
+from optuna_deadline.allocation.plans import beside, by_type, stand, took
 from optuna_deadline.allocation.records import Assignment, Claim, Desired, Grant, Slot
 from optuna_deadline.errors import LeaseLost
 
@@ -182,16 +182,30 @@ class MemoryPlans(MemoryReadings):
                 study.gate_closed = None if is_open else self.now()
                 self._event("gate", term=term, worker=me, open=is_open)
 
-    def resize_pool(self, me: str, term: int, slots: int, funds_end: float) -> None:
+    def resize_pool(
+        self,
+        me: str,
+        term: int,
+        slots: int,
+        funds_end: float,
+        types: Mapping[str, int] | None = None,
+        seen: tuple[int | None, float | None] | None = None,
+    ) -> None:
         """Say how many slots the study pays for, and how long its money lasts so."""
         with self._lock:
             self._rule(me, term)
             study = self._study
-            if study is None or (study.pool_slots, study.funds_end) == (slots, funds_end):
+            if study is None:
+                return
+            stands = study.pool_slots, study.known_end
+            if (types is None and stands == (slots, funds_end)) or (seen or stands) != stands:
                 return
             before = study.pool_slots or 0
             study.pool_slots, study.funds_end = slots, funds_end
-            self._event("pool", term=term, worker=me, slots=slots, before=before, until=funds_end)
+            self._event(
+                "pool", term=term, worker=me, slots=slots, before=before, until=funds_end,
+                **by_type(types),
+            )  # fmt: skip
 
     def settle(self, me: str, term: int) -> None:
         """Close the study."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter, itemgetter
 
@@ -167,7 +166,7 @@ class MemoryReadings:
                 epoch=epoch,
                 desired=study.orders(me),
                 pool_slots=study.pool_slots,
-                funds_end=None if math.isinf(study.funds_end) else study.funds_end,
+                funds_end=study.known_end,
                 drained=self._drained(me),
                 called=any(key[2] == me for key in study.hands),
             )

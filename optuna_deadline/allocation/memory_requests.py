@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from optuna_deadline.allocation.memory_plans import MemoryPlans
 from optuna_deadline.allocation.memory_state import changed
+from optuna_deadline.allocation.plans import by_type
 from optuna_deadline.allocation.records import Desired
+from optuna_deadline.allocation.requests import a_little_before
 
 
 class MemoryRequests(MemoryPlans):
@@ -27,6 +31,26 @@ class MemoryRequests(MemoryPlans):
                 self._put(line, pinned=slots)
                 self._event("pin", number=number, slots=slots)
             return line is not None
+
+    def set_price(
+        self,
+        host_type: str,
+        per_hour: float,
+        slots: int,
+        funds_end: float,
+        seen: tuple[int | None, float | None],
+        types: Mapping[str, int] | None = None,
+    ) -> bool:
+        """Tell what a slot costs from now on."""
+        with self._lock:
+            study = self._study
+            if study is None or seen != (study.pool_slots, study.known_end):
+                return False
+            study.funds_end = a_little_before(study.deadline, study.known_end, funds_end)
+            self._event("price", type=host_type, per_hour=per_hour, slots=slots)
+            size = study.pool_slots or 0
+            self._event("pool", slots=size, before=size, until=study.funds_end, **by_type(types))
+            return True
 
     def drain(self, host: str, drained: bool) -> int:
         """Drain the pool's live workers on a host, or undo it."""

@@ -100,6 +100,11 @@ class MemoryStudy:
     written_by: dict[int, str] = field(default_factory=dict)  #: by a checkpoint's row id
     hands: dict[tuple[int, int, str], Hand] = field(default_factory=dict)  #: number, fence, worker
 
+    @property
+    def known_end(self) -> float | None:
+        """When its money is used up, as the table keeps it."""
+        return None if math.isinf(self.funds_end) else self.funds_end
+
     def put(self, line: Desired) -> None:
         """Write a trial's row."""
         number = line.number

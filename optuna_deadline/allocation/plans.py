@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -210,11 +210,21 @@ def set_gate(tx: Transaction, me: str, term: int, is_open: bool) -> None:
         tx.event("gate", term=term, worker=me, open=is_open)
 
 
-def resize_pool(tx: Transaction, me: str, term: int, slots: int, funds_end: float) -> None:
-    """Say how many slots the study pays for from now on, and how long its money lasts so."""
+def resize_pool(
+    tx: Transaction,
+    me: str,
+    term: int,
+    slots: int,
+    funds_end: float,
+    types: Mapping[str, int] | None = None,
+    seen: tuple[int | None, float | None] | None = None,
+) -> None:
+    """Say how many slots the study pays for from now on; see the store's promise."""
     guard(tx, me, term)
-    row = tx.execute(sa.select(study).where(study.c.study_id == tx.study_id)).first()
-    if row is None or (row.pool_slots, row.funds_end) == (slots, funds_end):
+    row = locked(tx)
+    if row is None or (types is None and (row.pool_slots, row.funds_end) == (slots, funds_end)):
+        return
+    if seen is not None and seen != (row.pool_slots, row.funds_end):
         return
     tx.execute(
         sa.update(study)
@@ -222,9 +232,22 @@ def resize_pool(tx: Transaction, me: str, term: int, slots: int, funds_end: floa
         .values(pool_slots=slots, funds_end=funds_end)
     )
     tx.event(
-        "pool", term=term, worker=me, slots=slots, before=row.pool_slots or 0, until=funds_end
-    )
+        "pool", term=term, worker=me, slots=slots, before=row.pool_slots or 0, until=funds_end,
+        **by_type(types),
+    )  # fmt: skip
     notify(tx)
+
+
+def locked(tx: Transaction) -> sa.Row[Any] | None:
+    """The study's row, which nobody else writes until the transaction ends."""
+    query = sa.select(study).where(study.c.study_id == tx.study_id)
+    found: sa.Row[Any] | None = tx.execute(query.with_for_update(key_share=True)).first()
+    return found
+
+
+def by_type(types: Mapping[str, int] | None) -> dict[str, Any]:
+    """What the audit keeps of a pool's slots by host type, where the prices go by it."""
+    return {} if types is None else {"types": dict(types)}
 
 
 def settle(tx: Transaction, me: str, term: int) -> None:

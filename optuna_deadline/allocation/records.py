@@ -25,6 +25,7 @@ class About:
     uuids: Mapping[str, str] = field(default_factory=dict)  #: of its GPUs, by device
     #: Under which other hosts reach it; None where it is to be in no gang with them.
     address: str | None = None
+    host_type: str | None = None  #: by which its slots are priced; the audit alone keeps it
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,18 @@ the commit on no held trial and no drained worker is granted a slot.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.membership import live_workers, one_at_a_time
 from optuna_deadline.allocation.notices import notify
+from optuna_deadline.allocation.plans import by_type, locked
 from optuna_deadline.allocation.records import ALIVE
-from optuna_deadline.allocation.schema import tenant, trial, worker
+from optuna_deadline.allocation.schema import study, tenant, trial, worker
 from optuna_deadline.allocation.transaction import Transaction
+
+_A_LITTLE = 1e-4  # seconds
 
 
 def hold(tx: Transaction, number: int, held: bool) -> bool:
@@ -32,6 +37,33 @@ def pin(tx: Transaction, number: int, slots: int | None) -> bool:
         return _lives(tx, number)
     tx.event("pin", number=number, slots=slots)
     return True
+
+
+def set_price(
+    tx: Transaction,
+    host_type: str,
+    per_hour: float,
+    slots: int,
+    funds_end: float,
+    seen: tuple[int | None, float | None],
+    types: Mapping[str, int] | None,
+) -> bool:
+    """Tell what a slot costs from now on; see the store's promise."""
+    row = locked(tx)
+    if row is None or seen != (row.pool_slots, row.funds_end):
+        return False
+    end = a_little_before(row.deadline, row.funds_end, funds_end)
+    tx.execute(sa.update(study).where(study.c.study_id == tx.study_id).values(funds_end=end))
+    tx.event("price", type=host_type, per_hour=per_hour, slots=slots)
+    size = row.pool_slots or 0
+    tx.event("pool", slots=size, before=size, until=end, **by_type(types))
+    notify(tx)
+    return True
+
+
+def a_little_before(deadline: float, before: float | None, end: float) -> float:
+    """An end that is new, and no later than the one before."""
+    return min(end, deadline if before is None else before) - _A_LITTLE
 
 
 def drain(tx: Transaction, host: str, drained: bool) -> int:

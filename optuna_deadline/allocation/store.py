@@ -349,10 +349,20 @@ class AllocationStore(Protocol):
             LeaseLost: Another term has begun.
         """
 
-    def resize_pool(self, me: str, term: int, slots: int, funds_end: float) -> None:
+    def resize_pool(
+        self,
+        me: str,
+        term: int,
+        slots: int,
+        funds_end: float,
+        types: Mapping[str, int] | None = None,
+        seen: tuple[int | None, float | None] | None = None,
+    ) -> None:
         """Say how many slots the study pays for from now on, and how long its money lasts so.
 
-        A change of either is audited; nothing is granted from ``funds_end`` on.
+        A change of either is audited, and so are the slots by the type of their host where these
+        are given; nothing is granted from ``funds_end`` on. Where other slots and another end than
+        those ``seen`` stand by now, a price was told meanwhile, and nothing is written.
 
         Raises:
             LeaseLost: Another term has begun.
@@ -363,6 +373,33 @@ class AllocationStore(Protocol):
 
         Raises:
             LeaseLost: Another term has begun.
+        """
+
+    def set_price(
+        self,
+        host_type: str,
+        per_hour: float,
+        slots: int,
+        funds_end: float,
+        seen: tuple[int | None, float | None],
+        types: Mapping[str, int] | None = None,
+    ) -> bool:
+        """Tell the study what a slot of a host type costs from now on, at a person's request.
+
+        The end of its money comes forward to ``funds_end`` in the same transaction, so that the
+        budget holds where no planner is left to learn of the price. It always moves a little: who
+        plans by the price before writes nothing then.
+
+        Args:
+            host_type: The type.
+            per_hour: Of one slot for an hour.
+            slots: Bought at once, where the type is new.
+            funds_end: Until when the money lasts by the new price.
+            seen: The pool's size and its end that this was reckoned with.
+            types: The pool's slots by host type, where the prices go by it.
+
+        Returns:
+            False where others stand by now: read again.
         """
 
     def hold(self, number: int, held: bool) -> bool:

@@ -299,10 +299,18 @@ class AllocationTable:
         with self._tx() as tx:
             plans.set_gate(tx, me, term, is_open)
 
-    def resize_pool(self, me: str, term: int, slots: int, funds_end: float) -> None:
+    def resize_pool(
+        self,
+        me: str,
+        term: int,
+        slots: int,
+        funds_end: float,
+        types: Mapping[str, int] | None = None,
+        seen: tuple[int | None, float | None] | None = None,
+    ) -> None:
         """Say how many slots the study pays for; see :func:`plans.resize_pool`."""
         with self._tx("resize_pool") as tx:
-            plans.resize_pool(tx, me, term, slots, funds_end)
+            plans.resize_pool(tx, me, term, slots, funds_end, types, seen)
 
     def settle(self, me: str, term: int) -> None:
         """Close the study."""
@@ -320,6 +328,19 @@ class AllocationTable:
         """Pin the size of a trial's gang, or leave it to the policy."""
         with self._tx() as tx:
             return requests.pin(tx, number, slots)
+
+    def set_price(
+        self,
+        host_type: str,
+        per_hour: float,
+        slots: int,
+        funds_end: float,
+        seen: tuple[int | None, float | None],
+        types: Mapping[str, int] | None = None,
+    ) -> bool:
+        """Tell what a slot of a host type costs from now on; see :mod:`requests`."""
+        with self._tx() as tx:
+            return requests.set_price(tx, host_type, per_hour, slots, funds_end, seen, types)
 
     def drain(self, host: str, drained: bool) -> int:
         """Drain the pool's live workers on a host, or undo it."""

@@ -14,6 +14,7 @@ from optuna_deadline.cli import (  # noqa: F401
     load_best,
     metrics,
     pool,
+    price,
     run,
     simulate,
     status,

@@ -34,7 +34,19 @@ _CONTENTS = (
         "dashboard",
         "metrics",
     ),
-    *("extend", "stop", "pause", "resume", "give", "drain", "pool", "doctor", "demo", "simulate"),
+    *(
+        "extend",
+        "stop",
+        "price",
+        "pause",
+        "resume",
+        "give",
+        "drain",
+        "pool",
+        "doctor",
+        "demo",
+        "simulate",
+    ),
 )
 
 

@@ -17,12 +17,15 @@ from optuna_deadline.cli.options import (
     MinResource,
     Money,
     PolicyName,
+    PriceFile,
     ReductionFactor,
     SlotPrice,
 )
 from optuna_deadline.cli.studies import open_storage
 from optuna_deadline.elastic import agree
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import DEFAULT
+from optuna_deadline.prices import PriceLike, read_prices
 from optuna_deadline.samplers import DeadlineSampler
 from optuna_deadline.terms import Terms
 
@@ -49,12 +52,13 @@ def create(
     reduction_factor: ReductionFactor = None,
     budget: Money = None,
     price: SlotPrice = None,
+    prices: PriceFile = None,
     extend: Annotated[bool, typer.Option(help="Move an existing study's deadline.")] = False,
 ) -> None:
     """Create a study and fix its deadline; creating it again the same way changes nothing."""
     _, terms = make(
         study, storage, deadline, direction, policy, settings, min_resource, max_resource,
-        reduction_factor, budget, price, extend,
+        reduction_factor, budget, price, prices, extend,
     )  # fmt: skip
     limits = f"deadline {terms}" + (f", budget {terms.budget}" if terms.budget else "")
     print(f"{study}: {direction.value}, {limits}, policy {terms.policy}.")
@@ -73,10 +77,11 @@ def make(
     reduction_factor: int | None,
     budget: str | None,
     price: str | None,
+    prices: str | None = None,
     extend: bool = False,
 ) -> tuple[optuna.Study, Terms]:
     """A study that exists, and its terms; see :func:`create` for the arguments."""
-    money = make_budget(budget, price)
+    money = make_budget(budget, _given(price, prices))
     created = optuna.create_study(
         study_name=name,
         storage=open_storage(url),
@@ -91,3 +96,19 @@ def make(
     }
     parameters = merge(resources, parse_settings(settings))
     return created, agree(created, deadline, policy, parameters, extend=extend, budget=money)
+
+
+def _given(price: str | None, file: str | None) -> PriceLike | None:
+    """The prices as the command line has them.
+
+    Raises:
+        DeadlineError: They are given twice, or cannot be read.
+    """
+    if file is None:
+        return price
+    if price is not None:
+        raise DeadlineError("Give --price or --prices, not both.")
+    path, colon, columns = file.rpartition(":")
+    if not colon or "," not in columns:
+        return read_prices(file)
+    return read_prices(path, [name.strip() for name in columns.split(",")])

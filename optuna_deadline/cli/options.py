@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from optuna_deadline.budgets import HOST_TYPE
+
 Deadline = Annotated[str, typer.Option(help="2h30m, or 2030-01-31T18:00+01:00.")]
 PolicyName = Annotated[str, typer.Option(help="Who decides: a name, FILE.py:NAME or MODULE:NAME.")]
 MinResource = Annotated[int, typer.Option(help="First rung, in report steps.")]
@@ -16,7 +18,18 @@ ReductionFactor = Annotated[
     int | None, typer.Option(help="A rung keeps one in this many; the policy's own by default.")
 ]
 Money = Annotated[str | None, typer.Option(help="What may be spent, as in 20usd; needs --price.")]
-SlotPrice = Annotated[str | None, typer.Option(help="Of a slot for an hour, as in 0.9.")]
+SlotPrice = Annotated[
+    str | None,
+    typer.Option(help="Of a slot for an hour: 0.9; or by host type, a=12.24/4,b=0.526."),
+]
+PriceFile = Annotated[
+    str | None,
+    typer.Option(help="CSV of prices by host type; FILE.csv:TYPE,PRICE,SLOTS names its columns."),
+]
+HostType = Annotated[
+    str | None,
+    typer.Option(envvar=HOST_TYPE, help="This host's type, where prices go by it."),
+]
 ObjectivePlace = Annotated[str, typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION.")]
 CheckpointPlace = Annotated[
     str, typer.Option(help="Folder for checkpoints, or a URL such as s3://bucket/folder.")

@@ -13,6 +13,7 @@ from optuna_deadline.cli.logs import Log, choose
 from optuna_deadline.cli.options import (
     CheckpointPlace,
     Deadline,
+    HostType,
     MaxResource,
     MinResource,
     Money,
@@ -20,6 +21,7 @@ from optuna_deadline.cli.options import (
     Park,
     Patience,
     PolicyName,
+    PriceFile,
     Publish,
     ReductionFactor,
     SlotPrice,
@@ -58,6 +60,8 @@ def run(
     reduction_factor: ReductionFactor = None,
     budget: Money = None,
     price: SlotPrice = None,
+    prices: PriceFile = None,
+    host_type: HostType = None,
     checkpoints: CheckpointPlace = str(CHECKPOINTS),
     patience: Patience = PATIENCE,
     park: Park = 0,
@@ -78,10 +82,10 @@ def run(
         raise DeadlineError(f"{objective!r} names no objective: write FILE.py:FUNCTION.")
     made, terms = make(
         name, storage, deadline, direction, policy, settings, min_resource, max_resource,
-        reduction_factor, budget, price,
+        reduction_factor, budget, price, prices,
     )  # fmt: skip
     worker = ElasticWorker(
         made, objective, terms, gpus=gpus, cpus=cpus, checkpoints=checkpoints, patience=patience,
-        park=park, publish=publish,
+        park=park, publish=publish, host_type=host_type,
     )  # fmt: skip
     work(worker, log)

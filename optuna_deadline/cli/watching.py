@@ -12,12 +12,13 @@ from optuna_deadline.cli.view import Decision, TrialRow, View
 from optuna_deadline.history.telling import asked
 from optuna_deadline.planning.homes import lonely
 from optuna_deadline.planning.ledger import Ledger
+from optuna_deadline.planning.rates import tariff_of
 from optuna_deadline.terms import Terms
 
 _DECISIONS = 40
 _LATE_SECONDS = 10.0  #: a row may be committed so long after the time that it carries
 #: The rest, checkpoints above all, is far more and is not shown.
-_KINDS = ("plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "drain")
+_KINDS = ("plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "drain", "price")
 _SHOWN = {"retired": "pruned"}
 
 
@@ -40,7 +41,9 @@ class Watcher:
         self._segments: dict[tuple[int, int], SegmentRow] = {}
         self._last_segments = 0.0
         self._gate_open = True
-        self._ledger = None if terms.budget is None else Ledger(table, terms.budget)
+        self._ledger = (
+            None if terms.budget is None else Ledger(table, tariff_of(terms.budget, terms.started))
+        )
 
     def view(self) -> View:
         """The study now."""
@@ -86,7 +89,7 @@ class Watcher:
                 for row in segments
             )
             / 3600,
-            spent=None if self._ledger is None else self._ledger.money(now, 0).spent,
+            spent=self._spent(now),
             budget=str(self._terms.budget or ""),
         )
 
@@ -127,6 +130,12 @@ class Watcher:
             pinned=line.pinned if line.alive else None,
             hosts=hosts,
         )
+
+    def _spent(self, now: float) -> float | None:
+        if self._ledger is None:
+            return None
+        self._ledger.read(now)
+        return self._ledger.spent(now)
 
     def _take(self, event: Event) -> None:
         self._last_event = event.id

@@ -14,6 +14,7 @@ from optuna_deadline.cli.logs import Log, choose, logged
 from optuna_deadline.cli.options import (
     AcrossHosts,
     CheckpointPlace,
+    HostType,
     ObjectivePlace,
     Park,
     Patience,
@@ -48,6 +49,7 @@ def worker(
     park: Park = 0,
     publish: Publish = None,
     across_hosts: AcrossHosts = False,
+    host_type: HostType = None,
     log: Annotated[Log, typer.Option(help="How messages are written.")] = Log.text,
 ) -> None:
     """Train trials of a study on this machine's slots; start as many as there are machines."""
@@ -57,7 +59,7 @@ def worker(
     elastic = ElasticWorker(
         found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints, patience=patience, park=park, publish=publish,
-        across_hosts=across_hosts,
+        across_hosts=across_hosts, host_type=host_type,
     )  # fmt: skip
     work(elastic, log)
 

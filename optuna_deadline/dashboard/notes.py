@@ -39,7 +39,7 @@ def study_note(history: History, told: list[Life], expected: Forecast) -> str:
         left = max(0.0, history.budget.amount - paid)
         lines.append(
             f"**Money** {paid:.4g} of {history.budget} spent, {left:.4g} left at "
-            f"{history.budget.price.per_hour:g} for a slot and hour{_by_then(history, expected)}."
+            f"{history.budget.rate}{_by_then(history, expected)}."
         )
     if not history.plain and any(life.spells for life in told):
         lines.append(f"**Slots** {usage(history)}.")

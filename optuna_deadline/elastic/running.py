@@ -9,11 +9,12 @@ from typing import Any
 from optuna.study import Study
 
 from optuna_deadline import choice
-from optuna_deadline.budgets import BudgetLike, PriceLike, make_budget
+from optuna_deadline.budgets import BudgetLike, make_budget
 from optuna_deadline.deadlines import DeadlineLike
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.terms import agree
 from optuna_deadline.elastic.worker import ElasticWorker
+from optuna_deadline.prices import PriceLike
 from optuna_deadline.workers.gang import PATIENCE
 from optuna_deadline.workers.objective import Objective, stop_if_loading
 
@@ -42,6 +43,7 @@ def run(
     table: str | None = None,
     publish: bool | None = None,
     across_hosts: bool = False,
+    host_type: str | None = None,
 ) -> Result:
     """Tune until the deadline with trials that pause, resume and change their slots.
 
@@ -66,7 +68,8 @@ def run(
         budget: What may be spent in all, as 20 or "20usd"; the study ends when it is used up. The
             policy then says how many of the slots on offer are used and paid for.
         price: Of a slot for an hour, as 0.9; or a :class:`~optuna_deadline.Price`, which says too
-            how the bill is rounded.
+            how the bill is rounded; or a mapping of such prices by the type of a slot's host, such
+            as :func:`~optuna_deadline.prices.read_prices` reads from a file.
         pool: Name of the pool of slots, the study's name by default. Studies that name the same
             pool share the slots of each host on which both have workers.
         weight: How many times as many slots the study may have as one of weight 1, from now on;
@@ -85,6 +88,8 @@ def run(
             installed.
         across_hosts: Whether these slots may be in one gang with those of other hosts, whose
             workers say so too and keep their checkpoints in the same place.
+        host_type: The type of this host, where slots are priced by it; None takes the environment
+            variable OPTUNA_DEADLINE_HOST_TYPE.
 
     Returns:
         The best model in hand and where its checkpoint is.
@@ -107,6 +112,6 @@ def run(
     worker = ElasticWorker(
         study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints, patience=patience, park=park, table=table, policy=policy,
-        publish=publish, across_hosts=across_hosts,
+        publish=publish, across_hosts=across_hosts, host_type=host_type,
     )  # fmt: skip
     return worker.run()

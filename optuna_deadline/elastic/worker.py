@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -18,6 +19,7 @@ from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.listener import Listener
 from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.budgets import HOST_TYPE
 from optuna_deadline.checkpoints import verified
 from optuna_deadline.elastic.attendance import AWAY, join, leaving_on_signals
 from optuna_deadline.elastic.pulse import pulse
@@ -29,6 +31,7 @@ from optuna_deadline.planning.ends import InHand, find_winner
 from optuna_deadline.planning.ledger import Ledger
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool import PoolLeader, read_pool
+from optuna_deadline.planning.rates import tariff_of
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.dividers import make_divider
 from optuna_deadline.pruners import DeadlinePruner
@@ -67,6 +70,7 @@ class ElasticWorker:
         offer: The slots, where somebody else knows them; else ``cpus`` and ``gpus`` say them.
         ceiling: Slots that could be had if the study wants them, more than are offered now.
         across_hosts: Whether this worker's slots may be in gangs with other hosts' slots.
+        host_type: By which the slots of this host are priced.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class ElasticWorker:
         offer: Offer | None = None,
         ceiling: int = 0,
         across_hosts: bool = False,
+        host_type: str | None = None,
     ) -> None:
         self.terms = terms
         engine = open_table(study, table)
@@ -102,7 +107,12 @@ class ElasticWorker:
         self._listen = listen and Listener.works_on(engine)
         self._study = study
         self._publish = publish
-        self._ledger = None if terms.budget is None else Ledger(self.table, terms.budget)
+        self._ledger = None
+        self._host_type = host_type or os.environ.get(HOST_TYPE) or None
+        if terms.budget is not None:
+            self._ledger = Ledger(self.table, tariff_of(terms.budget, terms.started))
+            self._ledger.read(self.table.now())
+            terms.budget.check_type(self._host_type, self._ledger.tariff.rates)
         self._offer = offer or make_offer(gpus, cpus)
         self._ceiling = ceiling
         self._address = _address(engine) if across_hosts else None
@@ -121,7 +131,7 @@ class ElasticWorker:
         """Work until the study is settled, or a signal asks to leave."""
         if self.table.orders("").settled:
             return self.result()
-        about = describe(self._offer, self._folder, self._address)
+        about = describe(self._offer, self._folder, self._address, self._host_type)
         poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))
         agent = Agent(
             self._study,
@@ -220,8 +230,14 @@ class ElasticWorker:
             deadline=orders.deadline,
             ended=now,
             settled=orders.settled,
-            spent=self._ledger.money(now, 0).spent if self._ledger else None,
+            spent=self._spent(now),
         )
+
+    def _spent(self, now: float) -> float | None:
+        if self._ledger is None:
+            return None
+        self._ledger.read(now)
+        return self._ledger.spent(now)
 
     @contextmanager
     def _listening(self, agent: Agent, thread: Ticker) -> Iterator[None]:

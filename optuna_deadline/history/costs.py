@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import area, in_use, level
-from optuna_deadline.planning.ledger import bill_of, terms_of
+from optuna_deadline.planning.ledger import bill_of
+from optuna_deadline.planning.rates import tariff_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ def costs(history: History) -> Costs:
     ahead = level(used, history.end) * (end - history.end)
     spent = spent_then = None
     if history.budget is not None:
-        bill = bill_of(history.events, terms_of(history.budget))
+        tariff = tariff_of(history.budget, history.started)
+        bill = bill_of(history.money_events, tariff, history.now)
         spent, spent_then = bill.spent(history.end), bill.spent(end)
     return Costs(held / 3600, spent, (held + ahead) / 3600, spent_then, end)
 

@@ -54,6 +54,16 @@ class History:
         """Seconds until the deadline; below zero once it is over."""
         return self.deadline - self.now
 
+    @property
+    def money_events(self) -> list[Event]:
+        """What the bill is made of."""
+        joined = [
+            event
+            for event in self.pool_events
+            if event.kind == "register" and event.study_id == self.study_id
+        ]
+        return [*self.events, *joined]
+
     @cached_property
     def holds(self) -> list[Hold]:
         """Every slot's holders."""

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.history.lives import Hold
 from optuna_deadline.history.records import History
-from optuna_deadline.planning.ledger import bills, terms_of
+from optuna_deadline.planning.ledger import bills
+from optuna_deadline.planning.rates import tariff_of
 
 Steps = list[tuple[float, float]]  # (from when on, how much)
 
@@ -160,10 +161,11 @@ def spent(history: History, points: int = 120) -> Steps:
     """The bill at evenly spaced instants and at each change; nothing where slots cost nothing."""
     if history.budget is None:
         return []
+    tariff = tariff_of(history.budget, history.started)
     begin, end = history.started, history.end
     grid = deque(begin + (end - begin) * i / points for i in range(points + 1))
     steps: Steps = []
-    for until, bill in bills(history.events, terms_of(history.budget)):
+    for until, bill in bills(history.money_events, tariff, history.now):
         while grid and grid[0] <= min(until, end):
             at = grid.popleft()
             steps.append((at, bill.spent(at)))

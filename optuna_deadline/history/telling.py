@@ -20,6 +20,9 @@ def asked(event: Event, trial: str) -> str:
         if detail["slots"] is None:
             return f"{trial} is no longer pinned"
         return f"{trial} is pinned to {count(int(str(detail['slots'])), 'slot')}"
+    if event.kind == "price":
+        of = f" of {detail['type']}" if detail["type"] else ""
+        return f"a slot{of} costs {float(str(detail['per_hour'])):g} for an hour"
     if event.kind == "drain":
         return f"{detail['host']} is {'' if detail['drained'] else 'no longer '}drained"
     return ""

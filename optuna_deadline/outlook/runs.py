@@ -48,7 +48,10 @@ def run(present: Present, rest: Workload, change: Change, make: Callable[[], Pol
     winner = find_winner(world.table, "maximize", world.disk.holds)
     best = present.sign * history.improvements[-1].value
     bill, opened = world.bill, world.trials.opened - max(present.lines, default=-1) - 1
-    spent = None if world.purse is None else world.purse.money(world.timeline.now(), 0).spent
+    spent, now = None, world.timeline.now()
+    if world.purse is not None:
+        world.purse.read(now)
+        spent = world.purse.money(now, {}, 0).spent
     return End(
         score=best if winner is None else max(best, winner.value),
         slot_seconds=before + bill.training + bill.overhead,

@@ -12,7 +12,8 @@ from optuna_deadline.budgets import Budget
 from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.outlook.present import Present
-from optuna_deadline.planning.ledger import Ledger, bill_of, terms_of
+from optuna_deadline.planning.ledger import Ledger, bill_of, types_of, wanted_of
+from optuna_deadline.planning.rates import Tariff, tariff_of
 from optuna_deadline.policies.plan import Policy
 from optuna_deadline.simulation.cluster import Cluster
 from optuna_deadline.simulation.outside import CountedTrials
@@ -77,6 +78,8 @@ def make_world(present: Present, rest: Workload, change: Change, policy: Policy)
     world = World(rest, cluster, left[1], 0, timeline, table, trials)
     offers = machines(present, change.slots)
     names = {worker: f"machine{place}" for place, worker in enumerate(offers)}
+    types = types_of(history.money_events)
+    world.host_types.update((names[w], types[w]) for w in offers if w in types)
     study = table.state.studies[table.study_id]
     _write_trials(present, world, study, {worker: f"{name}/0" for worker, name in names.items()})
     if history.budget is not None:
@@ -154,17 +157,17 @@ def _save(present: Present, world: World, study: MemoryStudy, line: Desired) -> 
 
 def _fund(present: Present, world: World, study: MemoryStudy, budget: Budget, more: float) -> None:
     history = present.history
-    money = bill_of(history.events, terms_of(budget)).money(history.now, 0)
-    paid = [event for event in history.events if event.kind == "pool"]
-    world.purse = Ledger(
-        world.table, replace(budget, amount=budget.amount + more), money.spent - money.ahead
-    )
-    if not paid:
+    bill = bill_of(history.money_events, tariff_of(budget, history.started), history.now)
+    money = bill.money(history.now, {}, 0)
+    rates = {k: rate.shifted(-history.started) for k, rate in bill.tariff.rates.items()}
+    tariff = Tariff(budget.amount + more, rates)
+    world.purse = Ledger(world.table, tariff, money.spent - money.ahead)
+    if not any(event.kind == "pool" for event in history.events):
         return
-    slots = int(str(paid[-1].detail["slots"]))
-    end = world.purse.lasts_until(present.now, slots, world.deadline)
+    types, _ = wanted_of(history.money_events, tariff, history.now)
+    slots, end = sum(types.values()), world.purse.lasts_until(present.now, types, world.deadline)
     study.pool_slots, study.funds_end = slots, end
-    what = (("slots", slots), ("before", 0), ("until", end))
+    what = (("slots", slots), ("before", 0), ("until", end), ("types", types))
     table = world.table
     said = (table.pool, table.study_id, present.now, "pool", None, None, None, 1, None, what)
     table.state.events.append(said)

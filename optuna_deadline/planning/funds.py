@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -18,13 +20,29 @@ _NEWS = 0.5
 
 
 class Purse(Protocol):
-    """What knows how much was spent."""
+    """What knows how much was spent; slots are counted by the type of their host."""
 
-    def money(self, now: float, offered: int) -> Money:
-        """The purse now, where live workers offer so many slots."""
+    def read(self, now: float) -> None:
+        """Take in what has happened until now; what is asked then goes by it."""
 
-    def lasts_until(self, now: float, slots: int, latest: float) -> float:
+    def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
+        """The purse now, where live workers offer such slots and so many can be had."""
+
+    def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
+        """As many of these slots as the budget pays for taking now."""
+
+    def lasts_until(self, now: float, slots: Mapping[str, int], latest: float) -> float:
         """Until when the budget pays for so many slots, and for what is still held."""
+
+    @property
+    def wanted(self) -> Mapping[str, int]:
+        """The slots that are paid for since the last plan."""
+
+    def kind(self, worker: str | None = None) -> str:
+        """The type of a worker's host; without one, the dearest."""
+
+    def price(self, kind: str, now: float) -> float:
+        """Of a slot for a second."""
 
 
 class Funds:
@@ -40,12 +58,20 @@ class Funds:
         self._ceiling = ceiling
         self._table = table
         self._purse = purse
+        self._lent: Mapping[str, int] = {}  # by worker, paid for or not
+        self._reckoned: tuple[int, float] | None = None  # with what slots on offer, at what price
 
     def see(self, reading: Reading, orders: Orders) -> Reading:
         """The reading with the purse, and with the slots alone that the study pays for."""
-        snapshot = reading.snapshot
-        money = self._purse.money(snapshot.now, max(self._ceiling, sum(reading.reach.values())))
-        offers = within(reading, orders.pool_slots or 0)
+        snapshot, purse = reading.snapshot, self._purse
+        purse.read(snapshot.now)
+        self._lent = reading.capacities
+        offer = Counter[str]()
+        for worker, slots in reading.reach.items():
+            offer[purse.kind(worker)] += slots
+        money = purse.money(snapshot.now, offer, max(self._ceiling, offer.total()))
+        one_price = purse.kind() == ""
+        offers = self._offers(reading, {"": orders.pool_slots or 0} if one_price else purse.wanted)
         priced = snapshot.speedup
         snapshot = replace(
             snapshot,
@@ -57,51 +83,107 @@ class Funds:
         # What is paid for comes by whole hosts, and gangs stay within them.
         return replace(reading, snapshot=snapshot, capacities=offers, crossing=APART)
 
-    def resize(self, me: str, term: int, reading: Reading, orders: Orders, plan: Plan) -> bool:
-        """Write the size of the pool that a plan wants, and until when the money lasts then.
+    def size(self, reading: Reading, orders: Orders, plan: Plan) -> int:
+        """How many slots are wanted: as many as the plan says.
+
+        Where it says nothing, as many as last until the deadline; that is reckoned once, and again
+        when other slots are on offer or their price has changed.
+        """
+        money = reading.snapshot.money
+        assert money is not None
+        if plan.pool_slots is not None:
+            return min(plan.pool_slots, money.offer)
+        known, self._reckoned = self._reckoned, (money.offer, money.price)
+        if orders.pool_slots is not None and known in (None, self._reckoned):
+            return orders.pool_slots
+        return self._evenly(reading, money, orders.deadline)
+
+    def shrunk(self, reading: Reading, plan: Plan, size: int) -> Reading | None:
+        """The reading with the slots alone that a plan still pays for, if it runs on more of them.
+
+        What is granted by a plan is billed whatever its pool: a node that is taken once more would
+        be paid for from the beginning.
+        """
+        if plan.slots <= size:
+            return None
+        less = self._offers(reading, self._types(reading, size))
+        offers = {w: min(slots, less.get(w, 0)) for w, slots in reading.capacities.items()}
+        offers = {worker: slots for worker, slots in offers.items() if slots}
+        snapshot = replace(reading.snapshot, capacity=sum(offers.values()))
+        return replace(reading, snapshot=snapshot, capacities=offers)
+
+    def resize(self, me: str, term: int, reading: Reading, orders: Orders, wanted: int) -> bool:
+        """Write the size of the pool that is wanted, and until when the money lasts then.
 
         Every worker ends its training by that instant on its own, so that the budget holds where
-        no planner is left too. Returns whether the size has changed.
+        no planner is left too. More than the budget pays for is not asked for. Returns whether the
+        size has changed.
         """
-        wanted, snapshot = plan.pool_slots, reading.snapshot
-        if wanted is None:
-            wanted = orders.pool_slots
-        if wanted is None:
-            assert snapshot.money is not None
-            wanted = evenly(snapshot.money, snapshot.time_left)
-        end = self._purse.lasts_until(snapshot.now, wanted, orders.deadline)
-        resized = wanted != orders.pool_slots
-        before = orders.funds_end
+        now, purse = reading.snapshot.now, self._purse
+        types = purse.affordable(now, self._types(reading, wanted))
+        slots, end = sum(types.values()), orders.deadline
+        if slots or not wanted:
+            end = purse.lasts_until(now, types, orders.deadline)
+        else:  # there is no money for anything more
+            end = min(orders.end, purse.lasts_until(now, {}, now))
+        before, resized = orders.funds_end, slots != orders.pool_slots
+        typed = purse.kind() != ""
+        resized = resized or (typed and types != +Counter(purse.wanted))
         if resized or before is None or end < before or end > before + _NEWS:
-            self._table.resize_pool(me, term, wanted, end)
+            self._table.resize_pool(
+                me, term, slots, end,
+                types=types if typed else None, seen=(orders.pool_slots, orders.funds_end),
+            )  # fmt: skip
         return resized
 
+    def _evenly(self, reading: Reading, money: Money, deadline: float) -> int:
+        """The most slots that the budget pays for until the deadline, at least a node.
 
-def evenly(money: Money, seconds: float) -> int:
-    """The most slots that the budget pays for until the deadline, at least a node.
+        This is the best fixed cluster: what a policy gets that asks for nothing.
+        """
 
-    This is the best fixed cluster: what a policy gets that asks for nothing.
-    """
-    most = money.offer // money.node
-    nodes = next((n for n in range(most, 1, -1) if n * money.charge(seconds) <= money.left), 1)
-    return min(nodes, most) * money.node
+        def lasts(nodes: int) -> bool:
+            types = self._types(reading, nodes * money.node)
+            return self._purse.lasts_until(reading.snapshot.now, types, deadline) >= deadline
 
+        most = money.offer // money.node
+        return bisect_left(range(2, most + 1), True, key=lambda n: not lasts(n)) * money.node + (
+            money.node if most else 0
+        )
 
-def within(reading: Reading, slots: int) -> dict[str, int]:
-    """The slots by worker that a study may use, where it pays for no more than ``slots``.
+    def _types(self, reading: Reading, wanted: int) -> dict[str, int]:
+        """Slots by the type of their host, the cheapest first.
 
-    Those workers come first on which most of it runs already.
-    """
-    wanted: Counter[str] = Counter()
-    for line in reading.trials.values():
-        if line.alive and line.mode == "run" and line.worker is not None:
-            wanted[line.worker] += line.slots
-    offers: dict[str, int] = {}
-    left = slots
-    order = sorted(reading.capacities.items(), key=lambda pair: (-wanted[pair[0]], pair[0]))
-    for worker, size in order:
-        share = min(size, left)
-        if share > 0:
-            offers[worker] = share
-            left -= share
-    return offers
+        What is not there is taken to be as before, and beyond that as the dearest.
+        """
+        purse, now = self._purse, reading.snapshot.now
+        there = Counter[str]()
+        for worker, slots in self._lent.items():
+            there[purse.kind(worker)] += slots
+        types, left = Counter[str](), wanted
+        for of in (there, Counter(purse.wanted)):
+            for kind in sorted(of, key=lambda kind: (purse.price(kind, now), kind)):
+                more = min(left, max(0, of[kind] - types[kind]))
+                types[kind] += more
+                left -= more
+        types[purse.kind()] += left
+        return {kind: slots for kind, slots in types.items() if slots}
+
+    def _offers(self, reading: Reading, types: Mapping[str, int]) -> dict[str, int]:
+        """The slots by worker that a study may use, where it pays for so many of each type.
+
+        Those workers come first on which most of it runs already.
+        """
+        wanted: Counter[str] = Counter()
+        for line in reading.trials.values():
+            if line.alive and line.mode == "run" and line.worker is not None:
+                wanted[line.worker] += line.slots
+        offers: dict[str, int] = {}
+        left = Counter(types)
+        for worker, size in sorted(self._lent.items(), key=lambda o: (-wanted[o[0]], o[0])):
+            kind = self._purse.kind(worker)
+            share = min(size, left[kind])
+            if share > 0:
+                offers[worker] = share
+                left[kind] -= share
+        return offers

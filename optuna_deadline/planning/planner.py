@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from optuna_deadline.allocation.records import Claim, Orders
 from optuna_deadline.allocation.store import AllocationStore
@@ -116,6 +117,12 @@ class Planner:
             if not reading.workers:
                 return told > 0  # its own lease is over: the table takes nobody for alive
             plan, wished = self._plan(reading)
+            size = 0
+            if self._funds is not None:
+                size = self._funds.size(reading, orders, plan)
+                if less := self._funds.shrunk(reading, plan, size):
+                    reading = less
+                    plan = wished = replace(self._plan(less)[0], pool_slots=plan.pool_slots)
             if self._nothing_left(reading, wished):
                 return self._close(term, reading, orders)
             self._claim(term, reading, wished)
@@ -125,7 +132,7 @@ class Planner:
             elif not told and plan is wished and self._funds is None:
                 self.quiet_until = self._quiet_until(reading, orders, plan)
             if self._funds is not None:
-                changed |= self._funds.resize(self._me, term, reading, orders, plan)
+                changed |= self._funds.resize(self._me, term, reading, orders, size)
             return changed or told > 0
         except LeaseLost:
             _logger.info("Another worker plans this study now.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from optuna_deadline.planning.bill import Bill
+from optuna_deadline.planning.rates import Rate, Tariff
 from optuna_deadline.policies.money import Money
 from optuna_deadline.simulation.timeline import Timeline, Timer
 
@@ -48,17 +49,12 @@ class Provider:
         self._timeline = timeline
         self._funding = funding
         self._start = start
-        self._terms = Money(
-            budget=funding.budget,
-            spent=0.0,
-            price=funding.price,
-            granularity=funding.granularity,
-            startup=funding.startup,
-            minimum=funding.minimum,
-            node=node,
-            offer=funding.offer // node * node,
+        rate = Rate(
+            ((0.0, funding.price),), funding.granularity, funding.startup, funding.minimum, node
         )
-        self._bill = Bill(self._terms)
+        self._rate = rate
+        self._bill = Bill(Tariff(funding.budget, {"": rate}))
+        self._bill.since[""] = []
         self._since: dict[str, float] = {}
         self._coming: dict[str, Timer] = {}
         self._wanted = 0
@@ -66,25 +62,45 @@ class Provider:
 
     # The purse.
 
-    def money(self, now: float, offered: int) -> Money:
-        """The purse now; what workers offer already does not limit what can be had."""
-        return self._bill.money(now, self._terms.offer)
+    def read(self, now: float) -> None:
+        """It knows what has happened."""
 
-    def lasts_until(self, now: float, slots: int, latest: float) -> float:
+    def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
+        """The purse now; what workers offer already does not limit what can be had."""
+        return self._bill.money(now, {}, self._funding.offer)
+
+    def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
+        """As many of these slots as the budget pays for taking now."""
+        return self._bill.affordable(now, slots)
+
+    def lasts_until(self, now: float, slots: Mapping[str, int], latest: float) -> float:
         """Until when the budget pays for so many slots, and for the nodes that are still held."""
-        return self._bill.lasts_until(now, self._terms.nodes(slots), latest)
+        return self._bill.lasts_until(now, slots, latest)
+
+    @property
+    def wanted(self) -> Mapping[str, int]:
+        """The slots of the nodes that were asked for."""
+        return {"": self._wanted * self._rate.node}
+
+    def kind(self, worker: str | None = None) -> str:
+        """All nodes are of one type."""
+        return ""
+
+    def price(self, kind: str, now: float) -> float:
+        """Of a slot for a second."""
+        return self._funding.price
 
     @property
     def slot_seconds(self) -> float:
         """Slot-seconds paid for so far, by the second."""
         now = self._timeline.now()
         held = sum(now - since for since in self._since.values())
-        return (self._bill.node_seconds + held) * self._terms.node
+        return (self._bill.node_seconds + held) * self._rate.node
 
     @property
     def budget(self) -> float:
         """All that may be spent."""
-        return self._terms.budget
+        return self._funding.budget
 
     @property
     def spent(self) -> float:
@@ -95,7 +111,7 @@ class Provider:
 
     def want(self, slots: int) -> None:
         """Ask for nodes, or cancel those that have not come yet."""
-        self._wanted = self._terms.nodes(slots)
+        self._wanted = -(-slots // self._rate.node)
         for host in reversed(list(self._coming)):
             if len(self._since) > self._wanted:
                 self._coming.pop(host).cancel()
@@ -104,7 +120,7 @@ class Provider:
             self._asked += 1
             host, now = f"node{self._asked}", self._timeline.now()
             self._since[host] = now
-            self._bill.since.append(now)
+            self._bill.since[""].append(now)
             self._coming[host] = self._timeline.after(
                 self._funding.startup, partial(self._arrive, host)
             )

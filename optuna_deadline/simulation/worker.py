@@ -76,8 +76,9 @@ class SimulatedWorker:
         """Join the pool."""
         world, now = self._world, self._world.timeline.now()
         world.at_work.add(self._host)
-        shared = About(store="simulated://", address=self._host)
-        about = None if world.cluster.across is None else shared
+        kind = world.host_types.get(self._host)
+        shared = About(store="simulated://", address=self._host, host_type=kind)
+        about = About(host_type=kind) if world.cluster.across is None else shared
         world.table.register(self.id, self._host, self._incarnation, [], self._offer, about=about)
         world.workers[self.id] = self
         self._tell_planners()

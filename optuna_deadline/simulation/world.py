@@ -69,6 +69,7 @@ class World:
     workers: dict[str, Colleague] = field(default_factory=dict)  #: the live ones, by their ids
     provider: Provider | None = None  #: brings the nodes, where these are bought
     purse: Purse | None = None  #: where slots cost money
+    host_types: dict[str, str] = field(default_factory=dict)  #: where they cost it by host
     warm: set[int] = field(default_factory=set)  #: trials that began on their slots
     search: Search | None = None  #: None takes the configurations in their order
     configurations: dict[int, int] = field(default_factory=dict)  #: by trial

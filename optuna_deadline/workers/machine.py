@@ -20,7 +20,9 @@ PACKAGES = ("optuna-deadline", "torch", "lightning")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def describe(offer: Offer, root: Location, address: str | None = None) -> About:
+def describe(
+    offer: Offer, root: Location, address: str | None = None, host_type: str | None = None
+) -> About:
     """What a worker with this offer says of its machine; it makes the folder for checkpoints."""
     known = gpu_uuids() if offer.gpus else {}
     return About(
@@ -29,6 +31,7 @@ def describe(offer: Offer, root: Location, address: str | None = None) -> About:
         versions=versions(),
         uuids={f"gpu:{index}": known[index] for index in offer.gpus if known.get(index)},
         address=address,
+        host_type=host_type,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from optuna_deadline.allocation.memory import MemoryTable
@@ -34,11 +36,24 @@ class OneEach:
 class FullPurse:
     """Pays for all slots on offer until the deadline."""
 
-    def money(self, now: float, offered: int) -> Money:
-        return Money(budget=1e6, spent=0.0, price=1.0, offer=offered, held=offered)
+    wanted: Mapping[str, int] = {}
 
-    def lasts_until(self, now: float, slots: int, latest: float) -> float:
+    def read(self, now: float) -> None: ...
+
+    def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
+        return Money(budget=1e6, spent=0.0, price=1.0, offer=most, held=most)
+
+    def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
+        return dict(slots)
+
+    def lasts_until(self, now: float, slots: Mapping[str, int], latest: float) -> float:
         return latest
+
+    def kind(self, worker: str | None = None) -> str:
+        return ""
+
+    def price(self, kind: str, now: float) -> float:
+        return 1.0
 
 
 class Lab:

@@ -23,7 +23,8 @@ from optuna_deadline.history.series import (
     totals,
 )
 from optuna_deadline.history.words import roughly
-from optuna_deadline.planning.ledger import bill_of, terms_of
+from optuna_deadline.planning.ledger import bill_of
+from optuna_deadline.planning.rates import tariff_of
 
 
 @settings(max_examples=40)
@@ -99,7 +100,7 @@ def test_money_is_told_as_the_ledger_has_it(recipe: Recipe) -> None:
     told = spent(history)
     values = [value for _, value in told]
     assert values == sorted(values)
-    whole = bill_of(history.events, terms_of(history.budget))
+    whole = bill_of(history.money_events, tariff_of(history.budget, history.started))
     assert values[-1] == pytest.approx(whole.spent(history.end))
 
 

@@ -19,11 +19,12 @@ from optuna.trial import TrialState
 from tables import end_within, table_of, wait_until
 
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.budgets import Budget, Price
+from optuna_deadline.budgets import Budget
 from optuna_deadline.checkpoints import intact
 from optuna_deadline.crashpoints import _parse
 from optuna_deadline.elastic import agree
 from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.prices import Price
 from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer
 
 PACKAGE = Path(__file__).parents[2] / "optuna_deadline"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from optuna_deadline.allocation.records import About
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.testing.worlds import DEADLINE, AllocationWorld
 
@@ -51,3 +52,44 @@ class MoneySuite:
         with pytest.raises(LeaseLost):
             table.resize_pool("a", term + 1, 8, world.time + 10)
         assert table.orders("a").pool_slots is None
+
+    def test_a_price_brings_the_end_forward_for_whoever_saw_what_stands(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a")
+        table = world.table()
+        term = table.elect("a")
+        assert term is not None
+        end = world.time + 100
+        table.resize_pool("a", term, 2, end, {"big": 2})
+        assert not table.set_price("big", 7.0, 1, end - 50, (1, end), {"big": 2})
+        assert table.orders("a").funds_end == end
+        assert table.set_price("big", 7.0, 1, end - 50, (2, end), {"big": 2})
+        risen = table.orders("a").funds_end
+        assert risen is not None and end - 51 < risen < end - 50
+        assert table.set_price("big", 1.0, 1, end, (2, risen), {"big": 2})
+        fallen = table.orders("a").funds_end
+        assert fallen is not None and fallen < risen, "it is for the planner to move it later"
+        prices = [row.detail["per_hour"] for row in table.events(kinds=["price"])]
+        assert prices == [7.0, 1.0]
+
+    def test_who_plans_by_the_price_before_writes_nothing(self, world: AllocationWorld) -> None:
+        world.join("a")
+        table = world.table()
+        term = table.elect("a")
+        assert term is not None
+        assert table.set_price("", 7.0, 1, DEADLINE, (None, None))
+        told = table.orders("a")
+        assert told.pool_slots is None and told.funds_end is not None
+        assert DEADLINE - 1 < told.funds_end < DEADLINE
+        table.resize_pool("a", term, 4, DEADLINE, seen=(None, None))
+        assert table.orders("a").pool_slots is None
+        table.resize_pool("a", term, 4, DEADLINE, seen=(None, told.funds_end))
+        assert table.orders("a").pool_slots == 4
+
+    def test_the_type_of_a_host_is_in_the_audit(self, world: AllocationWorld) -> None:
+        world.join("a")
+        table = world.table()
+        table.register("b", "host", 1, [], 1, about=About(host_type="big"))
+        said = {row.worker: row.detail.get("type") for row in table.events(kinds=["register"])}
+        assert said == {"a": None, "b": "big"}

@@ -1,0 +1,138 @@
+"""What nodes cost, by their type and at prices that change: pure, against a count unit by unit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optuna_deadline.allocation.records import Event
+from optuna_deadline.budgets import Budget, make_budget
+from optuna_deadline.planning.bill import FAREWELL, Bill
+from optuna_deadline.planning.ledger import bill_of
+from optuna_deadline.planning.rates import Rate, Tariff, tariff_of
+from optuna_deadline.policies.money import Money
+from optuna_deadline.prices import Price
+
+_prices = st.floats(0.1, 10.0)
+_times = st.floats(0.0, 500.0)
+rates = st.builds(
+    Rate,
+    prices=st.lists(st.tuples(_times, _prices), min_size=1, max_size=4, unique_by=lambda p: p[0])
+    .map(sorted)
+    .map(tuple),
+    granularity=st.sampled_from([1.0, 7.0, 60.0]),
+    startup=st.sampled_from([0.0, 20.0]),
+    minimum=st.sampled_from([0.0, 30.0, 60.0]),
+    node=st.integers(1, 4),
+)
+
+
+def by_hand(rate: Rate, since: float, until: float) -> float:
+    """Unit by unit."""
+    units = max(1, math.ceil(max(until - since, rate.minimum) / rate.granularity - 1e-9))
+    least = math.ceil(rate.minimum / rate.granularity - 1e-9)
+    begins = [since if i < least else since + i * rate.granularity for i in range(units)]
+    return sum(rate.at(at) for at in begins) * rate.granularity * rate.node
+
+
+@given(rates, _times, _times)
+def test_each_unit_costs_what_it_did_when_it_began(rate: Rate, since: float, held: float) -> None:
+    cost = rate.cost(since, since + held)
+    assert cost == pytest.approx(by_hand(rate, since, since + held))
+    assert cost >= rate.used(since, since + held) * (1 - 1e-9) or len(rate.prices) > 1
+
+
+@given(rates, _times, _times, _prices)
+def test_a_price_that_is_told_changes_nothing_that_was_billed(
+    rate: Rate, since: float, held: float, price: float
+) -> None:
+    now = since + held + 1e-3
+    assert rate.told(now, price).cost(since, now) == pytest.approx(rate.cost(since, now))
+
+
+@given(st.floats(0.0, 5e3), st.sampled_from([0.0, 1.0, 60.0]), st.sampled_from([0.0, 45.0]))
+def test_one_price_is_billed_as_policies_reckon(
+    held: float, granularity: float, minimum: float
+) -> None:
+    rate = Rate(((0.0, 2.0),), granularity, 0.0, minimum, 4)
+    money = Money(1e9, 0.0, 2.0, granularity, 0.0, minimum, 4)
+    assert rate.cost(100.0, 100.0 + held) == pytest.approx(money.charge(held))
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), rates, min_size=1),
+    st.lists(st.tuples(st.floats(0, 60), st.integers(0, 9), st.integers(0, 9)), max_size=12),
+    st.floats(1.0, 1e5),
+)
+def test_what_is_taken_and_kept_as_the_bill_allows_is_within_the_budget(
+    kinds: dict[str, Rate], asked: list[tuple[float, int, int]], budget: float
+) -> None:
+    """Whoever asks for whatever: as much as is affordable, until the money lasts no longer."""
+    bill, now, end = Bill(Tariff(budget, kinds)), 0.0, math.inf
+    names = sorted(kinds)
+    for seconds, first, second in asked:
+        if now + seconds >= end:
+            break
+        now += seconds
+        wanted = {names[0]: first, names[-1]: second}
+        taken = bill.affordable(now, wanted)
+        assert all(taken.get(kind, 0) <= slots for kind, slots in wanted.items())
+        end = bill.lasts_until(now, taken, 1e4)
+        bill.resize(taken, now)
+    last = min(end, 1e4) + FAREWELL
+    assert bill.spent(last) <= budget * (1 + 1e-9)
+
+
+@given(st.floats(1.0, 1e5), st.integers(1, 8))
+def test_money_that_is_there_is_spent(budget: float, slots: int) -> None:
+    bill = Bill(Tariff(budget, {"": Rate(((0.0, 1.0),))}))
+    bill.resize({"": slots}, 0.0)
+    end = bill.lasts_until(0.0, {"": slots}, 1e6)
+    assert bill.spent(end + FAREWELL + 1.1) > budget or end == 1e6 or budget < slots * 3
+
+
+def event(number: int, at: float, kind: str, slot: int | None = None, **detail: object) -> Event:
+    worker = str(detail.pop("worker", "w"))
+    return Event(number, at, kind, 0, slot, 1, 1, worker, detail)
+
+
+def test_each_slot_is_billed_by_its_host() -> None:
+    budget = make_budget(1e6, {"big": Price(7200.0), "small": Price(3600.0)})
+    assert budget is not None
+    tariff = tariff_of(budget, 0.0)
+    events = [
+        event(1, 0.0, "register", worker="b", type="big"),
+        event(2, 0.0, "register", worker="s", type="small"),
+        event(3, 10.0, "pool", slots=3, until=1e9, types={"big": 1, "small": 2}),
+        event(4, 12.0, "acquire", 1, worker="b"),
+        event(5, 12.0, "acquire", 2, worker="s"),
+        event(6, 20.0, "pool", slots=1, until=1e9, types={"small": 1}),
+        event(7, 25.0, "release", 1, worker="b"),
+        event(8, 40.0, "settle"),
+    ]
+    # big from 10 until it was left at 25; two small ones until 20, one until 40
+    assert bill_of(events, tariff).spent(99.0) == pytest.approx(15 * 2 + 10 + 30)
+    later = [*events, event(9, 22.0, "price", type="small", per_hour=36000.0, slots=1)]
+    assert bill_of(later, tariff).spent(99.0) == pytest.approx(15 * 2 + 10 + 12 + 18 * 10)
+    spent = [bill_of([e for e in later if e.at <= at], tariff, at).spent(at) for at in range(60)]
+    assert all(a <= b for a, b in pairwise(spent))
+
+
+def test_a_tables_times_count_from_the_start_or_are_instants() -> None:
+    price = Price(3600.0, then=(("1970-01-01T01:00:00+00:00", 36000.0), ("10m", 7200.0)))
+    budget = Budget(100.0, price)
+    assert Budget.from_json(budget.to_json()) == budget
+    rate = tariff_of(budget, 100.0).rates[""]
+    assert [rate.at(at) for at in (0.0, 699.0, 700.0, 3599.0, 3600.0)] == [1, 1, 2, 2, 10]
+
+
+def test_the_end_of_the_money_knows_a_rise_ahead() -> None:
+    flat = Bill(Tariff(100.0, {"": Rate(((0.0, 1.0),))}))
+    rising = Bill(replace(flat.tariff, rates={"": Rate(((0.0, 1.0), (50.0, 10.0)))}))
+    assert flat.lasts_until(0.0, {"": 1}, 1e4) == pytest.approx(98.0)
+    assert rising.lasts_until(0.0, {"": 1}, 1e4) == pytest.approx(53.0)
