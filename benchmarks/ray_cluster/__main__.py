@@ -9,7 +9,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.ray_cluster.run import read_stretches, run, wrong
+from benchmarks.ray_cluster.run import run
+from benchmarks.stretches import read_stretches, wrong
 
 
 def main() -> int:

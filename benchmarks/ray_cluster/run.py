@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,8 @@ import ray
 from optuna_deadline_ray import launch
 from ray.cluster_utils import Cluster
 
-from benchmarks.ray_cluster.objective import EVERY, LOGS
+from benchmarks.stretches import OBJECTIVE, following, read_stretches
+from benchmarks.stretches.objective import LOGS
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import Result, agree
@@ -26,21 +25,6 @@ from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 GPUS = 2  #: fake ones, of each node
 _STORE = {"object_store_memory": 80 * 2**20}
-OBJECTIVE = f"{Path(__file__).with_name('objective.py')}:train"
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """What one segment did, by its rank's own log."""
-
-    host: str
-    number: int
-    fence: int
-    slots: int
-    first: int  #: step that it resumed at
-    begun: float  #: on the monotonic clock
-    last: float
-    trained_to: int
 
 
 @dataclass(frozen=True)
@@ -136,7 +120,7 @@ def run(
         trials = len(table.trials())
     stretches = read_stretches(logs)
     hit = [s for s in stretches if s.host == victim and killed - s.last < 1.0]
-    after = {s.number: _next(s, stretches) for s in hit}
+    after = {s.number: following(s, stretches) for s in hit}
     again = [s.begun - killed for s in after.values() if s is not None]
     begun_there = [s.begun for s in stretches if s.host == there]
     return Figures(
@@ -163,38 +147,6 @@ def run(
         checkpoint_ok=result.checkpoint_ok,
         overshoot=round(result.overshoot, 2),
     )
-
-
-def read_stretches(logs: Path) -> list[Stretch]:
-    """What the ranks wrote, in the order in which they began."""
-    found = []
-    for path in logs.iterdir():
-        head, *lines = path.read_text().splitlines()
-        ticks = [line.split() for line in lines if len(line.split()) == 2]
-        if ticks:
-            begun, last, step = float(ticks[0][0]), float(ticks[-1][0]), int(ticks[-1][1])
-            found.append(Stretch(**json.loads(head), begun=begun, last=last, trained_to=step))
-    return sorted(found, key=lambda stretch: stretch.begun)
-
-
-def wrong(stretches: list[Stretch]) -> list[str]:
-    """What must not be: a trial that trains twice at once, or one that lost too many steps."""
-    found = []
-    by_trial: dict[int, list[Stretch]] = {}
-    for stretch in stretches:
-        by_trial.setdefault(stretch.number, []).append(stretch)
-    for number, mine in by_trial.items():
-        for one, other in pairwise(mine):
-            if one.last >= other.begun:
-                found.append(f"trial {number} trained twice at once: {one} {other}")
-            if other.first <= one.trained_to - EVERY:
-                found.append(f"trial {number} lost too much: {one} {other}")
-    return found
-
-
-def _next(stretch: Stretch, stretches: list[Stretch]) -> Stretch | None:
-    later = [s for s in stretches if s.number == stretch.number and s.fence > stretch.fence]
-    return min(later, key=lambda s: s.fence, default=None)
 
 
 def _in_use(table: AllocationTable) -> int:

@@ -49,7 +49,7 @@ def admit(
                     "this one another host name with OPTUNA_DEADLINE_HOST."
                 )
             if not here and row.uuid == uuid:
-                raise DeadlineError(
+                raise SlotTaken(
                     f"{device} is {row.device} of {row.host!r}, which a worker offers under "
                     "that name; stop that worker, or start this one under the same host name "
                     "with OPTUNA_DEADLINE_HOST."

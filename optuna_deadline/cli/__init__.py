@@ -17,6 +17,7 @@ from optuna_deadline.cli import (  # noqa: F401
     price,
     run,
     simulate,
+    slurm,
     status,
     steering,
     stop,

@@ -26,6 +26,7 @@ _CONTENTS = (
         "run",
         "create",
         "worker",
+        "slurm",
         "status",
         "top",
         "events",
@@ -69,8 +70,9 @@ P = ParamSpec("P")
 #: One console for messages and the live view, so that neither overwrites the other.
 console = Console(stderr=True)
 
-#: Exit codes beside 0: the database or the study is gone, bad input, asked to leave.
-GONE, BAD_INPUT, INTERRUPTED = 1, 2, 130
+#: Exit codes beside 0: the database or the study is gone, bad input, the worker's own time is
+#: over, asked to leave.
+GONE, BAD_INPUT, TIME_WAS_OVER, INTERRUPTED = 1, 2, 75, 130
 
 Settings = Annotated[
     list[str] | None,

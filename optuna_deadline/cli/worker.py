@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from optuna_deadline.cli.app import INTERRUPTED, Storage, command, console
+from optuna_deadline.cli.app import INTERRUPTED, TIME_WAS_OVER, Storage, command, console
 from optuna_deadline.cli.logs import Log, choose, logged
 from optuna_deadline.cli.options import (
     AcrossHosts,
@@ -50,6 +50,10 @@ def worker(
     publish: Publish = None,
     across_hosts: AcrossHosts = False,
     host_type: HostType = None,
+    until: Annotated[
+        str | None, typer.Option(help="When this worker must be gone: 55m, or an instant.")
+    ] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for slots that are taken.")] = 0.0,
     log: Annotated[Log, typer.Option(help="How messages are written.")] = Log.text,
 ) -> None:
     """Train trials of a study on this machine's slots; start as many as there are machines."""
@@ -59,7 +63,7 @@ def worker(
     elastic = ElasticWorker(
         found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints, patience=patience, park=park, publish=publish,
-        across_hosts=across_hosts, host_type=host_type,
+        across_hosts=across_hosts, host_type=host_type, until=until, wait=wait,
     )  # fmt: skip
     work(elastic, log)
 
@@ -68,7 +72,7 @@ def work(elastic: ElasticWorker, log: Log) -> None:
     """Run a worker in sight, and say what came of it.
 
     Raises:
-        typer.Exit: The worker was asked to leave before the study's end.
+        typer.Exit: The worker was asked to leave before the study's end, or its time was over.
     """
     terms, watcher = elastic.terms, Watcher(elastic.table, elastic.terms)
     _logger.info("Working on %s, deadline %s.", terms.name, terms, extra={"study": terms.name})
@@ -79,7 +83,7 @@ def work(elastic: ElasticWorker, log: Log) -> None:
     else:
         print(describe(result, terms))
     if not result.settled:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(TIME_WAS_OVER if elastic.time_was_over else INTERRUPTED)
 
 
 def describe(result: Result, terms: Terms) -> str:

@@ -7,8 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.errors import SlotTaken
 from optuna_deadline.workers.agent import Agent
 from optuna_deadline.workers.errors import DATABASE_AWAY, explain
 
@@ -18,32 +20,53 @@ _logger = logging.getLogger("optuna_deadline")
 AWAY = 0.2
 
 _JOIN = 20.0  # seconds for which a worker asks again to be let in
+_TAKEN = 1.0  # seconds until slots that were taken are asked for again
 
 
-def join(agent: Agent) -> None:
-    """Join the pool, through a database that restarts or cuts the first transaction off."""
-    until = time.monotonic() + _JOIN
+def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
+    """Join the pool, through a database that restarts or cuts the first transaction off.
+
+    Args:
+        agent: Who joins.
+        table: The allocation table.
+        wait: Seconds to wait for slots that are taken, as by a worker that has just died.
+    """
+    began, told = time.monotonic(), False
     while True:
         try:
             return agent.register()
         except DATABASE_AWAY as error:
-            if time.monotonic() > until:
+            if time.monotonic() > began + _JOIN:
                 raise
             _logger.warning("Joining the pool once more: %s.", explain(error))
             time.sleep(AWAY)
+        except SlotTaken as error:
+            if time.monotonic() > began + wait:
+                raise
+            if not told:
+                _logger.warning("Waiting %g s at most: %s", wait, error)
+            told = True
+            time.sleep(_TAKEN)
+            with suppress(*DATABASE_AWAY):
+                table.reap()  # nobody else may be there to do it
 
 
 @contextmanager
 def leaving_on_signals(agent: Agent) -> Iterator[None]:
-    """Ctrl-C and SIGTERM checkpoint and release; a second Ctrl-C does not wait."""
+    """Ctrl-C and SIGTERM checkpoint and release; a second Ctrl-C does not wait.
+
+    A second SIGTERM does: who stops a job may send it more than once.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     asked: list[int] = []
 
     def leave(number: int, frame: object) -> None:
-        if asked:
+        if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if asked:
+            return
         asked.append(number)
         _logger.warning("Saving and leaving; start the same command again to go on.")
         agent.leave("asked to leave")

@@ -44,6 +44,7 @@ def run(
     publish: bool | None = None,
     across_hosts: bool = False,
     host_type: str | None = None,
+    until: DeadlineLike | None = None,
 ) -> Result:
     """Tune until the deadline with trials that pause, resume and change their slots.
 
@@ -90,6 +91,8 @@ def run(
             workers say so too and keep their checkpoints in the same place.
         host_type: The type of this host, where slots are priced by it; None takes the environment
             variable OPTUNA_DEADLINE_HOST_TYPE.
+        until: When this worker has to be gone, whatever the study's deadline: its trials save and
+            leave before it. A duration, or an instant by this machine's clock.
 
     Returns:
         The best model in hand and where its checkpoint is.
@@ -112,6 +115,6 @@ def run(
     worker = ElasticWorker(
         study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints, patience=patience, park=park, table=table, policy=policy,
-        publish=publish, across_hosts=across_hosts, host_type=host_type,
+        publish=publish, across_hosts=across_hosts, host_type=host_type, until=until,
     )  # fmt: skip
     return worker.run()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,11 +23,13 @@ from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.budgets import HOST_TYPE
 from optuna_deadline.checkpoints import verified
+from optuna_deadline.deadlines import DeadlineLike
 from optuna_deadline.elastic.attendance import AWAY, join, leaving_on_signals
 from optuna_deadline.elastic.pulse import pulse
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.terms import check_park, check_weight
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.forecasting.overheads import Overhead, learn_overhead
 from optuna_deadline.history.promises import at_joining
 from optuna_deadline.planning.ends import InHand, find_winner
 from optuna_deadline.planning.ledger import Ledger
@@ -45,6 +49,7 @@ from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import PATIENCE
 from optuna_deadline.workers.machine import describe
 from optuna_deadline.workers.objective import Objective, ObjectiveSource, source_of
+from optuna_deadline.workers.until import TIME_IS_OVER, Until, moment
 
 if TYPE_CHECKING:
     from optuna_deadline.dashboard.publisher import Publisher
@@ -71,6 +76,7 @@ class ElasticWorker:
         ceiling: Slots that could be had if the study wants them, more than are offered now.
         across_hosts: Whether this worker's slots may be in gangs with other hosts' slots.
         host_type: By which the slots of this host are priced.
+        wait: Seconds to wait for slots that are taken, as by a worker that has just died.
     """
 
     def __init__(
@@ -97,6 +103,8 @@ class ElasticWorker:
         ceiling: int = 0,
         across_hosts: bool = False,
         host_type: str | None = None,
+        until: DeadlineLike | None = None,
+        wait: float = 0.0,
     ) -> None:
         self.terms = terms
         engine = open_table(study, table)
@@ -116,6 +124,8 @@ class ElasticWorker:
         self._offer = offer or make_offer(gpus, cpus)
         self._ceiling = ceiling
         self._address = _address(engine) if across_hosts else None
+        self._until = math.inf if until is None else moment(until)
+        self._wait = wait
         self._agent: Agent | None = None
         self._leaving: str | None = None
         self._weight = check_weight(weight)
@@ -131,6 +141,8 @@ class ElasticWorker:
         """Work until the study is settled, or a signal asks to leave."""
         if self.table.orders("").settled:
             return self.result()
+        until = Until(self._until, self._overhead())
+        until.check()
         about = describe(self._offer, self._folder, self._address, self._host_type)
         poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))
         agent = Agent(
@@ -145,6 +157,7 @@ class ElasticWorker:
             patience=self._patience,
             park=self._park,
             replan=lambda: thread.wake(),
+            until=until,
         )
         self._agent = agent
         if self._leaving is not None:
@@ -165,7 +178,7 @@ class ElasticWorker:
         thread = Ticker("planner", _pass(ticks, max(0.5, poll), agent.wake))
         publisher = self._publisher(planner)
         try:
-            join(agent)
+            join(agent, self.table, self._wait)
             self._tell_what_it_takes_from_others()
             thread.start()
             if publisher is not None:
@@ -187,8 +200,22 @@ class ElasticWorker:
             if publisher is not None:
                 publisher.stop()
         if publisher is not None:
-            publisher.finish(max(_LAST_WORDS, self.terms.deadline - self.table.now()))
+            left = min(self.terms.deadline - self.table.now(), self._until - time.monotonic())
+            publisher.finish(max(_LAST_WORDS, left))
         return self.result()
+
+    @property
+    def time_was_over(self) -> bool:
+        """Whether :meth:`run` returned because this worker had come to its own end."""
+        return self._agent is not None and self._agent.leaving == TIME_IS_OVER
+
+    def _overhead(self) -> Overhead:
+        """What starting and leaving have cost in the study so far."""
+        rows = [] if self._until == math.inf else self.table.segments()
+        return learn_overhead(
+            [row.startup for row in rows if row.startup is not None],
+            [row.stop for row in rows if row.stop is not None],
+        )
 
     def _tell_what_it_takes_from_others(self) -> None:
         """Say at once whose deadlines cannot be held as before, now that this study has joined."""

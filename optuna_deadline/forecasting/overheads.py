@@ -36,6 +36,18 @@ def closing_seconds(stop: float) -> float:
     return 1.0 + 1.5 * min(stop, 10.0)
 
 
+def leaving_seconds(stop: float, silence: float = 0.0) -> float:
+    """How long before its own end a worker leaves, so that its trials are saved by then.
+
+    Unlike at a deadline nothing is killed to be in time, so what is slow gets the time it needs.
+
+    Args:
+        stop: Seconds that the slowest trial took to save and leave so far.
+        silence: The longest that any was not heard of: so long may it be until it hears.
+    """
+    return 5.0 + 1.5 * max(stop, silence)
+
+
 def learn_overhead(startups: Iterable[float], stops: Iterable[float]) -> Overhead:
     """The 90th percentile of what was measured, as HyperSched takes of its start-ups.
 

@@ -30,6 +30,7 @@ from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
 from optuna_deadline.workers.starting import Starting
 from optuna_deadline.workers.switchboard import Switchboard
 from optuna_deadline.workers.trust import Trust
+from optuna_deadline.workers.until import TIME_IS_OVER, Until
 from optuna_deadline.workers.watchdog import Watchdog
 from optuna_deadline.workers.writing import Writing
 
@@ -59,6 +60,10 @@ class Agent:
         patience: Seconds without a word after which ranks are taken for hung.
         park: How many paused trials may wait in this machine's memory.
         replan: Called when something happened that the planner should see.
+        until: When it leaves by itself; never, by default.
+
+    Attributes:
+        leaving: Why it leaves, once it does.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Agent:
         patience: float = PATIENCE,
         park: int = 0,
         replan: Callable[[], None] = lambda: None,
+        until: Until | None = None,
     ) -> None:
         self.id = str(uuid.uuid4())
         self._table = table
@@ -82,7 +88,8 @@ class Agent:
         self._gangs: dict[int, Gang] = {}
         self._parking = Parking(park, alike=not offer.gpus)
         self._deadline = float("inf")  # on the monotonic clock
-        self._leaving: str | None = None
+        self.leaving: str | None = None
+        self._until = until or Until()
         self._settled = False
         self._next_poll = 0.0
         self._watchdog = Watchdog()
@@ -117,7 +124,7 @@ class Agent:
 
     def leave(self, why: str) -> None:
         """Checkpoint everything, release it, and return from :meth:`run`."""
-        self._leaving = why
+        self.leaving = why
         self.wake()
 
     def register(self) -> None:
@@ -185,7 +192,7 @@ class Agent:
 
     def _finished(self) -> bool:
         busy = self._gangs or self._helping.busy
-        return not busy and (self._settled or self._leaving is not None)
+        return not busy and (self._settled or self.leaving is not None)
 
     def _listen(self) -> None:
         was_ready = self._board.zygote.ready
@@ -202,7 +209,7 @@ class Agent:
             if self._trust.due:
                 self._renew()
             for gang in list(self._gangs.values()):
-                if self._writing.write(gang, leaving=self._leaving is not None):
+                if self._writing.write(gang, leaving=self.leaving is not None):
                     del self._gangs[gang.number]
                     self._next_poll = 0.0
                     self._sweep_after(gang)
@@ -216,7 +223,7 @@ class Agent:
                 self._settled = orders.settled
                 self._mind_the_drain(orders.drained)
                 self._follow(orders)
-                is_open = self._leaving is None and self._in_time()
+                is_open = self.leaving is None and self._in_time()
                 self._across.follow(orders, self._renew, open=is_open)
             self._trust.back()
         except DATABASE_AWAY as error:
@@ -264,7 +271,7 @@ class Agent:
             if line.owner == self.id and line.number not in self._gangs:
                 # Granted, but the answer was lost: no rank of ours runs under this fence.
                 self._table.disown(self.id, line.number, line.fence)
-        if self._leaving is not None or self._joining.drained or not self._in_time():
+        if self.leaving is not None or self._joining.drained or not self._in_time():
             self._parking.clear()
             return
         self._parking.follow(orders.desired)
@@ -273,19 +280,19 @@ class Agent:
                 self._starting.start(line, self._gangs, busy_slots(self._helping.gangs))
 
     def _in_time(self) -> bool:
-        left = self._deadline - time.monotonic()
-        return left > closing_seconds(self._writing.slowest_stop)
+        left, stop = self._deadline - time.monotonic(), self._writing.slowest_stop
+        return left > closing_seconds(stop) and not self._until.is_closing(stop)
 
     def _mind_the_drain(self, drained: bool) -> None:
         """A drained worker leaves once the plan has taken its trials elsewhere."""
-        self._joining.mind_the_drain(drained, self._leaving is not None)
+        self._joining.mind_the_drain(drained, self.leaving is not None)
         busy = self._gangs or self._helping.busy
-        if drained and not busy and self._leaving is None:
+        if drained and not busy and self.leaving is None:
             self.leave("the host is drained")
 
     def _directive(self, gang: Gang, line: Desired) -> Directive:
-        if self._leaving is not None:
-            return Directive(Kind.PAUSE, self._leaving)
+        if self.leaving is not None:
+            return Directive(Kind.PAUSE, self.leaving)
         if gang.directive.leave:
             return gang.directive  # on its way out already
         asked = directive_for(line, self.id, gang.size, gang.others)
@@ -295,18 +302,23 @@ class Agent:
 
     def _mind_the_time(self) -> None:
         """What must happen even while the database does not answer."""
-        now = time.monotonic()
+        now, stop = time.monotonic(), self._writing.slowest_stop
         gangs = list(self._gangs.values())
-        if now >= self._deadline - closing_seconds(self._writing.slowest_stop):
+        fading = self._trust.fading(stop)
+        self._until.hear(gangs)
+        if self.leaving is None and self._until.is_over(stop, self._deadline):
+            _logger.warning("This worker's own time is almost over: its trials save and leave.")
+            self.leave(TIME_IS_OVER)
+        if now >= self._deadline - closing_seconds(stop):
             for gang in gangs:
                 gang.direct(Directive(Kind.STOP, "the deadline", deadline=True))
-        elif self._trust.fading(self._writing.slowest_stop):
+        elif fading or self.leaving is not None:
+            why = self.leaving or "the database does not answer"
             for gang in gangs:
                 if not gang.directive.leave:
-                    gang.direct(Directive(Kind.PAUSE, "the database does not answer"))
-        fading = self._trust.fading(self._writing.slowest_stop)
-        if self._leaving is not None or fading:
-            self._helping.tell_leaving(self._leaving or "another host's database is away")
+                    gang.direct(Directive(Kind.PAUSE, why))
+        if self.leaving is not None or fading:
+            self._helping.tell_leaving(self.leaving or "another host's database is away")
         self._helping.mind_the_time(over=now >= self._deadline - 0.4)
         for gang in gangs:
             gang.kill_stragglers()

@@ -59,6 +59,7 @@ def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
     """Run the objective to its end, say how it ended, and exit without the parent's clean-ups."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    _leave_it_to_the_worker()
     os.environ.update(_environment(spec))
     # Data loaders fork from what is warm here; a fresh process would import everything again.
     multiprocessing.set_start_method("fork", force=True)
@@ -87,6 +88,20 @@ def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _leave_it_to_the_worker() -> None:
+    """SIGTERM to everything in a job or container reaches the worker too, which has trials saved.
+
+    A rank that ended at once would lose its steps. What it starts ends as it always would.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.register_at_fork(after_in_child=_end_at_sigterm)
+
+
+def _end_at_sigterm() -> None:
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _join(link: Link, spec: RankSpec, door: Door) -> None:

@@ -27,7 +27,13 @@ SURFACE = {
     "worker": [
         "objective", "--study", "--storage", "--gpus", "--cpus", "--pool", "--weight", "--divider",
         "--checkpoints", "--patience", "--park", "--publish", "--across-hosts",
-        "--host-type", "--log",
+        "--host-type", "--until", "--wait", "--log",
+    ],
+    "slurm": [
+        "objective", "--study", "--storage", "sbatch", "--nodes", "--gpus-per-node", "--gres",
+        "--cpus", "--array", "--time", "--partition", "--notice", "--logs", "--pool", "--weight",
+        "--divider", "--checkpoints", "--patience", "--park", "--publish", "--across-hosts",
+        "--dry-run",
     ],
     "status": ["study", "--storage", "--json"],
     "top": ["study", "--storage"],

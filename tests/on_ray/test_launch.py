@@ -16,15 +16,9 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'optuna-dea
 
 from optuna_deadline_ray import launch
 
-from benchmarks.ray_cluster.objective import LOGS
-from benchmarks.ray_cluster.run import (
-    OBJECTIVE,
-    Stretch,
-    cluster_of,
-    read_stretches,
-    run,
-    wrong,
-)
+from benchmarks.ray_cluster.run import cluster_of, run
+from benchmarks.stretches import OBJECTIVE, Stretch, read_stretches, wrong
+from benchmarks.stretches.objective import LOGS
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree

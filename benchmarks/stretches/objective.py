@@ -1,4 +1,4 @@
-"""The objective of the run on Ray: a loop that writes down where and when it trains."""
+"""The objective of runs on a cluster: a loop that writes down where and when it trains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import optuna_deadline
 EVERY = 5  #: steps between two checkpoints
 STEP = 0.2  #: seconds of a step on one slot
 LAST = 2000
-LOGS = "RAY_CLUSTER_LOGS"  #: the variable that names the folder for what ranks write
+LOGS = "STRETCH_LOGS"  #: the variable that names the folder for what ranks write
 
 
 def train(trial: Any) -> float:

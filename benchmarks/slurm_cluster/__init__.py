@@ -1,0 +1,1 @@
+"""A study on three SLURM nodes, one job of which is cancelled, and one comes back by itself."""

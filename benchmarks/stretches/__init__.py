@@ -1,0 +1,59 @@
+"""What ranks wrote down of their training, on clusters whose nodes are all on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.stretches.objective import EVERY
+
+OBJECTIVE = f"{Path(__file__).with_name('objective.py')}:train"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What one segment did, by its rank's own log."""
+
+    host: str
+    number: int
+    fence: int
+    slots: int
+    first: int  #: step that it resumed at
+    begun: float  #: on the monotonic clock
+    last: float
+    trained_to: int
+
+
+def read_stretches(logs: Path) -> list[Stretch]:
+    """What the ranks wrote, in the order in which they began."""
+    found = []
+    for path in logs.iterdir():
+        head, *lines = path.read_text().splitlines()
+        ticks = [line.split() for line in lines if len(line.split()) == 2]
+        if ticks:
+            begun, last, step = float(ticks[0][0]), float(ticks[-1][0]), int(ticks[-1][1])
+            found.append(Stretch(**json.loads(head), begun=begun, last=last, trained_to=step))
+    return sorted(found, key=lambda stretch: stretch.begun)
+
+
+def wrong(stretches: list[Stretch]) -> list[str]:
+    """What must not be: a trial that trains twice at once, or one that lost too many steps."""
+    found = []
+    by_trial: dict[int, list[Stretch]] = {}
+    for stretch in stretches:
+        by_trial.setdefault(stretch.number, []).append(stretch)
+    for number, mine in by_trial.items():
+        for one, other in pairwise(mine):
+            if one.last >= other.begun:
+                found.append(f"trial {number} trained twice at once: {one} {other}")
+            if other.first <= one.trained_to - EVERY:
+                found.append(f"trial {number} lost too much: {one} {other}")
+    return found
+
+
+def following(stretch: Stretch, stretches: list[Stretch]) -> Stretch | None:
+    """The same trial's next stretch."""
+    later = [s for s in stretches if s.number == stretch.number and s.fence > stretch.fence]
+    return min(later, key=lambda s: s.fence, default=None)

@@ -1,0 +1,183 @@
+"""``optuna-deadline slurm``: workers as jobs of a SLURM cluster, as long as the study lasts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from sqlalchemy.engine import make_url
+
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.cli.app import Storage, command
+from optuna_deadline.cli.options import (
+    AcrossHosts,
+    CheckpointPlace,
+    ObjectivePlace,
+    Park,
+    Patience,
+    Publish,
+)
+from optuna_deadline.cli.studies import check_url, load_study
+from optuna_deadline.elastic import CHECKPOINTS, agree
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.slurm import WAIT, SlurmJob, array_of
+from optuna_deadline.workers.gang import PATIENCE
+
+_LOGS = Path("optuna_deadline_slurm")
+
+
+@command
+def slurm(
+    objective: ObjectivePlace,
+    study: Annotated[str, typer.Option(help="Name of the study.")],
+    storage: Storage,
+    sbatch: Annotated[
+        list[str] | None, typer.Argument(help="After --: further options of sbatch, as they are.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="Nodes of a job.")] = 1,
+    gpus_per_node: Annotated[
+        str | None, typer.Option(help="GPUs on each node, as sbatch has it: 4, or a100:4.")
+    ] = None,
+    gres: Annotated[str | None, typer.Option(help="The same as --gres: gpu:a100:4.")] = None,
+    cpus: Annotated[int | None, typer.Option(help="CPU slots on each node, without GPUs.")] = None,
+    array: Annotated[
+        str | None, typer.Option(help="So many jobs that come and go by themselves; or 0-9%4.")
+    ] = None,
+    time: Annotated[str | None, typer.Option(help="Of a job, as sbatch has it: 4:00:00.")] = None,
+    partition: Annotated[str | None, typer.Option(help="SLURM's partition.")] = None,
+    notice: Annotated[
+        int, typer.Option(help="Seconds of notice that SLURM gives of a preemption.")
+    ] = 60,
+    logs: Annotated[Path, typer.Option(help="Folder for the script and what jobs write.")] = _LOGS,
+    pool: Annotated[str | None, typer.Option(help="Pool of slots; the study's own name.")] = None,
+    weight: Annotated[
+        float | None, typer.Option(help="The study's weight in the pool; 1 at first.")
+    ] = None,
+    divider: Annotated[
+        str | None, typer.Option(help="How the pool is divided, even or market.")
+    ] = None,
+    checkpoints: CheckpointPlace = str(CHECKPOINTS),
+    patience: Patience = PATIENCE,
+    park: Park = 0,
+    publish: Publish = None,
+    across_hosts: AcrossHosts = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the script, and submit nothing.")
+    ] = False,
+) -> None:
+    """Submit a job whose workers train a study, and which comes back until the study has ended."""
+    resources = _resources(nodes, gpus_per_node, gres, cpus)
+    _check_file(objective)
+    _check_study(study, storage)
+    slots = ["--cpus", str(cpus)] if cpus else ["--gpus", "all"]
+    said = {
+        "--pool": pool,
+        "--weight": weight,
+        "--divider": divider,
+        "--patience": None if patience == PATIENCE else patience,
+        "--park": park or None,
+    }
+    worker = [
+        *_program(), "worker", objective, "--study", study, "--storage", storage, *slots,
+        "--checkpoints", checkpoints, "--wait", str(WAIT),
+        *(w for name, value in said.items() if value is not None for w in (name, str(value))),
+        *(["--across-hosts"] if across_hosts else []),
+        *([] if publish is None else ["--publish" if publish else "--no-publish"]),
+    ]  # fmt: skip
+    options = {
+        **resources,
+        "array": None if array is None else array_of(array),
+        "time": time,
+        "partition": partition,
+    }
+    logs = logs.absolute()
+    job = SlurmJob(study, worker, Path.cwd(), logs, options, sbatch or (), notice)
+    if dry_run:
+        print(job.script(), end="")
+        return
+    number, script = _submit(job)
+    print(f"Submitted job {number}: {script}, and beside it what it says.")
+    print(f"Next: optuna-deadline top {study} --storage URL; scancel {number} takes it back.")
+
+
+def _resources(
+    nodes: int, gpus_per_node: str | None, gres: str | None, cpus: int | None
+) -> dict[str, str | int | None]:
+    if nodes < 1:
+        raise DeadlineError(f"--nodes must be a number from 1, but got {nodes}.")
+    given = {"--gpus-per-node": gpus_per_node, "--gres": gres, "--cpus": cpus}
+    asked = [name for name, value in given.items() if value]
+    if not asked:
+        raise DeadlineError(
+            "No GPUs are asked for: name them with --gpus-per-node 4 or --gres gpu:4, or train on "
+            "CPU slots with --cpus 2."
+        )
+    if len(asked) > 1:
+        raise DeadlineError(f"{' and '.join(asked)} say it twice: name one of them.")
+    if gres and "gpu" not in gres:
+        raise DeadlineError(f"--gres {gres} asks for no GPU: write --gres gpu:4.")
+    gpus = {"gpus-per-node": gpus_per_node, "gres": gres}
+    return {"nodes": nodes, **gpus, "cpus-per-task": cpus or None}
+
+
+def _check_file(objective: str) -> None:
+    """Say now what the job would say in some hours."""
+    place, colon, _ = objective.rpartition(":")
+    if not colon:
+        raise DeadlineError(f"{objective!r} names no objective: write FILE.py:FUNCTION.")
+    if place.endswith(".py") and not Path(place).is_file():
+        raise DeadlineError(f"There is no file {place} here.")
+
+
+def _check_study(name: str, storage: str) -> None:
+    check_url(storage)
+    if make_url(storage).get_backend_name() == "sqlite":
+        raise DeadlineError(
+            "SQLite serves the workers of one machine only: use a PostgreSQL storage that the "
+            "nodes reach."
+        )
+    found = load_study(name, storage)
+    terms = agree(found, None, None, {})
+    table = AllocationTable(open_table(found), name, terms.study_id)
+    orders = table.orders("")
+    if orders.settled or orders.end <= table.now():
+        raise DeadlineError(
+            f"The study {name!r} has ended, so no job is submitted; give it more time with "
+            f"'optuna-deadline extend {name} --deadline 2h'."
+        )
+
+
+def _program() -> list[str]:
+    """This very command, wherever the nodes' PATH leads."""
+    program = Path(sys.executable).with_name("optuna-deadline")
+    if program.is_file():
+        return [str(program)]
+    return [sys.executable, "-c", "from optuna_deadline.cli import app; app()"]
+
+
+def _submit(job: SlurmJob) -> tuple[str, Path]:
+    """Keep the script beside the logs, for its owner's eyes: the URL may have a password."""
+    sbatch = shutil.which("sbatch")
+    if sbatch is None:
+        raise DeadlineError(
+            "There is no sbatch on the PATH: run this on a login node of the SLURM cluster; "
+            "--dry-run prints the script anywhere."
+        )
+    text = job.script()
+    job.logs.mkdir(parents=True, exist_ok=True)
+    script = job.logs / f"{job.label}-{os.getpid()}.new.sh"
+    script.touch(mode=0o700)
+    script.write_text(text)
+    answer = subprocess.run([sbatch, "--parsable", str(script)], capture_output=True, text=True)
+    if answer.returncode:
+        script.unlink()
+        said = answer.stderr.strip().replace("sbatch: error: ", "").replace("\n", " ")
+        raise DeadlineError(f"sbatch does not take the job: {said}")
+    number = answer.stdout.strip().partition(";")[0]
+    return number, script.replace(job.logs / f"{job.label}-{number}.sh")
