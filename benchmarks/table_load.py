@@ -40,8 +40,10 @@ GANG, SLOTS = 2, 4  # slots of a trial, and of a worker
 TOGETHER = 8  # workers in a process
 _COMPILED: dict[Any, Any] = {}  # they need not compile for themselves
 POOL, STUDY = "pool", 1
+TIMED = ("orders", "renew", "acquire", "release")
 TARGETS = {"renew_p99": 50, "hand_over_p50_with_listen": 50}
-#: ("ready", None), ("renew", seconds), ("grant", (number, when)), ("cut", None), ("statements", n)
+#: ("ready", None), (one of TIMED, seconds), ("grant", (number, when)), ("cut", None),
+#: ("lost", None), ("statements", n)
 Found = tuple[str, Any]
 
 
@@ -72,8 +74,10 @@ class Worker(threading.Thread):
             try:
                 if now >= renew:
                     renew = now + RENEW
-                    self._table.renew(self._me, [s for g in self._held.values() for s in g.slots])
-                    self._found.append(("renew", time.monotonic() - now))
+                    held = {s for g in self._held.values() for s in g.slots}
+                    renewal = self._timed("renew", partial(self._table.renew, self._me, held))
+                    if renewal.kept != held or renewal.offers != SLOTS:
+                        self._found.append(("lost", None))
                 if now >= poll or self._woken.is_set():
                     self._woken.clear()
                     poll = now + POLL
@@ -84,19 +88,31 @@ class Worker(threading.Thread):
         if self._listener is not None:
             self._listener.end()
 
+    def _timed(self, what: str, work: Callable[[], Any]) -> Any:
+        began = time.monotonic()
+        answer = work()
+        self._found.append((what, time.monotonic() - began))
+        return answer
+
+    def _give_up(self, grant: Grant) -> None:
+        if not self._table.release(self._me, grant, "paused", ended="resize"):
+            self._found.append(("lost", None))
+
     def _follow(self) -> bool:
         """Do what the plan wants; whether something was released, and is to be looked at again."""
         released = False
-        for line in self._table.orders(self._me).desired:
+        for line in self._timed("orders", lambda: self._table.orders(self._me)).desired:
             grant = self._held.get(line.number)
             if grant is not None and line.worker != self._me:
-                self._table.release(self._me, grant, "paused", ended="resize")
+                self._timed("release", partial(self._give_up, grant))
                 del self._held[line.number]
                 released = True
             elif grant is None and line.owner is None and line.worker == self._me:
                 busy = {slot for held in self._held.values() for slot, _ in held.slots}
                 free = [slot for slot in self._slots if slot not in busy][:GANG]
-                new = self._table.acquire(self._me, line.number, free)
+                new = self._timed(
+                    "acquire", partial(self._table.acquire, self._me, line.number, free)
+                )
                 if new is not None:
                     self._held[line.number] = new
                     self._found.append(("grant", (line.number, time.monotonic())))
@@ -165,7 +181,7 @@ def measure(
     ]
     for process in processes:
         process.start()
-    renewals: list[float] = []
+    times: dict[str, list[float]] = {name: [] for name in TIMED}
     moves: list[float] = []
     counts = Counter[str]()
     pending: dict[int, float] = {}
@@ -173,8 +189,8 @@ def measure(
     def take(patience: float) -> None:
         with suppress(Empty):
             for kind, what in results.get(timeout=patience):
-                if kind == "renew":
-                    renewals.append(what)
+                if kind in times:
+                    times[kind].append(what)
                 elif kind != "grant":
                     counts[kind] += what or 1
                 elif what[0] in pending:
@@ -189,7 +205,8 @@ def measure(
         lines = [Assignment(first + n, "run", name, GANG, "start") for n, name in enumerate(some)]
         table.write_plan("planner", term, lines)
         _wait(take, partial(_all_run, table, running))
-    renewals.clear()
+    for measured in times.values():
+        measured.clear()
     counts.clear()
     before, began = _cpu(server), time.monotonic()
     next_move, chance = began, random.Random(1)
@@ -205,6 +222,7 @@ def measure(
             table.write_plan("planner", term, [Assignment(number, "run", target, GANG, "moves")])
         take(max(0.0, min(0.05, next_move - time.monotonic())))
     wall, cpu = time.monotonic() - began, _cpu(server) - before
+    connected = _connections(table)
     done.set()
     end = time.monotonic() + 20
     while any(process.is_alive() for process in processes) and time.monotonic() < end:
@@ -220,7 +238,9 @@ def measure(
         "seconds": round(wall, 1),
         "statements_per_s": round(counts["statements"] / wall),
         "cut": counts["cut"],
-        "renew_ms": percentiles_ms(renewals),
+        "lost": counts["lost"],
+        "connections": connected,
+        **{f"{name}_ms": percentiles_ms(measured) for name, measured in times.items()},
         "hand_over_ms": percentiles_ms(moves),
         "hand_overs": len(moves),
         "server_cpu": round(cpu / wall, 3),
@@ -249,6 +269,13 @@ def _draw(chance: random.Random, places: dict[int, str]) -> tuple[int, str]:
     return number, chance.choice(room)
 
 
+def _connections(table: AllocationTable) -> int:
+    """How many the database has."""
+    count = sa.text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+    with table._tx.engine.connect() as connection:
+        return int(connection.execute(count).scalar_one())
+
+
 def _cpu(server: EmbeddedPostgres) -> float:
     """Seconds of CPU of the server's processes; connections last as long as the measurement."""
     total = 0.0
@@ -265,17 +292,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure with LISTEN and with polling only, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--workers", type=int, default=256)
+    parser.add_argument("--workers", type=int, nargs="+", default=[256])
     parser.add_argument("--quick", action="store_true", help="10 s each")
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args(arguments)
     seconds = 10.0 if given.quick else given.seconds
     rows = []
-    with EmbeddedPostgres(durable=True, settings=("max_connections=700",)) as server:
-        for listen in (True, False):
-            row = measure(server, f"load_{int(listen)}", given.workers, seconds, listen)
-            rows.append(row)
-            print(json.dumps(row))
+    sessions = f"max_connections={max(700, 3 * max(given.workers))}"
+    with EmbeddedPostgres(durable=True, settings=(sessions,)) as server:
+        for workers in given.workers:
+            for listen in (True, False):
+                name = f"load_{workers}_{int(listen)}"
+                row = measure(server, name, workers, seconds, listen)
+                rows.append(row)
+                print(json.dumps(row), flush=True)
     if given.json:
         with open(given.json, "w") as file:
             json.dump({"rows": rows, "targets_ms": TARGETS}, file)

@@ -241,6 +241,8 @@ def write_rows(found: Situation, engine: sa.Engine) -> None:
              "lease": None if row.lease is None else row.lease + shift}
             for row in state.slots.values()
         ])  # fmt: skip
+        numbers = f"pg_get_serial_sequence('{schema.slot.name}', 'id'), {len(state.slots)}"
+        connection.exec_driver_sql(f"SELECT setval({numbers})")
         fill(schema.offer, [
             {"worker": worker, "slot_id": slot}
             for slot, workers in state.offers.items() for worker in workers

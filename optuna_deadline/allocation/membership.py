@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -210,13 +209,13 @@ def _namesakes(tx: Transaction, host: str, about: About) -> list[Slot]:
         return []
     same_name = sa.and_(slot.c.host == host, slot.c.device.in_(about.uuids))
     same_gpu = slot.c.uuid.in_(list(about.uuids.values()))
-    rows = [_slot(row) for row in tx.rows(sa.select(*_SLOT).where(sa.or_(same_name, same_gpu)))]
+    rows = tx.rows(sa.select(*_SLOT).where(sa.or_(same_name, same_gpu)))
     offers = _offers(tx, [row.id for row in rows])
-    return [replace(row, offered_by=tuple(offers[row.id])) for row in rows]
+    return [_slot(row, tuple(offers[row.id])) for row in rows]
 
 
-def _slot(row: Sequence[Any]) -> Slot:
-    return replace(Slot(*row[:-1]), uuid=row[-1])
+def _slot(row: Any, offered_by: tuple[str, ...]) -> Slot:
+    return Slot(*[*row[:-1], offered_by, row[-1]])
 
 
 def _offers(tx: Transaction, slot_ids: Iterable[int]) -> dict[int, list[str]]:
@@ -276,7 +275,7 @@ def slots(tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
         if row.worker in live:
             names.setdefault(row.slot_id, []).append(row.worker)
     found = tx.rows(query)
-    return [replace(_slot(row), offered_by=tuple(names.get(row.id, ()))) for row in found]
+    return [_slot(row, tuple(names.get(row.id, ()))) for row in found]
 
 
 def roster(tx: Transaction) -> Roster:

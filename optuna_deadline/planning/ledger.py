@@ -16,14 +16,12 @@ from typing import cast
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.planning.bill import Bill
+from optuna_deadline.planning.late import solid
 from optuna_deadline.planning.rates import Tariff
 from optuna_deadline.policies.money import Money
 
 #: Whatever changes what is paid for, or what it costs.
 KINDS = ("pool", "acquire", "release", "reap", "settle", "register", "price")
-
-#: PostgreSQL numbers rows before it commits them: a lower id may appear after a higher one.
-_LATE_ROWS = 200
 
 
 class Ledger:
@@ -40,7 +38,7 @@ class Ledger:
         self._before = before
         self._tariff = tariff
         self._events: dict[int, Event] = {}
-        self._last = 0
+        self._solid = 0
         self._bill = Bill(tariff, closed=before)
         self._types: dict[str, str] = {}
         self._wanted: Mapping[str, int] = {}
@@ -48,13 +46,14 @@ class Ledger:
 
     def read(self, now: float) -> None:
         """Take in what has happened until now; what is asked then goes by it."""
-        after, fresh = max(0, self._last - _LATE_ROWS), False
+        after, fresh, seen = self._solid, False, []
         while page := self._table.events(after, KINDS):
             after = page[-1].id
             for event in page:
                 fresh = fresh or event.id not in self._events
                 self._events[event.id] = event
-        self._last = max(self._last, after)
+                seen.append((event.id, event.at))
+        self._solid = solid(seen, now, self._solid)
         if fresh or now > self._until:
             self._types = types_of(self._events.values())
             self._wanted, self._until = wanted_of(self._events.values(), self._tariff, now)

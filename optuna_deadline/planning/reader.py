@@ -13,11 +13,8 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.forecasting.overheads import KEPT_COSTS, Overhead, learn_overhead
 from optuna_deadline.forecasting.throughput import Pace, Speedup, Throughputs
 from optuna_deadline.planning.crossing import APART, Crossing, groups_of
+from optuna_deadline.planning.late import LATE_SECONDS, solid
 from optuna_deadline.policies.snapshot import WORST, Report, Request, Snapshot, TrialView
-
-#: PostgreSQL numbers rows before it commits them: a lower id may appear after a higher one.
-_LATE_ROWS = 200
-_LATE_SECONDS = 10.0
 
 _STEP = attrgetter("step")
 
@@ -78,8 +75,8 @@ class SnapshotReader:
         now = table.now()
         lines = {line.number: line for line in (table.untold() if self._lines else table.trials())}
         ended = [line for line in lines.values() if line.state not in ALIVE]
-        stale = self._reports.take(table.reports(self._reports.solid))
-        stale |= self._take_segments(table.segments(self._last_segments - _LATE_SECONDS))
+        stale = self._reports.take(table.reports(self._reports.solid), now)
+        stale |= self._take_segments(table.segments(self._last_segments - LATE_SECONDS))
         self._last_segments = now
         roster = table.roster()
         capacities = roster.lent
@@ -198,33 +195,38 @@ class _Reports:
         self.solid = 0
         self._sign = sign
         self._last = 0
-        self._late: set[int] = set()  # ids above the solid ones that were seen
+        self._late: dict[int, float] = {}  # ids above the solid ones that were seen, and when
         self._sorted: dict[int, tuple[Report, ...]] = {}
 
     def of(self, number: int) -> tuple[Report, ...]:
         """One trial's reports by step."""
         return self._sorted.get(number, ())
 
-    def take(self, rows: list[ReportRow]) -> set[int]:
-        """Take new rows by their ids; returns the trials they are of."""
+    def take(self, rows: list[ReportRow], now: float) -> set[int]:
+        """Take new rows by their ids; returns the trials they are of.
+
+        Args:
+            rows: As they were read.
+            now: The database's time before that.
+        """
         changed = set()
         for row in rows:
             if row.id not in self._late:
                 if row.id == self.solid + 1:
                     self.solid = row.id
                 else:
-                    self._late.add(row.id)
+                    self._late[row.id] = row.at
                 if self._add(row):
                     changed.add(row.number)
         if self._late:
-            self._firm_up(max(self._late))
+            self._firm_up(now)
         return changed
 
-    def _firm_up(self, newest: int) -> None:
+    def _firm_up(self, now: float) -> None:
         while self.solid + 1 in self._late:
             self.solid += 1
-        self.solid = max(self.solid, newest - _LATE_ROWS)
-        self._late = {row_id for row_id in self._late if row_id > self.solid}
+        self.solid = solid(self._late.items(), now, self.solid)
+        self._late = {row_id: at for row_id, at in self._late.items() if row_id > self.solid}
 
     def _add(self, row: ReportRow) -> bool:
         number, step, value = row.number, row.step, row.value

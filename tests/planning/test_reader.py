@@ -42,6 +42,17 @@ def test_a_reader_that_reads_on_sees_what_a_new_one_sees(
     assert len({id(view) for view in views}) < len(views) / 4, "what has not changed is shared"
 
 
+def test_a_row_that_is_committed_late_is_read_though_other_studies_wrote_a_thousand() -> None:
+    reports = _Reports(1.0)
+    first, late, newest = (ReportRow(i, 0, i, 0.1, 1, 1.0, 7.0) for i in (1, 2, 1500))
+    reports.take([first, newest], now=8.0)
+    assert reports.solid == 1, "row 2 may be another study's, or on its way"
+    reports.take([late, newest], now=9.0)
+    assert [report.step for report in reports.of(0)] == [1, 2, 1500]
+    reports.take([late, newest], now=20.0)
+    assert reports.solid == 1500, "it is not read again for good"
+
+
 @given(st.permutations(range(1, 30)), st.integers(1, 10))
 def test_reports_that_are_committed_late_are_read_all_the_same(
     order: list[int], at_once: int
@@ -50,7 +61,7 @@ def test_reports_that_are_committed_late_are_read_all_the_same(
     reports, committed = _Reports(1.0), []
     for begin in range(0, len(order), at_once):
         committed += order[begin : begin + at_once]
-        reports.take([rows[i] for i in sorted(committed) if i > reports.solid])
+        reports.take([rows[i] for i in sorted(committed) if i > reports.solid], 1.0)
     assert reports.solid == 29
     for number in range(3):
         steps = [report.step for report in reports.of(number)]

@@ -1,0 +1,106 @@
+"""The scale benchmark runs; and what a planner reads does not grow with the pool around it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from growth import instructions
+
+from benchmarks import table_load
+from benchmarks.scale.__main__ import main
+from benchmarks.scale.planning import make_planner
+from benchmarks.scale.situation import POOL, STEPS, Size, build, write_rows
+from optuna_deadline import choice
+from optuna_deadline.allocation.engine import connect, disconnect
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.planning.pool import PoolLeader
+from optuna_deadline.policies.dividers import make_divider
+from optuna_deadline.testing.postgres import PostgresServer
+
+SMALL, LARGE = Size(8, studies=2, served=1), Size(32, studies=8, served=1)
+
+
+def test_both_sizes_have_studies_of_the_same_size() -> None:
+    assert (SMALL.share, SMALL.breadth) == (LARGE.share, LARGE.breadth) == (40, 4)
+    assert (LARGE.capacity, LARGE.workers, LARGE.trials) == (320, 32, 640)
+
+
+@pytest.mark.postgres
+def test_a_planner_and_a_newcomer_read_no_more_in_a_larger_pool(postgres: PostgresServer) -> None:
+    """As many statements, which return as many rows."""
+    small, large = (_read(postgres, size) for size in (SMALL, LARGE))
+    assert small == large
+    assert small[0] > 20
+
+
+def _read(server: PostgresServer, size: Size) -> tuple[int, int]:
+    """Statements and rows of a planner's second look, and of a worker that joins."""
+    name, made = f"od_scale_{uuid.uuid4().hex[:8]}", build(size)
+    engine = connect(server.create_database(name))
+    write_rows(made, engine)
+    rows: list[int] = []
+
+    def note(c: Any, cursor: Any, *rest: Any) -> None:
+        rows.append(max(0, cursor.rowcount))
+
+    me, table = made.planner_of(1), AllocationTable(engine, POOL, 1)
+    policy = choice.make("hypersched", {"max_resource": STEPS})
+    planner = make_planner(table, policy, me, 80, lambda: 0.0)
+    planner.tick()
+    sa.event.listen(engine, "after_cursor_execute", note)
+    planner.tick()
+    table.register("newcomer", "another host", 1, ["gpu:0"], 0)
+    table.orders(me)
+    table.renew(me, [])
+    disconnect(engine)
+    server.drop_database(name)
+    return len(rows), sum(rows)
+
+
+def test_the_leaders_work_grows_with_the_pool_and_no_faster() -> None:
+    def work(size: Size, divider: str) -> int:
+        made = build(size)
+        leader = PoolLeader(
+            made.tables[1], make_divider(divider), made.planner_of(1), lambda: made.now
+        )
+        return instructions(leader.tick)
+
+    for divider in ("even", "market"):
+        small, large = (work(Size(hosts, studies=hosts // 4), divider) for hosts in (16, 64))
+        assert large < 5 * small, divider
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_the_benchmark_writes_its_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = tmp_path / "figures.json"
+    main(["--hosts", "10", "--seconds", "0.05", "--json", str(figures)])
+    [row] = json.loads(figures.read_text())["rows"]
+    assert (row["slots"], row["workers"], row["trials"]) == (100, 20, 200)
+    assert row["costs"]["orders"]["statements"] == row["costs"]["renew"]["statements"] == 1
+    parts = row["demand"]["parts"]
+    assert parts["orders"] == 20 and sum(parts.values()) == row["demand"]["statements"]
+    assert row["planner_mb"]["planned"] >= row["planner_mb"]["connected"] > 0
+    assert "cores of the server" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_the_load_benchmark_loses_no_lease(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = tmp_path / "figures.json"
+    table_load.main(["--workers", "8", "--seconds", "6", "--json", str(figures)])
+    rows = json.loads(figures.read_text())["rows"]
+    assert [row["listen"] for row in rows] == [True, False]
+    for row in rows:
+        assert row["lost"] == row["cut"] == 0
+        assert row["connections"] >= 8 and row["hand_overs"] > 0
+        assert row["orders_ms"].keys() == {"p50", "p99"}
