@@ -6,11 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from optuna_deadline.allocation.records import SegmentRow, Worker
+from optuna_deadline.allocation.records import Worker
 from optuna_deadline.forecasting.throughput import WORTHWHILE, Speedup
-
-#: After so many gangs in a row whose ranks did not meet, none is tried for so many seconds.
-_UNMET, _REST = 2, 600.0
 
 
 @dataclass(frozen=True)
@@ -82,22 +79,27 @@ class Worth:
 
 
 def groups_of(
-    workers: Iterable[Worker], segments: Iterable[SegmentRow] = (), now: float = 0.0
+    workers: Iterable[Worker], apart: Collection[frozenset[str]] = frozenset()
 ) -> Crossing:
     """The workers that may share gangs: who has an address, and the same place for checkpoints.
 
     Args:
         workers: Live ones.
-        segments: Those that crossed workers, from which it is learned whether ranks meet.
-        now: The time.
+        apart: Pairs of workers that are not to be in one gang.
     """
-    ended = [row for row in segments if row.ended is not None]
-    lately = sorted(ended, key=lambda row: row.ended or 0.0)[-_UNMET:]
-    apart = len(lately) == _UNMET and all(row.outcome == "unmet" for row in lately)
-    if apart and now < (lately[-1].ended or 0.0) + _REST:
-        return APART
     places: dict[str, set[str]] = defaultdict(set)
     for worker in workers:
         if worker.address is not None and worker.store is not None and worker.drained is None:
             places[worker.store].add(worker.id)
-    return Crossing(tuple(frozenset(names) for names in places.values() if len(names) > 1))
+    groups = [frozenset(names) for names in places.values()]
+    for pair in sorted(apart, key=sorted):
+        groups = _without(groups, pair)
+    return Crossing(tuple(names for names in groups if len(names) > 1))
+
+
+def _without(groups: list[frozenset[str]], pair: frozenset[str]) -> list[frozenset[str]]:
+    """The largest groups that do not hold both of a pair."""
+    whole = [names for names in groups if not pair <= names]
+    halves = [names - {one} for names in groups if pair <= names for one in sorted(pair)]
+    kept = [names for names in halves if not any(names <= other for other in whole)]
+    return whole + list(dict.fromkeys(kept))

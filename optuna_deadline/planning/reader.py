@@ -12,7 +12,8 @@ from optuna_deadline.allocation.records import ALIVE, Desired, ReportRow, Segmen
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.forecasting.overheads import KEPT_COSTS, Overhead, learn_overhead
 from optuna_deadline.forecasting.throughput import Pace, Speedup, Throughputs
-from optuna_deadline.planning.crossing import APART, Crossing, groups_of
+from optuna_deadline.planning.crossing import APART, Crossing
+from optuna_deadline.planning.encounters import Encounters
 from optuna_deadline.planning.late import LATE_SECONDS, solid
 from optuna_deadline.policies.snapshot import WORST, Report, Request, Snapshot, TrialView
 
@@ -55,7 +56,7 @@ class SnapshotReader:
         self._reports = _Reports(1.0 if direction == "maximize" else -1.0)
         self._last_segments = 0.0
         self._segments: dict[tuple[int, int], SegmentRow] = {}
-        self._crossed: dict[tuple[int, int], SegmentRow] = {}
+        self._encounters = Encounters()
         self._priced = Speedup()
         self._done = 0.0
         self._throughputs = Throughputs()
@@ -82,7 +83,8 @@ class SnapshotReader:
         capacities = roster.lent
         reap_from = math.inf if roster.lease is None else roster.lease + table.grace
         seen = self._see(lines, stale)
-        crossing = groups_of(roster.workers, self._crossed.values(), now)
+        self._encounters.see(lines.values())
+        crossing = self._encounters.crossing(roster.workers, now)
         snapshot = Snapshot(
             now=now,
             started=self._started,
@@ -119,8 +121,7 @@ class SnapshotReader:
             if before == row:
                 continue
             known[key] = row
-            if row.workers > 1:
-                self._crossed[key] = row
+            self._encounters.take(row)
             self._done += _slot_seconds(row) - (0.0 if before is None else _slot_seconds(before))
             if before is None or (before.startup, before.stop) != (row.startup, row.stop):
                 costs_changed = True

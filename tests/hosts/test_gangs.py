@@ -131,7 +131,7 @@ def test_hosts_that_do_not_reach_each_other_share_no_gang(site: Site) -> None:
     leader, follower = pinned_to_two(site)
     hosts[leader.host].avoid(hosts[follower.host])
     hosts[follower.host].avoid(hosts[leader.host])
-    until(lambda: all(slot.number != 0 for slot in site.table.slots()))
+    until(lambda: all(slot.number != 0 for slot in site.table.slots()), 120)  # three tries
     ranks = [one for one in stretches(site.folder / "ranks") if one.number == 0]
     assert all(time.monotonic() - one.last > 0.2 for one in ranks)
     site.table.pin(0, None)
@@ -144,6 +144,16 @@ def test_hosts_that_do_not_reach_each_other_share_no_gang(site: Site) -> None:
     until(trains, 90)
     before = [one for one in ranks if one.fence == leader.fence]
     assert again[0].first > max(before[0].steps) - EVERY
+    assert_sound(site)
+
+
+def test_a_host_that_reaches_both_goes_on_with_one_of_them(site: Site) -> None:
+    hosts = {host.name: host for host in start(site, "node1", "node2", "node3")}
+    leader, follower = pinned_to_two(site)
+    hosts[leader.host].avoid(hosts[follower.host])
+    hosts[follower.host].avoid(hosts[leader.host])
+    again = goes_on(site, leader.fence, 120)
+    assert {one.host for one in again} != {leader.host, follower.host}
     assert_sound(site)
 
 

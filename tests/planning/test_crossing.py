@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
-from growth import instructions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.allocation.records import Assignment, Desired, SegmentRow, Worker
+from optuna_deadline.allocation.records import Assignment, Desired, Worker
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.planning.crossing import APART, Crossing, Worth, groups_of
 from optuna_deadline.planning.evenly import evenly
-from optuna_deadline.planning.homes import Bound, lonely
+from optuna_deadline.planning.homes import Bound
 from optuna_deadline.planning.placement import Spreading, changed, place
 from optuna_deadline.policies import Order, Pause, Run
 
@@ -50,39 +50,29 @@ def test_gangs_cross_workers_that_said_so_and_share_their_checkpoints() -> None:
     assert groups_of([worker("a"), replace(worker("b"), drained=1.0)]).groups == ()
 
 
-def test_hosts_that_did_not_meet_twice_are_left_alone_for_a_while() -> None:
-    def ended(fence: int, outcome: str) -> SegmentRow:
-        nothing = (None, None, None, None, None)
-        return SegmentRow(0, fence, 2, 0.0, float(fence), outcome, *nothing, 2)  # type: ignore[arg-type]
-
-    both = [worker("a"), worker("b")]
-    once, twice = [ended(1, "unmet")], [ended(1, "unmet"), ended(2, "unmet")]
-    assert groups_of(both, once, 3.0).groups
-    assert groups_of(both, twice, 3.0) == APART
-    assert groups_of(both, [*twice, ended(3, "pause")], 4.0).groups
-    assert groups_of(both, twice, 2000.0).groups
+def test_a_pair_that_is_kept_apart_leaves_the_largest_groups() -> None:
+    names = [worker(name) for name in "abcd"]
+    apart = groups_of(names, {frozenset("ab")}).groups
+    assert set(apart) == {frozenset("acd"), frozenset("bcd")}
+    apart = groups_of(names, {frozenset("a" + other) for other in "bcd"}).groups
+    assert apart == (frozenset("bcd"),)
+    assert groups_of(names[:2], {frozenset("ab")}) == APART
 
 
-def test_a_thousand_hosts_are_looked_at_a_few_times() -> None:
-    """The largest gang, one that nobody could give whole, and who reaches whose checkpoints."""
-
-    def work(hosts: int) -> int:
-        names = [f"h{n}" for n in range(hosts)]
-        crossing = Crossing((frozenset(names),))
-        rooms = {name: 10 - (n % 3) for n, name in enumerate(names)}
-        workers = [worker(name) for name in names]
-        orders: dict[int, Order] = {n: Run(12, "") for n in range(20)}
-
-        def look() -> None:
-            crossing.largest(rooms)
-            crossing.spread(24, rooms)
-            lonely(workers)
-            place({n: Run(4, "") for n in range(hosts)}, rooms, {})
-            place(orders, rooms, {}, spread=Spreading(crossing, SPREAD.worth))
-
-        return instructions(look)
-
-    assert work(400) < 5 * work(100)
+@given(
+    st.sets(st.sampled_from("abcdef")),
+    st.sets(st.frozensets(st.sampled_from("abcdef"), min_size=2, max_size=2)),
+)
+def test_groups_are_the_largest_ones_without_a_pair_that_is_kept_apart(
+    names: set[str], apart: set[frozenset[str]]
+) -> None:
+    groups = groups_of([worker(name) for name in sorted(names)], apart).groups
+    assert len(set(groups)) == len(groups)
+    for size in range(2, len(names) + 1):
+        for some in map(frozenset, combinations(sorted(names), size)):
+            allowed = not any(pair <= some for pair in apart)
+            assert any(some <= group for group in groups) == allowed
+    assert not any(one < other for one in groups for other in groups)
 
 
 def test_the_largest_gang_has_equal_parts() -> None:
