@@ -190,22 +190,25 @@ class MemoryPlans(MemoryReadings):
         funds_end: float,
         types: Mapping[str, int] | None = None,
         seen: tuple[int | None, float | None] | None = None,
-    ) -> None:
+    ) -> bool:
         """Say how many slots the study pays for, and how long its money lasts so."""
         with self._lock:
             self._rule(me, term)
             study = self._study
             if study is None:
-                return
+                return False
             stands = study.pool_slots, study.known_end
-            if (types is None and stands == (slots, funds_end)) or (seen or stands) != stands:
-                return
+            if types is None and stands == (slots, funds_end):
+                return True
+            if (seen or stands) != stands:
+                return False
             before = study.pool_slots or 0
             study.pool_slots, study.funds_end = slots, funds_end
             self._event(
                 "pool", term=term, worker=me, slots=slots, before=before, until=funds_end,
                 **by_type(types),
             )  # fmt: skip
+            return True
 
     def settle(self, me: str, term: int) -> None:
         """Close the study."""

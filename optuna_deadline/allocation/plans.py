@@ -218,14 +218,14 @@ def resize_pool(
     funds_end: float,
     types: Mapping[str, int] | None = None,
     seen: tuple[int | None, float | None] | None = None,
-) -> None:
+) -> bool:
     """Say how many slots the study pays for from now on; see the store's promise."""
     guard(tx, me, term)
     row = locked(tx)
     if row is None or (types is None and (row.pool_slots, row.funds_end) == (slots, funds_end)):
-        return
+        return row is not None
     if seen is not None and seen != (row.pool_slots, row.funds_end):
-        return
+        return False
     tx.execute(
         sa.update(study)
         .where(study.c.study_id == tx.study_id)
@@ -236,6 +236,7 @@ def resize_pool(
         **by_type(types),
     )  # fmt: skip
     notify(tx)
+    return True
 
 
 def locked(tx: Transaction) -> sa.Row[Any] | None:

@@ -357,12 +357,15 @@ class AllocationStore(Protocol):
         funds_end: float,
         types: Mapping[str, int] | None = None,
         seen: tuple[int | None, float | None] | None = None,
-    ) -> None:
+    ) -> bool:
         """Say how many slots the study pays for from now on, and how long its money lasts so.
 
         A change of either is audited, and so are the slots by the type of their host where these
         are given; nothing is granted from ``funds_end`` on. Where other slots and another end than
         those ``seen`` stand by now, a price was told meanwhile, and nothing is written.
+
+        Returns:
+            False where nothing was written for that reason.
 
         Raises:
             LeaseLost: Another term has begun.

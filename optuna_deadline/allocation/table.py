@@ -307,10 +307,10 @@ class AllocationTable:
         funds_end: float,
         types: Mapping[str, int] | None = None,
         seen: tuple[int | None, float | None] | None = None,
-    ) -> None:
+    ) -> bool:
         """Say how many slots the study pays for; see :func:`plans.resize_pool`."""
         with self._tx("resize_pool") as tx:
-            plans.resize_pool(tx, me, term, slots, funds_end, types, seen)
+            return plans.resize_pool(tx, me, term, slots, funds_end, types, seen)
 
     def settle(self, me: str, term: int) -> None:
         """Close the study."""

@@ -17,6 +17,7 @@ from optuna_deadline.policies.plan import Plan
 
 #: The end of the money is written again once it has moved so many seconds later.
 _NEWS = 0.5
+_NEVER = -1, 0.0
 
 
 class Purse(Protocol):
@@ -130,10 +131,12 @@ class Funds:
         typed = purse.kind() != ""
         resized = resized or (typed and types != +Counter(purse.wanted))
         if resized or before is None or end < before or end > before + _NEWS:
-            self._table.resize_pool(
+            written = self._table.resize_pool(
                 me, term, slots, end,
                 types=types if typed else None, seen=(orders.pool_slots, orders.funds_end),
             )  # fmt: skip
+            if not written:
+                self._reckoned = _NEVER
         return resized
 
     def _evenly(self, reading: Reading, money: Money, deadline: float) -> int:

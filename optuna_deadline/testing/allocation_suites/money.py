@@ -82,9 +82,9 @@ class MoneySuite:
         told = table.orders("a")
         assert told.pool_slots is None and told.funds_end is not None
         assert DEADLINE - 1 < told.funds_end < DEADLINE
-        table.resize_pool("a", term, 4, DEADLINE, seen=(None, None))
+        assert not table.resize_pool("a", term, 4, DEADLINE, seen=(None, None))
         assert table.orders("a").pool_slots is None
-        table.resize_pool("a", term, 4, DEADLINE, seen=(None, told.funds_end))
+        assert table.resize_pool("a", term, 4, DEADLINE, seen=(None, told.funds_end))
         assert table.orders("a").pool_slots == 4
 
     def test_the_type_of_a_host_is_in_the_audit(self, world: AllocationWorld) -> None:
