@@ -44,7 +44,7 @@ def launch(
     policy_parameters: Mapping[str, Any] | None = None,
     min_resource: int = 1,
     max_resource: int | None = None,
-    reduction_factor: int = 4,
+    reduction_factor: int | None = None,
     extend: bool = False,
     budget: BudgetLike | None = None,
     price: PriceLike | None = None,
@@ -52,6 +52,7 @@ def launch(
     patience: float = PATIENCE,
     table: str | None = None,
     publish: bool | None = None,
+    across_hosts: bool = False,
     address: str | None = None,
 ) -> Result:
     """Tune on a Ray cluster until the deadline.
@@ -73,7 +74,7 @@ def launch(
         policy_parameters: What it is told.
         min_resource: The first rung.
         max_resource: The step at which a trial is done.
-        reduction_factor: Every rung keeps one in this many.
+        reduction_factor: Every rung keeps one in this many; None for the policy's own.
         extend: Move the study's deadline.
         budget: What may be spent in all.
         price: Of a slot for an hour.
@@ -81,6 +82,7 @@ def launch(
         patience: Seconds of silence after which a trial is taken for hung.
         table: A database for the table, where the study's storage is not SQL.
         publish: Keep optuna-dashboard fresh.
+        across_hosts: Whether a gang may have slots of several nodes, which share ``checkpoints``.
         address: Of the cluster, where ``ray.init`` was not called: "auto" by default.
 
     Returns:
@@ -114,7 +116,7 @@ def launch(
     ceiling = (max_nodes or 0) * size
     options = {
         "checkpoints": checkpoints, "patience": patience, "table": table, "policy": policy,
-        "publish": publish, "ceiling": ceiling,
+        "publish": publish, "ceiling": ceiling, "across_hosts": across_hosts,
     }  # fmt: skip
     rows = AllocationTable(open_table(study, table), study.study_name, terms.study_id)
     fleet = Fleet(Job(study, source_of(objective), cpus, options))

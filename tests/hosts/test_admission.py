@@ -69,14 +69,29 @@ def test_two_hosts_with_one_name(site: Site, network: Network) -> None:
 
 def test_two_versions_of_torch(site: Site, network: Network, tmp_path: Path) -> None:
     one, two, three = (network.host(f"torch-{n}") for n in ("one", "two", "three"))
-    site.work(one, **_with_torch(tmp_path, "2.13.0+cpu"))
+    site.work(one, **_with("torch", "2.13.0+cpu", tmp_path))
     until(lambda: site.training_on("torch-one"))
-    late = site.work(two, **_with_torch(tmp_path, "2.12.1"))
+    late = site.work(two, **_with("torch", "2.12.1", tmp_path))
     assert late.wait(60) == 2
     said = site.said("torch-two")
     assert "trained with torch 2.13.0+cpu (on torch-one), and here is torch 2.12.1" in said
-    site.work(three, **_with_torch(tmp_path, "2.13.4"))
+    site.work(three, **_with("torch", "2.13.4", tmp_path))
     until(lambda: site.training_on("torch-three"))
+
+
+def test_two_versions_of_the_package(site: Site, network: Network, tmp_path: Path) -> None:
+    one, two, three = (network.host(f"release-{n}") for n in ("one", "two", "three"))
+    site.work(one, **_with("optuna-deadline", "7.1.0", tmp_path))
+    until(lambda: site.training_on("release-one"))
+    late = site.work(two, **_with("optuna-deadline", "7.2.0", tmp_path))
+    assert late.wait(60) == 2
+    said = site.said("release-two")
+    assert (
+        "This study is trained with optuna-deadline 7.1.0 (on release-one), and here is "
+        "optuna-deadline 7.2.0: install optuna-deadline 7.1 here" in said
+    ), said
+    site.work(three, **_with("optuna-deadline", "7.1.3", tmp_path))
+    until(lambda: site.training_on("release-three"))
 
 
 def test_a_clock_that_is_wrong_changes_peoples_times_only(
@@ -98,10 +113,11 @@ def test_a_clock_that_is_wrong_changes_peoples_times_only(
     site.assert_nothing_twice()
 
 
-def _with_torch(folder: Path, version: str) -> dict[str, str]:
-    """An environment in which this version of torch is installed, as far as pip knows."""
-    site = folder / f"torch-{version}"
-    info = site / f"torch-{version}.dist-info"
+def _with(package: str, version: str, folder: Path) -> dict[str, str]:
+    """An environment in which this version is installed, as far as pip knows."""
+    name = package.replace("-", "_")
+    site = folder / f"{name}-{version}"
+    info = site / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
     return {"PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}"}

@@ -23,6 +23,7 @@ from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.workers.addresses import VARIABLE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -59,6 +60,28 @@ def test_an_agent_that_dies_is_started_again_by_ray(
         assert result.result(90).checkpoint_ok
     assert wrong(read_stretches(tmp_path / "logs")) == []
     assert len({event.worker for event in table.events(kinds=["register"])}) == 2
+
+
+def test_a_gang_over_two_nodes_and_the_policys_own_factor(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setenv(LOGS, str(tmp_path / "logs"))
+    monkeypatch.setenv(VARIABLE, "127.0.0.1")  # the nodes are processes of one machine
+    study = optuna.create_study(study_name="ray", storage=postgres_url, direction="maximize")
+    with cluster_of(2), ThreadPoolExecutor(1) as thread:
+        result = thread.submit(
+            launch, study, OBJECTIVE, deadline="60s", policy="hypersched", max_resource=1000,
+            checkpoints=tmp_path / "checkpoints", publish=False, across_hosts=True,
+        )  # fmt: skip
+        first = _some_stretch(tmp_path, lambda found: found.trained_to > 5)
+        terms = agree(study, None, None, {})
+        assert terms.parameters["reduction_factor"] is None, "it is the policy's to choose"
+        table = AllocationTable(open_table(study), "ray", terms.study_id)
+        assert table.pin(first.number, 4)
+        _some_stretch(tmp_path, lambda found: found.slots == 4 and found.trained_to > found.first)
+        assert result.result(120).checkpoint_ok
+    assert wrong(read_stretches(tmp_path / "logs")) == []
 
 
 def _some_stretch(folder: Path, is_it: Callable[[Stretch], bool]) -> Stretch:
