@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from optuna_deadline import choice
 from optuna_deadline.allocation.engine import connect, disconnect
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.planning.pool import PoolLeader
+from optuna_deadline.planning.portions import MOST
 from optuna_deadline.policies.dividers import make_divider
 from optuna_deadline.testing.postgres import PostgresServer
 
@@ -60,6 +63,37 @@ def _read(server: PostgresServer, size: Size) -> tuple[int, int]:
     disconnect(engine)
     server.drop_database(name)
     return len(rows), sum(rows)
+
+
+@pytest.mark.postgres
+def test_a_pool_that_is_dealt_anew_is_lent_in_short_transactions(postgres: PostgresServer) -> None:
+    """Six hundred slots change hands; no commit holds more than its portion of them."""
+    size = Size(120, studies=2, served=2)
+    name, made = f"od_scale_{uuid.uuid4().hex[:8]}", build(size)
+    for slot in made.state.slots.values():
+        made.state.slots[slot.id] = replace(
+            slot, lent_to=1, holder=None, lease=None, study_id=None, number=None
+        )
+    made.state.slots[1] = replace(made.state.slots[1], lent_to=2)
+    engine = connect(postgres.create_database(name))
+    write_rows(made, engine)
+    table = AllocationTable(engine, POOL, 1)
+    commits = [0]
+
+    def note(c: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if "INSERT INTO" in statement and "event" in statement:
+            commits[-1] += max(0, cursor.rowcount)
+
+    sa.event.listen(engine, "after_cursor_execute", note)
+    sa.event.listen(engine, "commit", lambda connection: commits.append(0))
+    leader = PoolLeader(table, make_divider("even"), made.planner_of(1))
+    assert leader.tick() and not leader.tick()
+    lent = Counter(slot.lent_to for slot in table.slots())
+    events = len(table.pool_events(kinds=["lend"]))
+    disconnect(engine)
+    postgres.drop_database(name)
+    assert lent == {1: 600, 2: 600} and events >= 599
+    assert max(commits) <= MOST
 
 
 def test_the_leaders_work_grows_with_the_pool_and_no_faster() -> None:

@@ -95,10 +95,14 @@ def lend(
             counted=tx.now,
         )
     )
-    for slot_id in sorted(lent):
-        tx.execute(sa.update(slot).where(slot.c.id == slot_id).values(lent_to=lent[slot_id]))
-        tx.event("lend", slot=slot_id, term=term, worker=me, study_id=lent[slot_id])
     if lent:
+        rows = sa.select(slot.c.id).where(slot.c.id.in_(lent)).order_by(slot.c.id)
+        list(tx.execute(rows.with_for_update()))  # in one order, as everywhere
+        for study_id in sorted(set(lent.values())):
+            its = [slot_id for slot_id in lent if lent[slot_id] == study_id]
+            tx.execute(sa.update(slot).where(slot.c.id.in_(its)).values(lent_to=study_id))
+        for slot_id in sorted(lent):
+            tx.event("lend", slot=slot_id, term=term, worker=me, study_id=lent[slot_id])
         notify(tx, _planners(tx) | _who_offers(tx, lent))
 
 

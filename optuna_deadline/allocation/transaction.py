@@ -70,7 +70,9 @@ class Transaction:
     def write_events(self) -> None:
         """Send what was noted, in its order."""
         if self._events:
-            self.execute(sa.insert(schema.event).values(self._events))
+            # Not as one statement's VALUES: to compile a thousand rows takes longer than a client
+            # may be silent in a transaction.
+            self.connection.execute(sa.insert(schema.event), self._events)
             self._events.clear()
 
 

@@ -19,6 +19,7 @@ from optuna_deadline.planning.ends import Champion, tell
 from optuna_deadline.planning.evenly import evenly
 from optuna_deadline.planning.funds import Funds, Purse
 from optuna_deadline.planning.placement import changed, place, spreading
+from optuna_deadline.planning.portions import portions
 from optuna_deadline.planning.reader import Reading, SnapshotReader
 from optuna_deadline.planning.trials import Trials
 from optuna_deadline.policies.fitting import Fitting
@@ -221,8 +222,8 @@ class Planner:
         placed = place(orders, reading.capacities, current, bounds, spreading(reading))
         lines = changed(evenly(placed, current), current)
         lines += self._binding.reworded(current)
-        if lines:
-            self._table.write_plan(self._me, term, lines, seconds)
+        for part in portions(lines):
+            self._table.write_plan(self._me, term, part, seconds)
         self._table.set_gate(self._me, term, plan.gate_open)
         self._followed = reading, plan
         return bool(lines)

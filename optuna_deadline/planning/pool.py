@@ -12,6 +12,7 @@ from optuna_deadline.allocation.records import Slot
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.planning.dealing import deal
+from optuna_deadline.planning.portions import portions
 from optuna_deadline.policies.dividing import Divider, PoolSnapshot, StudyView, fair_shares
 
 _logger = logging.getLogger("optuna_deadline")
@@ -80,7 +81,8 @@ class PoolLeader:
         if not lent and now < self._next_account:
             return False
         try:
-            self._table.lend(self._me, self._term, lent, self._shares, self._fair)
+            for part in portions(sorted(lent.items())) if lent else [()]:
+                self._table.lend(self._me, self._term, dict(part), self._shares, self._fair)
         except LeaseLost:
             _logger.info("Another worker divides this pool now.")
             self._next_election = 0.0
