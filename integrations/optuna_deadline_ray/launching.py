@@ -77,7 +77,8 @@ def launch(
         reduction_factor: Every rung keeps one in this many; None for the policy's own.
         extend: Move the study's deadline.
         budget: What may be spent in all.
-        price: Of a slot for an hour.
+        price: Of a slot for an hour; where it goes by host type, each node says its own in the
+            environment variable OPTUNA_DEADLINE_HOST_TYPE with which Ray was started there.
         checkpoints: A folder that all nodes share under one path, or a URL.
         patience: Seconds of silence after which a trial is taken for hung.
         table: A database for the table, where the study's storage is not SQL.

@@ -54,6 +54,10 @@ def worker(
         str | None, typer.Option(help="When this worker must be gone: 55m, or an instant.")
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for slots that are taken.")] = 0.0,
+    preemption_notice: Annotated[
+        str | None,
+        typer.Option(help="Command or URL that says when this host is taken back."),
+    ] = None,
     log: Annotated[Log, typer.Option(help="How messages are written.")] = Log.text,
 ) -> None:
     """Train trials of a study on this machine's slots; start as many as there are machines."""
@@ -64,6 +68,7 @@ def worker(
         found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints, patience=patience, park=park, publish=publish,
         across_hosts=across_hosts, host_type=host_type, until=until, wait=wait,
+        preemption_notice=preemption_notice,
     )  # fmt: skip
     work(elastic, log)
 

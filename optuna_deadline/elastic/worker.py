@@ -48,6 +48,7 @@ from optuna_deadline.workers.devices import Offer, host_name, make_offer
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import PATIENCE
 from optuna_deadline.workers.machine import describe
+from optuna_deadline.workers.notice import Notice
 from optuna_deadline.workers.objective import Objective, ObjectiveSource, source_of
 from optuna_deadline.workers.until import TIME_IS_OVER, Until, moment
 
@@ -77,6 +78,7 @@ class ElasticWorker:
         across_hosts: Whether this worker's slots may be in gangs with other hosts' slots.
         host_type: By which the slots of this host are priced.
         wait: Seconds to wait for slots that are taken, as by a worker that has just died.
+        preemption_notice: A command or a URL that says when this host is taken back.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class ElasticWorker:
         host_type: str | None = None,
         until: DeadlineLike | None = None,
         wait: float = 0.0,
+        preemption_notice: str | None = None,
     ) -> None:
         self.terms = terms
         engine = open_table(study, table)
@@ -126,6 +129,7 @@ class ElasticWorker:
         self._address = _address(engine) if across_hosts else None
         self._until = math.inf if until is None else moment(until)
         self._wait = wait
+        self._notice = preemption_notice
         self._agent: Agent | None = None
         self._leaving: str | None = None
         self._weight = check_weight(weight)
@@ -177,12 +181,13 @@ class ElasticWorker:
         ticks = (leader.tick, planner.tick)
         thread = Ticker("planner", _pass(ticks, max(0.5, poll), agent.wake))
         publisher = self._publisher(planner)
+        hearing = self._hearing(until, agent)
         try:
             join(agent, self.table, self._wait)
             self._tell_what_it_takes_from_others()
-            thread.start()
-            if publisher is not None:
-                publisher.start()
+            for further in (thread, hearing, publisher):
+                if further is not None:
+                    further.start()
             with (
                 self._listening(agent, thread),
                 leaving_on_signals(agent),
@@ -195,12 +200,14 @@ class ElasticWorker:
 
                 agent.run(check=check)
         finally:
+            if hearing is not None:
+                hearing.end(0.0)
             thread.end(_FAREWELL)
             agent.close()
             if publisher is not None:
                 publisher.stop()
         if publisher is not None:
-            left = min(self.terms.deadline - self.table.now(), self._until - time.monotonic())
+            left = min(self.terms.deadline - self.table.now(), until.at - time.monotonic())
             publisher.finish(max(_LAST_WORDS, left))
         return self.result()
 
@@ -208,6 +215,14 @@ class ElasticWorker:
     def time_was_over(self) -> bool:
         """Whether :meth:`run` returned because this worker had come to its own end."""
         return self._agent is not None and self._agent.leaving == TIME_IS_OVER
+
+    def _hearing(self, until: Until, agent: Agent) -> Ticker | None:
+        """What asks whether this host is taken back, where that is wanted."""
+        if self._notice is None:
+            return None
+        notice = Notice(self._notice, until, agent.wake)
+        notice.look()  # what cannot be asked is told at once
+        return Ticker("notice", notice.look)
 
     def _overhead(self) -> Overhead:
         """What starting and leaving have cost in the study so far."""

@@ -11,8 +11,20 @@ from optuna_deadline.history.reading import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Steps, area, in_use, level, on_hand, spent, totals
 from optuna_deadline.history.words import percent, roughly, until_deadline
+from optuna_deadline.planning.ledger import bill_of
+from optuna_deadline.planning.rates import tariff_of
 from optuna_deadline.visualization import _plotly
-from optuna_deadline.visualization._chart import BLUE, GREY, SKY, VERMILLION, Axis, Chart, Line
+from optuna_deadline.visualization._chart import (
+    BLUE,
+    GREY,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    Axis,
+    Chart,
+    Line,
+    Mark,
+)
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -22,6 +34,9 @@ _POINTS = 120
 
 def plot_budget(study: Study, *, table: str | None = None) -> go.Figure:
     """Plot what was spent so far, against the budget spread evenly over the time.
+
+    A dotted line stands where the price of a slot changes, with the host's type if prices go by it
+    and the new price for an hour.
 
     Where slots cost nothing, it plots slot-time used against the slot-time that was on hand.
 
@@ -78,10 +93,24 @@ def _money(history: History) -> Chart:
             Line("spread evenly", GREY, whole, (0.0, budget.amount), dash=True),
             Line("budget", VERMILLION, whole, (budget.amount, budget.amount), width=1.5),
         ),
-        marks=axis.marks,
+        marks=(*axis.marks, *_prices(history, axis)),
         x_range=axis.range,
         from_zero=True,
     )
+
+
+def _prices(history: History, axis: Axis) -> tuple[Mark, ...]:
+    """When what a slot costs has changed, or is known to change until the deadline."""
+    assert history.budget is not None
+    first = tariff_of(history.budget, history.started)
+    last = bill_of(history.money_events, first, history.now).tariff
+    marks = []
+    for kind, rate in sorted(last.rates.items()):
+        for at, price in rate.prices:
+            if history.started < at < history.deadline:
+                words = f"{kind} {3600 * price:.6g}".strip()
+                marks.append(Mark(axis(at), words, PURPLE, dotted=True))
+    return tuple(marks)
 
 
 def _slot_time(history: History) -> Chart:

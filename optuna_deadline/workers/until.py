@@ -48,6 +48,10 @@ class Until:
                 f"{format_duration(needed)}: give it longer (--until, or the job's time limit)."
             )
 
+    def bring_forward(self, at: float) -> None:
+        """The end comes earlier; one that was to come earlier still stays."""
+        self.at = min(self.at, at)
+
     def hear(self, gangs: Iterable[Gang]) -> None:
         """Learn how long trials are not heard of: their start, and their longest steps."""
         if self.at < math.inf:

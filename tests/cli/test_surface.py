@@ -27,7 +27,7 @@ SURFACE = {
     "worker": [
         "objective", "--study", "--storage", "--gpus", "--cpus", "--pool", "--weight", "--divider",
         "--checkpoints", "--patience", "--park", "--publish", "--across-hosts",
-        "--host-type", "--until", "--wait", "--log",
+        "--host-type", "--until", "--wait", "--preemption-notice", "--log",
     ],
     "slurm": [
         "objective", "--study", "--storage", "sbatch", "--nodes", "--gpus-per-node", "--gres",

@@ -1,0 +1,8 @@
+"""Paying studies are made as the figures' tests make them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "visualization"))
