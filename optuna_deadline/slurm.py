@@ -23,6 +23,8 @@ _EARLY = 90
 _TEXT = r"""
 {worker}
 
+asked= ended= again= # not from whatever environment sbatch was called in
+
 # The job itself; in an array the number alone may be the whole array's.
 job=$SLURM_JOB_ID
 if [[ $SLURM_ARRAY_TASK_ID ]]; then job=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID; fi

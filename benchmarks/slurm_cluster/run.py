@@ -89,13 +89,11 @@ def run(folder: Path, *, seconds: float, cancel_at: float) -> Figures:
 
         _sleep_until(start + cancel_at)
         number = cluster.field(f"{array}_0", "JobId")
-        victim = _training_in(logs, number)
         cancelled = time.monotonic()
         cluster.ask("scancel", f"{array}_0")
         free = _when(lambda: not _works(table, number), cancelled + 60) or time.monotonic()
 
         _sleep_until(over - 25)
-        ended = _training_in(logs, limited)
         _when(lambda: not _works(table, limited), over + 60)
         again = _when(lambda: cluster.field(limited, "Restarts") == "1", over + 60)
         if again is not None:
@@ -112,10 +110,11 @@ def run(folder: Path, *, seconds: float, cancel_at: float) -> Figures:
         _when(lambda: not cluster.ask("squeue", "--noheader"), time.monotonic() + 60)
         trials = len(table.trials())
     stretches = read_stretches(logs)
-    whole = {(s.number, s.fence): s for s in stretches}
-    victim, ended = [[whole[s.number, s.fence] for s in some] for some in (victim, ended)]
-    last = max(s.last for s in ended)
-    back = [s.begun for s in stretches if s.host.endswith(f"-{limited}") and s.begun > over]
+    victim = [s for s in stretches if _is_of(s, number) and s.last > cancelled - 0.5]
+    first_life = [s for s in stretches if _is_of(s, limited) and s.begun < over]
+    last = max(s.last for s in first_life)
+    ended = [s for s in first_life if s.last > last - 1.0]
+    back = [s.begun for s in stretches if _is_of(s, limited) and s.begun > last]
     elsewhere = [
         after.begun - cancelled for s in victim if (after := following(s, stretches)) is not None
     ]
@@ -157,10 +156,8 @@ def _submit(cluster: SlurmCluster, url: str, folder: Path, *words: str) -> str:
     return found[1]
 
 
-def _training_in(logs: Path, job: str) -> list[Stretch]:
-    """What a job trains just now."""
-    now = time.monotonic()
-    return [s for s in read_stretches(logs) if s.host.endswith(f"-{job}") and now - s.last < 1.0]
+def _is_of(stretch: Stretch, job: str) -> bool:
+    return stretch.host.endswith(f"-{job}")
 
 
 def _lost(before: list[Stretch], stretches: list[Stretch]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -82,13 +83,17 @@ class Site:
 
 
 @pytest.fixture
-def site(cluster: SlurmCluster, postgres_url: str, tmp_path: Path) -> Iterator[Site]:
+def site(
+    cluster: SlurmCluster, postgres_url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Site]:
+    """Leases are short, but where a test says otherwise."""
     study = optuna.create_study(
         study_name="slurm", storage=postgres_url, direction="maximize",
         sampler=optuna.samplers.RandomSampler(seed=1),
     )  # fmt: skip
     terms = agree(study, "10m", "fifo", {})
-    table = AllocationTable(open_table(study), "slurm", terms.study_id, ttl=6, grace=2)
+    ttl = getattr(request, "param", 6)
+    table = AllocationTable(open_table(study), "slurm", terms.study_id, ttl=ttl, grace=2)
     table.make_pool()
     (tmp_path / "stretches").mkdir()
     found = Site(cluster, postgres_url, tmp_path, table)
@@ -172,6 +177,7 @@ def test_an_array_is_a_pool_whose_tasks_come_and_go(site: Site) -> None:
     until(lambda: len({stretch.host for stretch in site.training()}) == 2)
     site.submit("--gpus-per-node", "1", "--array", "2")
     until(lambda: following(left, site.stretches()))
+    assert {site.cluster.state(f"{job}_{task}") for task in (0, 1)} == {"CANCELLED"}
     assert_no_step_lost([left], site.stretches())
     assert wrong(site.stretches()) == []
 
@@ -211,6 +217,31 @@ def test_usr1_is_a_notice_for_one_task_of_an_array(site: Site, task: int) -> Non
     stretches = site.stretches()
     assert_no_step_lost([s for s in stretches if (s.number, s.fence) in before], stretches)
     assert wrong(stretches) == []
+
+
+@pytest.mark.parametrize("site", [20], indirect=True)
+def test_slots_of_a_job_that_was_killed_are_waited_for(site: Site) -> None:
+    """The next job has the same GPUs, and nobody else is there to take them from the dead one."""
+    words = ["--gpus-per-node", "2", "--", "--nodelist=n1"]
+    killed = site.submit(*words)
+    until(lambda: any(stretch.trained_to > 8 for stretch in site.training()))
+    job = site.submit(*words)
+    [worker] = site.table.workers()
+    os.kill(worker.pid, signal.SIGKILL)
+    until(lambda: site.cluster.state(killed) == "FAILED")
+    until(lambda: any(stretch.host == f"n1-{job}" for stretch in site.training()))
+    assert "Waiting 90 s at most: gpu:" in site.said()
+    assert "lost" in {row.outcome for row in site.table.segments()}
+    assert wrong(site.stretches()) == [], "no more than the steps since the checkpoint"
+
+
+def test_a_job_that_starts_after_the_end_ends_the_study_and_itself(site: Site) -> None:
+    job = site.submit("--gpus-per-node", "1", "--", "--hold")
+    site.end(0.1)
+    site.cluster.ask("scontrol", "release", job)
+    until(lambda: site.cluster.state(job) == "COMPLETED")
+    assert site.table.orders("").settled and site.stretches() == []
+    assert site.cluster.field(job, "Restarts") == "0"
 
 
 def test_nothing_of_the_cluster_is_left(cluster: SlurmCluster) -> None:

@@ -17,6 +17,8 @@ import pytest
 from tables import table_of, wait_until
 
 import optuna_deadline
+from benchmarks.stretches import OBJECTIVE
+from benchmarks.stretches.objective import LOGS
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.overheads import Overhead
@@ -27,6 +29,8 @@ from optuna_deadline.workers.until import Until
 @pytest.fixture(autouse=True)
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK_LOG", str(tmp_path / "ranks"))
+    monkeypatch.setenv(LOGS, str(tmp_path))
+    monkeypatch.setenv("OPTUNA_DEADLINE_HOST", "here")
 
 
 def test_it_leaves_the_earlier_the_longer_leaving_takes() -> None:
@@ -95,12 +99,12 @@ def test_sigterm_to_every_process_loses_no_step(
     agree(sqlite_study, "100s", "fifo", {})
     table = table_of(sqlite_study)
     words = [
-        "worker", f"{objectives.__file__}:slow", "--study", sqlite_study.study_name, "--cpus", "1",
+        "worker", OBJECTIVE, "--study", sqlite_study.study_name, "--cpus", "1",
         "--storage", sqlite_url, "--checkpoints", str(tmp_path), "--no-publish",
     ]  # fmt: skip
     program = [sys.executable, "-c", "from optuna_deadline.cli import app; app()", *words]
     with subprocess.Popen(program) as worker:
-        wait_until(lambda: len(table.reports()) > 5)
+        wait_until(lambda: [row.step for row in table.reports()][-1:] == [6])  # 4 was saved
         for process in [psutil.Process(worker.pid), *psutil.Process(worker.pid).children(True)]:
             os.kill(process.pid, signal.SIGTERM)
         worker.send_signal(signal.SIGTERM)  # again: it goes on saving
