@@ -19,6 +19,7 @@ from optuna_deadline_ray import launch
 from benchmarks.ray_cluster.run import cluster_of, run
 from benchmarks.stretches import OBJECTIVE, Stretch, read_stretches, wrong
 from benchmarks.stretches.objective import LOGS
+from optuna_deadline import choice
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
@@ -71,12 +72,13 @@ def test_a_gang_over_two_nodes_and_the_policys_own_factor(
     study = optuna.create_study(study_name="ray", storage=postgres_url, direction="maximize")
     with cluster_of(2), ThreadPoolExecutor(1) as thread:
         result = thread.submit(
-            launch, study, OBJECTIVE, deadline="60s", policy="hypersched", max_resource=1000,
+            launch, study, OBJECTIVE, deadline="60s", max_resource=1000,
             checkpoints=tmp_path / "checkpoints", publish=False, across_hosts=True,
         )  # fmt: skip
         first = _some_stretch(tmp_path, lambda found: found.trained_to > 5)
         terms = agree(study, None, None, {})
-        assert terms.parameters["reduction_factor"] is None, "it is the policy's to choose"
+        own = choice.own_factor(terms.policy, {})
+        assert terms.parameters["reduction_factor"] == own != 4, "it is the policy's to choose"
         table = AllocationTable(open_table(study), "ray", terms.study_id)
         assert table.pin(first.number, 4)
         _some_stretch(tmp_path, lambda found: found.slots == 4 and found.trained_to > found.first)
