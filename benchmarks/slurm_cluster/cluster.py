@@ -243,13 +243,24 @@ class SlurmCluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _processes(self) -> set[psutil.Process]:
-        """Those of its nodes and jobs: they all have its configuration in their environment."""
+        """Those of its nodes and jobs.
+
+        They have its configuration in their environment, but for slurmstepd, which writes its
+        title over that: it has its node's log open.
+        """
         found, conf = set(), str(self.folder / "slurm.conf")
         for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.pid != os.getpid() and process.environ().get("SLURM_CONF") == conf:
+            with suppress(psutil.Error, OSError):
+                if process.pid != os.getpid() and (
+                    process.environ().get("SLURM_CONF") == conf or self._has_open(process.pid)
+                ):
                     found.add(process)
         return found
+
+    def _has_open(self, pid: int) -> bool:
+        """Whether a process has a file of this cluster open, which may be deleted by now."""
+        files = (os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir())
+        return any(file.startswith(f"{self.folder}/") for file in files)
 
 
 def _which(program: str) -> str | None:
