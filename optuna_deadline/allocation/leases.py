@@ -50,8 +50,9 @@ def acquire(
 
     Returns:
         The grant, or None where the plan has changed, somebody holds a slot or the trial, a slot
-        is lent to another study, the study's deadline or the end of its money has passed, or a
-        person has the trial held or the worker drained.
+        is lent to another study, the study's deadline or the end of its money has passed, its
+        trials would hold more slots than it pays for, or a person has the trial held or the worker
+        drained.
     """
     wanted = tx.execute(
         sa.select(trial)
@@ -68,10 +69,12 @@ def acquire(
         return None
     if wanted.held is not None:
         return None
-    closing = sa.select(study.c.deadline, study.c.funds_end, study.c.settled)
+    closing = sa.select(study.c.deadline, study.c.funds_end, study.c.settled, study.c.pool_slots)
     row = tx.execute(closing.where(study.c.study_id == tx.study_id)).one()
     end = row.deadline if row.funds_end is None else min(row.deadline, row.funds_end)
     if row.settled is not None or tx.now >= end:
+        return None
+    if row.pool_slots is not None and not _paid_for(tx, wanted.desired_slots):
         return None
     wanted_of = {me: slot_ids, **others}
     theirs = [
@@ -146,6 +149,23 @@ def acquire(
         devices=tuple(row.device for row in mine),
         others=tuple(parts),
     )
+
+
+def _paid_for(tx: Transaction, more: int) -> bool:
+    """Whether a study that pays for its slots pays for so many more than its trials hold.
+
+    Where slots are free that nobody pays for, the next trial would not wait for the last one to
+    leave. What a dead worker holds is on no bill. The study's row is locked: two workers may ask.
+    """
+    query = sa.select(study.c.pool_slots).where(study.c.study_id == tx.study_id)
+    most = tx.execute(query.with_for_update(key_share=True)).scalar()
+    held = sa.select(sa.func.count()).where(
+        slot.c.pool == tx.pool,
+        slot.c.study_id == tx.study_id,
+        slot.c.holder.is_not(None),
+        slot.c.lease > tx.now,
+    )
+    return most is None or int(tx.execute(held).scalar_one()) + more <= most
 
 
 def release(

@@ -41,12 +41,22 @@ class MemoryLeases(MemoryGangs):
                 return None
             if study.settled is not None or now >= min(study.deadline, study.funds_end):
                 return None
+            if study.pool_slots is not None and not self._paid_for(line.slots, study.pool_slots):
+                return None
             rows, theirs = self._takeable(me, slot_ids), {}
             for name, ids in others.items():
                 theirs[name] = self._takeable(name, ids) if self._alive(name, now) else []
             if len(rows) + sum(map(len, theirs.values())) != line.slots:
                 return None
             return self._grant(me, number, rows, now, theirs)
+
+    def _paid_for(self, more: int, most: int) -> bool:
+        """Whether a study that pays for its slots pays for so many more than its trials hold."""
+        now, held = self.now(), 0
+        for row in self.state.slots.values():
+            mine = row.study_id == self.study_id and row.pool == self.pool
+            held += mine and row.lease is not None and row.lease > now
+        return held + more <= most
 
     def _takeable(self, name: str, slot_ids: Sequence[int]) -> list[Slot]:
         slots = self.state.slots

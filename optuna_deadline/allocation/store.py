@@ -361,8 +361,9 @@ class AllocationStore(Protocol):
         """Say how many slots the study pays for from now on, and how long its money lasts so.
 
         A change of either is audited, and so are the slots by the type of their host where these
-        are given; nothing is granted from ``funds_end`` on. Where other slots and another end than
-        those ``seen`` stand by now, a price was told meanwhile, and nothing is written.
+        are given; nothing is granted from ``funds_end`` on, nor beyond so many slots. Where other
+        slots and another end than those ``seen`` stand by now, a price was told meanwhile, and
+        nothing is written.
 
         Returns:
             False where nothing was written for that reason.

@@ -16,6 +16,7 @@ played = st.builds(
     minimum=st.sampled_from([0.0, 60.0]),
     node=st.sampled_from([1, 4]),
     faulty=st.booleans(),
+    drained=st.none() | st.floats(0.05, 0.9),
     whim=st.none() | st.integers(0, 99),
     rises=st.lists(
         st.tuples(st.floats(0.01, 0.9), st.sampled_from(["dear", "cheap"]), st.floats(0.2, 5.0)),

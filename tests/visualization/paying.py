@@ -47,6 +47,7 @@ class Played:
     faulty: bool = False
     whim: int | None = None
     rises: tuple[tuple[float, str, float], ...] = ()  #: share of the time, type, factor
+    drained: float | None = None  #: share of the time at which the cheap host is
     stopped: float = math.inf  #: share of the time after which nothing more is played
     ends: list[tuple[float, float, float]] = field(default_factory=list)
 
@@ -75,6 +76,8 @@ class Played:
         for when, kind, factor in self.rises:
             told = Price(prices[kind].per_hour * factor)
             world.timeline.at(when * FULL, lambda kind=kind, told=told: self._tell(kind, told))
+        if self.drained is not None:
+            world.timeline.at(self.drained * FULL, lambda: bool(world.table.drain("two", True)))
         while world.at_work and world.timeline.now() < self.stopped * FULL:
             assert world.timeline.advance() and world.timeline.now() < world.latest
 

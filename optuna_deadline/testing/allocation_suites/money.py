@@ -93,3 +93,16 @@ class MoneySuite:
         table.register("b", "host", 1, [], 1, about=About(host_type="big"))
         said = {row.worker: row.detail.get("type") for row in table.events(kinds=["register"])}
         assert said == {"a": None, "b": "big"}
+
+    def test_no_more_is_granted_than_is_paid_for(self, world: AllocationWorld) -> None:
+        ids = world.join("a", cpus=3)
+        first, second = world.plan("a"), world.plan("a")
+        table = world.table()
+        term = table.elect("planner")
+        assert term is not None
+        table.resize_pool("planner", term, 1, world.time + 100)
+        grant = table.acquire("a", first, ids[:1])
+        assert grant is not None
+        assert table.acquire("a", second, ids[1:2]) is None, "a slot is free, but not paid for"
+        table.resize_pool("planner", term, 2, world.time + 100)
+        assert table.acquire("a", second, ids[1:2]) is not None
