@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optuna_deadline.allocation.memory import MemoryTable
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.budgets import Budget, make_budget
 from optuna_deadline.planning.bill import FAREWELL, Bill
-from optuna_deadline.planning.ledger import bill_of
+from optuna_deadline.planning.ledger import Ledger, bill_of
 from optuna_deadline.planning.rates import Rate, Tariff, tariff_of
 from optuna_deadline.policies.money import Money
 from optuna_deadline.prices import Price
@@ -136,3 +138,22 @@ def test_the_end_of_the_money_knows_a_rise_ahead() -> None:
     rising = Bill(replace(flat.tariff, rates={"": Rate(((0.0, 1.0), (50.0, 10.0)))}))
     assert flat.lasts_until(0.0, {"": 1}, 1e4) == pytest.approx(98.0)
     assert rising.lasts_until(0.0, {"": 1}, 1e4) == pytest.approx(53.0)
+
+
+def test_an_event_that_is_committed_late_is_billed_though_a_thousand_came_before_it() -> None:
+    def event(number: int, kind: str, **detail: object) -> Event:
+        return Event(number, 100.0, kind, 0, 1, 1, 1, "w", detail, 1)
+
+    rows = [event(1, "pool", slots=1, until=900.0), event(1500, "register")]
+
+    class Late(MemoryTable):
+        def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
+            return [row for row in rows if row.id > after]
+
+    flat = Tariff(100.0, {"": Rate(((0.0, 0.01),), granularity=1.0)})
+    ledger = Ledger(Late(now=lambda: 0.0), flat)
+    ledger.read(101.0)
+    assert ledger.wanted == {"": 1}
+    rows.insert(1, event(2, "pool", slots=3, until=900.0))
+    ledger.read(102.0)
+    assert ledger.wanted == {"": 3}
