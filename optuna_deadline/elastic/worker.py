@@ -6,10 +6,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +20,17 @@ from optuna_deadline.allocation.listener import Listener
 from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.budgets import HOST_TYPE
-from optuna_deadline.checkpoints import verified
 from optuna_deadline.deadlines import DeadlineLike
-from optuna_deadline.elastic.attendance import AWAY, join, leaving_on_signals
+from optuna_deadline.elastic.attendance import join, leaving_on_signals
+from optuna_deadline.elastic.companions import hearing, listening, planning, publishing
+from optuna_deadline.elastic.outcome import outcome
 from optuna_deadline.elastic.pulse import pulse
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.terms import check_park, check_weight
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.overheads import Overhead, learn_overhead
 from optuna_deadline.history.promises import at_joining
-from optuna_deadline.planning.ends import InHand, find_winner
+from optuna_deadline.planning.ends import InHand
 from optuna_deadline.planning.ledger import Ledger
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool import PoolLeader, read_pool
@@ -41,19 +40,17 @@ from optuna_deadline.policies.dividers import make_divider
 from optuna_deadline.pruners import DeadlinePruner
 from optuna_deadline.stores import library, root_of
 from optuna_deadline.terms import Terms
-from optuna_deadline.ticker import Ticker
 from optuna_deadline.workers.addresses import VARIABLE, own_address
 from optuna_deadline.workers.agent import Agent
 from optuna_deadline.workers.devices import Offer, host_name, make_offer
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import PATIENCE
 from optuna_deadline.workers.machine import describe
-from optuna_deadline.workers.notice import Notice
 from optuna_deadline.workers.objective import Objective, ObjectiveSource, source_of
 from optuna_deadline.workers.until import TIME_IS_OVER, Until, moment
 
 if TYPE_CHECKING:
-    from optuna_deadline.dashboard.publisher import Publisher
+    pass
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -179,17 +176,23 @@ class ElasticWorker:
         )
         leader = PoolLeader(self.table, self._divider, agent.id)
         ticks = (leader.tick, planner.tick)
-        thread = Ticker("planner", _pass(ticks, max(0.5, poll), agent.wake))
-        publisher = self._publisher(planner)
-        hearing = self._hearing(until, agent)
-        try:
+        thread = planning(ticks, max(0.5, poll), agent.wake)
+        publisher = publishing(
+            self._engine, self._study, self.table, self.terms, planner, wanted=self._publish
+        )
+        with ExitStack() as leaving:
+            if publisher is not None:
+                leaving.callback(publisher.stop)
+            leaving.callback(agent.close)
+            leaving.callback(thread.end, _FAREWELL)
+            leaving.enter_context(hearing(self._notice, until, agent))
             join(agent, self.table, self._wait)
             self._tell_what_it_takes_from_others()
-            for further in (thread, hearing, publisher):
-                if further is not None:
-                    further.start()
+            thread.start()
+            if publisher is not None:
+                publisher.start()
             with (
-                self._listening(agent, thread),
+                listening(self._engine, self.table.pool, agent, thread, wanted=self._listen),
                 leaving_on_signals(agent),
                 pulse() as beat,
             ):
@@ -199,13 +202,6 @@ class ElasticWorker:
                     beat()
 
                 agent.run(check=check)
-        finally:
-            if hearing is not None:
-                hearing.end(0.0)
-            thread.end(_FAREWELL)
-            agent.close()
-            if publisher is not None:
-                publisher.stop()
         if publisher is not None:
             left = min(self.terms.deadline - self.table.now(), until.at - time.monotonic())
             publisher.finish(max(_LAST_WORDS, left))
@@ -215,14 +211,6 @@ class ElasticWorker:
     def time_was_over(self) -> bool:
         """Whether :meth:`run` returned because this worker had come to its own end."""
         return self._agent is not None and self._agent.leaving == TIME_IS_OVER
-
-    def _hearing(self, until: Until, agent: Agent) -> Ticker | None:
-        """What asks whether this host is taken back, where that is wanted."""
-        if self._notice is None:
-            return None
-        notice = Notice(self._notice, until, agent.wake)
-        notice.look()  # what cannot be asked is told at once
-        return Ticker("notice", notice.look)
 
     def _overhead(self) -> Overhead:
         """What starting and leaving have cost in the study so far."""
@@ -244,60 +232,9 @@ class ElasticWorker:
         if self._agent is not None:
             self._agent.leave(why)
 
-    def _publisher(self, planner: Planner) -> Publisher | None:
-        """What keeps optuna-dashboard fresh, where it shows this study and that is wanted."""
-        if not to_publish(self._publish):
-            return None
-        from optuna_deadline.dashboard.publisher import make_publisher
-
-        return make_publisher(
-            self._engine, self._study, self.table, self.terms, lambda: planner.rules
-        )
-
     def result(self) -> Result:
         """The best model in hand now."""
-        now = self.table.now()
-        orders = self.table.orders("")
-        winner = find_winner(self.table, self.terms.direction, self._in_hand)
-        saved = winner.checkpoint if winner else None
-        ok = saved is not None and verified(saved)
-        elsewhere = None if ok or saved is None else self._in_hand.elsewhere(saved)
-        return Result(
-            number=winner.number if winner else None,
-            value=winner.value if winner else None,
-            step=winner.step if winner else None,
-            checkpoint=saved.path if saved else None,
-            checkpoint_ok=ok,
-            checkpoint_host=elsewhere.host if elsewhere else None,
-            deadline=orders.deadline,
-            ended=now,
-            settled=orders.settled,
-            spent=self._spent(now),
-        )
-
-    def _spent(self, now: float) -> float | None:
-        if self._ledger is None:
-            return None
-        self._ledger.read(now)
-        return self._ledger.spent(now)
-
-    @contextmanager
-    def _listening(self, agent: Agent, thread: Ticker) -> Iterator[None]:
-        """Look at once when PostgreSQL says that something changed; polling goes on anyway."""
-        if not self._listen:
-            yield
-            return
-
-        def look() -> None:
-            agent.wake()
-            thread.wake()
-
-        listener = Listener(self._engine, self.table.pool, agent.id, look)
-        listener.start()
-        try:
-            yield
-        finally:
-            listener.end()
+        return outcome(self.table, self.terms.direction, self._in_hand, self._ledger)
 
 
 def _address(engine: sa.Engine) -> str:
@@ -315,11 +252,6 @@ def _address(engine: sa.Engine) -> str:
     return found
 
 
-def to_publish(publish: bool | None) -> bool:
-    """Whether to publish: as asked, else where optuna-dashboard is installed."""
-    return find_spec("optuna_dashboard") is not None if publish is None else publish
-
-
 def _same_policy(study: Study, terms: Terms, given: choice.PolicyLike | None) -> choice.PolicyLike:
     """The study's policy: the object that was given here if it is that one, else by its name."""
     if given is None and isinstance(study.pruner, DeadlinePruner):
@@ -327,19 +259,3 @@ def _same_policy(study: Study, terms: Terms, given: choice.PolicyLike | None) ->
     if given is not None and choice.name_of(given) == terms.policy:
         return given
     return terms.policy
-
-
-def _pass(
-    ticks: Sequence[Callable[[], bool]], interval: float, changed: Callable[[], None]
-) -> Callable[[], float]:
-    """One pass of planning: what was changed is looked at now, a database that is away soon."""
-
-    def work() -> float:
-        try:
-            if any([tick() for tick in ticks]):
-                changed()
-        except DATABASE_AWAY:
-            return AWAY  # the worker says so, once
-        return interval
-
-    return work

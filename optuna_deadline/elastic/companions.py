@@ -1,0 +1,106 @@
+"""What runs beside an agent in its process: planning, notices, the news, a page of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from optuna.study import Study
+
+from optuna_deadline.allocation.listener import Listener
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.elastic.attendance import AWAY
+from optuna_deadline.planning.planner import Planner
+from optuna_deadline.terms import Terms
+from optuna_deadline.ticker import Ticker
+from optuna_deadline.workers.agent import Agent
+from optuna_deadline.workers.errors import DATABASE_AWAY
+from optuna_deadline.workers.notice import Notice
+from optuna_deadline.workers.until import Until
+
+if TYPE_CHECKING:
+    from optuna_deadline.dashboard.publisher import Publisher
+
+
+def planning(
+    ticks: Sequence[Callable[[], bool]], interval: float, changed: Callable[[], None]
+) -> Ticker:
+    """A thread that plans: what it changed is looked at now, a database that is away soon.
+
+    Args:
+        ticks: Each plans once, and says whether it changed anything.
+        interval: Seconds between two passes.
+        changed: Called after a change.
+    """
+
+    def work() -> float:
+        try:
+            if any([tick() for tick in ticks]):
+                changed()
+        except DATABASE_AWAY:
+            return AWAY  # the worker says so, once
+        return interval
+
+    return Ticker("planner", work)
+
+
+@contextmanager
+def hearing(source: str | None, until: Until, agent: Agent) -> Iterator[None]:
+    """Ask meanwhile whether this host is taken back, where that is wanted."""
+    if source is None:
+        yield
+        return
+    notice = Notice(source, until, agent.wake)
+    notice.look()  # what cannot be asked is told at once
+    thread = Ticker("notice", notice.look)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.end(0.0)
+
+
+@contextmanager
+def listening(
+    engine: sa.Engine, pool: str, agent: Agent, planner: Ticker, *, wanted: bool
+) -> Iterator[None]:
+    """Look at once when PostgreSQL says that something changed; polling goes on anyway."""
+    if not wanted:
+        yield
+        return
+
+    def look() -> None:
+        agent.wake()
+        planner.wake()
+
+    listener = Listener(engine, pool, agent.id, look)
+    listener.start()
+    try:
+        yield
+    finally:
+        listener.end()
+
+
+def publishing(
+    engine: sa.Engine,
+    study: Study,
+    table: AllocationTable,
+    terms: Terms,
+    planner: Planner,
+    *,
+    wanted: bool | None,
+) -> Publisher | None:
+    """What keeps optuna-dashboard fresh, where it shows this study and that is wanted."""
+    if not to_publish(wanted):
+        return None
+    from optuna_deadline.dashboard.publisher import make_publisher
+
+    return make_publisher(engine, study, table, terms, lambda: planner.rules)
+
+
+def to_publish(publish: bool | None) -> bool:
+    """Whether to publish: as asked, else where optuna-dashboard is installed."""
+    return find_spec("optuna_dashboard") is not None if publish is None else publish

@@ -1,0 +1,41 @@
+"""What came of a study: the best model in hand, and what it has cost."""
+
+from __future__ import annotations
+
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.checkpoints import verified
+from optuna_deadline.elastic.result import Result
+from optuna_deadline.planning.ends import InHand, find_winner
+from optuna_deadline.planning.ledger import Ledger
+
+
+def outcome(
+    table: AllocationTable, direction: str, in_hand: InHand, ledger: Ledger | None
+) -> Result:
+    """The best model in hand now.
+
+    Args:
+        table: The study's.
+        direction: "minimize" or "maximize".
+        in_hand: Knows which checkpoints can be read here.
+        ledger: The bill, where slots cost something.
+    """
+    now, orders = table.now(), table.orders("")
+    winner = find_winner(table, direction, in_hand)
+    saved = winner.checkpoint if winner else None
+    ok = saved is not None and verified(saved)
+    elsewhere = None if ok or saved is None else in_hand.elsewhere(saved)
+    if ledger is not None:
+        ledger.read(now)
+    return Result(
+        number=winner.number if winner else None,
+        value=winner.value if winner else None,
+        step=winner.step if winner else None,
+        checkpoint=saved.path if saved else None,
+        checkpoint_ok=ok,
+        checkpoint_host=elsewhere.host if elsewhere else None,
+        deadline=orders.deadline,
+        ended=now,
+        settled=orders.settled,
+        spent=None if ledger is None else ledger.spent(now),
+    )
