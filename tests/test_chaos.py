@@ -16,15 +16,18 @@ from benchmarks.chaos.usage import UsageLog, Use, read_uses
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
 )
 def test_the_table_keeps_its_promise_under_every_fault(database: str, tmp_path: Path) -> None:
     start_server()  # with what later tests need too: there is one for all
-    verdict = run(15.0, database, seed=1, folder=tmp_path / "chaos")
-    assert verdict.good, verdict
-    assert verdict.faults > 10 and verdict.tenures > 10
+    for seconds in (15.0, 30.0, 60.0):  # a busy machine takes longer to bring as many about
+        verdict = run(seconds, database, seed=1, folder=tmp_path / f"chaos-{seconds:g}")
+        assert verdict.good, verdict
+        if verdict.faults > 10 and verdict.tenures > 10:
+            return
+    pytest.fail(f"Too little happened: {verdict}")
 
 
 def use(number: int, fence: int, first: float, last: float, device: str = "cpu:0") -> Use:

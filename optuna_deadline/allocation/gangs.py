@@ -41,7 +41,7 @@ def alive(tx: Transaction, names: Iterable[str], ttl: float) -> bool:
         worker.c.id.in_(wanted),
         worker.c.state == "live",
         worker.c.lease > tx.now,
-        worker.c.lease <= tx.now + ttl + TOLERANCE,
+        worker.c.lease <= tx.latest + ttl + TOLERANCE,
     )
     return not wanted or int(tx.execute(found).scalar_one()) == len(wanted)
 

@@ -298,7 +298,7 @@ def reap(tx: Transaction) -> int:
     expired = tx.rows(
         sa.select(slot)
         .where(slot.c.pool == tx.pool, slot.c.holder.is_not(None))
-        .where(sa.or_(slot.c.lease + grace < tx.now, slot.c.lease > tx.now + ttl + TOLERANCE))
+        .where(sa.or_(slot.c.lease + grace < tx.now, slot.c.lease > tx.latest + ttl + TOLERANCE))
         .order_by(slot.c.id)
         .with_for_update(skip_locked=True)
     )

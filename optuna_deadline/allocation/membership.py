@@ -248,7 +248,7 @@ def _live(tx: Transaction, *where: sa.ColumnElement[bool]) -> list[Worker]:
         .where(
             worker.c.state == "live",
             worker.c.lease > tx.now,
-            worker.c.lease <= tx.now + pool.c.ttl + TOLERANCE,
+            worker.c.lease <= tx.latest + pool.c.ttl + TOLERANCE,
             *where,
         )
     )
@@ -284,7 +284,7 @@ def roster(tx: Transaction) -> Roster:
     query = (
         sa.select(
             *_WORKER,
-            pool.c.ttl,
+            (tx.latest + pool.c.ttl + TOLERANCE).label("last"),
             sa.func.count(slot.c.id).label("offers"),
             sa.func.sum(lent).label("lent"),
             sa.func.min(slot.c.lease).label("ends"),
@@ -299,11 +299,7 @@ def roster(tx: Transaction) -> Roster:
         .order_by(worker.c.registered, worker.c.id)
     )
     rows = tx.rows(query)
-    live = [
-        row
-        for row in rows
-        if row.state == "live" and tx.now < row.lease <= tx.now + row.ttl + TOLERANCE
-    ]
+    live = [row for row in rows if row.state == "live" and tx.now < row.lease <= row.last]
     here = [row for row in live if row.drained is None]
     return Roster(
         [Worker(*row[: len(_WORKER)]) for row in live],

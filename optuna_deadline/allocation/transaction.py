@@ -29,7 +29,17 @@ class Transaction:
     now: float
     pool: str
     study_id: int
+    given: Callable[[], float] | None = None  #: a test's time in place of the database's
     _events: list[dict[str, object]] = field(default_factory=list)
+
+    @property
+    def latest(self) -> sa.ColumnElement[float]:
+        """The time when a statement runs, which may be long after ``now``.
+
+        A client stands still between two statements, and what was renewed meanwhile is not from
+        the future.
+        """
+        return database_now() if self.given is None else sa.literal(self.given())
 
     def execute(self, statement: sa.Executable) -> Any:
         """Run one statement."""
@@ -106,7 +116,7 @@ class Transactions:
                 self.clock.note(now, sent, time.monotonic())
             else:
                 now = self._now()
-            tx = Transaction(connection, now, self.pool, self.study_id)
+            tx = Transaction(connection, now, self.pool, self.study_id, self._now)
             yield tx
             tx.write_events()
             crashpoint(f"{name}.commit")
@@ -116,7 +126,8 @@ class Transactions:
     def reading(self) -> Iterator[Transaction]:
         """A reader that takes no lock, not even SQLite's."""
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            yield Transaction(connection, self._read_time(connection), self.pool, self.study_id)
+            now = self._read_time(connection)
+            yield Transaction(connection, now, self.pool, self.study_id, self._now)
 
     @contextmanager
     def glancing(self) -> Iterator[tuple[sa.Connection, float | None]]:

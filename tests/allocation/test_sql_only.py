@@ -44,6 +44,25 @@ def test_reaping_does_not_wait_for_a_client_frozen_in_its_renewal(table_only_url
         assert world.table().reap() == 1
 
 
+def test_what_is_renewed_while_a_reader_stands_still_is_not_from_the_future(
+    table_only_url: str,
+) -> None:
+    """It read the time, was put aside, and looks at leases that were taken since."""
+    empty(table_only_url)
+    world = sql_world(table_only_url)
+    world.join("a", cpus=1)
+    grant = world.grant("a")
+    table, late = world.table(), 5.0
+    read_at, world.time = world.time, world.time + late
+    table.renew("a", grant.slots)
+    for look in (table.workers, table.roster, table.reap):
+        times = iter([read_at])
+        table._tx._now = lambda times=times: next(times, world.time)  # type: ignore[misc]
+        found = look()
+        assert found == 0 if look == table.reap else "a" in str(found), look
+    assert [slot.holder for slot in table.slots()] == ["a"]
+
+
 def test_deleting_the_study_in_optuna_takes_its_rows_along(storage_url: str) -> None:
     study = optuna.create_study(storage=storage_url, study_name="study")
     engine = open_table(study)

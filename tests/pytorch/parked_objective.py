@@ -65,7 +65,7 @@ class Net(pl.LightningModule):
             part.mul_(0.9).add_(now.detach(), alpha=0.1)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        time.sleep(0.02)
+        time.sleep(0.06)  # an epoch is longer than a look of the planner, on a busy machine too
         self.say("step", self.trainer.global_step)
         self.follow()
         return nn.functional.cross_entropy(self(batch[0]), batch[1])
@@ -114,7 +114,7 @@ def by_hand(trial: Any) -> float:
     for _ in loop.epochs():
         model.train()
         for x, y in loop.batches(DataLoader(data(), 20, shuffle=True)):
-            time.sleep(0.02)
+            time.sleep(0.06)  # an epoch is longer than a look of the planner, on a busy machine too
             model.say("step", loop.steps)
             model.follow()
             optimizer.zero_grad()
