@@ -114,7 +114,7 @@ def by_hand(trial: Any) -> float:
     for _ in loop.epochs():
         model.train()
         for x, y in loop.batches(DataLoader(data(), 20, shuffle=True)):
-            time.sleep(0.06)  # an epoch is longer than a look of the planner, on a busy machine too
+            time.sleep(0.06)
             model.say("step", loop.steps)
             model.follow()
             optimizer.zero_grad()
