@@ -47,9 +47,16 @@ def stand(
 
 
 def has_left(tx: Transaction, me: str) -> bool:
-    """Whether a worker said goodbye: its thread may stand for election a last time after that."""
-    state = tx.execute(sa.select(worker.c.state).where(worker.c.id == me)).scalar()
-    return bool(state == "left")
+    """Whether a worker said goodbye: its thread may stand for election a last time after that.
+
+    Its row is held until the election is over, so a goodbye comes before it or after it, and hands
+    on what was won. One that is just being said counts.
+    """
+    state = sa.select(worker.c.state).where(worker.c.id == me)
+    if tx.execute(state).scalar() is None:
+        return False
+    held = state.with_for_update(read=True, skip_locked=True)
+    return tx.execute(held).scalar() in (None, "left")
 
 
 def _place(tx: Transaction) -> tuple[sa.ColumnElement[bool], ...]:

@@ -9,6 +9,7 @@ from stores import empty, sql_world
 
 from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation.engine import connect, open_table
+from optuna_deadline.allocation.membership import leave
 from optuna_deadline.allocation.schema import worker
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError
@@ -61,6 +62,20 @@ def test_what_is_renewed_while_a_reader_stands_still_is_not_from_the_future(
         found = look()
         assert found == 0 if look == table.reap else "a" in str(found), look
     assert [slot.holder for slot in table.slots()] == ["a"]
+
+
+@pytest.mark.postgres
+def test_who_says_goodbye_wins_no_election_meanwhile(table_only_url: str) -> None:
+    empty(table_only_url)
+    world = sql_world(table_only_url)
+    for name in "ab":
+        world.join(name, cpus=1, host=name)
+    table = world.table()
+    with table._tx("leave") as tx:
+        leave(tx, "a")
+        assert table.elect("a") is None and table.lead("a") is None
+    assert table.elect("a") is None and table.lead("a") is None
+    assert table.elect("b") == 1 and table.lead("b") == 1
 
 
 def test_deleting_the_study_in_optuna_takes_its_rows_along(storage_url: str) -> None:
