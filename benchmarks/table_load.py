@@ -27,6 +27,7 @@ import psutil
 import sqlalchemy as sa
 
 from benchmarks.measuring import StatementCounter, percentiles_ms
+from benchmarks.servers import server_seconds
 from optuna_deadline.allocation import engine as engines
 from optuna_deadline.allocation import schema
 from optuna_deadline.allocation.listener import Listener
@@ -208,7 +209,7 @@ def measure(
     for measured in times.values():
         measured.clear()
     counts.clear()
-    before, began = _cpu(server), time.monotonic()
+    before, began = server_seconds(server), time.monotonic()
     next_move, chance = began, random.Random(1)
     places = dict(enumerate(names))
     while time.monotonic() - began < seconds:
@@ -221,7 +222,7 @@ def measure(
             pending[number] = time.monotonic()
             table.write_plan("planner", term, [Assignment(number, "run", target, GANG, "moves")])
         take(max(0.0, min(0.05, next_move - time.monotonic())))
-    wall, cpu = time.monotonic() - began, _cpu(server) - before
+    wall, cpu = time.monotonic() - began, server_seconds(server) - before
     connected = _connections(table)
     done.set()
     end = time.monotonic() + 20
@@ -274,18 +275,6 @@ def _connections(table: AllocationTable) -> int:
     count = sa.text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
     with table._tx.engine.connect() as connection:
         return int(connection.execute(count).scalar_one())
-
-
-def _cpu(server: EmbeddedPostgres) -> float:
-    """Seconds of CPU of the server's processes; connections last as long as the measurement."""
-    total = 0.0
-    assert server.pid is not None
-    postmaster = psutil.Process(server.pid)
-    for process in (postmaster, *postmaster.children(recursive=True)):
-        with suppress(psutil.Error):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

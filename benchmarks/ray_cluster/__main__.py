@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.ray_cluster.run import run
-from benchmarks.stretches import read_stretches, wrong
+from benchmarks.stretches import conclude, read_stretches
 
 
 def main() -> int:
@@ -28,14 +27,7 @@ def main() -> int:
         folder, seconds=given.seconds, kill_at=given.kill_at, add_at=given.add_at,
         ttl=given.ttl, grace=given.grace,
     )  # fmt: skip
-    line = json.dumps(asdict(figures))
-    print(line)
-    if given.json:
-        given.json.write_text(line + "\n")
-    found = wrong(read_stretches(folder / "logs"))
-    for words in found:
-        print(words, file=sys.stderr)
-    return 1 if found else 0
+    return conclude(asdict(figures), read_stretches(folder / "logs"), given.json)
 
 
 if __name__ == "__main__":

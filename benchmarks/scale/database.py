@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -14,6 +13,7 @@ import sqlalchemy as sa
 from benchmarks.measuring import StatementCounter
 from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Situation, write_rows
+from benchmarks.servers import server_seconds
 from optuna_deadline import choice
 from optuna_deadline.allocation import engine as engines
 from optuna_deadline.allocation.records import Grant
@@ -31,18 +31,6 @@ class Cost:
     client_ms: float  #: CPU
     server_ms: float  #: CPU
     wall_ms: float
-
-
-def server_seconds(server: EmbeddedPostgres) -> float:
-    """CPU of the server's processes; connections last as long as what is measured."""
-    total = 0.0
-    assert server.pid is not None
-    postmaster = psutil.Process(server.pid)
-    for process in (postmaster, *postmaster.children(recursive=True)):
-        with suppress(psutil.Error):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total
 
 
 def measure(server: EmbeddedPostgres, work: Callable[[], object], seconds: float) -> Cost:

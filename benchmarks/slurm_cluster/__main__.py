@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.slurm_cluster.cluster import missing
 from benchmarks.slurm_cluster.run import run
-from benchmarks.stretches import read_stretches, wrong
+from benchmarks.stretches import conclude, read_stretches
 
 
 def main() -> int:
@@ -27,14 +26,8 @@ def main() -> int:
         print(why_not, file=sys.stderr)
         return 2
     folder = Path(tempfile.mkdtemp(prefix="optuna-deadline-slurm-run-"))
-    line = json.dumps(asdict(run(folder, seconds=given.seconds, cancel_at=given.cancel_at)))
-    print(line)
-    if given.json:
-        given.json.write_text(line + "\n")
-    found = wrong(read_stretches(folder / "stretches"))
-    for words in found:
-        print(words, file=sys.stderr)
-    return 1 if found else 0
+    figures = run(folder, seconds=given.seconds, cancel_at=given.cancel_at)
+    return conclude(asdict(figures), read_stretches(folder / "stretches"), given.json)
 
 
 if __name__ == "__main__":

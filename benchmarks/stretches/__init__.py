@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.stretches.objective import EVERY
 
@@ -51,6 +53,24 @@ def wrong(stretches: list[Stretch]) -> list[str]:
             if other.first <= one.trained_to - EVERY:
                 found.append(f"trial {number} lost too much: {one} {other}")
     return found
+
+
+def conclude(figures: dict[str, Any], stretches: list[Stretch], file: Path | None) -> int:
+    """Print a run's figures as a line of JSON, and what must not be; the status to exit with.
+
+    Args:
+        figures: What was measured.
+        stretches: What the ranks wrote.
+        file: For the line too.
+    """
+    line = json.dumps(figures)
+    print(line)
+    if file:
+        file.write_text(line + "\n")
+    found = wrong(stretches)
+    for words in found:
+        print(words, file=sys.stderr)
+    return 1 if found else 0
 
 
 def following(stretch: Stretch, stretches: list[Stretch]) -> Stretch | None:

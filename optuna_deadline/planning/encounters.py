@@ -43,6 +43,8 @@ class Encounters:
             workers: Live ones.
             now: The time.
         """
+        if not any(_unmet_lately(row, now) for row in self._ended.values()):
+            return groups_of(workers)
         latest = sorted(self._ended.values(), key=_when, reverse=True)
         if _failed(latest, now) and any(self._team(row) is None for row in latest[:_UNMET]):
             return APART

@@ -20,8 +20,8 @@ from optuna_deadline.slurm import SlurmJob, array_of
 
 def job(**given: object) -> SlurmJob:
     facts = {
-        "name": "digits", "worker": ["worker", "train.py:objective"], "folder": Path("/work"),
-        "logs": Path("/work/logs"), "options": {"nodes": 2}, **given,
+        "name": "digits", "worker": ["worker", "train.py:objective"], "folder": Path("/jobs"),
+        "logs": Path("/jobs/logs"), "options": {"nodes": 2}, **given,
     }  # fmt: skip
     return SlurmJob(**facts)  # type: ignore[arg-type]
 
@@ -41,10 +41,10 @@ def test_the_script_is_a_shell_script_with_its_options() -> None:
     check_syntax(script)
     found = [words for [words] in directives(script)]
     assert {"--nodes=2", "--gpus-per-node=4", "--ntasks-per-node=1", "--requeue"} <= {*found}
-    assert {"--signal=B:USR1@60", "--output=/work/logs/digits-%j.out"} <= {*found}
+    assert {"--signal=B:USR1@60", "--output=/jobs/logs/digits-%j.out"} <= {*found}
     assert not any("time" in words for words in found), "what is not given is left out"
     array = job(options={"array": "0-3"}).script()
-    assert ["--output=/work/logs/digits-%A_%a.out"] in directives(array)
+    assert ["--output=/jobs/logs/digits-%A_%a.out"] in directives(array)
 
 
 @pytest.mark.parametrize(
