@@ -16,11 +16,9 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.plain import plain_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.spells import KINDS
+from optuna_deadline.planning.late import LATE_SECONDS, solid
 from optuna_deadline.terms import Terms
 
-#: PostgreSQL numbers rows before it commits them: a lower id may appear after a higher one.
-_LATE_ROWS = 200
-_LATE_SECONDS = 10.0
 _POOL_KINDS = ("register", "lend", "leave")
 
 
@@ -39,19 +37,25 @@ class HistoryReader:
         self._pool_events: dict[int, Event] = {}
         self._reports: dict[int, ReportRow] = {}
         self._segments: dict[tuple[int, int], SegmentRow] = {}
+        self._solid = self._solid_pool = self._solid_reports = 0  # ids below which all were seen
         self._last_look = 0.0
 
     def read(self) -> History:
         """The history until now."""
         table, terms = self._table, self._terms
         orders = table.orders("")
-        _take(self._events, table.events, KINDS)
-        _take(self._pool_events, table.pool_events, _POOL_KINDS)
-        for row in table.reports(max(0, max(self._reports, default=0) - _LATE_ROWS)):
-            self._reports[row.id] = row
-        for segment in table.segments(self._last_look - _LATE_SECONDS):
+        now = orders.now
+        self._solid = _take(self._events, table.events, KINDS, now, self._solid)
+        self._solid_pool = _take(
+            self._pool_events, table.pool_events, _POOL_KINDS, now, self._solid_pool
+        )
+        reports = table.reports(self._solid_reports)
+        self._reports.update((row.id, row) for row in reports)
+        seen = [(row.id, row.at) for row in reports]
+        self._solid_reports = solid(seen, now, self._solid_reports)
+        for segment in table.segments(self._last_look - LATE_SECONDS):
             self._segments[segment.number, segment.fence] = segment
-        self._last_look = orders.now
+        self._last_look = now
         events = [self._events[row_id] for row_id in sorted(self._events)]
         closed = [event.at for event in events if event.kind == "settle"]
         return History(
@@ -60,7 +64,7 @@ class HistoryReader:
             maximize=terms.maximize,
             started=terms.started,
             deadline=orders.deadline,
-            now=orders.now,
+            now=now,
             settled=closed[-1] if orders.settled and closed else None,
             trials=tuple(table.trials()),
             segments=tuple(sorted(self._segments.values(), key=lambda s: (s.granted, s.number))),
@@ -79,11 +83,16 @@ def _take(
     known: dict[int, Event],
     read: Callable[[int, Sequence[str]], list[Event]],
     kinds: Sequence[str],
-) -> None:
-    after = max(0, max(known, default=0) - _LATE_ROWS)
+    now: float,
+    before: int,
+) -> int:
+    """Take in what has come; returns the id up to which nothing more can."""
+    after, seen = before, []
     while page := read(after, kinds):
         after = page[-1].id
         known.update((event.id, event) for event in page)
+        seen += [(event.id, event.at) for event in page]
+    return solid(seen, now, before)
 
 
 def read_history(study: Study, table: str | None = None) -> History:

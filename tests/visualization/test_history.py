@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,10 @@ from histories import Recipe, paid, recipes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.records import Event, ReportRow
 from optuna_deadline.history.forecast import forecast
+from optuna_deadline.history.reading import HistoryReader
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import (
     area,
@@ -25,6 +29,7 @@ from optuna_deadline.history.series import (
 from optuna_deadline.history.words import roughly
 from optuna_deadline.planning.ledger import bill_of
 from optuna_deadline.planning.rates import tariff_of
+from optuna_deadline.terms import Terms
 
 
 @settings(max_examples=40)
@@ -150,3 +155,24 @@ def test_a_history_read_on_is_one_read_anew() -> None:
 )
 def test_lengths_are_short(seconds: float, words: str) -> None:
     assert roughly(seconds) == words
+
+
+def test_what_is_committed_late_is_shown_though_a_thousand_came_before_it() -> None:
+    """Ids are numbered for all studies of a database together."""
+    events = [Event(i, 7.0, "open", i, None, None, 1, "w", {}, 1) for i in (1, 2, 1500)]
+    reports = [ReportRow(i, 0, i, 0.1, 1, 1.0, 7.0) for i in (1, 2, 1500)]
+    late = {2}
+
+    class Late(MemoryTable):
+        def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
+            return [row for row in events if row.id > after and row.id not in late]
+
+        def reports(self, after: int = 0) -> list[ReportRow]:
+            return [row for row in reports if row.id > after and row.id not in late]
+
+    terms = Terms(1, "study", "maximize", 0.0, 99.0, 99.0, "fifo", {}, None, 8.0, None)
+    reader = HistoryReader(Late(now=lambda: 8.0, deadline=99.0), terms)
+    assert [row.id for row in reader.read().reports] == [1, 1500]
+    late.clear()
+    found = reader.read()
+    assert [row.id for row in found.reports] == [row.id for row in found.events] == [1, 2, 1500]
