@@ -119,7 +119,7 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
 
     def start(name: str, cpus: int, **environment: str) -> WorkerProcess:
         across = transition in OF_GANGS
-        objective = "slow" if across else "brief"
+        objective = "logged_for_long" if across else "brief"
         job = Job(
             url, objective, folder, study=name, pool=POOL, cpus=cpus, ttl=2, grace=1,
             across_hosts=across,
@@ -149,9 +149,10 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
             leader.terminate()
         elif mates:
             wait_until(lambda: len(table.workers()) == 2 and table.reports(), every=EVERY)
-            assert table.pin(0, 2)
+            (number,) = {row.number for row in table.reports()}  # 0, or a planner was replaced
+            assert table.pin(number, 2)
             wait_until(lambda: marker.exists() or _ranks_of_two(table), every=EVERY)
-            table.pin(0, 1)
+            table.pin(number, 1)
             wait_until(lambda: any(one.poll() is not None for one in (struck, *mates)))
             if struck.poll() is None:
                 struck, mates = mates[0], [struck]
