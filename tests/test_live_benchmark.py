@@ -15,7 +15,7 @@ from optuna_deadline.errors import DeadlineError
 
 
 def _outcome(contender: str, seed: int, value: float | None) -> Outcome:
-    return Outcome(contender, 30.0, seed, value, overshoot=0.5 + seed, trials=4, epochs=20)
+    return Outcome(contender, 30.0, seed, value, 0.5 + seed, gone=2.0, trials=4, epochs=20)
 
 
 def test_differences_are_paired_by_seed_and_no_value_counts_as_none() -> None:
@@ -42,6 +42,7 @@ def test_who_knows_the_deadline_has_a_model_by_then(tmp_path: Path) -> None:
     [outcome] = json.loads(file.read_text())["outcomes"]
     assert outcome["trials"] > 0 and outcome["epochs"] >= outcome["trials"]
     assert 0 < outcome["value"] <= 1 and outcome["share"] > 0
+    assert -12 < outcome["overshoot"] < outcome["gone"]
 
 
 def test_a_run_goes_on_where_it_was_cut(

@@ -25,7 +25,7 @@ import optuna
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.live.contender import CONTENDERS, READY, missing
+from benchmarks.live.contender import CONTENDERS, OVER, READY, missing
 from benchmarks.live.pace import Paces, paces
 from benchmarks.live.reports import read
 from benchmarks.measuring import Progress, machine, output_file, write_json
@@ -43,7 +43,9 @@ class Outcome:
 
     Attributes:
         value: The best that was reported by the deadline; None where nothing was.
-        overshoot: Seconds after the deadline at which its last process had ended or was killed.
+        overshoot: Seconds after the deadline at which its last call to tune returned, negative
+            before it; where one was killed, when that was.
+        gone: The same of its last process, whose end torch alone delays by a second or two.
         trials: That had reported by the deadline.
         epochs: That these had trained.
         share: Of the slots' time, what these epochs would take alone on one slot each.
@@ -54,6 +56,7 @@ class Outcome:
     seed: int
     value: float | None
     overshoot: float
+    gone: float
     trials: int
     epochs: int
     share: float = 0.0
@@ -90,10 +93,8 @@ def contend(name: str, seconds: float, seed: int, slots: int, alone: Paces) -> O
                 for trial in study.get_trials()
             ]
             trained += read(Path(folder), deadline)
-            with suppress(subprocess.TimeoutExpired):
-                for process in processes:
-                    process.wait(max(0.1, deadline + _PATIENCE - time.time()))
-            overshoot = time.time() - deadline
+            overshoot = max(_returned(process, deadline) for process in processes)
+            gone = time.time() - deadline
         finally:
             for process in processes:
                 process.kill()
@@ -105,6 +106,7 @@ def contend(name: str, seconds: float, seed: int, slots: int, alone: Paces) -> O
         seed,
         max(values, default=None),
         overshoot,
+        gone,
         sum(bool(mine) for _, mine in trained),
         len(values),
         useful / (slots * seconds),
@@ -120,6 +122,15 @@ def _start(processes: Sequence[subprocess.Popen[str]], url: str) -> optuna.Study
         if process.stdout.readline().strip() != READY:
             raise RuntimeError("A contender did not start; the demo's extra has to be installed.")
     return study
+
+
+def _returned(process: subprocess.Popen[str], deadline: float) -> float:
+    """Seconds after the deadline at which a contender's call returned, once it has ended."""
+    said = ""
+    with suppress(subprocess.TimeoutExpired):
+        said, _ = process.communicate(timeout=max(0.1, deadline + _PATIENCE - time.time()))
+    times = [line.split()[1] for line in said.splitlines() if line.startswith(f"{OVER} ")]
+    return (float(times[-1]) if times else time.time()) - deadline
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
@@ -138,6 +149,7 @@ def figures(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                     "value": asdict(Estimate.of([one.value or 0.0 for one in those])),
                     f"difference_to_{_REFERENCE}": asdict(Estimate.of(gaps)) if gaps else None,
                     "overshoot": max(one.overshoot for one in those),
+                    "gone": max(one.gone for one in those),
                     "trials": Estimate.of([float(one.trials) for one in those]).mean,
                     "epochs": Estimate.of([float(one.epochs) for one in those]).mean,
                     "share": Estimate.of([one.share for one in those]).mean,
@@ -149,7 +161,7 @@ def figures(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
     """Print the table."""
-    table = Table("deadline", "contender", "best value", f"to {_REFERENCE}", "latest end",
+    table = Table("deadline", "contender", "best value", f"to {_REFERENCE}", "returned", "gone",
                   "trials", "epochs", "training", "seeds")  # fmt: skip
     for column in table.columns[2:]:
         column.justify = "right"
@@ -161,6 +173,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             _spread(row["value"], ".4f"),
             "" if gap is None else _spread(gap, "+.4f"),
             f"{row['overshoot']:+.1f} s",
+            f"{row['gone']:+.1f} s",
             f"{row['trials']:.0f}",
             f"{row['epochs']:.0f}",
             f"{100 * row['share']:.0f} %",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -22,6 +23,7 @@ from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler
 
 OBJECTIVE = "optuna_deadline_demo.digits:objective"
 READY = "ready"
+OVER = "over"
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,10 @@ def missing(name: str) -> str | None:
 
 
 def main() -> None:
-    """``NAME URL SEED SLOTS FOLDER``, and on standard input the deadline and the seconds."""
+    """``NAME URL SEED SLOTS FOLDER``, and on standard input the deadline and the seconds.
+
+    Prints that it is ready, and when its call to tune has returned.
+    """
     name, url, seed, slots, folder = sys.argv[1:]
     contend, many = CONTENDERS[name]
     if many:
@@ -125,6 +130,7 @@ def main() -> None:
     print(READY, flush=True)
     deadline, seconds = map(float, sys.stdin.readline().split())
     contend(Task(url, deadline, seconds, int(seed), int(slots), Path(folder)))
+    print(OVER, time.time(), flush=True)
 
 
 if __name__ == "__main__":
