@@ -46,6 +46,8 @@ def line_up(view: Overview, course: Course, opened: Sequence[TrialView]) -> Line
 
     As long as a rung waits for some, it lets go on the same share of those that have come: they
     need not wait for the slowest, and too many go on only as far as the early ones were better.
+    Who trains beyond a rung gets to the next one, whoever overtakes it meanwhile: to change its
+    mind halfway would cost a stop, a start and what was trained.
     """
     going: list[Claim] = []
     early: list[Claim] = []
@@ -66,9 +68,12 @@ def line_up(view: Overview, course: Course, opened: Sequence[TrialView]) -> Line
             decides = course.rungs[course.undecided]
             ranked.sort(key=lambda trial: (trial.step < decides, trial.number))
             words = f"by lot: ranks before rung {decides} mislead"
-        members = ranked[:due]
         above = course.rungs[place + 1]
-        early += [Claim(t, words) for t in ranked[due:room] if t.alive and t.step < above]
+        members = ranked[:due]
+        members += [trial for trial in ranked[due:] if trial.running and trial.step > rung]
+        kept = {trial.number for trial in members}
+        others = [trial for trial in ranked[due:room] if trial.number not in kept]
+        early += [Claim(t, words) for t in others if t.alive and t.step < above]
     placed = {claim.trial.number for claim in (*going, *early)}
     rest = [trial for trial in opened if trial.alive and trial.number not in placed]
     return Line(going, early, sorted(rest, key=lambda trial: _deserts(view, course.rungs, trial)))

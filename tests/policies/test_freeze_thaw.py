@@ -136,6 +136,16 @@ class TestPlans:
         order = plan.orders[0]
         assert isinstance(order, Run) and order.slots > 1
 
+    def test_who_is_halfway_gets_to_the_next_rung_whoever_overtakes_it(self) -> None:
+        better = [trial(n, [float(n)], "paused") for n in range(1, 9)]
+        halfway, beaten = trial(9, [0.5, 0.5]), trial(10, [0.5])
+        at_the_rung = trial(11, [0.5, 0.5, 0.5])
+        policy = FreezeThaw(most_trials=11)
+        plan = policy.plan(snapshot(*better, halfway, beaten, at_the_rung, left=40.0, slots=4))
+        assert isinstance(plan.orders[9], Run), "on its way from rung 1 to rung 3"
+        assert isinstance(plan.orders[10], Pause), "no better, and at its rung"
+        assert isinstance(plan.orders[11], Pause), "is judged at rung 3"
+
     def test_where_ranks_lie_more_go_on(self) -> None:
         """The same first rung; what differs is whether those that went on kept their order."""
         behind = [trial(n, [float(n)], "paused") for n in range(30)]
