@@ -15,6 +15,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from benchmarks.accuracy.runs import STEP_SECONDS, scaled
 from benchmarks.headlines.pictures import picture
 from benchmarks.measuring import machine, output_file, write_json
 from benchmarks.studies import simulate_all
-from optuna_deadline.forecasting.doublings import LEVELS, learn_doublings
+from optuna_deadline.forecasting.doublings import learn_doublings
+from optuna_deadline.forecasting.levels import LEVELS
 from optuna_deadline.history.forecast import forecast, known_curves
 from optuna_deadline.history.reading import HistoryReader
 from optuna_deadline.history.records import History
@@ -40,7 +42,7 @@ from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.terms import Terms
 
 PARTS = (0.25, 0.5, 0.75)
-POLICY = "hypersched"
+POLICY = "freeze_thaw"
 OVERHEAD = 0.5  #: of a start, in steps
 MORE_TIME = 0.5  #: of the time, for those who ask what more of it would bring
 TABLES = 4  # of a family, where it is to be quick
@@ -83,18 +85,8 @@ class Case:
 
     def run(self) -> list[Told]:
         """All forecasts, and what came."""
-        simulation = self._begin()
-        workload, deadline = simulation.world.workload, simulation.world.deadline
-        parameters = {"max_resource": workload.steps}
-        terms = Terms(
-            1, "study", "maximize", 0.0, deadline, deadline, POLICY, parameters, None, 0.0, None
-        )
-        reader = HistoryReader(simulation.world.table, terms)
-        histories = []
-        for part in PARTS:
-            simulation.run_until(part * deadline)
-            histories.append((part, reader.read()))
-        value = simulation.run().value
+        workload, deadline = self.workload, self.deadline
+        histories, value = self.simulate(PARTS)
         told = [one for part, history in histories for one in _of_trials(part, history, workload)]
         for part, history in histories:
             expected = forecast(history)
@@ -114,11 +106,38 @@ class Case:
                     told.append(_judge(what, part, levels, expected.best, came, workload))
         return told
 
+    def simulate(self, parts: Sequence[float]) -> tuple[list[tuple[float, History]], float | None]:
+        """What was known after parts of the time, rising, and the best value at its end."""
+        simulation = self._begin()
+        parameters = {"max_resource": self.workload.steps}
+        end = self.deadline
+        terms = Terms(1, "study", "maximize", 0.0, end, end, POLICY, parameters, None, 0.0, None)
+        reader = HistoryReader(simulation.world.table, terms)
+        histories = []
+        for part in parts:
+            simulation.run_until(part * end)
+            histories.append((part, reader.read()))
+        return histories, simulation.run().value
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The table, in the case's order."""
+        return scaled(draw(self.table, self.seed, steps=81, data=self.data))
+
+    @property
+    def deadline(self) -> float:
+        """Seconds that the study has."""
+        return self.trainings * self.workload.full_seconds / self.slots
+
     def _begin(self) -> Simulation:
-        workload = scaled(draw(self.table, self.seed, steps=81, data=self.data))
         cluster = Cluster(slots=self.slots, startup=OVERHEAD * STEP_SECONDS - 1.0, stop=1.0)
-        deadline = self.trainings * workload.full_seconds / self.slots
-        return Simulation(_policy(workload), workload, cluster, deadline=deadline, seed=self.seed)
+        return Simulation(
+            _policy(self.workload),
+            self.workload,
+            cluster,
+            deadline=self.deadline,
+            seed=self.seed,
+        )
 
     def _change(self, instant: float, change: Change) -> float | None:
         """What comes of a study that is changed at an instant."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import Desired
 from optuna_deadline.forecasting.course import best_by
-from optuna_deadline.forecasting.doublings import LEVELS, Curve, Doublings, learn_doublings
+from optuna_deadline.forecasting.curves import Curve, lead
+from optuna_deadline.forecasting.doublings import Doublings, learn_doublings
+from optuna_deadline.forecasting.levels import LEVELS
 from optuna_deadline.history.costs import costs
 from optuna_deadline.history.paces import Measured, measure
 from optuna_deadline.history.records import History
@@ -54,10 +56,11 @@ class Forecast:
 def forecast(history: History) -> Forecast:
     """The best value expected at the deadline, and what each trial would come to.
 
-    The best value goes on as it went (:func:`~optuna_deadline.forecasting.course.best_by`). A fan
-    is what :class:`~optuna_deadline.forecasting.doublings.Doublings`, learned from all curves of
-    the study, expects at the steps that the trial's own pace, S(k) and the overheads measured so
-    far allow until the deadline; for a trial that waits, as if it had one slot from now on.
+    The best value goes on as it went, or as the best one's lead over the others suggests
+    (:func:`~optuna_deadline.forecasting.course.best_by`). A fan is what
+    :class:`~optuna_deadline.forecasting.doublings.Doublings`, learned from all curves of the
+    study, expects at the steps that the trial's own pace, S(k) and the overheads measured so far
+    allow until the deadline; for a trial that waits, as if it had one slot from now on.
     """
     sign = 1.0 if history.maximize else -1.0
     known = history.improvements
@@ -80,7 +83,7 @@ def forecast(history: History) -> Forecast:
         tuple([sign * one.value for one in known]),
     )
     seconds_now, seconds_then = history.now - history.started, history.deadline - history.started
-    expected = best_by(course, seconds_now, seconds_then)
+    expected = best_by(course, seconds_now, seconds_then, lead(curves.values()))
     return Forecast(
         best,
         sign * expected[_MID],

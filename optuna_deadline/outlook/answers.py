@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 from optuna_deadline import choice
-from optuna_deadline.forecasting.doublings import LEVELS
+from optuna_deadline.forecasting.levels import LEVELS
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.records import History
 from optuna_deadline.outlook.calibration import calibrate

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optuna_deadline.forecasting.doublings import LEVELS
+from optuna_deadline.forecasting.levels import LEVELS
 
 
 def calibrate(

@@ -12,7 +12,8 @@ from statistics import median
 
 from optuna_deadline.allocation.records import Desired
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.doublings import Curve, Doublings, learn_doublings
+from optuna_deadline.forecasting.curves import Curve
+from optuna_deadline.forecasting.doublings import Doublings, learn_doublings
 from optuna_deadline.history.forecast import first_step, known_curves
 from optuna_deadline.history.paces import Measured, measure
 from optuna_deadline.history.records import History

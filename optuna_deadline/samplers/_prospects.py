@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.forecasting.doublings import Curve
+from optuna_deadline.forecasting.curves import Curve
 from optuna_deadline.forecasting.prospects import prospects
 from optuna_deadline.samplers._situation import Situation
 

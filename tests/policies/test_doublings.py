@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 import statistics
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.forecasting import doublings
-from optuna_deadline.forecasting.course import best_by
-from optuna_deadline.forecasting.doublings import LEVELS, Curve, Doublings, learn_doublings
+from benchmarks import leads
+from optuna_deadline.forecasting.course import best_by, leads_ahead
+from optuna_deadline.forecasting.curves import Curve
+from optuna_deadline.forecasting.doublings import Doublings, learn_doublings
+from optuna_deadline.forecasting.levels import LEVELS, told
 from optuna_deadline.forecasting.prior import ERRORS, SHARE
 from optuna_deadline.simulation import generate
 from optuna_deadline.simulation.tables import own
@@ -58,14 +59,48 @@ def test_the_prior_is_what_the_recording_says() -> None:
     for curve in curves:
         step = 4.0
         while step <= curve.steps[-1]:
-            share = doublings._share(curve.until(step))
+            share = curve.until(step).share
             shares += [] if share is None else [share]
             step *= 2
     assert statistics.median(shares) == pytest.approx(SHARE, abs=0.01)
-    usual = statistics.median(doublings._gain(curve) for curve in curves)
-    made = doublings.look_back(Doublings(SHARE, usual), curves)
-    for errors, prior in zip(made, ERRORS, strict=True):
-        assert np.quantile(errors, LEVELS) == pytest.approx(prior, rel=0.02, abs=0.02)
+    made = Doublings(tuple(curves)).look_back()
+    for age, (some, priors) in enumerate(zip(made, ERRORS, strict=True)):
+        for errors, prior, young in zip(some, priors, ERRORS[0], strict=True):
+            if errors:
+                assert told(errors) == pytest.approx(prior, abs=0.01)
+            else:
+                assert age and prior == young
+
+
+def test_rises_of_studies_on_our_own_curves_are_as_often_inside_as_the_prior_says() -> None:
+    studies = leads.cases(seeds=1)[:: len(leads.SLOTS) * len(leads.TRAININGS) // 3]
+    held = []
+    for rise in (rise for _, study in studies for rise in study.run()):
+        row = leads_ahead(rise.part, 1.0)
+        held.append(row[LEVELS.index(0.1)] <= rise.leads <= row[LEVELS.index(0.9)])
+    assert len(held) >= 30
+    assert 0.65 <= statistics.fmean(held) <= 0.95
+
+
+@given(cohorts)
+def test_a_curve_behind_the_others_may_catch_up_with_the_best_tenth(
+    cohort: list[list[float]],
+) -> None:
+    curves = [_curve(values) for values in cohort]
+    model = learn_doublings(curves)
+    for curve in curves:
+        came = [one.at(curve.steps[-1]) for one in curves if len(one.steps) >= len(curve.steps)]
+        lag = model.lag(curve)
+        assert 0 <= lag <= max(came) - curve.best[-1]
+        assert model.unit(curve) >= lag
+
+
+def test_young_curves_learn_from_young_ones() -> None:
+    # In this study the second doubling brings nothing and the third everything.
+    curves = [Curve((1.0, 2.0, 4.0, 8.0), (0.0, 0.1, 0.1, 0.9 + k / 100)) for k in range(40)]
+    model = learn_doublings(curves)
+    middle = LEVELS.index(0.5)
+    assert model.errors[0][0][middle] < 0 < model.errors[1][0][middle]
 
 
 @pytest.mark.parametrize("family", ["power-law", "crossing", "climbing"])
@@ -86,13 +121,28 @@ def test_a_band_that_says_80_percent_holds_about_that_many(family: str) -> None:
     assert 0.65 <= statistics.fmean(held) <= 0.95
 
 
-@given(cohorts, st.floats(1, 4))
+@given(cohorts, st.floats(1, 40), st.floats(0, 4))
 def test_the_best_of_a_study_is_never_forecast_below_what_is_in_hand(
-    cohort: list[list[float]], factor: float
+    cohort: list[list[float]], factor: float, lead: float
 ) -> None:
     risen = _curve(cohort[0])
-    told = best_by(risen, risen.steps[-1] + 1, factor * (risen.steps[-1] + 1))
+    told = best_by(risen, risen.steps[-1] + 1, factor * (risen.steps[-1] + 1), lead)
     assert list(told) == sorted(told) and told[0] >= risen.best[-1]
+
+
+@given(st.floats(1, 1000), st.floats(1, 4), st.floats(1, 4))
+def test_with_more_time_the_best_is_expected_to_have_risen_as_much_or_more(
+    now: float, near: float, far: float
+) -> None:
+    soon, later = leads_ahead(now, now * near), leads_ahead(now, now * near * far)
+    assert all(a <= b + 1e-9 for a, b in zip(soon, later, strict=True))
+    assert leads_ahead(now, now) == [0.0] * len(LEVELS)
+
+
+def test_a_study_with_a_lead_is_expected_to_rise_though_its_course_stood_still() -> None:
+    risen = Curve((1.0, 2.0, 4.0, 8.0), (0.1, 0.2, 0.3, 0.4))
+    high = LEVELS.index(0.9)
+    assert best_by(risen, 100.0, 200.0, 1.0)[high] > best_by(risen, 100.0, 200.0)[high]
 
 
 def test_a_study_that_stood_still_is_expected_to_stand_still() -> None:
