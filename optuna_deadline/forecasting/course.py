@@ -1,77 +1,69 @@
-"""How the best score of a study goes on: trials, newcomers and policy in one.
+"""How far the best score of a study will rise: trials, newcomers and policy in one.
 
 The best of what is forecast of each trial is no forecast of the best: it picks the errors that
-flatter. Two others are, and each has half of the say; our own rule.
-
-The study's best score is one curve over the time since the study began, and its next doublings
-are forecast as a trial's are (:mod:`optuna_deadline.forecasting.doublings`). It moves in jumps,
-and may never move again. Improvements that come as often in each doubling of the time are a
-Poisson process in its logarithm: after ``k`` of them in a window as long as the one ahead, none
-comes with probability ``2 ** -(k + 1/2)``, by Jeffreys' prior.
-
-And how far the best is ahead of the best tenth of the trials says how far apart good ones are, and
-so by how much a better one will be better: by as many of these leads as it was in studies of the
-project's own curves, so long before their deadlines.
+flatter. So three things are measured that say how far apart scores are where the study is now: how
+far the best trial is ahead of the best tenth of all, what the last doubling of the time has
+brought to the best score, and what the last doubling of its steps has brought to the best trial.
+Of each it is known how many times as much was still to come in studies of the project's own curves
+(:data:`~optuna_deadline.forecasting.prior.RISES`), and each has a third of the say. Our own rule.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from optuna_deadline.forecasting.curves import Curve
-from optuna_deadline.forecasting.doublings import learn_doublings
+from optuna_deadline.forecasting.curves import Curve, best_tenth
 from optuna_deadline.forecasting.levels import LEVELS, drawn, told
-from optuna_deadline.forecasting.prior import LEADS
+from optuna_deadline.forecasting.prior import RISES
 
-_DRAWS = 40  # of each forecast; a twentieth of both is told
+_FLOOR = 0.1  # of the lead, so that what stood still by chance may move again
+_DRAWS = 40  # of each of the three; a twentieth of all is told
+_DOUBLINGS = [math.log2(1 / part) for part in RISES]  # of the time, until the deadline
+
+
+def measures(curves: Collection[Curve], course: Curve, now: float) -> tuple[float, float, float]:
+    """How far apart scores are: the lead, what came lately, and what came to the best trial.
+
+    Args:
+        curves: Of all trials with a score; there must be some.
+        course: When the best score rose, in seconds since the study began, and to what.
+        now: Seconds since the study began.
+    """
+    leader = max(curves, key=lambda curve: curve.best[-1])
+    lead = leader.best[-1] - best_tenth(curve.best[-1] for curve in curves)
+    lately = course.best[-1] - course.at(now / 2)
+    return lead, max(lately, _FLOOR * lead), max(leader.last_gain, _FLOOR * lead)
 
 
 def best_by(
-    improvements: Curve, now: float, instant: float, lead: float = 0.0
+    best: float, measured: Sequence[float], now: float, instant: float
 ) -> tuple[float, ...]:
     """The best score at an instant, at each of the levels; nowhere below what is in hand.
 
     Args:
-        improvements: When the best score rose, in seconds since the study began, and to what.
+        best: In hand.
+        measured: The three :func:`measures`.
         now: Seconds since the study began.
         instant: Likewise, not before ``now``.
-        lead: Of the best trial over the best tenth of all; 0 where nothing is known of it, and
-            the course is all there is to go by.
     """
-    course = _by_course(improvements, now, instant)
-    if lead <= 0:
-        return course
-    leads = [
-        improvements.best[-1] + lead * gain
-        for gain in leads_ahead(max(now, improvements.steps[-1]), instant)
+    rises = [
+        unit * drawn(times_ahead(one, now, instant), _DRAWS) for one, unit in enumerate(measured)
     ]
-    return told(np.concatenate([drawn(course, _DRAWS), drawn(leads, _DRAWS)]))
+    return tuple([best + rise for rise in told(np.concatenate(rises))])
 
 
-def leads_ahead(now: float, instant: float) -> list[float]:
-    """By how many leads the best score rises in a time, at each of the levels.
+def times_ahead(measure: int, now: float, instant: float) -> list[float]:
+    """How many times one of the three measures is still to come, at each of the levels.
 
     Linear in the doublings of the time, and beyond the last that was measured as before it.
     """
     ahead = math.log2(instant / now)
-    rows = np.vstack([np.zeros(len(LEVELS)), LEADS])
-    below = min(int(ahead), len(LEADS) - 1)
-    gains: list[float] = (rows[below] + (ahead - below) * (rows[below + 1] - rows[below])).tolist()
-    return gains
-
-
-def _by_course(improvements: Curve, now: float, instant: float) -> tuple[float, ...]:
-    seconds, best = improvements.steps, improvements.best
-    course = Curve((*seconds, now), (*best, best[-1])) if now > seconds[-1] else improvements
-    still = 0.5 ** (0.5 + sum(one > now * now / instant for one in seconds))
-    moved = learn_doublings([course]).quantiles(course, instant)
-    shares = [(level - still) / (1 - still) for level in LEVELS]
-    scores = np.interp(shares, LEVELS, moved).tolist()
-    return tuple(
-        [
-            float(score) if share > 0 else best[-1]
-            for share, score in zip(shares, scores, strict=True)
-        ]
-    )
+    known = [0.0, *_DOUBLINGS]
+    rows = np.array([[0.0] * len(LEVELS), *(row[measure] for row in RISES.values())])
+    above = min(max(1, int(np.searchsorted(known, ahead))), len(known) - 1)
+    part = (ahead - known[above - 1]) / (known[above] - known[above - 1])
+    times: list[float] = (rows[above - 1] + part * (rows[above] - rows[above - 1])).tolist()
+    return times

@@ -81,9 +81,3 @@ class Curve:
 def best_tenth(scores: Iterable[float]) -> float:
     """The score that one of ten comes to, or more; there must be some."""
     return float(np.quantile(list(scores), _BEST))
-
-
-def lead(curves: Iterable[Curve]) -> float:
-    """How far the best of curves is above the best tenth of them; 0 without any."""
-    ends = [curve.best[-1] for curve in curves]
-    return max(ends) - best_tenth(ends) if ends else 0.0

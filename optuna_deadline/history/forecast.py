@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import Desired
-from optuna_deadline.forecasting.course import best_by
-from optuna_deadline.forecasting.curves import Curve, lead
+from optuna_deadline.forecasting.course import best_by, measures
+from optuna_deadline.forecasting.curves import Curve
 from optuna_deadline.forecasting.doublings import Doublings, learn_doublings
 from optuna_deadline.forecasting.levels import LEVELS
 from optuna_deadline.history.costs import costs
@@ -56,8 +56,8 @@ class Forecast:
 def forecast(history: History) -> Forecast:
     """The best value expected at the deadline, and what each trial would come to.
 
-    The best value goes on as it went, or as the best one's lead over the others suggests
-    (:func:`~optuna_deadline.forecasting.course.best_by`). A fan is what
+    The best value rises as it did in studies whose scores were as far apart
+    (:mod:`optuna_deadline.forecasting.course`). A fan is what
     :class:`~optuna_deadline.forecasting.doublings.Doublings`, learned from all curves of the
     study, expects at the steps that the trial's own pace, S(k) and the overheads measured so far
     allow until the deadline; for a trial that waits, as if it had one slot from now on.
@@ -78,12 +78,10 @@ def forecast(history: History) -> Forecast:
         for line in _worth_a_look(history, curves)
     )
     fans = [fan for fan in found if fan is not None]
-    course = Curve(
-        tuple([max(one.at - history.started, _INSTANT) for one in known]),
-        tuple([sign * one.value for one in known]),
-    )
-    seconds_now, seconds_then = history.now - history.started, history.deadline - history.started
-    expected = best_by(course, seconds_now, seconds_then, lead(curves.values()))
+    course = course_of(history)
+    now = max(course.steps[-1], history.now - history.started)
+    apart = measures(curves.values(), course, now)
+    expected = best_by(course.best[-1], apart, now, history.deadline - history.started)
     return Forecast(
         best,
         sign * expected[_MID],
@@ -92,6 +90,16 @@ def forecast(history: History) -> Forecast:
         tuple(fans),
         expected,
         *then,
+    )
+
+
+def course_of(history: History) -> Curve:
+    """When the best score rose, in seconds since the study began; there must be some."""
+    sign = 1.0 if history.maximize else -1.0
+    known = history.improvements
+    return Curve(
+        tuple([max(one.at - history.started, _INSTANT) for one in known]),
+        tuple([sign * one.value for one in known]),
     )
 
 

@@ -1,9 +1,9 @@
-"""``python -m benchmarks.leads [--jobs N] [--json F]``: what a lead over the best tenth foretells.
+"""``python -m benchmarks.rises [--jobs N] [--json F]``: how far best scores still rose.
 
 Studies are simulated under the default policy on the project's own curves, recorded and generated.
-By how many leads, of the best trial over the best tenth of them, did the best score rise from a
-half, a quarter and an eighth of the time on until the deadline? Each family counts as much as any
-other. The rows are ``LEADS`` of :mod:`optuna_deadline.forecasting.prior`.
+How many times each of the three measures of a study (:mod:`optuna_deadline.forecasting.course`)
+did its best score rise from a part of the time on? Each family counts as much as any other. The
+rows are ``RISES`` of :mod:`optuna_deadline.forecasting.prior`.
 """
 
 from __future__ import annotations
@@ -20,38 +20,43 @@ from rich.table import Table
 from benchmarks.backtest import Case
 from benchmarks.measuring import machine, output_file, write_json
 from benchmarks.studies import simulate_all
-from optuna_deadline.forecasting.curves import lead
+from optuna_deadline.forecasting.course import measures
 from optuna_deadline.forecasting.levels import LEVELS
-from optuna_deadline.history.forecast import known_curves
+from optuna_deadline.forecasting.prior import RISES
+from optuna_deadline.history.forecast import course_of, known_curves
 from optuna_deadline.simulation.sources import choose
 
-PARTS = (0.125, 0.25, 0.5)
+PARTS = tuple(sorted(RISES))
 SEEDS = {"recorded": 6, "power-law": 3, "climbing": 3, "crossing": 3}  #: by family
 SLOTS, TRAININGS = (4, 8, 16), (4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
 class Rise:
-    """By how many leads a best score rose, from a part of the time on."""
+    """How many times each measure of a study its best score rose, after a part of its time."""
 
     part: float
-    leads: float
+    times: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A study whose lead is looked at."""
+    """A study whose rises are looked at."""
 
     case: Case
 
     def run(self) -> list[Rise]:
-        """Its rises; a study without a lead tells nothing."""
+        """Of each part of the time at which there was anything to measure."""
         histories, value = self.case.simulate(PARTS)
         found = []
         for part, history in histories:
-            unit = lead(known_curves(history).values())
-            if unit > 0 and value is not None:
-                found.append(Rise(part, (value - history.improvements[-1].value) / unit))
+            curves = known_curves(history).values()
+            if curves and value is not None:
+                course = course_of(history)
+                units = measures(curves, course, history.now - history.started)
+                rise = value - course.best[-1]
+                if all(units):
+                    found.append(Rise(part, tuple([rise / unit for unit in units])))
         return found
 
 
@@ -89,12 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (family, one) for (family, _), some in zip(studies, rises, strict=True) for one in some
     ]
     rows = {
-        part: quantiles([(name, one.leads) for name, one in told if one.part == part])
+        part: [
+            quantiles([(name, one.times[which]) for name, one in told if one.part == part])
+            for which in range(3)
+        ]
         for part in sorted(PARTS, reverse=True)
     }
-    table = Table("after", *(f"{level:.0%}" for level in LEVELS))
-    for part, row in rows.items():
-        table.add_row(f"{part:.1%}", *(f"{value:.2f}" for value in row))
+    table = Table("after", "of", *(f"{level:.0%}" for level in LEVELS))
+    for part, some in rows.items():
+        for name, row in zip(("lead", "lately", "of the best trial"), some, strict=True):
+            table.add_row(f"{part:.1%}", name, *(f"{value:.2f}" for value in row))
     Console().print(table)
     write_json(given.json, {"levels": LEVELS, "rows": rows, "machine": machine()})
 
