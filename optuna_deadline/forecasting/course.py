@@ -47,7 +47,7 @@ def best_by(
         best: In hand.
         measured: The three :func:`measures`.
         now: Seconds since the study began.
-        instant: Likewise, not before ``now``.
+        instant: Likewise; before ``now`` nothing rises.
     """
     rises = [
         unit * drawn(times_ahead(one, now, instant), _DRAWS) for one, unit in enumerate(measured)
@@ -60,7 +60,7 @@ def times_ahead(measure: int, now: float, instant: float) -> list[float]:
 
     Linear in the doublings of the time, and beyond the last that was measured as before it.
     """
-    ahead = math.log2(instant / now)
+    ahead = max(0.0, math.log2(instant / now))
     known = [0.0, *_DOUBLINGS]
     rows = np.array([[0.0] * len(LEVELS), *(row[measure] for row in RISES.values())])
     above = min(max(1, int(np.searchsorted(known, ahead))), len(known) - 1)
