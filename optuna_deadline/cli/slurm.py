@@ -26,6 +26,8 @@ from optuna_deadline.cli.options import (
 from optuna_deadline.cli.studies import check_url, load_study
 from optuna_deadline.elastic import CHECKPOINTS, agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.planning.ledger import Ledger
+from optuna_deadline.planning.rates import tariff_of
 from optuna_deadline.slurm import WAIT, SlurmJob, array_of
 from optuna_deadline.workers.gang import PATIENCE
 
@@ -67,6 +69,9 @@ def slurm(
     park: Park = 0,
     publish: Publish = None,
     across_hosts: AcrossHosts = False,
+    host_type: Annotated[
+        str | None, typer.Option(help="The nodes' type, where prices go by it.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the script, and submit nothing.")
     ] = False,
@@ -74,7 +79,7 @@ def slurm(
     """Submit a job whose workers train a study, and which comes back until the study has ended."""
     resources = _resources(nodes, gpus_per_node, gres, cpus)
     _check_file(objective)
-    _check_study(study, storage)
+    _check_study(study, storage, host_type)
     slots = ["--cpus", str(cpus)] if cpus else ["--gpus", "all"]
     said = {
         "--pool": pool,
@@ -82,6 +87,7 @@ def slurm(
         "--divider": divider,
         "--patience": None if patience == PATIENCE else patience,
         "--park": park or None,
+        "--host-type": host_type,
     }
     worker = [
         *_program(), "worker", objective, "--study", study, "--storage", storage, *slots,
@@ -135,7 +141,7 @@ def _check_file(objective: str) -> None:
         raise DeadlineError(f"There is no file {place} here.")
 
 
-def _check_study(name: str, storage: str) -> None:
+def _check_study(name: str, storage: str, host_type: str | None) -> None:
     check_url(storage)
     if make_url(storage).get_backend_name() == "sqlite":
         raise DeadlineError(
@@ -151,6 +157,11 @@ def _check_study(name: str, storage: str) -> None:
             f"The study {name!r} has ended, so no job is submitted; give it more time with "
             f"'optuna-deadline extend {name} --deadline 2h'."
         )
+    # Without a type here, the nodes' own environment may have one.
+    if host_type is not None and terms.budget is not None:
+        ledger = Ledger(table, tariff_of(terms.budget, terms.started))
+        ledger.read(table.now())
+        terms.budget.check_type(host_type, ledger.tariff.rates)
 
 
 def _program() -> list[str]:

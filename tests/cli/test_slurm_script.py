@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from optuna_deadline.allocation.engine import autocommit, open_table
 from optuna_deadline.allocation.studies import bring_forward
+from optuna_deadline.budgets import make_budget
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
@@ -123,6 +124,24 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(
     assert "    --study 'my digits'\n" in script and "    --gpus all\n" in script
     assert "    --across-hosts\n" in script and "    --weight 2.0\n" in script
     assert not list(tmp_path.glob("optuna_deadline_slurm*"))
+
+
+@pytest.mark.postgres
+def test_the_type_of_the_nodes_is_told_and_has_a_price(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    study = optuna.create_study(study_name="dear", storage=postgres_url)
+    budget = make_budget("20usd", {"p3": "12.24/4"})
+    agree(study, "1h", None, {}, budget=budget)
+    words = ["train.py:objective", "--study", "dear", "--storage", postgres_url]
+    code, script, _ = run(*words, "--gpus-per-node", "4", "--host-type", "p3", "--dry-run")
+    assert code == 0 and "    --host-type p3\n" in script
+    code, _, said = run(*words, "--gpus-per-node", "4", "--host-type", "p4", "--dry-run")
+    assert code == 2 and "no price for the host type 'p4' (it has some for p3)" in said
+    code, script, _ = run(*words, "--gpus-per-node", "4", "--dry-run")
+    assert code == 0 and "--host-type" not in script
 
 
 @pytest.mark.postgres

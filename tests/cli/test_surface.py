@@ -33,7 +33,7 @@ SURFACE = {
         "objective", "--study", "--storage", "sbatch", "--nodes", "--gpus-per-node", "--gres",
         "--cpus", "--array", "--time", "--partition", "--notice", "--logs", "--pool", "--weight",
         "--divider", "--checkpoints", "--patience", "--park", "--publish", "--across-hosts",
-        "--dry-run",
+        "--host-type", "--dry-run",
     ],
     "status": ["study", "--storage", "--json"],
     "top": ["study", "--storage"],
