@@ -14,11 +14,13 @@ from optuna_deadline.workers.objective import source_of
 from optuna_deadline.workers.zygote import Zygote
 
 OBJECTIVE = """
+import gc
 import time
 import optuna
 import optuna_deadline
 
 def objective(trial):
+    assert gc.isenabled()  # it was not while the objective was loaded
     x = trial.suggest_float("x", 0, 1)
     for step in range(5):
         time.sleep(0.05)
