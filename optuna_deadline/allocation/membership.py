@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.admission import admit, choose
 from optuna_deadline.allocation.bounds import wait_in_line
-from optuna_deadline.allocation.clock import TOLERANCE
-from optuna_deadline.allocation.records import About, Roster, Slot, Worker
+from optuna_deadline.allocation.records import About, Slot, Worker
+from optuna_deadline.allocation.roster import living, namesakes, offerers, slots
 from optuna_deadline.allocation.schema import leader, offer, pool, slot, tenant, worker
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.errors import DeadlineError
-
-_SLOT = (
-    slot.c.id,
-    slot.c.host,
-    slot.c.device,
-    slot.c.pool,
-    slot.c.lent_to,
-    slot.c.fence,
-    slot.c.holder,
-    slot.c.study_id,
-    slot.c.number,
-    slot.c.lease,
-    slot.c.uuid,
-)
-_WORKER = (
-    worker.c.id,
-    worker.c.pool,
-    worker.c.study_id,
-    worker.c.host,
-    worker.c.pid,
-    worker.c.state,
-    worker.c.lease,
-    worker.c.drained,
-    worker.c.machine,
-    worker.c.store,
-    worker.c.versions,
-    worker.c.address,
-)
-
 
 _REGISTRATION = 0x0D_EAD_115
 
@@ -102,10 +73,10 @@ def register(
         row.device: row.id
         for row in tx.rows(sa.select(slot.c.id, slot.c.device).where(slot.c.host == host))
     }
-    offers = _offers(tx, known.values())
-    namesakes = _namesakes(tx, host, about)
-    concerned = {name for row in namesakes for name in row.offered_by}.union(*offers.values())
-    everywhere = {row.id: row for row in _live(tx, _concerns(tx, host, concerned))}
+    offers = offerers(tx, known.values())
+    alike = namesakes(tx, host, about.uuids)
+    concerned = {name for row in alike for name in row.offered_by}.union(*offers.values())
+    everywhere = {row.id: row for row in living(tx, _concerns(tx, host, concerned))}
     if tx.connection.dialect.name == "sqlite":
         other = next((row.host for row in everywhere.values() if row.host != host), None)
         if other is not None:
@@ -113,7 +84,7 @@ def register(
                 f"SQLite serves one host only, and workers of {other!r} use this file; "
                 "use PostgreSQL to train on several hosts."
             )
-    admit(newcomer, about.uuids, everywhere.values(), namesakes)
+    admit(newcomer, about.uuids, everywhere.values(), alike)
     names = choose(
         {name: [everywhere[w] for w in offers[i] if w in everywhere] for name, i in known.items()},
         {name for name, i in known.items() if me in offers[i]},
@@ -203,29 +174,6 @@ def join_pool(tx: Transaction, weight: float | None) -> None:
         tx.execute(sa.update(tenant).where(*place).values(weight=weight))
 
 
-def _namesakes(tx: Transaction, host: str, about: About) -> list[Slot]:
-    """Slots of any pool that have the name or the uuid of one of the newcomer's GPUs."""
-    if not about.uuids:
-        return []
-    same_name = sa.and_(slot.c.host == host, slot.c.device.in_(about.uuids))
-    same_gpu = slot.c.uuid.in_(list(about.uuids.values()))
-    rows = tx.rows(sa.select(*_SLOT).where(sa.or_(same_name, same_gpu)))
-    offers = _offers(tx, [row.id for row in rows])
-    return [_slot(row, tuple(offers[row.id])) for row in rows]
-
-
-def _slot(row: Any, offered_by: tuple[str, ...]) -> Slot:
-    return Slot(*[*row[:-1], offered_by, row[-1]])
-
-
-def _offers(tx: Transaction, slot_ids: Iterable[int]) -> dict[int, list[str]]:
-    """Who offers slots, dead workers among them."""
-    found: dict[int, list[str]] = {slot_id: [] for slot_id in slot_ids}
-    for row in tx.rows(sa.select(offer).where(offer.c.slot_id.in_(found))):
-        found[row.slot_id].append(row.worker)
-    return found
-
-
 def _offer(tx: Transaction, me: str, slot_id: int) -> None:
     """Offer a slot; what a dead rival offered is no longer its own, should it wake."""
     rivals = sa.select(worker.c.id).where(
@@ -233,99 +181,6 @@ def _offer(tx: Transaction, me: str, slot_id: int) -> None:
     )
     tx.execute(sa.delete(offer).where(offer.c.slot_id == slot_id, offer.c.worker.in_(rivals)))
     tx.execute(sa.insert(offer).values(worker=me, slot_id=slot_id))
-
-
-def live_workers(tx: Transaction) -> list[Worker]:
-    """The pool's workers whose lease has not run out."""
-    return _live(tx, worker.c.pool == tx.pool)
-
-
-def _live(tx: Transaction, *where: sa.ColumnElement[bool]) -> list[Worker]:
-    """A lease that ends too late is from before the clock was set back, and its worker dead."""
-    found = (
-        sa.select(*_WORKER)
-        .join(pool, pool.c.name == worker.c.pool)
-        .where(
-            worker.c.state == "live",
-            worker.c.lease > tx.now,
-            worker.c.lease <= tx.latest + pool.c.ttl + TOLERANCE,
-            *where,
-        )
-    )
-    return [Worker(*row) for row in tx.rows(found)]
-
-
-def slots(tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
-    """The pool's slots, or some of them, and who offers them; a drained worker offers none."""
-    offers = (
-        sa.select(offer.c.slot_id, offer.c.worker)
-        .join(worker, worker.c.id == offer.c.worker)
-        .where(worker.c.pool == tx.pool)
-        .order_by(worker.c.registered, worker.c.id)
-    )
-    query = sa.select(*_SLOT).where(slot.c.pool == tx.pool).order_by(slot.c.id)
-    if ids is None:
-        live = {row.id for row in live_workers(tx) if row.drained is None}
-    else:
-        offers, query = offers.where(offer.c.slot_id.in_(ids)), query.where(slot.c.id.in_(ids))
-        named = {row.worker for row in tx.rows(offers)}
-        live = {row.id for row in _live(tx, worker.c.id.in_(named)) if row.drained is None}
-    names: dict[int, list[str]] = {}
-    for row in tx.rows(offers):
-        if row.worker in live:
-            names.setdefault(row.slot_id, []).append(row.worker)
-    found = tx.rows(query)
-    return [_slot(row, tuple(names.get(row.id, ()))) for row in found]
-
-
-def roster(tx: Transaction) -> Roster:
-    """The study's live workers and their slots: each study's planner asks all the time."""
-    lent = sa.case((slot.c.lent_to == tx.study_id, 1), else_=0)
-    query = (
-        sa.select(
-            *_WORKER,
-            (tx.latest + pool.c.ttl + TOLERANCE).label("last"),
-            sa.func.count(slot.c.id).label("offers"),
-            sa.func.sum(lent).label("lent"),
-            sa.func.min(slot.c.lease).label("ends"),
-        )
-        .select_from(
-            worker.join(pool, pool.c.name == worker.c.pool)
-            .outerjoin(offer, offer.c.worker == worker.c.id)
-            .outerjoin(slot, slot.c.id == offer.c.slot_id)
-        )
-        .where(worker.c.study_id == tx.study_id, worker.c.pool == tx.pool)
-        .group_by(worker.c.id, pool.c.ttl)
-        .order_by(worker.c.registered, worker.c.id)
-    )
-    rows = tx.rows(query)
-    live = [row for row in rows if row.state == "live" and tx.now < row.lease <= row.last]
-    here = [row for row in live if row.drained is None]
-    return Roster(
-        [Worker(*row[: len(_WORKER)]) for row in live],
-        {row.id: row.offers for row in here if row.offers},
-        {row.id: row.lent for row in here if row.lent},
-        min([row.ends for row in rows if row.ends is not None], default=None),
-    )
-
-
-def free_slots(tx: Transaction, me: str) -> list[int]:
-    """Slots that the worker may acquire now."""
-    query = (
-        sa.select(slot.c.id)
-        .where(slot.c.id.in_(offered(me)))
-        .where(slot.c.lent_to == tx.study_id, slot.c.holder.is_(None))
-    )
-    return [row.id for row in tx.rows(query.order_by(slot.c.id))]
-
-
-def offered(me: str) -> sa.Select[tuple[int]]:
-    """The ids of the slots that a worker offers: none where it is drained."""
-    return (
-        sa.select(offer.c.slot_id)
-        .join(worker, worker.c.id == offer.c.worker)
-        .where(worker.c.id == me, worker.c.drained.is_(None))
-    )
 
 
 def leave(tx: Transaction, me: str) -> None:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.membership import live_workers, one_at_a_time
+from optuna_deadline.allocation.membership import one_at_a_time
 from optuna_deadline.allocation.notices import notify
 from optuna_deadline.allocation.plans import by_type, locked
 from optuna_deadline.allocation.records import ALIVE
+from optuna_deadline.allocation.roster import live_workers
 from optuna_deadline.allocation.schema import study, tenant, trial, worker
 from optuna_deadline.allocation.transaction import Transaction
 

@@ -7,14 +7,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import sqlalchemy as sa
 
 from optuna_deadline.allocation import (
+    acquiring,
     gangs,
-    leases,
     lending,
     membership,
     plans,
     reads,
+    reaping,
+    releasing,
     renewals,
     requests,
+    roster,
     writes,
 )
 from optuna_deadline.allocation.records import (
@@ -108,22 +111,22 @@ class AllocationTable:
     def workers(self) -> list[Worker]:
         """The live workers."""
         with self._tx.reading() as tx:
-            return membership.live_workers(tx)
+            return roster.live_workers(tx)
 
     def slots(self) -> list[Slot]:
         """All slots of the pool."""
         with self._tx.reading() as tx:
-            return membership.slots(tx)
+            return roster.slots(tx)
 
     def roster(self) -> Roster:
         """The study's live workers and their slots."""
         with self._tx.reading() as tx:
-            return membership.roster(tx)
+            return roster.read(tx)
 
     def free_slots(self, me: str) -> list[int]:
         """Slots that the worker may acquire now."""
         with self._tx.reading() as tx:
-            return membership.free_slots(tx, me)
+            return roster.free_slots(tx, me)
 
     # The pool.
 
@@ -163,9 +166,9 @@ class AllocationTable:
         slot_ids: Sequence[int],
         others: Mapping[str, Sequence[int]] | None = None,
     ) -> Grant | None:
-        """Take a gang's slots, all or none; see :func:`leases.acquire`."""
+        """Take a gang's slots, all or none; see :func:`acquiring.acquire`."""
         with self._tx("acquire") as tx:
-            return leases.acquire(tx, me, number, slot_ids, self.ttl, others)
+            return acquiring.acquire(tx, me, number, slot_ids, self.ttl, others)
 
     def meet(self, me: str, grant: Grant, where: Meeting) -> None:
         """Say where the ranks of a gang that crosses workers meet; see :func:`gangs.meet`."""
@@ -173,9 +176,9 @@ class AllocationTable:
             gangs.meet(tx, me, grant, where)
 
     def give_back(self, me: str, number: int, fence: int) -> bool:
-        """Give back what a worker gave to another one's gang; see :func:`leases.give_back`."""
+        """Give back what a worker gave to another one's gang; see :func:`releasing.give_back`."""
         with self._tx("give_back") as tx:
-            return leases.give_back(tx, me, number, fence)
+            return releasing.give_back(tx, me, number, fence)
 
     def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
         """Renew what is still ours; see :mod:`renewals`."""
@@ -197,17 +200,17 @@ class AllocationTable:
         failures: int = 0,
         stays: bool = False,
     ) -> bool:
-        """Give the slots back; see :func:`leases.release`."""
+        """Give the slots back; see :func:`releasing.release`."""
         with self._tx("release") as tx:
-            return leases.release(
+            return releasing.release(
                 tx, me, grant, outcome, ended=ended, value=value, stop=stop, failures=failures,
                 stays=stays,
             )  # fmt: skip
 
     def disown(self, me: str, number: int, fence: int) -> bool:
-        """Give back a grant whose answer was lost; see :func:`leases.disown`."""
+        """Give back a grant whose answer was lost; see :func:`releasing.disown`."""
         with self._tx() as tx:
-            return leases.disown(tx, me, number, fence)
+            return releasing.disown(tx, me, number, fence)
 
     def reap(self) -> int:
         """Free what dead workers held; returns the number of slots.
@@ -217,7 +220,7 @@ class AllocationTable:
         with self._tx("reap") as tx:
             if not self._tx.may_compare(self.ttl + self.grace, self.grace / 2):
                 return 0
-            return leases.reap(tx)
+            return reaping.reap(tx)
 
     # Fenced writes of a running segment.
 

@@ -1,0 +1,115 @@
+"""Reaping: what dead workers held is freed.
+
+The only transition that compares clocks; it errs on the late side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation import gangs
+from optuna_deadline.allocation.clock import TOLERANCE
+from optuna_deadline.allocation.notices import notify
+from optuna_deadline.allocation.releasing import end_segment
+from optuna_deadline.allocation.schema import pool, slot, trial, worker
+from optuna_deadline.allocation.transaction import Transaction
+
+
+def reap(tx: Transaction) -> int:
+    """Free what dead workers held: the only transition that compares clocks.
+
+    Seconds are the pool's, whatever this process was started with. A lease that ends later than
+    any that could be taken now is from before the clock was set back. ``SKIP LOCKED``: a client
+    frozen inside its transaction must not block the reaper.
+
+    Returns:
+        The number of slots freed.
+    """
+    terms = tx.execute(sa.select(pool.c.ttl, pool.c.grace).where(pool.c.name == tx.pool)).first()
+    if terms is None:
+        return 0
+    ttl, grace = terms
+    expired = _free_expired(tx, ttl, grace)
+    gangs.forget_reaped(tx, expired)
+    _let_go_of_orphans(tx)
+    _bury_the_silent(tx, grace)
+    if expired:
+        notify(tx)
+    return len(expired)
+
+
+def _free_expired(tx: Transaction, ttl: float, grace: float) -> Sequence[Any]:
+    expired = tx.rows(
+        sa.select(slot)
+        .where(slot.c.pool == tx.pool, slot.c.holder.is_not(None))
+        .where(sa.or_(slot.c.lease + grace < tx.now, slot.c.lease > tx.latest + ttl + TOLERANCE))
+        .order_by(slot.c.id)
+        .with_for_update(skip_locked=True)
+    )
+    for row in expired:
+        tx.execute(
+            sa.update(slot)
+            .where(slot.c.id == row.id, slot.c.fence == row.fence)
+            .values(holder=None, lease=None, number=None, study_id=None, fence=slot.c.fence + 1)
+        )
+        tx.event(
+            "reap",
+            number=row.number,
+            slot=row.id,
+            fence=row.fence + 1,
+            worker=row.holder,
+            study_id=row.study_id,
+        )
+    return expired
+
+
+def _let_go_of_orphans(tx: Transaction) -> None:
+    """Trials whose owner holds no slot for them: the next one takes them from a checkpoint.
+
+    Of every study of the pool: nobody may be left who would reap for another one.
+    """
+    held = sa.select(slot.c.id).where(
+        slot.c.holder == trial.c.owner,
+        slot.c.study_id == trial.c.study_id,
+        slot.c.number == trial.c.number,
+    )
+    studies = sa.select(worker.c.study_id).where(worker.c.pool == tx.pool)
+    orphans = tx.rows(
+        sa.select(trial.c.number, trial.c.fence, trial.c.owner, trial.c.study_id)
+        .where(
+            trial.c.study_id.in_(studies),
+            trial.c.state == "running",
+            trial.c.owner.is_not(None),
+            ~held.exists(),
+        )
+        .with_for_update(skip_locked=True)
+    )
+    for row in orphans:
+        tx.execute(
+            sa.update(trial)
+            .where(
+                trial.c.study_id == row.study_id,
+                trial.c.number == row.number,
+                trial.c.fence == row.fence,
+            )
+            .values(owner=None, state="paused")
+        )
+        end_segment(tx, row.study_id, row.number, row.fence, "lost", None)
+        tx.event(
+            "lost", number=row.number, fence=row.fence, worker=row.owner, study_id=row.study_id
+        )
+
+
+def _bury_the_silent(tx: Transaction, grace: float) -> None:
+    """A worker that renews just now locks its row first and its slots next, which we may hold."""
+    silent = (
+        sa.select(worker.c.id)
+        .where(worker.c.pool == tx.pool, worker.c.state == "live", worker.c.lease + grace < tx.now)
+        .with_for_update(skip_locked=True)
+    )
+    names = [row.id for row in tx.rows(silent)]
+    if names:
+        tx.execute(sa.update(worker).where(worker.c.id.in_(names)).values(state="lost"))
