@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optuna_deadline.allocation.records import Grant, Others
 from optuna_deadline.directives import KEEP, Directive
-from optuna_deadline.workers.reception import hang_up
+from optuna_deadline.workers.ranks import Rank
 from optuna_deadline.workers.watchdog import kill_rank
 
 if TYPE_CHECKING:
@@ -29,36 +27,6 @@ _PARTING = 12.0
 #: Seconds without a word from any rank after which they are taken for hung. Shorter than the
 #: timeout of gloo's collectives, whose error would not say what was the matter.
 PATIENCE = 900.0
-
-
-@dataclass
-class Rank:
-    """One rank as the worker knows it."""
-
-    index: int
-    link: RawLink | None  #: None as long as it has not come from another host
-    pid: int | None = None
-    born: int = 0  #: fence of the segment that it was forked for
-    end: tuple[str, Any] | None = None  #: its last words: (kind, payload)
-    ended_at: float = math.inf  #: when it said them
-    closed: bool = False
-    exit_code: int | None = None
-    orphaned: bool = False  #: nobody will tell its exit code: the zygote died, or it is far
-    far: bool = False  #: on another host, whose worker guards it
-    lock: threading.Lock = field(default_factory=threading.Lock)  #: of what is sent to it
-
-    @property
-    def gone(self) -> bool:
-        """Whether the process has exited."""
-        return self.exit_code is not None or (self.orphaned and self.closed)
-
-    def hang_up(self) -> None:
-        """End a connection to another host, or expect it no more: its rank ends by that."""
-        with self.lock:
-            if self.link is None:
-                self.closed = True
-            elif not self.closed:
-                hang_up(self.link)
 
 
 @dataclass(frozen=True)
@@ -182,13 +150,13 @@ class Gang:
             if self.directed_at is None and directive.leave:
                 self.directed_at = time.monotonic()
             for rank in list(self.ranks):
-                self._send(rank, ("directive", self.directive))
+                rank.send(("directive", self.directive))
 
     def enlist(self, rank: Rank) -> None:
         """Take in a rank and tell it what has been directed already; the caller holds the lock."""
         self.ranks.append(rank)
         if self.directive is not KEEP:
-            self._send(rank, ("directive", self.directive))
+            rank.send(("directive", self.directive))
 
     def attach(self, index: int, link: RawLink) -> bool:
         """Take in the connection of a rank on another host; False where it is not awaited."""
@@ -201,13 +169,13 @@ class Gang:
                     return False
                 rank.link = link
             if self.directive is not KEEP:
-                self._send(rank, ("directive", self.directive))
+                rank.send(("directive", self.directive))
             return True
 
     def pass_on(self, what: str, **facts: Any) -> None:
         """Let the ranks say something to the worker that leads them, on another host."""
         for rank in self.ranks:
-            self._send(rank, ("pass on", what, facts))
+            rank.send(("pass on", what, facts))
 
     def miss(self, worker: str) -> None:
         """A further worker's part is no more: its ranks are gone, or their slots are."""
@@ -231,9 +199,9 @@ class Gang:
         """Take in a parked process, which goes on as this segment's rank."""
         with self.lock:
             self.ranks.append(rank)
-            self._send(rank, ("unpark", self.grant.fence, self.grant.devices))
+            rank.send(("unpark", self.grant.fence, self.grant.devices))
             if self.directive is not KEEP:
-                self._send(rank, ("directive", self.directive))
+                rank.send(("directive", self.directive))
 
     def agree(self, call: int) -> Directive:
         """The directive for the n-th question, the same for whichever rank asks."""
@@ -241,18 +209,18 @@ class Gang:
 
     def answer(self, rank: Rank, question: int, good: bool, value: Any) -> None:
         """Answer one question."""
-        self._send(rank, ("answer", question, good, value))
+        rank.send(("answer", question, good, value))
 
     def dismiss(self, rank: Rank) -> None:
         """Its last words have arrived, and a rank on another host need not wait any more."""
         if rank.far:
-            self._send(rank, ("bye",))
+            rank.send(("bye",))
 
     def trust(self, until: float) -> None:
         """Let the ranks believe in their slots until then."""
         for rank in self.ranks:
             if not rank.far:
-                self._send(rank, ("trust", until))
+                rank.send(("trust", until))
 
     def kill(self) -> None:
         """End every rank now."""
@@ -260,7 +228,7 @@ class Gang:
             if rank.far:
                 self._hang_up(rank)
             elif rank.pid is None:  # forked or not, nobody has told us: it ends itself
-                self._send(rank, ("trust", 0.0))
+                rank.send(("trust", 0.0))
             elif not rank.gone:
                 kill_rank(rank.pid)
 
@@ -302,11 +270,3 @@ class Gang:
         cause = min(failed, key=lambda rank: rank.ended_at)  # the others' fail when it is gone
         assert cause.end is not None
         return cause.end
-
-    @staticmethod
-    def _send(rank: Rank, message: tuple[Any, ...]) -> None:
-        with rank.lock:
-            if rank.link is None or rank.closed or rank.gone:
-                return
-            with suppress(OSError):  # it has just ended; its last words are still to be read
-                rank.link.send(message)

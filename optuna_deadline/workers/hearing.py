@@ -17,7 +17,8 @@ from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.stores import Location, located
 from optuna_deadline.workers.errors import DATABASE_AWAY
-from optuna_deadline.workers.gang import Gang, Rank, Verdict
+from optuna_deadline.workers.gang import Gang, Verdict
+from optuna_deadline.workers.ranks import Rank
 
 _logger = logging.getLogger("optuna_deadline")
 

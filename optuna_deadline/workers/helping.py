@@ -13,8 +13,9 @@ from typing import Any
 
 from optuna_deadline.allocation.records import Grant, Hand
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.workers.gang import Gang, Rank
+from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.launch import Crew, Terms, launch
+from optuna_deadline.workers.ranks import Rank
 from optuna_deadline.workers.reception import Door
 from optuna_deadline.workers.resuming import Resuming
 from optuna_deadline.workers.switchboard import Switchboard

@@ -8,8 +8,9 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 from optuna_deadline.crashpoints import crashpoint
-from optuna_deadline.workers.gang import Gang, Rank
+from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.rank import RankSpec, Seat
+from optuna_deadline.workers.ranks import Rank
 from optuna_deadline.workers.reception import Door
 from optuna_deadline.workers.resuming import Folders
 from optuna_deadline.workers.zygote import Zygote

@@ -9,8 +9,9 @@ from optuna_deadline.allocation.records import Desired, Hand, Meeting
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.workers.devices import free_port
-from optuna_deadline.workers.gang import Gang, Rank
+from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.launch import Crew
+from optuna_deadline.workers.ranks import Rank
 from optuna_deadline.workers.reception import Reception
 
 

@@ -10,8 +10,9 @@ from multiprocessing import connection
 from typing import Any
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.workers.gang import Gang, Rank
+from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.objective import ObjectiveSource
+from optuna_deadline.workers.ranks import Rank
 from optuna_deadline.workers.watchdog import Watchdog
 from optuna_deadline.workers.zygote import Zygote
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.workers.gang import Gang, Rank
+from optuna_deadline.workers.gang import Gang
+from optuna_deadline.workers.ranks import Rank
 from optuna_deadline.workers.switchboard import _hear_rank
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.workers import gang as gangs
-from optuna_deadline.workers.gang import Gang, Rank
+from optuna_deadline.workers.gang import Gang
+from optuna_deadline.workers.ranks import Rank
 from optuna_deadline.workers.verdicts import judge
 
 

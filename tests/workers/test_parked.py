@@ -13,8 +13,9 @@ import pytest
 from optuna_deadline.allocation.records import Desired, Grant
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.workers import link
-from optuna_deadline.workers.gang import Gang, Rank
+from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.parking import Parking
+from optuna_deadline.workers.ranks import Rank
 
 Park = Callable[..., Gang]
 
