@@ -143,11 +143,9 @@ class DeadlineCallback(Callback):
             **options: More options of ``torch.utils.data.DataLoader``.
         """
         ordinary = DataLoader(dataset, batch_size=batch_size, shuffle=shuffle, **options)
-        deal = self._elastic.pilot.deal if self._elastic is not None else self._whole
+        whole = partial(ElasticBatchSampler, seed=self.seed)
+        deal = whole if self._elastic is None else self._elastic.pilot.deal
         return elastic_loader(ordinary, deal)
-
-    def _whole(self, batches: Any) -> ElasticBatchSampler:
-        return ElasticBatchSampler(batches, seed=self.seed)
 
     # ---- Lightning's hooks, in the order of a fit
 

@@ -21,20 +21,14 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
 from optuna_deadline_torch.best import direction_of
 from optuna_deadline_torch.holdings import Holdings
-from optuna_deadline_torch.loaders import (
-    can_be_dealt,
-    elastic_loader,
-    refuse_gangs,
-    tell_reread,
-)
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.scaling import Scaling, load
 from optuna_deadline_torch.schedules import Schedules
 from optuna_deadline_torch.seeding import reseed
+from optuna_deadline_torch.sources import Sources
 from optuna_deadline_torch.states import States, read
-from optuna_deadline_torch.streams import Stateful
 
 Batch = TypeVar("Batch")
 _BEFORE = -1  # the place in an epoch before its first batch
@@ -117,9 +111,7 @@ class ElasticLoop:
         self._start = 0  # the batch to go on with
         self._over = False
         self._scaled = any("GradScaler" in type(one).__name__ for one in also.values())
-        self._loaders: dict[int, tuple[Any, Any]] = {}
-        self._stateful: Stateful | None = None
-        self._loader_state: dict[str, Any] | None = None
+        self._sources = Sources(partial(ElasticBatchSampler, seed=seed), None)
         self._in_epoch = self._dealt = self._dealing = False
         self._unsaved: float | None = None  # a value whose weights are not saved yet
         self._pending = 0  # batches that no optimizer step has used
@@ -154,12 +146,13 @@ class ElasticLoop:
             even=even,
         )
         pilot.term.install()
+        self._sources = Sources(pilot.deal, self.segment.world_size)
         if self.segment.resume is not None:
             position = self._states.load(self.segment.resume)
             self.epoch, self._start = position["position"]
             self.steps, self.value = position["steps"], position["value"]
             self._over = position["over"]
-            self._loader_state = position.get("loader")
+            self._sources.resume(position.get("loader"))
             load(self._scaling, position.get("scaling"))
             pilot.best.value, pilot.reported = position["best"], position["reported"]
         if self.segment.world_size > 1:
@@ -286,7 +279,7 @@ class ElasticLoop:
         return self.epoch >= self._epochs
 
     def _deal(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        source = self._elastic(loader)
+        source = self._sources.of(loader)
         sampler: Any = getattr(source, "batch_sampler", None)
         exact = isinstance(sampler, ElasticBatchSampler)
         size = math.inf
@@ -296,7 +289,7 @@ class ElasticLoop:
         batches, done = iter(source), self._start
         if self._scaling is not None and not done:
             self._scaling.begin_pass(size)
-        if not exact and self._stateful is None:
+        if not exact and not self._sources.remember:
             for number in range(done):
                 self._reseed(number)
                 next(batches, None)
@@ -317,33 +310,6 @@ class ElasticLoop:
             done += growth
             self._start = done
             self._after_batch(done, size)
-
-    def _elastic(self, loader: Any) -> Any:
-        if id(loader) not in self._loaders:  # kept, so that its workers may be
-            if can_be_dealt(loader):
-                deal = self._whole if self._pilot is None else self._pilot.deal
-                source = elastic_loader(loader, deal)
-            else:
-                source = loader
-                self._stream(loader)
-            self._loaders[id(loader)] = loader, source
-        return self._loaders[id(loader)][1]
-
-    def _stream(self, loader: Any) -> None:
-        """Lead a loader that cannot be dealt to its place, if it has one."""
-        if self._pilot is None:
-            return
-        refuse_gangs(loader, self.segment.world_size)
-        if isinstance(loader, Stateful):
-            self._stateful = loader
-            if self._loader_state is not None:
-                loader.load_state_dict(self._loader_state)
-                self._loader_state = None
-        else:
-            tell_reread(loader)
-
-    def _whole(self, batches: Any) -> ElasticBatchSampler:
-        return ElasticBatchSampler(batches, seed=self._seed)
 
     def _reseed(self, place: int) -> None:
         if self._pilot is not None:  # under plain Optuna the process may hold more than this trial
@@ -394,7 +360,7 @@ class ElasticLoop:
             "best": self._pilot.best.value,
             "reported": self._pilot.reported,
             "over": self._over,
-            "loader": None if self._stateful is None else self._stateful.state_dict(),
+            "loader": self._sources.state(),
         }
         if self._scaling is not None:
             position["scaling"] = self._scaling.state()
