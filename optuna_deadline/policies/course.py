@@ -85,6 +85,7 @@ class Course:
         slot_seconds: What it takes of slots, where those that no later rung uses are given back.
         slots: The most that any rung of it uses.
         undecided: So many rungs, the lowest, do not decide who goes on.
+        finishes: Whether those who are halfway to a rung get there, whoever overtakes them.
     """
 
     rungs: tuple[int, ...]
@@ -94,6 +95,12 @@ class Course:
     slot_seconds: float
     slots: int
     undecided: int = 0
+    finishes: bool = False
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether time has become too short for all that were opened: fewer go on than could."""
+        return self.trials < self.counts[0]
 
     def fits(self, limits: Limits) -> bool:
         """Whether there are the time and the money for it."""
@@ -107,6 +114,7 @@ def lay(
     share: float,
     limits: Limits,
     undecided: int = 0,
+    halfway: Sequence[int] = (),
 ) -> Course:
     """The course with the most trials that can be gone in the time.
 
@@ -120,33 +128,47 @@ def lay(
         share: Of the trials at a rung, those that go on.
         limits: What is left.
         undecided: So many rungs, the lowest, do not decide who goes on.
+        halfway: The steps of those that train. They get to their next rung if it costs none of
+            the others a place further up: two that share the slots may both come to no end.
     """
     way = _Way(rungs, progress)
     opened = len(progress)
+    on_their_way = [0, *(sum(step > below for step in halfway) for below in rungs[:-1])]
 
-    def course(trials: int) -> Course:
+    def course(trials: int, finishes: bool) -> Course:
         places = [max(0, place - undecided) for place in range(len(rungs))]
         going = [math.ceil(trials * share**place - 1e-9) for place in places]
+        if finishes:
+            going = [max(pair) for pair in zip(going, on_their_way, strict=True)]
         counts = (max(opened, trials), *going[1:])
-        return Course(tuple(rungs), counts, trials, *way.costs(pool, counts), undecided)
+        costs = way.costs(pool, counts)
+        return Course(tuple(rungs), counts, trials, *costs, undecided, finishes)
 
-    found = course(max(1, opened))
-    if not found.fits(limits):
-        while not found.fits(limits) and found.trials > 1:
-            found = course(int(found.trials / _COARSE))
+    def longest(finishes: bool) -> Course:
+        found = course(max(1, opened), finishes)
+        if not found.fits(limits):
+            while not found.fits(limits) and found.trials > 1:
+                found = course(int(found.trials / _COARSE), finishes)
+            return found
+        room = int(limits.seconds * pool.capacity / (rungs[0] * pool.step)) + 1
+        if limits.newcomers is not None:
+            room = min(room, limits.newcomers)
+        fits, most = opened, opened + room + 1
+        while most - fits > 1:
+            middle = (fits + most) // 2
+            tried = course(middle, finishes)
+            if tried.fits(limits):
+                fits, found = middle, tried
+            else:
+                most = middle
         return found
-    room = int(limits.seconds * pool.capacity / (rungs[0] * pool.step)) + 1
-    if limits.newcomers is not None:
-        room = min(room, limits.newcomers)
-    fits, most = opened, opened + room + 1
-    while most - fits > 1:
-        middle = (fits + most) // 2
-        tried = course(middle)
-        if tried.fits(limits):
-            fits, found = middle, tried
-        else:
-            most = middle
-    return found
+
+    found = longest(finishes=True)
+    if found.fits(limits) and found.trials >= opened:
+        return found
+    without = longest(finishes=False)
+    kept = found.fits(limits) and found.trials >= without.trials
+    return found if kept else without
 
 
 class _Way:

@@ -110,6 +110,7 @@ class FreezeThaw(Resources):
             snapshot.overhead.total,
         )  # fmt: skip
         progress = [last if trial.state == "complete" else trial.step for trial in opened]
+        halfway = [trial.step for trial in opened if trial.running]
         rungs = ladder(self.min_resource, self.reduction_factor, last)
         trust = view.once(("trust", rungs), lambda: agreement(pairs_at(view, rungs, opened)))
         share = share_kept(trust, self.reduction_factor)
@@ -120,7 +121,7 @@ class FreezeThaw(Resources):
         )
 
         def lay_over(pool: Pool, limits: Limits) -> Course:
-            return lay(pool, rungs, progress, share, limits, lots.undecided)
+            return lay(pool, rungs, progress, share, limits, lots.undecided, halfway)
 
         return (*size(snapshot, pool, self.newcomers(snapshot), lay_over), lots)
 

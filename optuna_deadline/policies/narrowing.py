@@ -46,8 +46,6 @@ def line_up(view: Overview, course: Course, opened: Sequence[TrialView]) -> Line
 
     As long as a rung waits for some, it lets go on the same share of those that have come: they
     need not wait for the slowest, and too many go on only as far as the early ones were better.
-    Who trains beyond a rung gets to the next one, whoever overtakes it meanwhile: to change its
-    mind halfway would cost a stop, a start and what was trained.
     """
     going: list[Claim] = []
     early: list[Claim] = []
@@ -70,13 +68,24 @@ def line_up(view: Overview, course: Course, opened: Sequence[TrialView]) -> Line
             words = f"by lot: ranks before rung {decides} mislead"
         above = course.rungs[place + 1]
         members = ranked[:due]
-        members += [trial for trial in ranked[due:] if trial.running and trial.step > rung]
+        members += [trial for trial in ranked[due:] if _stays(trial, rung, above, course)]
         kept = {trial.number for trial in members}
         others = [trial for trial in ranked[due:room] if trial.number not in kept]
         early += [Claim(t, words) for t in others if t.alive and t.step < above]
     placed = {claim.trial.number for claim in (*going, *early)}
     rest = [trial for trial in opened if trial.alive and trial.number not in placed]
     return Line(going, early, sorted(rest, key=lambda trial: _deserts(view, course.rungs, trial)))
+
+
+def _stays(trial: TrialView, rung: int, above: int, course: Course) -> bool:
+    """Whether it goes on from a rung though others stand above it there.
+
+    Who trains beyond it gets to the next one, where there is time for that: to change its mind
+    halfway would cost a stop, a start and what was trained. And where fewer go on than once could,
+    who has come to the next rung is judged there: that says more, and costs nothing.
+    """
+    came = trial.step >= above or trial.state == "complete"
+    return (came and course.narrowed) or (course.finishes and trial.running and trial.step > rung)
 
 
 def _running_first(trials: Sequence[TrialView]) -> list[TrialView]:

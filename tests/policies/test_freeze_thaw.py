@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optuna_deadline.forecasting.throughput import Speedup
-from optuna_deadline.policies import Pause, Policy, Report, Run, Snapshot, TrialView, make_policy
+from optuna_deadline.policies import (
+    Pause,
+    Plan,
+    Policy,
+    Report,
+    Run,
+    Snapshot,
+    TrialView,
+    make_policy,
+)
 from optuna_deadline.policies.course import Limits, Pool, lay
 from optuna_deadline.policies.freeze_thaw import FreezeThaw
 from optuna_deadline.policies.trust import PRIOR, agreement, share_kept
@@ -117,6 +126,10 @@ class TestTrust:
         assert 1 / 3 <= share_kept(high, 3) <= share_kept(low, 3) <= 1
 
 
+def _runs(plan: Plan, number: int) -> bool:
+    return isinstance(plan.orders[number], Run)
+
+
 class TestPlans:
     def test_a_trial_thaws_as_soon_as_it_is_among_those_there_is_room_for(self) -> None:
         third = [trial(n, [float(n)], "paused") for n in range(9)]
@@ -145,6 +158,25 @@ class TestPlans:
         assert isinstance(plan.orders[9], Run), "on its way from rung 1 to rung 3"
         assert isinstance(plan.orders[10], Pause), "no better, and at its rung"
         assert isinstance(plan.orders[11], Pause), "is judged at rung 3"
+
+    def test_of_two_that_would_both_come_to_no_end_one_is_let_go(self) -> None:
+        """Side by side neither is done in the time that is left; one on both slots is."""
+        ahead, behind = trial(0, [0.6] * 40), trial(1, [0.5] * 35)
+        policy = FreezeThaw(most_trials=2)
+        roomy, tight = (
+            policy.plan(snapshot(ahead, behind, left=left, slots=2)) for left in (100.0, 35.0)
+        )
+        assert [roomy.orders[n].slots for n in range(2) if _runs(roomy, n)] == [1, 1]
+        assert [tight.orders[n].slots for n in range(2) if _runs(tight, n)] == [2]
+
+    def test_what_a_trial_did_since_says_more_than_how_it_began(self) -> None:
+        """Where there is hardly time for one it is who leads at the furthest rung."""
+        rest = [trial(n, [0.0], "paused") for n in range(2, 9)]
+        began_well = trial(0, [0.5] * 27, "paused")
+        leads = trial(1, [0.1] * 26 + [0.9], "paused")
+        policy = FreezeThaw(most_trials=9)
+        plan = policy.plan(snapshot(began_well, leads, *rest, left=25.0, slots=2))
+        assert _runs(plan, 1) and not _runs(plan, 0)
 
     def test_where_ranks_lie_more_go_on(self) -> None:
         """The same first rung; what differs is whether those that went on kept their order."""
