@@ -289,7 +289,7 @@ class ElasticLoop:
         batches, done = iter(source), self._start
         if self._scaling is not None and not done:
             self._scaling.begin_pass(size)
-        if not exact and not self._sources.remember:
+        if not exact and not self._sources.remembers:
             for number in range(done):
                 self._reseed(number)
                 next(batches, None)

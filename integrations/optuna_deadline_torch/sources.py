@@ -49,7 +49,7 @@ class Sources:
         self._begin_at = state
 
     @property
-    def remember(self) -> bool:
+    def remembers(self) -> bool:
         """Whether a loader goes on by a state of its own."""
         return self._stateful is not None
 

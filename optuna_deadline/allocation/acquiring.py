@@ -1,12 +1,11 @@
 """Acquiring: all slots of a gang change to their holders in one transaction, or none does.
 
-Rows are locked trial first, then slots by their key; no clock is asked but the study's deadline.
+Rows are locked trial first, then slots by their key.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -56,8 +55,8 @@ def acquire(
     _hold(tx, asked, number, ttl)
     _begin(tx, me, number, fence, len(rows), len(asked) if others else None)
     holders = {slot_id: name for name, ids in asked.items() for slot_id in ids}
-    _tell(tx, me, wanted, fence, rows, holders)
     parts = _parts(rows, holders, len(slot_ids), others)
+    _tell(tx, me, wanted, rows, holders, parts)
     gangs.enlist(tx, me, number, fence, len(rows), parts)
     mine = [row for row in rows if holders[row.id] == me]
     return Grant(
@@ -173,9 +172,9 @@ def _tell(
     tx: Transaction,
     me: str,
     wanted: Any,
-    fence: int,
     rows: Sequence[Any],
     holders: Mapping[int, str],
+    parts: Sequence[Part],
 ) -> None:
     """Events: each slot's, and the segment's."""
     number = wanted.number
@@ -183,10 +182,10 @@ def _tell(
         name = holders[row.id]
         tx.event("acquire", number=number, slot=row.id, fence=row.fence + 1, worker=name)
     kind = "start" if wanted.state == "ready" else "resume"
-    given = Counter(name for name in holders.values() if name != me)
+    given = [(part.worker, part.size) for part in parts]
     tx.event(
-        kind, number=number, fence=fence, worker=me, slots=len(rows), reason=wanted.reason,
-        **beside(list(given.items()), [row.host for row in rows]),
+        kind, number=number, fence=wanted.fence + 1, worker=me, slots=len(rows),
+        reason=wanted.reason, **beside(given, [row.host for row in rows]),
     )  # fmt: skip
 
 

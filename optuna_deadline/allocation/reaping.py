@@ -104,7 +104,11 @@ def _let_go_of_orphans(tx: Transaction) -> None:
 
 
 def _bury_the_silent(tx: Transaction, grace: float) -> None:
-    """A worker that renews just now locks its row first and its slots next, which we may hold."""
+    """Workers that have not renewed for so long are lost.
+
+    One that renews just now is passed over: it locks its row first and its slots next, which we
+    may hold.
+    """
     silent = (
         sa.select(worker.c.id)
         .where(worker.c.pool == tx.pool, worker.c.state == "live", worker.c.lease + grace < tx.now)

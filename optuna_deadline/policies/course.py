@@ -164,7 +164,7 @@ def lay(
         return found
 
     found = longest(finishes=True)
-    if found.fits(limits) and found.trials >= opened:
+    if not any(on_their_way) or (found.fits(limits) and found.trials >= opened):
         return found
     without = longest(finishes=False)
     kept = found.fits(limits) and found.trials >= without.trials
