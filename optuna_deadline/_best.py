@@ -48,21 +48,27 @@ def best(study: Study) -> Best:
     Raises:
         DeadlineError: Nothing was reported yet, or the study has several objectives.
     """
-    check_single_objective(study)
-    sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
-    trials = study.get_trials(deepcopy=False, states=_COUNTED)
-    found = [
-        Best(trial.number, value, step, trial.state, dict(trial.params))
-        for trial in trials
-        for step, value in _values(trial)
-        if not math.isnan(value)
-    ]
-    if not found:
+    found = find_best(study)
+    if found is None:
         raise DeadlineError(
             f"No trial of the study {study.study_name!r} has reported a value; let the objective "
             "call trial.report(value, step)."
         )
-    return min(found, key=lambda report: sign * report.value)
+    return found
+
+
+def find_best(study: Study) -> Best | None:
+    """The same, and None where nothing was reported yet."""
+    check_single_objective(study)
+    sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
+    trials = study.get_trials(deepcopy=False, states=_COUNTED)
+    found = (
+        Best(trial.number, value, step, trial.state, dict(trial.params))
+        for trial in trials
+        for step, value in _values(trial)
+        if not math.isnan(value)
+    )
+    return min(found, key=lambda report: sign * report.value, default=None)
 
 
 def _values(trial: FrozenTrial) -> Iterator[tuple[int | None, float]]:

@@ -2,5 +2,6 @@
 
 from optuna_deadline.samplers._deadline import DeadlineSampler
 from optuna_deadline.samplers._situation import Situation
+from optuna_deadline.samplers._warm_start import winners
 
-__all__ = ["DeadlineSampler", "Situation"]
+__all__ = ["DeadlineSampler", "Situation", "winners"]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.samplers._prospects import ProspectiveStudy, look_ahead
 from optuna_deadline.samplers._situation import Look, TableLook
+from optuna_deadline.samplers._warm_start import StudyLike, WarmStart
+from optuna_deadline.samplers._wrapper import OfTrial, Wrapper
 
 
-class DeadlineSampler(BaseSampler):
+class DeadlineSampler(Wrapper):
     """Lets another Optuna sampler look for what will be best at the deadline.
 
     A sampler learns from values that trials have ended with. Under a deadline most trials never
@@ -37,6 +38,10 @@ class DeadlineSampler(BaseSampler):
     Args:
         sampler: The sampler to ask, :class:`optuna.samplers.TPESampler` by default.
         seed: The seed of the default sampler.
+        earlier: Studies of the same search that came before, or their names in this study's
+            storage: this one begins with the parameters of the best report of each, one trial
+            each. A parameter that is lacking there, or whose value this study may not have, is
+            sampled; an earlier study without a report is passed over.
         floor: The part of the trials that are drawn from the study as it is, from 0 to 1.
         startup: Trials that have reported before any forecast is shown; three times what TPE
             begins with.
@@ -44,8 +49,10 @@ class DeadlineSampler(BaseSampler):
         look: How to learn of the time left and the paces; tests and simulations give theirs.
 
     Raises:
-        DeadlineError: ``floor`` is no part of 1, ``startup`` is no whole number from 0, or
-            ``seed`` is given with a sampler of your own, which takes its seed itself.
+        DeadlineError: ``floor`` is no part of 1, ``startup`` is no whole number from 0,
+            ``earlier`` is no list of studies, or ``seed`` is given with a sampler of your own,
+            which takes its seed itself. When the first trial is sampled: there is no earlier
+            study of a name, or it has several objectives.
     """
 
     def __init__(
@@ -53,6 +60,7 @@ class DeadlineSampler(BaseSampler):
         sampler: BaseSampler | None = None,
         *,
         seed: int | None = None,
+        earlier: Iterable[StudyLike] = (),
         floor: float = 0.1,
         startup: int = 30,
         table: str | None = None,
@@ -72,26 +80,24 @@ class DeadlineSampler(BaseSampler):
                 f"startup is how many trials have reported before a forecast is shown, a whole "
                 f"number from 0, but got {startup!r}."
             )
-        self._sampler = TPESampler(seed=seed) if sampler is None else sampler
+        asked = TPESampler(seed=seed) if sampler is None else sampler
+        super().__init__(WarmStart(asked, earlier))
         self._floor, self._startup = floor, startup
         self._look = TableLook(table) if look is None else look
-        self._seen = threading.local()  # the last trial's view: its parameters come one by one
-
-    def __str__(self) -> str:
-        return f"{type(self).__name__}({self._sampler})"
+        self._seen: OfTrial[Study] = OfTrial()
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """See :meth:`optuna.samplers.BaseSampler.infer_relative_search_space`."""
-        self._seen.trial = None
-        return self._sampler.infer_relative_search_space(self._shown(study, trial), trial)
+        self._seen.forget()
+        return super().infer_relative_search_space(self._shown(study, trial), trial)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """See :meth:`optuna.samplers.BaseSampler.sample_relative`."""
-        return self._sampler.sample_relative(self._shown(study, trial), trial, search_space)
+        return super().sample_relative(self._shown(study, trial), trial, search_space)
 
     def sample_independent(
         self,
@@ -102,33 +108,11 @@ class DeadlineSampler(BaseSampler):
     ) -> Any:
         """See :meth:`optuna.samplers.BaseSampler.sample_independent`."""
         shown = self._shown(study, trial)
-        return self._sampler.sample_independent(shown, trial, param_name, param_distribution)
-
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """See :meth:`optuna.samplers.BaseSampler.before_trial`."""
-        self._sampler.before_trial(study, trial)
-
-    def after_trial(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        state: TrialState,
-        values: Sequence[float] | None,
-    ) -> None:
-        """See :meth:`optuna.samplers.BaseSampler.after_trial`."""
-        self._sampler.after_trial(study, trial, state, values)
-
-    def reseed_rng(self) -> None:
-        """See :meth:`optuna.samplers.BaseSampler.reseed_rng`."""
-        self._sampler.reseed_rng()
+        return super().sample_independent(shown, trial, param_name, param_distribution)
 
     def _shown(self, study: Study, trial: FrozenTrial) -> Study:
         """What the sampler sees of the study for this trial."""
-        key = study._storage, trial._trial_id
-        if getattr(self._seen, "trial", None) != key:
-            self._seen.trial, self._seen.view = key, self._view(study, trial)
-        view: Study = self._seen.view
-        return view
+        return self._seen.get(study, trial, lambda: self._view(study, trial))
 
     def _view(self, study: Study, trial: FrozenTrial) -> Study:
         several = type(study) is not Study or len(study.directions) > 1
@@ -145,15 +129,6 @@ class DeadlineSampler(BaseSampler):
             if ahead is None
             else ProspectiveStudy(study, sorted([*ahead, trial], key=lambda one: one.number))
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_seen"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._seen = threading.local()
 
 
 def _falls_on(number: int, part: float) -> bool:

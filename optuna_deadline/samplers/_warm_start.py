@@ -1,0 +1,143 @@
+"""A study begins with what was best in earlier studies of the same search."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from optuna_deadline._best import find_best
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.samplers._wrapper import OfTrial, Wrapper
+
+_logger = logging.getLogger(__name__)
+
+Params: TypeAlias = Mapping[str, Any]
+#: A study, or the name of one in the storage of the study that is sampled.
+StudyLike: TypeAlias = Study | str
+
+
+class WarmStart(Wrapper):
+    """Gives the first trials the parameters that won earlier studies, one each.
+
+    The k-th trial, not counting those that were enqueued, has what won the k-th earlier study. Who
+    opens it does not matter: every process hands out the same. The earlier studies are read when
+    the first of these trials is sampled, and not at all once they are over.
+
+    Args:
+        sampler: The sampler to ask for all else.
+        earlier: The earlier studies; the order is that of the first trials.
+
+    Raises:
+        DeadlineError: ``earlier`` is no list of studies and names.
+    """
+
+    def __init__(self, sampler: BaseSampler, earlier: Iterable[StudyLike]) -> None:
+        super().__init__(sampler)
+        if isinstance(earlier, (str, Study)):
+            raise DeadlineError(
+                "earlier is a list of studies or of their names: write earlier=['last-week']."
+            )
+        self._earlier = tuple(earlier)
+        if wrong := [one for one in self._earlier if not isinstance(one, (str, Study))]:
+            raise DeadlineError(f"earlier holds studies or their names, but has {wrong[0]!r}.")
+        self._won: Sequence[Params] | None = None
+        self._planned: OfTrial[Params | None] = OfTrial()
+
+    def __str__(self) -> str:
+        return str(self._sampler)
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Empty where the trial is planned: its parameters are looked up one by one."""
+        self._planned.forget()
+        if self._params(study, trial) is not None:
+            return {}
+        return super().infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """See :meth:`optuna.samplers.BaseSampler.sample_relative`."""
+        if self._params(study, trial) is not None:
+            return {}
+        return super().sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """What won, where this study may have it; else the sampler is asked."""
+        planned = self._params(study, trial)
+        if planned is not None and param_name in planned:
+            try:
+                value = param_distribution.to_internal_repr(planned[param_name])
+            except ValueError:  # another kind of parameter now, or no choice any more
+                value = None
+            if value is not None and param_distribution._contains(value):
+                return param_distribution.to_external_repr(value)
+        return super().sample_independent(study, trial, param_name, param_distribution)
+
+    def _params(self, study: Study, trial: FrozenTrial) -> Params | None:
+        return self._planned.get(study, trial, lambda: self._plan(study, trial))
+
+    def _plan(self, study: Study, trial: FrozenTrial) -> Params | None:
+        if not self._earlier or len(study.directions) > 1 or "fixed_params" in trial.system_attrs:
+            return None
+        turn = trial.number - sum(
+            "fixed_params" in one.system_attrs
+            for one in study.get_trials(deepcopy=False)
+            if one.number < trial.number
+        )
+        if turn >= len(self._earlier):
+            return None
+        if self._won is None:
+            self._won = winners(study, self._earlier)
+        return self._won[turn] if turn < len(self._won) else None
+
+
+def winners(study: Study, earlier: Sequence[StudyLike]) -> list[Params]:
+    """The parameters of each earlier study's best report, none twice.
+
+    Every report counts, whatever has become of its trial. An earlier study without any is passed
+    over, and a warning says so.
+
+    Raises:
+        DeadlineError: There is no study of a name, it is the study itself, or one has several
+            objectives.
+    """
+    found: list[Params] = []
+    for one in earlier:
+        other = _named(study, one) if isinstance(one, str) else one
+        if other._storage is study._storage and other._study_id == study._study_id:
+            raise DeadlineError(f"The study {other.study_name!r} cannot be earlier than itself.")
+        won = find_best(other)
+        if won is None:
+            _logger.warning("The earlier study %r has no report to learn from.", other.study_name)
+        elif won.params not in found:
+            found.append(won.params)
+    return found
+
+
+def _named(study: Study, name: str) -> Study:
+    try:
+        return optuna.load_study(study_name=name, storage=study._storage)
+    except KeyError:
+        names = ", ".join(
+            other for other in optuna.get_all_study_names(study._storage)
+            if other != study.study_name
+        )  # fmt: skip
+        raise DeadlineError(
+            f"There is no earlier study {name!r} beside {study.study_name!r} (there are: "
+            f"{names or 'none'}); pass the study itself where it is kept elsewhere."
+        ) from None
