@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
 from benchmarks.accuracy import kept, summary
 from benchmarks.accuracy.__main__ import main, measure
 from benchmarks.accuracy.peers import PEERS, OptunaPruner
-from benchmarks.accuracy.runs import ORACLE, Case, Setting, regret
-from benchmarks.accuracy.search import SAMPLERS, TableSearch
+from benchmarks.accuracy.runs import ORACLE, Case, Setting, played, regret
+from benchmarks.accuracy.search import SAMPLERS, TableSearch, _fitted, trials_of
 from benchmarks.accuracy.summary import Run
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import make_policy
@@ -134,8 +135,37 @@ def test_a_sampler_goes_on_after_trainings_that_diverge_at_their_last_step() -> 
     deadline = 4 * workload.full_seconds + 60.0
     simulation = Simulation(policy, workload, Cluster(slots=4), deadline=deadline, search=search)
     simulation.run()
-    ended = [trial.state for trial in search._trials(simulation.world)]
+    parameters = [{"lr": 0.1} for _ in range(40)]
+    space = {"lr": FloatDistribution(0.0, 1.0)}
+    ended = [trial.state for trial in trials_of(simulation.world, parameters, space)]
     assert ended.count(TrialState.FAIL) >= 4 and TrialState.COMPLETE not in ended
+
+
+def test_an_earlier_study_of_another_table_says_what_is_trained_first() -> None:
+    """Twice the same table: what won the earlier study is what is trained first in the later."""
+    world = played(Case("median", "recorded/digits", 3, SETTING, None))
+    best = max(world.table.reports(), key=lambda row: row.value)
+    won = world.workload.hyperparameters[world.configurations[best.number]]
+    workload = own()[0]
+    search = TableSearch(workload, "earlier", 0, [world])
+    policy = make_policy("median", {"max_resource": workload.steps})
+    deadline = workload.full_seconds
+    simulation = Simulation(policy, workload, Cluster(slots=1), deadline=deadline, search=search)
+    simulation.run()
+    assert workload.hyperparameters[simulation.world.configurations[0]] == won
+
+
+def test_a_number_beyond_the_ends_comes_to_the_end_and_a_name_that_is_none_is_left_out() -> None:
+    whole = own()[0]
+    narrow = Workload("narrow", whole.curves[:2], (1.0, 1.0), ({"x": 1.0, "k": "a"}, {"x": 2.0}))
+    search = TableSearch(narrow, "earlier", 0)
+    assert _fitted(search._space, {"x": 9, "k": "b"}) == {"x": 2.0}
+    assert _fitted(search._space, {"k": "a", "x": "?"}) == {"k": "a"}
+
+
+def test_a_table_that_is_alone_has_no_earlier_study() -> None:
+    with pytest.raises(DeadlineError, match="recorded/digits is alone of its kind"):
+        Case("median+earlier", "recorded/digits", 0, SETTING, None).run()
 
 
 @pytest.mark.parametrize("peer", PEERS)

@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         "--policy",
         action="append",
         choices=[*POLICIES, ORACLE, *PEERS, *SEARCHES, *SYNE_TUNE],
-        metavar="NAME[+tpe|+deadline|+uniform]",
+        metavar="NAME[+tpe|+deadline|+uniform|+earlier]",
         help="again; with a sampler that chooses",
     )
     parser.add_argument("--reference", default=_REFERENCE, help="to whom the others are paired")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from benchmarks.accuracy.peers import PEERS, OptunaPruner
@@ -16,10 +17,11 @@ from benchmarks.accuracy.search import SAMPLERS, TableSearch
 from benchmarks.syne_tune.asking import SYNE_TUNE, running
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import Policy, make_policy
-from optuna_deadline.simulation import Cluster, simulate
+from optuna_deadline.simulation import Cluster, Simulation
 from optuna_deadline.simulation.oracle import foresee
-from optuna_deadline.simulation.sources import draw
+from optuna_deadline.simulation.sources import choose, draw
 from optuna_deadline.simulation.workload import Workload
+from optuna_deadline.simulation.world import World
 
 #: Ours by their names here; what ends nobody is the search at random.
 POLICIES = {
@@ -78,12 +80,16 @@ class Case:
 
     def run(self) -> float:
         """The regret of the model in hand at the deadline; see :func:`regret`."""
-        workload = scaled(draw(self.table, self.seed, steps=81, data=self.data))
-        seconds = self.setting.overhead * STEP_SECONDS
-        cluster = Cluster(slots=self.setting.slots, startup=max(0.0, seconds - _STOP), stop=_STOP)
-        deadline = self.setting.trainings * workload.full_seconds / self.setting.slots
         if self.policy in SYNE_TUNE:
-            return regret(workload, self._asked(workload, cluster, deadline))
+            workload = self._workload()
+            return regret(workload, self._asked(workload, *self._means(workload)))
+        simulation = self.simulation()
+        return regret(simulation.world.workload, simulation.run().value)
+
+    def simulation(self) -> Simulation:
+        """The study before its beginning."""
+        workload = self._workload()
+        cluster, deadline = self._means(workload)
         name, _, sampler = self.policy.partition("+")
         policy: Policy
         if name == ORACLE:
@@ -92,11 +98,32 @@ class Case:
             policy = OptunaPruner(PEERS[name](workload.steps), self.seed)
         else:
             policy = make_policy(POLICIES[name], {"max_resource": workload.steps})
-        search = TableSearch(workload, sampler, self.seed) if sampler else None
-        outcome = simulate(
+        search = None
+        if sampler:
+            earlier = self._earlier(name) if sampler == "earlier" else []
+            search = TableSearch(workload, sampler, self.seed, earlier)
+        return Simulation(
             policy, workload, cluster, deadline=deadline, seed=self.seed, search=search
         )
-        return regret(workload, outcome.value)
+
+    def _workload(self) -> Workload:
+        return scaled(draw(self.table, self.seed, steps=81, data=self.data))
+
+    def _means(self, workload: Workload) -> tuple[Cluster, float]:
+        """The pool, and the deadline in seconds."""
+        seconds = self.setting.overhead * STEP_SECONDS
+        cluster = Cluster(slots=self.setting.slots, startup=max(0.0, seconds - _STOP), stop=_STOP)
+        return cluster, self.setting.trainings * workload.full_seconds / self.setting.slots
+
+    def _earlier(self, policy: str) -> list[World]:
+        """The studies of the kind's other tables, by the same policy and in the same setting."""
+        kind = self.table.partition("/")[0]
+        others = [name for name in choose([kind], self.data)[kind] if name != self.table]
+        if not others:
+            raise DeadlineError(
+                f"{self.table} is alone of its kind: there is no table for an earlier study."
+            )
+        return [played(replace(self, policy=policy, table=other)) for other in others]
 
     def _asked(self, workload: Workload, cluster: Cluster, deadline: float) -> float | None:
         if self.syne_tune is None:
@@ -106,6 +133,14 @@ class Case:
             )
         theirs = running(self.syne_tune)
         return theirs.value(self.policy, workload, cluster, deadline, self.seed)
+
+
+@cache
+def played(case: Case) -> World:
+    """A study after its end; each that comes earlier than several is simulated once."""
+    simulation = case.simulation()
+    simulation.run()
+    return simulation.world
 
 
 def regret(workload: Workload, value: float | None) -> float:

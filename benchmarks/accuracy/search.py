@@ -4,12 +4,16 @@ The table's hyper-parameters span the space: numbers from their smallest to thei
 logarithmically where that is a factor of :data:`_WIDE` or more, and names. What the sampler
 suggests is replaced by the configuration next to it that was not trained yet, by the distance of
 scaled parameters. Our own rule; it hinders every sampler alike.
+
+Tables of a kind are trainings of the same search on other data, so what was trained in one can be
+an earlier study of another. Their configurations differ, and with them the ends of the spaces: a
+number of an earlier study that lies beyond comes to the end, a name that is none here is left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +28,9 @@ from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.simulation.world import World
 
 #: Whose suggestions are taken: Optuna's default sampler as it is, and shown what ours shows it. To
-#: draw at random is their control: what it gains or loses is due to the way into the table.
-SAMPLERS = ("tpe", "deadline", "uniform")
+#: draw at random is their control: what it gains or loses is due to the way into the table. The
+#: last is ours after studies of the kind's other tables: it knows more than all others.
+SAMPLERS = ("tpe", "deadline", "uniform", "earlier")
 
 _WIDE = 50.0
 _STATES = {"complete": TrialState.COMPLETE, "retired": TrialState.PRUNED}
@@ -38,9 +43,12 @@ class TableSearch:
         workload: The table, in the study's order.
         sampler: One of :data:`SAMPLERS`.
         seed: Of the sampler.
+        earlier: Studies that came before, for those that use them.
     """
 
-    def __init__(self, workload: Workload, sampler: str, seed: int) -> None:
+    def __init__(
+        self, workload: Workload, sampler: str, seed: int, earlier: Sequence[World] = ()
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space_of(workload)
         self._parameters = [
@@ -52,8 +60,12 @@ class TableSearch:
         self._sampler: BaseSampler = TPESampler(seed=seed)
         if sampler == "uniform":
             self._sampler = RandomSampler(seed=seed)
-        if sampler == "deadline":
-            self._sampler = DeadlineSampler(self._sampler, look=lambda *_: self._situation)
+        if sampler in ("deadline", "earlier"):
+            self._sampler = DeadlineSampler(
+                self._sampler,
+                look=lambda *_: self._situation,
+                earlier=[self._study(world) for world in earlier],
+            )
         self._situation = Situation(math.inf, None, {})
 
     def __call__(self, world: World, number: int) -> int:
@@ -71,32 +83,17 @@ class TableSearch:
             },
         )
         study = optuna.create_study(direction="maximize", sampler=self._sampler)
-        study.add_trials(self._trials(world))
+        study.add_trials(trials_of(world, self._parameters, self._space))
         suggested = self._place(study.ask(self._space).params)
         distances = np.square(self._places[free] - suggested).sum(axis=1)
         return free[int(distances.argmin())]
 
-    def _trials(self, world: World) -> list[FrozenTrial]:
-        """The study until now, as Optuna would have it."""
-        reports: dict[int, dict[int, float]] = {}
-        for row in world.table.reports():
-            reports.setdefault(row.number, {})[row.step] = row.value
-        found = []
-        for line in world.table.trials():
-            if line.number not in world.configurations:
-                continue
-            state = _STATES.get(line.state, TrialState.RUNNING)
-            if state == TrialState.COMPLETE and (line.value is None or math.isnan(line.value)):
-                state = TrialState.FAIL  # as Optuna has it where an objective returns NaN
-            trial = create_trial(
-                state=state,
-                value=line.value if state == TrialState.COMPLETE else None,
-                params=self._parameters[world.configurations[line.number]],
-                distributions=self._space,
-                intermediate_values=reports.get(line.number, {}),
-            )
-            found.append(trial)
-        return found
+    def _study(self, world: World) -> optuna.Study:
+        """An earlier study, with parameters that this space has."""
+        study = optuna.create_study(direction="maximize")
+        given = [_fitted(self._space, one) for one in world.workload.hyperparameters]
+        study.add_trials(trials_of(world, given, self._space))
+        return study
 
     def _place(self, given: Mapping[str, Any]) -> list[float]:
         """Where parameters lie in a cube; two names are as far apart as the ends of a number."""
@@ -109,6 +106,46 @@ class TableSearch:
             elif isinstance(space, CategoricalDistribution):
                 found += [math.sqrt(0.5) * (given[name] == choice) for choice in space.choices]
         return found
+
+
+def trials_of(
+    world: World, parameters: Sequence[Mapping[str, Any]], space: Mapping[str, BaseDistribution]
+) -> list[FrozenTrial]:
+    """A study until now, as Optuna would have it; parameters are those of configurations."""
+    reports: dict[int, dict[int, float]] = {}
+    for row in world.table.reports():
+        reports.setdefault(row.number, {})[row.step] = row.value
+    found = []
+    for line in world.table.trials():
+        if line.number not in world.configurations:
+            continue
+        state = _STATES.get(line.state, TrialState.RUNNING)
+        if state == TrialState.COMPLETE and (line.value is None or math.isnan(line.value)):
+            state = TrialState.FAIL  # as Optuna has it where an objective returns NaN
+        params = dict(parameters[world.configurations[line.number]])
+        trial = create_trial(
+            state=state,
+            value=line.value if state == TrialState.COMPLETE else None,
+            params=params,
+            distributions={name: space[name] for name in params},
+            intermediate_values=reports.get(line.number, {}),
+        )
+        found.append(trial)
+    return found
+
+
+def _fitted(
+    space: Mapping[str, BaseDistribution], given: Mapping[str, Any]
+) -> dict[str, float | str]:
+    found: dict[str, float | str] = {}
+    for name, kind in space.items():
+        value = given.get(name)
+        if isinstance(kind, FloatDistribution):
+            if isinstance(value, int | float):
+                found[name] = min(max(float(value), kind.low), kind.high)
+        elif isinstance(kind, CategoricalDistribution) and str(value) in kind.choices:
+            found[name] = str(value)
+    return found
 
 
 def space_of(workload: Workload) -> dict[str, BaseDistribution]:
