@@ -57,6 +57,8 @@ PreemptMode=REQUEUE
 PartitionName=main Nodes=ALL Default=YES MaxTime=UNLIMITED State=UP PriorityTier=1 GraceTime=20
 PartitionName=urgent Nodes=ALL MaxTime=UNLIMITED State=UP PriorityTier=2
 """
+_ATTEMPTS = 3  # the programs bind their ports after we have looked which are free
+_TAKEN = "Address already in use"
 _SMI = """\
 #!/bin/sh
 # GPUs of a node that has none: their indices, and uuids that no other node has.
@@ -90,13 +92,16 @@ class SlurmCluster:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> SlurmCluster:
-        self.folder = Path(tempfile.mkdtemp(prefix="optuna-deadline-slurm-", dir="/tmp"))
-        try:
-            self._write()
-            self._start()
-        except BaseException:
-            self._stop()
-            raise
+        for attempt in range(_ATTEMPTS):
+            self.folder = Path(tempfile.mkdtemp(prefix="optuna-deadline-slurm-", dir="/tmp"))
+            try:
+                self._write()
+                self._start()
+                break
+            except BaseException as error:
+                self._stop()
+                if _TAKEN not in str(error) or attempt == _ATTEMPTS - 1:
+                    raise
         return self
 
     def __exit__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from optuna_deadline.allocation.engine import autocommit, open_table
 from optuna_deadline.allocation.studies import bring_forward
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
+from optuna_deadline.workers.devices import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(300)]
 PROGRAM = [sys.executable, "-c", "from optuna_deadline.cli import app; app()"]
@@ -249,3 +251,19 @@ def test_nothing_of_the_cluster_is_left(cluster: SlurmCluster) -> None:
         another.ask("sbatch", "--output=/dev/null", "--wrap=sleep 1000")
         until(lambda: another.ask("squeue", "-h", "-o", "%T") == "RUNNING")
     assert another._processes() == set() and not another.folder.exists()
+
+
+def test_a_port_that_was_taken_meanwhile_is_another_one_the_next_time(
+    cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports: list[int] = []
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+
+        def free() -> int:
+            ports.append(free_port() if ports else taken.getsockname()[1])
+            return ports[-1]
+
+        monkeypatch.setattr("benchmarks.slurm_cluster.cluster.free_port", free)
+        with SlurmCluster(nodes=1) as another:
+            assert another.ask("sinfo", "-h", "-o", "%T").split() == ["idle"]
+    assert len(ports) == 4
