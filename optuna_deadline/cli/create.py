@@ -13,6 +13,7 @@ from optuna_deadline.choice import merge, parse_settings
 from optuna_deadline.cli.app import Settings, Storage, command
 from optuna_deadline.cli.options import (
     Deadline,
+    Earlier,
     MaxResource,
     MinResource,
     Money,
@@ -21,12 +22,11 @@ from optuna_deadline.cli.options import (
     ReductionFactor,
     SlotPrice,
 )
-from optuna_deadline.cli.studies import open_storage
+from optuna_deadline.cli.studies import begin_with, open_storage, sampler_of
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.prices import PriceLike, read_prices
-from optuna_deadline.samplers import DeadlineSampler
 from optuna_deadline.terms import Terms
 
 
@@ -53,12 +53,13 @@ def create(
     budget: Money = None,
     price: SlotPrice = None,
     prices: PriceFile = None,
+    earlier: Earlier = None,
     extend: Annotated[bool, typer.Option(help="Move an existing study's deadline.")] = False,
 ) -> None:
     """Create a study and fix its deadline; creating it again the same way changes nothing."""
     _, terms = make(
         study, storage, deadline, direction, policy, settings, min_resource, max_resource,
-        reduction_factor, budget, price, prices, extend,
+        reduction_factor, budget, price, prices, earlier, extend,
     )  # fmt: skip
     limits = f"deadline {terms}" + (f", budget {terms.budget}" if terms.budget else "")
     print(f"{study}: {direction.value}, {limits}, policy {terms.policy}.")
@@ -78,6 +79,7 @@ def make(
     budget: str | None,
     price: str | None,
     prices: str | None = None,
+    earlier: list[str] | None = None,
     extend: bool = False,
 ) -> tuple[optuna.Study, Terms]:
     """A study that exists, and its terms; see :func:`create` for the arguments."""
@@ -86,9 +88,11 @@ def make(
         study_name=name,
         storage=open_storage(url),
         direction=direction.value,
-        sampler=DeadlineSampler(),
         load_if_exists=True,
     )
+    if earlier:
+        begin_with(created, earlier)
+    created.sampler = sampler_of(created)
     resources = {
         "min_resource": min_resource,
         "max_resource": max_resource,

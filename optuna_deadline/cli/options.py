@@ -30,6 +30,10 @@ HostType = Annotated[
     str | None,
     typer.Option(envvar=HOST_TYPE, help="This host's type, where prices go by it."),
 ]
+Earlier = Annotated[
+    list[str] | None,
+    typer.Option(help="A study of the same search: begin with what was best in it; again."),
+]
 ObjectivePlace = Annotated[str, typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION.")]
 CheckpointPlace = Annotated[
     str, typer.Option(help="Folder for checkpoints, or a URL such as s3://bucket/folder.")

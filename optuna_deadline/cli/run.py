@@ -13,6 +13,7 @@ from optuna_deadline.cli.logs import Log, choose
 from optuna_deadline.cli.options import (
     CheckpointPlace,
     Deadline,
+    Earlier,
     HostType,
     MaxResource,
     MinResource,
@@ -61,6 +62,7 @@ def run(
     budget: Money = None,
     price: SlotPrice = None,
     prices: PriceFile = None,
+    earlier: Earlier = None,
     host_type: HostType = None,
     checkpoints: CheckpointPlace = str(CHECKPOINTS),
     patience: Patience = PATIENCE,
@@ -82,7 +84,7 @@ def run(
         raise DeadlineError(f"{objective!r} names no objective: write FILE.py:FUNCTION.")
     made, terms = make(
         name, storage, deadline, direction, policy, settings, min_resource, max_resource,
-        reduction_factor, budget, price, prices,
+        reduction_factor, budget, price, prices, earlier,
     )  # fmt: skip
     worker = ElasticWorker(
         made, objective, terms, gpus=gpus, cpus=cpus, checkpoints=checkpoints, patience=patience,

@@ -11,7 +11,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.samplers import DeadlineSampler
+from optuna_deadline.samplers import DeadlineSampler, winners
+
+_EARLIER = "optuna_deadline:earlier"  #: an attribute of the study
 
 
 def open_storage(url: str) -> BaseStorage:
@@ -58,10 +60,27 @@ def load_study(name: str, url: str) -> Study:
     """
     storage = open_storage(url)
     try:
-        return optuna.load_study(study_name=name, storage=storage, sampler=DeadlineSampler())
+        study = optuna.load_study(study_name=name, storage=storage)
     except KeyError:
         names = ", ".join(optuna.get_all_study_names(storage)) or "none yet"
         raise DeadlineError(
             f"There is no study {name!r} (there are: {names}); make it with "
             f"'optuna-deadline create {name}'."
         ) from None
+    study.sampler = sampler_of(study)
+    return study
+
+
+def begin_with(study: Study, earlier: list[str]) -> None:
+    """Write down the studies whose winners it is to begin with: every worker's sampler knows.
+
+    Raises:
+        DeadlineError: One of them is none, or not of one objective.
+    """
+    winners(study, earlier)
+    study.set_user_attr(_EARLIER, earlier)
+
+
+def sampler_of(study: Study) -> DeadlineSampler:
+    """That of a study which workers train."""
+    return DeadlineSampler(earlier=study.user_attrs.get(_EARLIER, []))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import optuna
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -50,3 +51,18 @@ def test_one_command_makes_a_study_trains_it_and_says_so_in_json(tmp_path: Path)
     assert again.returncode == 2
     (error,) = [json.loads(line) for line in again.stderr.splitlines()]
     assert error["level"] == "error" and "asks for 2 h" in error["message"]
+
+
+def test_a_study_begins_with_what_was_best_in_an_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(_TRAIN)
+    url = f"sqlite:///{tmp_path}/study.db"
+    before = optuna.create_study(study_name="before", storage=url)
+    before.enqueue_trial({"x": 0.123})
+    before.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=1)
+    place = ("--study", "now", "--deadline", "4s", "--cpus", "1")
+    gone = run(tmp_path, *place, "--earlier", "befor")
+    assert gone.returncode == 2 and "no earlier study 'befor' beside 'now'" in gone.stderr
+    done = run(tmp_path, *place, "--earlier", "before")
+    assert done.returncode == 0, done.stderr
+    trials = optuna.load_study(study_name="now", storage=url).trials
+    assert trials[0].params == {"x": 0.123} != trials[1].params

@@ -16,13 +16,13 @@ SURFACE = {
     "run": [
         "objective", "--deadline", "--study", "--storage", "--direction", "--gpus", "--cpus",
         "--policy", "--set", "--min-resource", "--max-resource", "--reduction-factor", "--budget",
-        "--price", "--prices", "--host-type", "--checkpoints", "--patience", "--park", "--publish",
-        "--log",
+        "--price", "--prices", "--earlier", "--host-type", "--checkpoints", "--patience", "--park",
+        "--publish", "--log",
     ],
     "create": [
         "study", "--storage", "--deadline", "--direction", "--policy", "--set", "--min-resource",
         "--max-resource", "--reduction-factor", "--budget", "--price", "--prices",
-        "--extend",
+        "--earlier", "--extend",
     ],
     "worker": [
         "objective", "--study", "--storage", "--gpus", "--cpus", "--pool", "--weight", "--divider",
