@@ -40,7 +40,7 @@ class WarmStart(Wrapper):
 
     def __init__(self, sampler: BaseSampler, earlier: Iterable[StudyLike]) -> None:
         super().__init__(sampler)
-        if isinstance(earlier, (str, Study)):
+        if isinstance(earlier, (str, Study)) or not isinstance(earlier, Iterable):
             raise DeadlineError(
                 "earlier is a list of studies or of their names: write earlier=['last-week']."
             )

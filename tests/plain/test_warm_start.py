@@ -186,6 +186,7 @@ def test_the_least_wins_where_less_is_better() -> None:
     ("given", "words"),
     [
         ("one", r"write earlier=\['last-week'\]"),
+        (None, r"write earlier=\['last-week'\]"),
         ([1], "studies or their names, but has 1"),
     ],
 )
