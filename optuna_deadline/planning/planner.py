@@ -244,7 +244,14 @@ class Planner:
         numbers = []
         for _ in range(count):
             number, trial_id = self._trials.open()
-            self._table.open_trial(self._me, term, number, trial_id)
+            try:
+                self._table.open_trial(self._me, term, number, trial_id)
+            except LeaseLost:
+                # Who rules now may have looked for strays already. It is on the table where only
+                # the answer was lost.
+                if all(line.number != number for line in self._table.trials()):
+                    self._trials.drop(number)
+                raise
             numbers.append(number)
         return numbers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from optuna.exceptions import UpdateFinishedTrialError
@@ -39,8 +40,11 @@ class Trials(Protocol):
             StudyGone: The study was deleted.
         """
 
+    def drop(self, number: int) -> None:
+        """End a trial that was opened and will never be on the table."""
+
     def adopt_strays(self, known: set[int]) -> None:
-        """End trials that were opened and never put on the table."""
+        """The same with all that others opened and never put on the table."""
 
 
 class OptunaTrials:
@@ -79,6 +83,11 @@ class OptunaTrials:
             if row.step not in trial.intermediate_values:
                 storage.set_trial_intermediate_value(line.trial_id, row.step, row.value)
 
+    def drop(self, number: int) -> None:
+        """End it as pruned; it has neither parameters nor reports."""
+        with suppress(UpdateFinishedTrialError):  # told between Optuna's look and its word
+            self._study.tell(number, state=TrialState.PRUNED, skip_if_finished=True)
+
     def adopt_strays(self, known: set[int]) -> None:
         """End trials that a dead planner asked for and never put on the table.
 
@@ -88,4 +97,4 @@ class OptunaTrials:
         for trial in running:
             untouched = not trial.params and not trial.intermediate_values
             if untouched and trial.number not in known:
-                self._study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
+                self.drop(trial.number)

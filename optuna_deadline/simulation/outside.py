@@ -27,10 +27,14 @@ class CountedTrials:
         """Note the end; the first one stands."""
         self.ends.setdefault(line.number, line.state)
 
+    def drop(self, number: int) -> None:
+        """Note the end of a trial that never comes to the table."""
+        self.ends.setdefault(number, "retired")
+
     def adopt_strays(self, known: set[int]) -> None:
         """End trials that never came to the table."""
         for number in set(range(self.opened)) - known:
-            self.ends.setdefault(number, "retired")
+            self.drop(number)
 
 
 @dataclass

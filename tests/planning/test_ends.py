@@ -8,8 +8,13 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory_state import MemoryState
 from optuna_deadline.allocation.records import Desired, ReportRow
+from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
+from optuna_deadline.policies.plan import Plan
+from optuna_deadline.policies.snapshot import Snapshot
 
 
 def test_only_trials_that_nobody_ever_trained_are_adopted() -> None:
@@ -20,6 +25,49 @@ def test_only_trials_that_nobody_ever_trained_are_adopted() -> None:
     states = [trial.state for trial in study.trials]
     assert states == [TrialState.RUNNING, TrialState.PRUNED, TrialState.RUNNING]
     assert stray.number == 1
+
+
+class OpensOne:
+    """Opens a trial and nothing else."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return Plan(start=1)
+
+
+@pytest.mark.parametrize("answer_lost", [False, True])
+def test_who_is_deposed_while_it_opens_a_trial_leaves_no_stray(answer_lost: bool) -> None:
+    """The new planner has ended the study meanwhile, and looks for strays no more."""
+    state, now = MemoryState(), 1000.0
+
+    def table(me: str) -> MemoryTable:
+        made = MemoryTable(
+            "pool", 1, now=lambda: now, deadline=1e6, ttl=30.0, grace=15.0, state=state
+        )
+        made.register(me, me, 1, [], 2)
+        return made
+
+    class Slow(OptunaTrials):
+        """Between Optuna's answer and the table's, longer than a lease passes."""
+
+        def open(self) -> tuple[int, int]:
+            nonlocal now
+            number, trial_id = super().open()
+            if answer_lost:
+                frozen.open_trial("frozen", 1, number, trial_id)
+            now += 31
+            assert table("other").elect("other") == 2
+            return number, trial_id
+
+    study = optuna.create_study()
+    frozen = table("frozen")
+    planner = Planner(
+        Slow(study), frozen, OpensOne(), direction="minimize", started=now, me="frozen",
+        clock=lambda: now,
+    )  # fmt: skip
+    assert planner.tick() is False
+    expected = TrialState.RUNNING if answer_lost else TrialState.PRUNED
+    assert [trial.state for trial in study.trials] == [expected]
+    assert len(frozen.trials()) == answer_lost
 
 
 @pytest.mark.parametrize("told_before", ["set_trial_intermediate_value", "set_trial_state_values"])
