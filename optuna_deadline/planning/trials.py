@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from optuna.exceptions import UpdateFinishedTrialError
@@ -62,16 +62,13 @@ class OptunaTrials:
         """Tell Optuna how a trial ended, and what it has not heard of its reports."""
         state = _STATES[line.state]
         values = line.value if state is TrialState.COMPLETE else None
-        try:
-            self._report_all(line, reports)
-            crashpoint("tell.before")
-            self._study.tell(line.number, values, state=state, skip_if_finished=True)
-        except UpdateFinishedTrialError:
-            pass  # a planner that was silent until now told it between our look and our word
-        except ValueError as error:
-            _logger.warning("Optuna did not take the end of trial %d: %s", line.number, error)
-        except KeyError:
-            raise StudyGone("The study was deleted while the worker ran.") from None
+        with _others_about():
+            try:
+                self._report_all(line, reports)
+                crashpoint("tell.before")
+                self._study.tell(line.number, values, state=state, skip_if_finished=True)
+            except ValueError as error:
+                _logger.warning("Optuna did not take the end of trial %d: %s", line.number, error)
 
     def _report_all(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
         """Optuna learns what a worker wrote into the table and died before it told Optuna."""
@@ -85,7 +82,7 @@ class OptunaTrials:
 
     def drop(self, number: int) -> None:
         """End it as pruned; it has neither parameters nor reports."""
-        with suppress(UpdateFinishedTrialError):  # told between Optuna's look and its word
+        with _others_about():
             self._study.tell(number, state=TrialState.PRUNED, skip_if_finished=True)
 
     def adopt_strays(self, known: set[int]) -> None:
@@ -98,3 +95,18 @@ class OptunaTrials:
             untouched = not trial.params and not trial.intermediate_values
             if untouched and trial.number not in known:
                 self.drop(trial.number)
+
+
+@contextmanager
+def _others_about() -> Iterator[None]:
+    """Others may tell a trial's end between our look and our word, or delete the study.
+
+    Raises:
+        StudyGone: It was deleted.
+    """
+    try:
+        yield
+    except UpdateFinishedTrialError:
+        pass  # by a planner that was silent until now
+    except KeyError:
+        raise StudyGone("The study was deleted while the worker ran.") from None

@@ -57,7 +57,6 @@ class WarmStart(Wrapper):
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Empty where the trial is planned: its parameters are looked up one by one."""
-        self._planned.forget()
         if self._params(study, trial) is not None:
             return {}
         return super().infer_relative_search_space(study, trial)

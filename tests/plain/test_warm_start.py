@@ -93,7 +93,9 @@ def test_winners_come_first_one_trial_each_whoever_samples(
     assert study.trials[2].params not in (FIRST, SECOND)
 
 
-def test_without_earlier_ones_nothing_is_sampled_otherwise(both: list[optuna.Study]) -> None:
+def test_after_the_winners_all_is_sampled_as_in_a_study_that_had_them(
+    both: list[optuna.Study],
+) -> None:
     def rest(sampler: BaseSampler, begun: bool) -> list[dict[str, Any]]:
         study = optuna.create_study(sampler=sampler)
         if begun:
@@ -152,9 +154,7 @@ def test_processes_that_share_a_study_try_each_winner_once(storage_url: str) -> 
     assert params.count(FIRST) == params.count(SECOND) == 1
 
 
-def test_earlier_studies_are_not_read_once_the_winners_were_handed_out(
-    both: list[optuna.Study], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_earlier_studies_are_not_read_once_the_winners_were_handed_out() -> None:
     study = optuna.create_study()
     study.optimize(objective, n_trials=2)
     study.sampler = DeadlineSampler(RandomSampler(), earlier=["gone", "gone too"])

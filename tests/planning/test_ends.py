@@ -11,6 +11,7 @@ from optuna.trial import TrialState
 from optuna_deadline.allocation.memory import MemoryTable
 from optuna_deadline.allocation.memory_state import MemoryState
 from optuna_deadline.allocation.records import Desired, ReportRow
+from optuna_deadline.errors import StudyGone
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.plan import Plan
@@ -68,6 +69,15 @@ def test_who_is_deposed_while_it_opens_a_trial_leaves_no_stray(answer_lost: bool
     expected = TrialState.RUNNING if answer_lost else TrialState.PRUNED
     assert [trial.state for trial in study.trials] == [expected]
     assert len(frozen.trials()) == answer_lost
+
+
+def test_a_study_that_was_deleted_has_no_stray_to_end() -> None:
+    study = optuna.create_study()
+    trials = OptunaTrials(study)
+    number, _ = trials.open()
+    optuna.delete_study(study_name=study.study_name, storage=study._storage)
+    with pytest.raises(StudyGone, match="was deleted while the worker ran"):
+        trials.drop(number)
 
 
 @pytest.mark.parametrize("told_before", ["set_trial_intermediate_value", "set_trial_state_values"])
