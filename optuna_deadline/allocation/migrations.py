@@ -194,6 +194,11 @@ def _index_workers_by_study(connection: sa.Connection) -> None:
     schema.SINCE_11.create(connection, checkfirst=True)
 
 
+def _tell_namesakes_apart(connection: sa.Connection) -> None:
+    """Studies of one name in two databases differ by a key, processes of one pid by a boot."""
+    _add_columns(connection, schema.SINCE_12)
+
+
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _create_tables,
     _follow_deleted_studies,
@@ -206,4 +211,5 @@ MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _let_gangs_cross_workers,
     _let_trials_name_their_batch,
     _index_workers_by_study,
+    _tell_namesakes_apart,
 ]

@@ -57,6 +57,8 @@ study = _table(
     sa.Column("money", sa.Text),  # JSON: the budget and the price
     sa.Column("pool_slots", sa.Integer),  # slots of the pool that the study pays for
     sa.Column("funds_end", sa.Double),  # when the budget is used up, at that size
+    # Since version 12: random, so that a study is told from another one of its name.
+    sa.Column("key", sa.String(36)),
 )
 
 rung = _table(
@@ -130,6 +132,7 @@ worker = _table(
     sa.Column("store", sa.Text),
     sa.Column("versions", sa.Text),
     sa.Column("address", sa.String(255)),  # since version 9: under which other hosts reach it
+    sa.Column("boot", sa.String(64)),  # since version 12: the boot of the host that `pid` is of
 )
 
 slot = _table(
@@ -298,6 +301,9 @@ SINCE_10 = (trial.c.batch,)
 
 #: Since version 11: a planner asks for its own study's workers.
 SINCE_11 = sa.Index(f"ix_{PREFIX}worker_study", worker.c.study_id)
+
+#: Columns that version 12 of the schema brought.
+SINCE_12 = (study.c.key, worker.c.boot)
 
 #: Since version 5 without the slot's provider.
 SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)
