@@ -12,16 +12,19 @@ INPUTS := pyproject.toml constraints.txt
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint types imports docs clean
+.PHONY: help demo test test-all chaos lint types imports docs clean
 
 help:  ## Say what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo 'Options: PYTHON=python3.12 make test; make demo ARGS="--deadline 30s"; make test ARGS="-k sampler"; make chaos SECONDS=600 DATABASE=sqlite SEED=7'
 
 demo: .venv/demo.stamp  ## Tune a small network by a deadline of 60 s, pausing and resizing trials
 	@$(BIN)/optuna-deadline demo $(ARGS)
 
-test: .venv/test.stamp  ## Run all tests, on SQLite and on a PostgreSQL server of their own
+test: .venv/test.stamp  ## Run the tests that take minutes, on SQLite and on a PostgreSQL server of their own
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" $(ARGS)
+
+test-all: .venv/test.stamp  ## Run all tests, those with real workers and real training too
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 chaos: .venv/test.stamp  ## Kill, freeze and cut off real workers for SECONDS, then check what they did
