@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from optuna.exceptions import UpdateFinishedTrialError
@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from optuna_deadline.allocation.records import Desired, ReportRow
 from optuna_deadline.crashpoints import crashpoint
-from optuna_deadline.errors import StudyGone
+from optuna_deadline.deleted import unless_deleted
 
 _logger = logging.getLogger("optuna_deadline")
 _STATES = {
@@ -27,7 +27,11 @@ class Trials(Protocol):
     """The study's own record of its trials, beside the allocation table."""
 
     def open(self) -> tuple[int, int]:
-        """Open a trial; returns its number and its id."""
+        """Open a trial; returns its number and its id.
+
+        Raises:
+            StudyGone: The study was deleted.
+        """
 
     def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
         """End a trial as the table has it; one that has ended stays as it is.
@@ -55,20 +59,21 @@ class OptunaTrials:
 
     def open(self) -> tuple[int, int]:
         """Ask the sampler's study for a trial; its parameters are sampled where it trains."""
-        trial = self._study.ask()
+        with unless_deleted(self._study):
+            trial = self._study.ask()
         return trial.number, trial._trial_id
 
     def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
         """Tell Optuna how a trial ended, and what it has not heard of its reports."""
         state = _STATES[line.state]
         values = line.value if state is TrialState.COMPLETE else None
-        with _others_about():
-            try:
+        try:
+            with self._others_about():
                 self._report_all(line, reports)
                 crashpoint("tell.before")
                 self._study.tell(line.number, values, state=state, skip_if_finished=True)
-            except ValueError as error:
-                _logger.warning("Optuna did not take the end of trial %d: %s", line.number, error)
+        except ValueError as error:
+            _logger.warning("Optuna did not take the end of trial %d: %s", line.number, error)
 
     def _report_all(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
         """Optuna learns what a worker wrote into the table and died before it told Optuna."""
@@ -82,7 +87,7 @@ class OptunaTrials:
 
     def drop(self, number: int) -> None:
         """End it as pruned; it has neither parameters nor reports."""
-        with _others_about():
+        with self._others_about():
             self._study.tell(number, state=TrialState.PRUNED, skip_if_finished=True)
 
     def adopt_strays(self, known: set[int]) -> None:
@@ -90,23 +95,15 @@ class OptunaTrials:
 
         They have neither parameters nor reports; a plain worker's trial has, and is left alone.
         """
-        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        with unless_deleted(self._study):
+            running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         for trial in running:
             untouched = not trial.params and not trial.intermediate_values
             if untouched and trial.number not in known:
                 self.drop(trial.number)
 
-
-@contextmanager
-def _others_about() -> Iterator[None]:
-    """Others may tell a trial's end between our look and our word, or delete the study.
-
-    Raises:
-        StudyGone: It was deleted.
-    """
-    try:
-        yield
-    except UpdateFinishedTrialError:
-        pass  # by a planner that was silent until now
-    except KeyError:
-        raise StudyGone("The study was deleted while the worker ran.") from None
+    @contextmanager
+    def _others_about(self) -> Iterator[None]:
+        """Others may tell a trial's end between our look and our word, or delete the study."""
+        with unless_deleted(self._study), suppress(UpdateFinishedTrialError):
+            yield

@@ -13,6 +13,7 @@ from optuna.trial import Trial
 
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.deleted import unless_deleted
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.stores import Location, located
@@ -48,7 +49,8 @@ class Hearing:
         self._gang = gang
         self._trial = trial
         storage = trial.study._storage
-        self._reported = set(storage.get_trial(trial._trial_id).intermediate_values)
+        with unless_deleted(trial.study):
+            self._reported = set(storage.get_trial(trial._trial_id).intermediate_values)
         self._unsaved = False  # whether that was said already
 
     @property
@@ -77,9 +79,10 @@ class Hearing:
         self, rank: Rank, number: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         try:
-            found = getattr(self._trial, method)
-            value = found(*args, **kwargs) if callable(found) else found
-        except DATABASE_AWAY:
+            with unless_deleted(self._trial.study):
+                found = getattr(self._trial, method)
+                value = found(*args, **kwargs) if callable(found) else found
+        except (StudyGone, *DATABASE_AWAY):
             raise
         except Exception as error:  # the user's own mistake: it belongs into the objective
             self._gang.answer(rank, number, False, error)
@@ -112,15 +115,14 @@ class Hearing:
         if step in self._reported:
             return  # redone after a crash: the first value stands
         try:
-            self._trial.report(value, step)
+            with unless_deleted(self._trial.study):
+                self._trial.report(value, step)
         except UpdateFinishedTrialError:
             _logger.warning(
                 "Trial %d was finished by somebody else; its ranks are stopped.", gang.number
             )
             gang.verdict = Verdict("retired", "finished", failures=gang.failures)
             gang.kill()
-        except KeyError:
-            raise StudyGone("The study was deleted while the worker ran.") from None
         self._reported.add(step)
 
     def _hear_checkpoint(

@@ -11,6 +11,7 @@ from optuna.trial import Trial
 from optuna_deadline.allocation.records import Desired, Home
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.deleted import unless_deleted
 from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.hearing import Hearing
 from optuna_deadline.workers.launch import Terms, launch
@@ -90,8 +91,9 @@ class Starting:
         others = self._meetings.slots_of(line)
         if others is None:
             return
-        self._study.get_trials(deepcopy=False)  # Optuna's cache must know what others opened
-        trial = Trial(self._study, line.trial_id)
+        with unless_deleted(self._study):
+            self._study.get_trials(deepcopy=False)  # Optuna's cache knows what others opened
+            trial = Trial(self._study, line.trial_id)
         trained = self._table.trained_before(line.number, line.fence + 1)
         sent = time.monotonic()
         slots = self._parking.order(free)[:own] if parked is None else [parked]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import optuna
@@ -16,6 +17,14 @@ from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.plan import Plan
 from optuna_deadline.policies.snapshot import Snapshot
+
+
+def ended(number: int, trial_id: int) -> Desired:
+    """A complete trial as the table has it."""
+    return Desired(
+        number, trial_id, "complete", fence=1, owner=None, mode="pause", worker=None, slots=0,
+        reason="", since=0.0, horizon=None, value=0.5, told=False, failures=0,
+    )  # fmt: skip
 
 
 def test_only_trials_that_nobody_ever_trained_are_adopted() -> None:
@@ -71,13 +80,56 @@ def test_who_is_deposed_while_it_opens_a_trial_leaves_no_stray(answer_lost: bool
     assert len(frozen.trials()) == answer_lost
 
 
-def test_a_study_that_was_deleted_has_no_stray_to_end() -> None:
-    study = optuna.create_study()
-    trials = OptunaTrials(study)
-    number, _ = trials.open()
-    optuna.delete_study(study_name=study.study_name, storage=study._storage)
+@pytest.fixture(params=["memory", "sqlite"])
+def any_study(request: pytest.FixtureRequest) -> optuna.Study:
+    """A study in each of Optuna's own storages, which say in different words that it is gone."""
+    url = None if request.param == "memory" else request.getfixturevalue("sqlite_url")
+    return optuna.create_study(storage=url)
+
+
+DELETED: dict[str, Callable[[OptunaTrials, Desired], object]] = {
+    "open": lambda trials, _: trials.open(),
+    "end": lambda trials, line: trials.end(line, list),
+    "drop": lambda trials, line: trials.drop(line.number),
+    "adopt strays": lambda trials, _: trials.adopt_strays(set()),
+}
+
+
+@pytest.mark.parametrize("call", DELETED.values(), ids=DELETED)
+def test_a_deleted_study_is_told_in_words(
+    any_study: optuna.Study, call: Callable[[OptunaTrials, Desired], object]
+) -> None:
+    trials = OptunaTrials(any_study)
+    line = ended(*trials.open())
+    optuna.delete_study(study_name=any_study.study_name, storage=any_study._storage)
     with pytest.raises(StudyGone, match="was deleted while the worker ran"):
-        trials.drop(number)
+        call(trials, line)
+
+
+def test_a_study_that_is_deleted_while_a_trials_end_is_told_is_gone(
+    any_study: optuna.Study,
+) -> None:
+    trials = OptunaTrials(any_study)
+    line = ended(*trials.open())
+
+    def reports() -> list[ReportRow]:
+        optuna.delete_study(study_name=any_study.study_name, storage=any_study._storage)
+        return []
+
+    with pytest.raises(StudyGone, match="was deleted while the worker ran"):
+        trials.end(line, reports)
+
+
+def test_an_error_of_the_sampler_is_not_taken_for_a_deleted_study(
+    any_study: optuna.Study,
+) -> None:
+    class Broken(optuna.samplers.RandomSampler):
+        def before_trial(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+            raise KeyError("mine")
+
+    any_study.sampler = Broken()
+    with pytest.raises(KeyError, match="mine"):
+        OptunaTrials(any_study).open()
 
 
 @pytest.mark.parametrize("told_before", ["set_trial_intermediate_value", "set_trial_state_values"])
@@ -94,10 +146,7 @@ def test_two_planners_may_tell_one_end_at_once(
         return real(*args, **kwargs)
 
     monkeypatch.setattr(study._storage, told_before, overtaken)
-    line = Desired(
-        trial.number, trial._trial_id, "complete", fence=1, owner=None, mode="pause", worker=None,
-        slots=0, reason="", since=0.0, horizon=None, value=0.5, told=False, failures=0,
-    )  # fmt: skip
+    line = ended(trial.number, trial._trial_id)
     report = ReportRow(1, trial.number, step=0, value=0.5, slots=1, trained=1.0, at=0.0)
     OptunaTrials(study).end(line, lambda: [report])
     assert study.trials[0].state is TrialState.COMPLETE

@@ -1,0 +1,48 @@
+"""What ranks say while their study is deleted."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any, cast
+
+import optuna
+import pytest
+
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.errors import StudyGone
+from optuna_deadline.workers.gang import Gang
+from optuna_deadline.workers.hearing import Hearing
+from optuna_deadline.workers.ranks import Rank
+
+
+class Silent:
+    """A gang or a table of which nothing but its writes is asked."""
+
+    def __init__(self) -> None:
+        self.number, self.writes, self.trained_before, self.grant = 0, deque[Any](), 0.0, None
+
+    def add_report(self, *args: object) -> None:
+        """Recorded."""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ("ask", 1, "suggest_float", ("x", 0.0, 1.0), {}),
+        ("event", "report", {"value": 0.5, "step": 1, "trained": 1.0}),
+    ],
+    ids=["a question", "a report"],
+)
+def test_a_deleted_study_is_no_mistake_of_the_objective(
+    sqlite_url: str, message: tuple[Any, ...]
+) -> None:
+    study = optuna.create_study(storage=sqlite_url)
+    gang, rank = Silent(), cast(Rank, SimpleNamespace())
+    hearing = Hearing(
+        cast(AllocationStore, gang), "me", cast(Gang, gang), study.ask(), lambda *_: None
+    )
+    hearing.hear(rank, message)
+    optuna.delete_study(study_name=study.study_name, storage=sqlite_url)
+    with pytest.raises(StudyGone, match="was deleted while the worker ran"):
+        gang.writes.popleft()()
