@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, spelled
 from optuna_deadline.prices import Price, PriceLike, Prices, make_prices, parse_amount
 
 BudgetLike = str | int | float
@@ -78,7 +78,7 @@ class Budget:
         if host_type is None:
             raise DeadlineError(
                 f"The study's prices are by host type ({known}) and this host says none: name it "
-                f"with --host-type (host_type=) or {HOST_TYPE}."
+                f"with {spelled('host_type=', '--host-type')} or {HOST_TYPE}."
             )
         raise DeadlineError(
             f"The study has no price for the host type {host_type!r} (it has some for {known}): "
@@ -134,10 +134,11 @@ def make_budget(budget: BudgetLike | None, price: PriceLike | None) -> Budget | 
     if price is None:
         raise DeadlineError(
             f"A budget of {budget} needs a price: say what a slot costs for an hour, as in "
-            "price=0.9 (--price 0.9)."
+            f"{spelled('price=0.9', '--price 0.9')}."
         )
     if budget is None:
-        raise DeadlineError("A price without a budget limits nothing: give budget='20usd' too.")
+        some = spelled("budget='20usd'", "--budget 20usd")
+        raise DeadlineError(f"A price without a budget limits nothing: give {some} too.")
     amount, currency = parse_amount(budget, "budget")
     prices, other = make_prices(price)
     if currency and other and currency != other:

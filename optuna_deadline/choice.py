@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, spelled
 from optuna_deadline.policies import DEFAULT, Plan, Policy, Snapshot
 from optuna_deadline.policies.building import build
 from optuna_deadline.policies.registry import find_policy
@@ -53,9 +53,10 @@ def make(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> Policy:
         return build(find_policy(DEFAULT) if policy is None else policy, parameters, _say(policy))
     if policy.startswith(_OBJECT):
         name = policy.removeprefix(_OBJECT)
+        place = spelled(f"policy='FILE.py:{name}'", f"--policy FILE.py:{name}")
         raise DeadlineError(
             f"This study goes by {name}, an object in the process that fixed its terms; for other "
-            f"processes create it with a place, policy='FILE.py:{name}'."
+            f"processes create it with a place, {place}."
         )
     if ":" in policy:
         return build(_at_place(policy), parameters, _say(policy))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_commanded = False
+
 
 class DeadlineError(ValueError):
     """A request that cannot be carried out; the message says what to do instead."""
@@ -29,3 +34,29 @@ class LeaseLost(RuntimeError):
 
 class StudyGone(RuntimeError):
     """The study was deleted while workers ran."""
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """Let errors of this process name options and commands until the block ends."""
+    global _commanded
+    before, _commanded = _commanded, True
+    try:
+        yield
+    finally:
+        _commanded = before
+
+
+def spelled(python: str, command: str) -> str:
+    """What an error tells its reader to write: in Python, or on the command line.
+
+    Args:
+        python: An argument or a call, as ``extend=True``.
+        command: An option or a command, as ``--extend``.
+    """
+    return command if _commanded else python
+
+
+def argument(name: str) -> str:
+    """The name of an argument, as an option where a command runs."""
+    return spelled(name, f"--{name.replace('_', '-')}")

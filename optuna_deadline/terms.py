@@ -26,7 +26,7 @@ from optuna_deadline.deadlines import (
     format_instant,
     parse_deadline,
 )
-from optuna_deadline.errors import DeadlineConflict, DeadlineError, StudyGone
+from optuna_deadline.errors import DeadlineConflict, DeadlineError, StudyGone, spelled
 
 _logger = logging.getLogger(__name__)
 _SAME_INSTANT = 1e-3
@@ -180,6 +180,14 @@ def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
     return _terms(row, now)
 
 
+def fixing(study: Study) -> str:
+    """What to do about a study without a deadline."""
+    return spelled(
+        "pass deadline='2h' to run, or create it with DeadlinePruner(deadline='2h')",
+        f"give it one with 'optuna-deadline create {study.study_name} --deadline 2h'",
+    )
+
+
 def close_gate(engine: sa.Engine, terms: Terms) -> bool:
     """Let no new trial start in any process; False if the deadline has moved or it is closed."""
     with autocommit(engine) as connection:
@@ -205,8 +213,13 @@ def passed(wanted: Deadline, stored: Terms | None = None) -> DeadlineError:
         return DeadlineError(f"The deadline {wanted} has passed; give one in the future.")
     return DeadlineError(
         f"The deadline of the study {stored.name!r}, {stored}, has passed; create a new study, "
-        "or give a later deadline with extend=True."
+        f"or give it a later deadline with {_extending(stored)}."
     )
+
+
+def _extending(stored: Terms) -> str:
+    """How a deadline is moved."""
+    return spelled("extend=True", f"'optuna-deadline extend {stored.name}'")
 
 
 def _extend(connection: sa.Connection, stored: Terms, wanted: Deadline, at: float) -> Terms:
@@ -217,7 +230,7 @@ def _extend(connection: sa.Connection, stored: Terms, wanted: Deadline, at: floa
     moved = _terms(row, now)
     if moved.deadline > at + _SAME_INSTANT and not _same(moved, wanted):
         raise DeadlineConflict(
-            f"The study {stored.name!r} has the deadline {moved} and extend=True moves it later "
+            f"The study {stored.name!r} has the deadline {moved}, and extending moves it later "
             f"only, not to {format_instant(at)}; give a later deadline."
         )
     return moved
@@ -227,7 +240,7 @@ def _check_join(stored: Terms, wanted: Deadline, began: float) -> None:
     if not _same(stored, wanted):
         raise DeadlineConflict(
             f"The study {stored.name!r} has the deadline {stored} and this process asks for "
-            f"{wanted}; give the same one, or extend=True to move it for everybody."
+            f"{wanted}; give the same one, or move it for everybody with {_extending(stored)}."
         )
     # It was in the past already when the caller began; if it passed since, a trial must end.
     if stored.deadline <= began:

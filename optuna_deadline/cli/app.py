@@ -17,7 +17,7 @@ from rich.logging import RichHandler
 from typer.core import TyperGroup
 
 from optuna_deadline.cli.logs import writes_json
-from optuna_deadline.errors import DeadlineError, StudyGone
+from optuna_deadline.errors import DeadlineError, StudyGone, on_command_line
 from optuna_deadline.workers.errors import DATABASE_AWAY, explain
 
 #: The help reads as a table of contents: to begin, to look, to act, to try.
@@ -87,7 +87,8 @@ Storage = Annotated[str, typer.Option(help="URL of the study's database (SQLite,
 def in_one_sentence() -> Iterator[None]:
     """Turn what a user can mend into one sentence; everything else keeps its traceback."""
     try:
-        yield
+        with on_command_line():
+            yield
     except StudyGone as error:
         _complain(str(error))
         raise SystemExit(GONE) from None

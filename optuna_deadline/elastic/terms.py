@@ -12,7 +12,7 @@ from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.budgets import Budget
 from optuna_deadline.deadlines import DeadlineLike
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.pruners import DeadlinePruner
 from optuna_deadline.terms import Terms
 
@@ -49,8 +49,7 @@ def agree(
     found = study_terms.read(engine, study)
     if found is None:
         raise DeadlineError(
-            f"The study {study.study_name!r} has no deadline yet: pass deadline='2h', or create "
-            "it with DeadlinePruner(deadline='2h')."
+            f"The study {study.study_name!r} has no deadline yet: {study_terms.fixing(study)}."
         )
     return found
 
@@ -62,7 +61,9 @@ def check_weight(weight: float | None) -> float | None:
         DeadlineError: It is no positive number.
     """
     if weight is not None and not (isinstance(weight, (int, float)) and 0 < weight < math.inf):
-        raise DeadlineError(f"weight must be a positive number such as 2, but got {weight!r}.")
+        raise DeadlineError(
+            f"{argument('weight')} must be a positive number such as 2, but got {weight!r}."
+        )
     return weight
 
 
@@ -73,5 +74,7 @@ def check_park(park: int) -> int:
         DeadlineError: It is none.
     """
     if not isinstance(park, int) or park < 0:
-        raise DeadlineError(f"park must be a number of trials such as 2, but got {park!r}.")
+        raise DeadlineError(
+            f"{argument('park')} must be a number of trials such as 2, but got {park!r}."
+        )
     return park

@@ -124,7 +124,7 @@ def table_of(study: Study, table: str | None = None) -> tuple[AllocationTable, T
     if found is None:
         raise DeadlineError(
             f"The study {study.study_name!r} has no deadline, and so there is nothing to show; "
-            "fix one with DeadlinePruner(deadline='2h') or optuna_deadline.run(...)."
+            f"{study_terms.fixing(study)}."
         )
     with autocommit(engine) as connection:
         pools = pools_of(connection, found.study_id)

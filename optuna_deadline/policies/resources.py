@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.policies.overview import Memory, Overview
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
@@ -65,16 +65,18 @@ def check_resources(min_resource: Any, max_resource: Any, reduction_factor: Any)
     """
     if not _is_count(min_resource, 1):
         raise DeadlineError(
-            f"min_resource must be a whole number of steps from 1, but got {min_resource!r}."
+            f"{argument('min_resource')} must be a whole number of steps from 1, but got "
+            f"{min_resource!r}."
         )
     if not _is_count(reduction_factor, 2):
         raise DeadlineError(
-            f"reduction_factor must be a whole number from 2, but got {reduction_factor!r}."
+            f"{argument('reduction_factor')} must be a whole number from 2, but got "
+            f"{reduction_factor!r}."
         )
     if max_resource is not None and not _is_count(max_resource, min_resource):
         raise DeadlineError(
-            "max_resource must be a whole number of steps not below min_resource, but got "
-            f"max_resource={max_resource!r} and min_resource={min_resource!r}."
+            f"{argument('max_resource')} must be a whole number of steps not below "
+            f"{argument('min_resource')}, but got {max_resource!r} and {min_resource!r}."
         )
 
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 from dataclasses import dataclass
 
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, argument, spelled
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,12 @@ def make_offer(gpus: str | int | None = None, cpus: int | None = None) -> Offer:
         DeadlineError: Nothing is offered, or a GPU is named that the machine does not have.
     """
     if gpus is None and cpus is None:
-        raise DeadlineError("No slots were offered: name some with gpus='all' or cpus=2.")
+        some = spelled("gpus='all' or cpus=2", "--gpus all or --cpus 2")
+        raise DeadlineError(f"No slots were offered: name some with {some}.")
     if cpus is not None and cpus < 0:
-        raise DeadlineError(f"cpus must be a positive number of slots, but got {cpus}.")
+        raise DeadlineError(
+            f"{argument('cpus')} must be a positive number of slots, but got {cpus}."
+        )
     chosen = _choose_gpus(str(gpus)) if gpus is not None else ()
     if not chosen and not cpus:
         raise DeadlineError("0 slots can train nothing: offer at least one GPU or CPU share.")
@@ -87,13 +90,15 @@ def _choose_gpus(wanted: str) -> tuple[int, ...]:
     present = present_gpus()
     if wanted == "all":
         if not present:
-            raise DeadlineError("This machine has no GPU that the driver lists; use cpus instead.")
+            raise DeadlineError(
+                f"This machine has no GPU that the driver lists; use {argument('cpus')} instead."
+            )
         return tuple(present)
     try:
         chosen = tuple(int(part) for part in wanted.split(",") if part.strip())
     except ValueError:
         raise DeadlineError(
-            f"gpus must be 'all' or numbers such as '0,1', not {wanted!r}."
+            f"{argument('gpus')} must be 'all' or numbers such as '0,1', not {wanted!r}."
         ) from None
     missing = sorted(set(chosen) - set(present))
     if missing:
