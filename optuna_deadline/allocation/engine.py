@@ -127,7 +127,11 @@ def _create(url: URL) -> sa.Engine:
         return _sqlite(url)
     if backend == "postgresql":
         options = _DRIVERS.get(url.get_driver_name(), {})
-        engine = sa.create_engine(url, connect_args=dict(options), pool_pre_ping=True, pool_size=5)
+        # Our locks expect to see what the one before has committed, whatever a server's default is.
+        engine = sa.create_engine(
+            url, connect_args=dict(options), pool_pre_ping=True, pool_size=5,
+            isolation_level="READ COMMITTED",
+        )  # fmt: skip
         return _quick_ping(_forgiving(engine))
     raise UnsupportedStorage(
         f"The table works on SQLite and PostgreSQL, not on {backend}; name one with table=URL."
