@@ -109,7 +109,6 @@ def _paid_for(tx: Transaction, more: int) -> bool:
     query = sa.select(study.c.pool_slots).where(study.c.study_id == tx.study_id)
     most = tx.execute(query.with_for_update(key_share=True)).scalar()
     held = sa.select(sa.func.count()).where(
-        slot.c.pool == tx.pool,
         slot.c.study_id == tx.study_id,
         slot.c.holder.is_not(None),
         slot.c.lease > tx.now,

@@ -127,7 +127,7 @@ def _create(url: URL) -> sa.Engine:
         return _sqlite(url)
     if backend == "postgresql":
         options = _DRIVERS.get(url.get_driver_name(), {})
-        # Our locks expect to see what the one before has committed, whatever a server's default is.
+        # Our locks expect to see what the one before has committed: no server's default counts.
         engine = sa.create_engine(
             url, connect_args=dict(options), pool_pre_ping=True, pool_size=5,
             isolation_level="READ COMMITTED",

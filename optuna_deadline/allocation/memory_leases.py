@@ -54,7 +54,7 @@ class MemoryLeases(MemoryGangs):
         """Whether a study that pays for its slots pays for so many more than its trials hold."""
         now, held = self.now(), 0
         for row in self.state.slots.values():
-            mine = row.study_id == self.study_id and row.pool == self.pool
+            mine = row.study_id == self.study_id
             held += mine and row.lease is not None and row.lease > now
         return held + more <= most
 

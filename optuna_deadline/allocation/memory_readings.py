@@ -260,19 +260,21 @@ class MemoryReadings:
 
     def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
         """The audit from a row id on, of some kinds or of all."""
-        return self._said(self.study_id, after, kinds)
+        return self._said(None, self.study_id, after, kinds)
 
     def pool_events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
         """The audit of all studies of the pool from a row id on, of some kinds or of all."""
-        return self._said(None, after, kinds)
+        return self._said(self.pool, None, after, kinds)
 
-    def _said(self, study_id: int | None, after: int, kinds: Sequence[str] | None) -> list[Event]:
+    def _said(
+        self, of_pool: str | None, of_study: int | None, after: int, kinds: Sequence[str] | None
+    ) -> list[Event]:
         with self._lock:
             found: list[Event] = []
             said = self.state.events
             for place in range(max(0, after), len(said)):
                 pool, study, at, kind, number, slot, fence, term, worker, items = said[place]
-                mine = pool == self.pool and study_id in (None, study)
+                mine = of_pool in (None, pool) and of_study in (None, study)
                 if mine and (kinds is None or kind in kinds):
                     found.append(
                         Event(

@@ -276,10 +276,8 @@ def trained_before(tx: Transaction, number: int, fence: int) -> float:
 def events(
     tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = 10_000
 ) -> list[Event]:
-    """The study's audit from a row id on, of some kinds or of all."""
-    query = sa.select(event).where(
-        event.c.study_id == tx.study_id, event.c.pool == tx.pool, event.c.id > after
-    )
+    """The study's audit in all pools from a row id on, of some kinds or of all."""
+    query = sa.select(event).where(event.c.study_id == tx.study_id, event.c.id > after)
     if kinds is not None:
         query = query.where(event.c.kind.in_(kinds))
     return [_event(row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]

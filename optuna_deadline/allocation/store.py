@@ -463,7 +463,7 @@ class AllocationStore(Protocol):
         """Seconds of training in the trial's segments before ``fence``."""
 
     def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
-        """The study's audit in this pool from a row id on, 10,000 lines at most."""
+        """The study's audit, in whatever pool, from a row id on, 10,000 lines at most."""
 
     def pool_events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
         """The audit of all studies of the pool from a row id on, 10,000 lines at most."""

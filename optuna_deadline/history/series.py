@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.history.lives import Hold
 from optuna_deadline.history.records import History
-from optuna_deadline.planning.ledger import bills
+from optuna_deadline.planning.ledger import bills, in_order
 from optuna_deadline.planning.rates import tariff_of
 
 Steps = list[tuple[float, float]]  # (from when on, how much)
@@ -154,7 +154,8 @@ def _merged(history: History, gone: dict[str, float]) -> Iterator[Event]:
         Event(1 << 62, at, "gone", None, None, None, None, worker, {})
         for worker, at in gone.items()
     ]
-    yield from sorted([*history.pool_events, *paid, *ends], key=lambda e: (e.at, e.id))
+    happened = in_order([*history.pool_events, *paid])
+    yield from sorted([*happened, *ends], key=lambda event: (event.at, event.id))
 
 
 def spent(history: History, points: int = 120) -> Steps:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import cast
 
 from optuna_deadline.allocation.records import Event
@@ -116,6 +117,20 @@ def types_of(events: Iterable[Event]) -> dict[str, str]:
     }
 
 
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """Events as they happened: by their ids, none before the one that precedes it.
+
+    Ids rise as rows are locked, and their times do not: a clock may be set back, and on PostgreSQL
+    a transaction has the time of its beginning, however long it waits for the one before it.
+    """
+    ordered, latest = sorted(events, key=lambda event: event.id), -math.inf
+    for place, event in enumerate(ordered):
+        if event.at < latest:
+            ordered[place] = replace(event, at=latest)
+        latest = ordered[place].at
+    return ordered
+
+
 def wanted_of(
     events: Iterable[Event], tariff: Tariff, now: float = -math.inf
 ) -> tuple[Mapping[str, int], float]:
@@ -157,9 +172,7 @@ def bills(
         tariff: The prices at first.
         now: Nothing has happened until then but these events.
     """
-    ordered = sorted(
-        (event for event in events if event.kind in KINDS), key=lambda event: (event.at, event.id)
-    )
+    ordered = in_order(event for event in events if event.kind in KINDS)
     reaped = {(event.slot, (event.fence or 0) - 1) for event in ordered if event.kind == "reap"}
     types = types_of(ordered)
     bill, until = Bill(tariff), math.inf

@@ -33,7 +33,7 @@ def test_transactions_read_what_is_committed_whatever_the_servers_default_is(
     plain = sa.create_engine(url, isolation_level="AUTOCOMMIT")
     with plain.connect() as connection:
         connection.exec_driver_sql(
-            f'ALTER DATABASE "{url.database}" SET default_transaction_isolation TO \'{default}\''
+            f"ALTER DATABASE \"{url.database}\" SET default_transaction_isolation TO '{default}'"
         )
     plain.dispose()
     engine = connect(postgres_url)

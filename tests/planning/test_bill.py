@@ -15,7 +15,7 @@ from optuna_deadline.allocation.memory import MemoryTable
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.budgets import Budget, make_budget
 from optuna_deadline.planning.bill import FAREWELL, Bill
-from optuna_deadline.planning.ledger import Ledger, bill_of
+from optuna_deadline.planning.ledger import Ledger, bill_of, bills
 from optuna_deadline.planning.rates import Rate, Tariff, tariff_of
 from optuna_deadline.policies.money import Money
 from optuna_deadline.prices import Price
@@ -114,15 +114,39 @@ def test_each_slot_is_billed_by_its_host() -> None:
         event(4, 12.0, "acquire", 1, worker="b"),
         event(5, 12.0, "acquire", 2, worker="s"),
         event(6, 20.0, "pool", slots=1, until=1e9, types={"small": 1}),
-        event(7, 25.0, "release", 1, worker="b"),
-        event(8, 40.0, "settle"),
+        event(8, 25.0, "release", 1, worker="b"),
+        event(9, 40.0, "settle"),
     ]
     # big from 10 until it was left at 25; two small ones until 20, one until 40
     assert bill_of(events, tariff).spent(99.0) == pytest.approx(15 * 2 + 10 + 30)
-    later = [*events, event(9, 22.0, "price", type="small", per_hour=36000.0, slots=1)]
+    later = [*events, event(7, 22.0, "price", type="small", per_hour=36000.0, slots=1)]
     assert bill_of(later, tariff).spent(99.0) == pytest.approx(15 * 2 + 10 + 12 + 18 * 10)
     spent = [bill_of([e for e in later if e.at <= at], tariff, at).spent(at) for at in range(60)]
     assert all(a <= b for a, b in pairwise(spent))
+
+
+def test_a_clock_that_is_set_back_changes_no_bill_but_by_that_much() -> None:
+    tariff = Tariff(1e6, {"": Rate(((0.0, 1.0),))})
+    events = [
+        event(1, 3600.0, "pool", slots=2, until=1e9),
+        event(2, 3540.0, "pool", slots=0, until=1e9),  # a minute later, set back by two
+        event(3, 3700.0, "pool", slots=1, until=1e9),
+        event(4, 3720.0, "settle"),
+    ]
+    assert bill_of(events[:2], tariff).spent(1e6) <= 2 * 60
+    assert bill_of(events[::-1], tariff).spent(1e6) == pytest.approx(2 + 20)
+    assert [at for at, _ in bills(events, tariff)] == [3600.0, 3600.0, 3700.0, 3720.0, math.inf]
+
+
+def test_a_transaction_that_waited_is_billed_after_the_one_it_waited_for() -> None:
+    """PostgreSQL gives it the time of its beginning; its row comes later."""
+    tariff = Tariff(1e6, {"": Rate(((0.0, 1.0),))})
+    events = [
+        event(1, 10.0, "acquire", 1),
+        event(2, 20.0, "release", 1),
+        event(3, 19.6, "acquire", 1),
+    ]
+    assert bill_of(events, tariff).since == {"": [20.0]}
 
 
 def test_a_tables_times_count_from_the_start_or_are_instants() -> None:
@@ -157,3 +181,18 @@ def test_an_event_that_is_committed_late_is_billed_though_a_thousand_came_before
     rows.insert(1, event(2, "pool", slots=3, until=900.0))
     ledger.read(102.0)
     assert ledger.wanted == {"": 3}
+
+
+def test_a_study_that_goes_on_in_another_pool_goes_on_with_its_bill() -> None:
+    now = [0.0]
+    first = MemoryTable("first", now=lambda: now[0])
+    second = MemoryTable("second", now=lambda: now[0], state=first.state)
+    first.register("a", "host", 1, [], 1)
+    term = first.elect("a")
+    assert term is not None
+    first.resize_pool("a", term, 1, 900.0)
+    now[0] = 50.0
+    first.resize_pool("a", term, 0, 900.0)
+    ledger = Ledger(second, Tariff(100.0, {"": Rate(((0.0, 1.0),))}))
+    ledger.read(now[0])
+    assert ledger.spent(now[0]) == pytest.approx(50.0)

@@ -155,4 +155,5 @@ class PlanSuite:
         events = world.table().events()
         assert [event.kind for event in events] == ["register", "elect", "open", "plan"]
         assert world.table().events(events[1].id) == events[2:]
-        assert world.table("another").events() == []
+        assert world.table("another").events() == events, "the log of a study is in one piece"
+        assert world.table(study="another").events() == []
