@@ -26,16 +26,18 @@ def channel(pool_name: str, worker: str | None = None) -> str:
     return f"optuna_deadline_{hashlib.blake2s(named.encode(), digest_size=12).hexdigest()}"
 
 
-def notify(tx: Transaction, workers: Iterable[str | None] = ()) -> None:
+def notify(tx: Transaction, workers: Iterable[str | None] | None = None) -> None:
     """Wake listeners of the pool when this transaction commits.
 
     Args:
         tx: The transaction.
-        workers: Those whom it concerns; everybody where none is named.
+        workers: Those that it concerns, none of which may be left; without them, all of the pool.
     """
     if tx.connection.dialect.name != "postgresql":
         return
-    named = sorted({worker for worker in workers if worker is not None})
+    named = sorted({worker for worker in workers or () if worker is not None})
+    if workers is not None and not named:
+        return
     everybody = not 0 < len(named) <= _MOST
     channels = [channel(tx.pool, worker) for worker in ([None] if everybody else named)]
     tx.execute(sa.select(*[sa.func.pg_notify(name, "") for name in channels]))

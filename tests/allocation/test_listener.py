@@ -13,6 +13,7 @@ from sql_world import World
 from optuna_deadline.allocation import engine as engines
 from optuna_deadline.allocation.listener import Listener
 from optuna_deadline.allocation.notices import channel
+from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
@@ -91,7 +92,7 @@ def test_renewals_reports_and_other_pools_are_not_heard(world: World, listening:
     term = world.table("pool 2").elect("b")
     assert term is not None
     world.table("pool 2").write_plan("b", term, [])
-    world.table().write_plan("planner", 1, [])  # whatever came before it has come by now
+    world.plan("a")  # whatever came before it has come by now
     assert listening.wait(3)
     assert listening.count == 3
 
@@ -150,3 +151,15 @@ def test_a_plan_for_others_is_passed_over(world: World, listening: Heard) -> Non
     assert grant is not None
     world.plan("b", number=number)  # "a" is to give it up
     assert listening.wait(3)
+
+
+def test_a_plan_that_concerns_no_worker_wakes_none(world: World, listening: Heard) -> None:
+    world.join("a")
+    number = world.plan("a")
+    assert listening.wait(2)
+    pause = Assignment(number + 1, "pause", None, 0, "waits")
+    world.table().open_trial("planner", 1, number + 1, 999)
+    world.table().write_plan("planner", 1, [pause])
+    world.plan("a")  # whatever came before it has come by now
+    assert listening.wait(3)
+    assert listening.count == 3
