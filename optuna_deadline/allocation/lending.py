@@ -78,17 +78,13 @@ def lend(
     """Lend slots to studies, and keep the accounts up to now; see the store's promise."""
     guard_pool(tx, me, term)
     # Accounts first: who waits for a trial may hold its study's row, who waits for a slot a trial.
-    list(
-        tx.execute(
-            sa.select(tenant.c.study_id)
-            .where(tenant.c.pool == tx.pool)
-            .order_by(tenant.c.study_id)
-            .with_for_update()
-        )
-    )
+    open_ = sa.select(study.c.study_id).where(study.c.settled.is_(None))
+    here = tenant.c.pool == tx.pool, tenant.c.study_id.in_(open_)
+    locked = sa.select(tenant.c.study_id).where(*here).order_by(tenant.c.study_id)
+    list(tx.execute(locked.with_for_update()))
     tx.execute(
         sa.update(tenant)
-        .where(tenant.c.pool == tx.pool)
+        .where(*here)
         .values(
             served=tenant.c.served + (tx.now - tenant.c.counted) * _by_study(shares),
             entitled=tenant.c.entitled + (tx.now - tenant.c.counted) * _by_study(fair),

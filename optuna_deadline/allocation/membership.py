@@ -11,7 +11,7 @@ from optuna_deadline.allocation.admission import admit, choose
 from optuna_deadline.allocation.bounds import wait_in_line
 from optuna_deadline.allocation.records import About, Slot, Worker
 from optuna_deadline.allocation.roster import living, namesakes, offerers, slots
-from optuna_deadline.allocation.schema import leader, offer, pool, slot, tenant, worker
+from optuna_deadline.allocation.schema import leader, offer, pool, slot, study, tenant, worker
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.errors import DeadlineError
 
@@ -175,17 +175,30 @@ def join_pool(tx: Transaction, weight: float | None) -> None:
 
 
 def _offer(tx: Transaction, me: str, slot_id: int) -> None:
-    """Offer a slot; what a dead rival offered is no longer its own, should it wake."""
+    """Offer a slot; what a dead rival offered is no longer its own, should it wake.
+
+    Nor does a worker that died in a study that has ended since offer anything any more.
+    """
+    over = sa.select(study.c.study_id).where(study.c.settled.is_not(None))
     rivals = sa.select(worker.c.id).where(
-        sa.or_(worker.c.pool != tx.pool, worker.c.study_id == tx.study_id)
+        sa.or_(
+            worker.c.pool != tx.pool,
+            worker.c.study_id == tx.study_id,
+            sa.and_(worker.c.state != "live", worker.c.study_id.in_(over)),
+        )
     )
     tx.execute(sa.delete(offer).where(offer.c.slot_id == slot_id, offer.c.worker.in_(rivals)))
     tx.execute(sa.insert(offer).values(worker=me, slot_id=slot_id))
 
 
 def leave(tx: Transaction, me: str) -> None:
-    """Say goodbye: what it led and planned is handed on at once."""
+    """Say goodbye: what it led and planned is handed on at once.
+
+    It offers nothing any more, but what it holds still: its study's planner has to reap that.
+    """
     tx.execute(sa.update(worker).where(worker.c.id == me).values(state="left", lease=tx.now))
+    held = sa.select(slot.c.id).where(slot.c.holder == me)
+    tx.execute(sa.delete(offer).where(offer.c.worker == me, offer.c.slot_id.not_in(held)))
     tx.execute(
         sa.update(leader)
         .where(leader.c.pool == tx.pool, leader.c.holder == me)

@@ -130,7 +130,13 @@ class MemoryTable(MemoryLeases):
             row = state.slots[slot_id]
             state.slots[slot_id] = changed(row, pool=me.pool, lent_to=me.study_id)
         workers = [state.workers[other] for other in state.offers[slot_id]]
-        kept = [w.id for w in workers if w.pool == me.pool and w.study_id != me.study_id]
+        kept = [
+            w.id
+            for w in workers
+            if w.pool == me.pool
+            and w.study_id != me.study_id
+            and (w.state == "live" or state.studies[w.study_id].settled is None)
+        ]
         state.offer(slot_id, [*kept, me.id])
         return slot_id
 
@@ -141,6 +147,9 @@ class MemoryTable(MemoryLeases):
             if me in self.state.workers:
                 gone = changed(self.state.workers[me], state="left", lease=now)
                 self.state.workers[me] = gone
+                self.state.withdraw(
+                    me, [i for i in self.state.brings(me) if self.state.slots[i].holder != me]
+                )
             if pool is not None and pool.leader == me:
                 pool.leader, pool.expires = None, now
             place = self._tenant

@@ -213,6 +213,10 @@ class MemoryLeases(MemoryGangs):
                     study_id=row.study_id,
                 )
             self._forget_reaped(expired)
+            for row in expired:
+                for name in list(self.state.offers[row.id]):
+                    if self.state.workers[name].state == "left":
+                        self.state.withdraw(name, [row.id])
             self._free_orphans()
             for worker in list(self.state.workers.values()):
                 silent = worker.state == "live" and worker.lease + pool.grace < now

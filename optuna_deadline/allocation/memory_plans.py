@@ -71,7 +71,8 @@ class MemoryPlans(MemoryReadings):
             self._lead(me, term)
             now, slots = self.now(), self.state.slots
             for (pool, study_id), place in self.state.tenants.items():
-                if pool == self.pool:
+                study = self.state.studies.get(study_id)
+                if pool == self.pool and study is not None and study.settled is None:
                     place.served += (now - place.counted) * shares.get(study_id, 0)
                     place.entitled += (now - place.counted) * fair.get(study_id, 0.0)
                     place.counted = now

@@ -273,7 +273,9 @@ class MemoryReadings:
             found: list[Event] = []
             said = self.state.events
             for place in range(max(0, after), len(said)):
-                pool, study, at, kind, number, slot, fence, term, worker, items = said[place]
+                if (row := said[place]) is None:
+                    continue
+                pool, study, at, kind, number, slot, fence, term, worker, items = row
                 mine = of_pool in (None, pool) and of_study in (None, study)
                 if mine and (kinds is None or kind in kinds):
                     found.append(

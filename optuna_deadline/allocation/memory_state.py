@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -158,7 +158,7 @@ class MemoryState:
     slots: dict[int, Slot] = field(default_factory=dict)
     offers: dict[int, list[str]] = field(default_factory=dict)  #: slot -> workers, dead ones too
     _brought: dict[str, set[int]] = field(default_factory=dict)  #: worker -> slots: the same again
-    events: list[Said] = field(default_factory=list)
+    events: list[Said | None] = field(default_factory=list)  #: None where the study was deleted
     checkpoint_ids: int = 0
 
     def delete_study(self, study_id: int) -> None:
@@ -169,6 +169,9 @@ class MemoryState:
                 self.drop_worker(me)
             for key in [key for key in self.tenants if key[1] == study_id]:
                 del self.tenants[key]
+            self.events[:] = [
+                None if said is None or said[1] == study_id else said for said in self.events
+            ]
 
     def drop_worker(self, me: str) -> None:
         """Forget a worker and what it offered."""
@@ -183,6 +186,12 @@ class MemoryState:
         self.offers[slot_id] = workers
         for worker in workers:
             self._brought.setdefault(worker, set()).add(slot_id)
+
+    def withdraw(self, me: str, slot_ids: Iterable[int]) -> None:
+        """Say that a worker offers these slots no more."""
+        for slot_id in slot_ids:
+            self._brought[me].discard(slot_id)
+            self.offers[slot_id].remove(me)
 
     def brings(self, me: str) -> Collection[int]:
         """The slots that a worker offers."""

@@ -197,6 +197,22 @@ def _index_workers_by_study(connection: sa.Connection) -> None:
 def _tell_namesakes_apart(connection: sa.Connection) -> None:
     """Studies of one name in two databases differ by a key, processes of one pid by a boot."""
     _add_columns(connection, schema.SINCE_12)
+    _let_events_go_with_their_study(connection)
+
+
+def _let_events_go_with_their_study(connection: sa.Connection) -> None:
+    """An event refers to no row, so that it can be written whatever is deleted meanwhile."""
+    study = schema.study.name
+    forget = f"DELETE FROM {schema.event.name} WHERE study_id = OLD.study_id;"
+    trigger = f"CREATE TRIGGER {study}_forgets AFTER DELETE ON {study} FOR EACH ROW"
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(
+            f"CREATE OR REPLACE FUNCTION {study}_forget() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN {forget} RETURN NULL; END $$"
+        )
+        connection.exec_driver_sql(f"{trigger} EXECUTE FUNCTION {study}_forget()")
+        return
+    connection.exec_driver_sql(f"{trigger} BEGIN {forget} END")
 
 
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [

@@ -14,7 +14,7 @@ from optuna_deadline.allocation import gangs
 from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.notices import notify
 from optuna_deadline.allocation.releasing import end_segment
-from optuna_deadline.allocation.schema import pool, slot, trial, worker
+from optuna_deadline.allocation.schema import offer, pool, slot, trial, worker
 from optuna_deadline.allocation.transaction import Transaction
 
 
@@ -37,6 +37,7 @@ def reap(tx: Transaction) -> int:
     _let_go_of_orphans(tx)
     _bury_the_silent(tx, grace)
     if expired:
+        _forget_offers(tx, [row.id for row in expired])
         notify(tx)
     return len(expired)
 
@@ -64,6 +65,12 @@ def _free_expired(tx: Transaction, ttl: float, grace: float) -> Sequence[Any]:
             study_id=row.study_id,
         )
     return expired
+
+
+def _forget_offers(tx: Transaction, slot_ids: Sequence[int]) -> None:
+    """What a worker held as it left it offers no more, once that was reaped."""
+    gone = sa.select(worker.c.id).where(worker.c.state == "left")
+    tx.execute(sa.delete(offer).where(offer.c.slot_id.in_(slot_ids), offer.c.worker.in_(gone)))
 
 
 def _let_go_of_orphans(tx: Transaction) -> None:

@@ -69,7 +69,7 @@ def slots(tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
     offers = (
         sa.select(offer.c.slot_id, offer.c.worker)
         .join(worker, worker.c.id == offer.c.worker)
-        .where(worker.c.pool == tx.pool)
+        .where(worker.c.pool == tx.pool, worker.c.state == "live")
         .order_by(worker.c.registered, worker.c.id)
     )
     query = sa.select(*_SLOT).where(slot.c.pool == tx.pool).order_by(slot.c.id)

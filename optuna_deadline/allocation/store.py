@@ -95,7 +95,10 @@ class AllocationStore(Protocol):
         """
 
     def leave(self, me: str) -> None:
-        """Leave the pool: what it led and planned passes at once, slots held run out by lease."""
+        """Leave the pool: what it led and planned passes at once, slots held run out by lease.
+
+        It offers nothing any more but those, until they are reaped.
+        """
 
     def workers(self) -> list[Worker]:
         """The pool's workers whose lease has not run out."""
@@ -129,7 +132,7 @@ class AllocationStore(Protocol):
         shares: Mapping[int, int],
         fair: Mapping[int, float],
     ) -> None:
-        """Lend slots to studies, and bring the studies' accounts up to now.
+        """Lend slots to studies, and bring the accounts of those that are not settled up to now.
 
         No holder is changed: a slot held for another study is acquired once that has released it.
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from optuna_deadline.errors import DeadlineError, LeaseLost, StudyGone
-from optuna_deadline.testing.worlds import TTL, AllocationWorld
+from optuna_deadline.testing.worlds import GRACE, TTL, AllocationWorld
 
 
 class MembershipSuite:
@@ -53,6 +53,19 @@ class MembershipSuite:
         assert world.table().workers() == []
         world.time += 0.1
         assert world.join("b", cpus=1) == first
+
+    def test_a_worker_that_has_left_offers_nothing_any_more(self, world: AllocationWorld) -> None:
+        """But what it holds, until that was reaped: its study's roster tells when."""
+        table = world.table()
+        world.join("a", cpus=3)
+        world.grant("a")
+        ends = world.time + TTL
+        table.leave("a")
+        assert (table.roster().lease, table.renew("a", []).offers) == (ends, 1)
+        table.leave("a")
+        world.time = ends + GRACE + 1.0
+        assert table.reap() == 1
+        assert table.renew("a", []).offers == 0
 
     def test_a_gpu_held_in_this_pool_is_refused(self, world: AllocationWorld) -> None:
         world.table().register("a", "host", 7, ["gpu:0"], 0)
@@ -101,3 +114,14 @@ class MembershipSuite:
         assert not world.table().release("a", grant, "paused", ended="pause")
         assert world.table().acquire("a", grant.number, slots) is None
         assert world.table().trials() == [] and world.table().reports() == []
+
+    def test_a_deleted_study_leaves_no_event(self, world: AllocationWorld) -> None:
+        if world.delete_study is None:
+            pytest.skip("This store cannot delete a study.")
+        world.join("a", cpus=1, study="one")
+        world.grant("a", study="one")
+        world.join("b", cpus=1, study="two")
+        one, two = world.table(study="one"), world.table(study="two")
+        kept = two.events()
+        world.delete_study("one")
+        assert one.events() == [] and two.pool_events() == kept == two.events()

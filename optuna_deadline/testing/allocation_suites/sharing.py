@@ -183,6 +183,22 @@ class SharingSuite:
         two.register("b", "host", 1, [], 2, 0.5)
         assert [tenant.weight for tenant in one.tenants()] == [3.0, 0.5]
 
+    def test_a_worker_that_died_in_a_settled_study_offers_nothing_to_the_next(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=1, study="one")
+        one = world.table(study="one")
+        term = one.elect("a")
+        assert term is not None
+        one.settle("a", term)
+        world.time += TTL + GRACE + 1.0
+        assert one.reap() == 0
+        assert one.renew("a", []).offers == 1, "while none needs it"
+        world.time += TTL + GRACE + 1.0
+        assert one.reap() == 0
+        world.join("b", cpus=1, study="two")
+        assert one.renew("a", []).offers == 0
+
     def test_a_settled_study_is_no_tenant_any_more(self, world: AllocationWorld) -> None:
         world.join("a", study="one")
         world.join("b", study="two")

@@ -1,0 +1,84 @@
+"""Studies that are over cost those that are not nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from stores import empty, sql_world
+
+from optuna_deadline.allocation.engine import connect
+from optuna_deadline.allocation.schema import event, offer, tenant
+from optuna_deadline.testing.worlds import AllocationWorld
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest) -> str:
+    """A database for the table alone."""
+    if request.param == "sqlite":
+        return str(request.getfixturevalue("sqlite_url"))
+    found: str = request.getfixturevalue("table_only_url")
+    empty(found)
+    return found
+
+
+@contextmanager
+def written(url: str, table: sa.Table) -> Iterator[list[int]]:
+    """How many rows of a table each statement updates meanwhile."""
+    rows: list[int] = []
+
+    def note(c: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if statement.startswith(f"UPDATE {table.name} "):
+            rows.append(cursor.rowcount)
+
+    engine = connect(url)
+    sa.event.listen(engine, "after_cursor_execute", note)
+    yield rows
+    sa.event.remove(engine, "after_cursor_execute", note)
+
+
+def live_through(world: AllocationWorld, count: int) -> None:
+    """Studies of the pool, one after the other, each with two incarnations of its worker."""
+    for number in range(count):
+        study = f"past {number}"
+        for me in (f"w{number}", f"again{number}"):
+            world.join(me, cpus=2, study=study)
+            world.table(study=study).leave(me)
+        term = world.table(study=study).elect("planner")
+        assert term is not None
+        world.table(study=study).settle("planner", term)
+
+
+def rows_of(url: str, table: sa.Table) -> int:
+    with connect(url).connect() as connection:
+        return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+def test_offers_do_not_outlive_their_study(url: str) -> None:
+    world = sql_world(url)
+    world.join("me", cpus=2, study="now")
+    live_through(world, 5)
+    assert rows_of(url, offer) == 2
+
+
+def test_an_account_of_a_settled_study_is_kept_no_more(url: str) -> None:
+    world = sql_world(url)
+    world.join("me", cpus=2, study="now")
+    live_through(world, 5)
+    table = world.table(study="now")
+    term = table.lead("me")
+    assert term is not None
+    with written(url, tenant) as rows:
+        table.lend("me", term, {}, {}, {})
+    assert rows == [1]
+
+
+def test_events_go_with_their_study(url: str) -> None:
+    world = sql_world(url)
+    live_through(world, 1)
+    assert world.delete_study is not None and rows_of(url, event) > 0
+    world.delete_study("past 0")
+    assert rows_of(url, event) == 0
