@@ -155,13 +155,17 @@ class MemoryPlans(MemoryReadings):
         state: str,
         reason: str,
         value: float | None = None,
+        *,
+        untold: bool = False,
     ) -> bool:
         """End a trial that nobody trains."""
         with self._lock:
             self._rule(me, term)
             study = self._study
             line = None if study is None else study.trials.get(number)
-            if line is None or line.owner is not None or not line.alive:
+            if line is None or line.owner is not None:
+                return False
+            if not line.alive and not (untold and not line.told and line.state != "complete"):
                 return False
             self._put(line, state=state, value=value, mode="stop", slots=0, reason=reason)
             self._event(state, number=number, term=term, worker=me, reason=reason)

@@ -175,16 +175,21 @@ def conclude(
     state: str,
     reason: str,
     value: float | None = None,
+    *,
+    untold: bool = False,
 ) -> bool:
-    """End a trial that nobody trains: retired, failed or complete; False where somebody does."""
+    """End a trial that nobody trains; see the store's promise."""
     guard(tx, me, term)
+    open_to_it: sa.ColumnElement[bool] = trial.c.state.in_(ALIVE)
+    if untold:
+        open_to_it |= trial.c.state.in_(("retired", "failed")) & trial.c.told.is_(False)
     ended = tx.execute(
         sa.update(trial)
         .where(
             trial.c.study_id == tx.study_id,
             trial.c.number == number,
             trial.c.owner.is_(None),
-            trial.c.state.in_(ALIVE),
+            open_to_it,
         )
         .values(state=state, value=value, desired_mode="stop", desired_slots=0, reason=reason)
     ).rowcount

@@ -335,8 +335,20 @@ class AllocationStore(Protocol):
         state: str,
         reason: str,
         value: float | None = None,
+        *,
+        untold: bool = False,
     ) -> bool:
         """End a trial that nobody trains; False where somebody does, or it has ended.
+
+        Args:
+            me: The planner.
+            term: Its term.
+            number: The trial's.
+            state: Its end: retired, failed or complete.
+            reason: Why, in words.
+            value: What is to be told to Optuna, for a complete trial.
+            untold: Whether a trial that was retired or has failed has this end instead, where
+                Optuna does not know the other.
 
         Raises:
             LeaseLost: Another term has begun.

@@ -287,10 +287,12 @@ class AllocationTable:
         state: str,
         reason: str,
         value: float | None = None,
+        *,
+        untold: bool = False,
     ) -> bool:
         """End a trial that nobody trains."""
         with self._tx("conclude") as tx:
-            return plans.conclude(tx, me, term, number, state, reason, value)
+            return plans.conclude(tx, me, term, number, state, reason, value, untold=untold)
 
     def mark_told(self, number: int) -> None:
         """Optuna knows the trial's end."""

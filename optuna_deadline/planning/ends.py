@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,13 +34,23 @@ def find_winner(
     table: AllocationStore,
     direction: str,
     whole: Callable[[Checkpoint], bool] = intact,
+    without: Collection[int] = (),
 ) -> Winner | None:
-    """The best value whose model is on disk, byte for byte; else the best report."""
+    """The best value whose model is on disk, byte for byte; else the best report.
+
+    Args:
+        table: The allocation table.
+        direction: "minimize" or "maximize".
+        whole: Looks at a file.
+        without: Trials that do not count.
+    """
     sign = -1.0 if direction == "maximize" else 1.0
     saved = [
         checkpoint
         for checkpoint in table.checkpoints()
-        if checkpoint.value is not None and not math.isnan(checkpoint.value)
+        if checkpoint.value is not None
+        and not math.isnan(checkpoint.value)
+        and checkpoint.number not in without
     ]
     while saved:
         checkpoint = min(saved, key=lambda c: (sign * (c.value or 0.0), c.number))
@@ -54,7 +64,7 @@ def find_winner(
     reported = [
         (sign * row.value, row.number, row.step, row.value)
         for row in table.reports()
-        if not math.isnan(row.value)
+        if not math.isnan(row.value) and row.number not in without
     ]
     if not reported:
         return None
@@ -132,9 +142,9 @@ class Champion:
         self._whole = whole
         self._known: Winner | None = None
 
-    def find(self) -> Winner | None:
+    def find(self, without: Collection[int] = ()) -> Winner | None:
         """Look it up; see :func:`find_winner`."""
-        self._known = find_winner(self._table, self._direction, self._whole)
+        self._known = find_winner(self._table, self._direction, self._whole, without)
         return self._known
 
     def is_(self, number: int) -> bool:
@@ -155,15 +165,60 @@ class Champion:
         return mine < known.value if self._direction == "maximize" else mine > known.value
 
 
-def tell(trials: Trials, table: AllocationStore, lines: Sequence[Desired]) -> int:
-    """Tell Optuna the end of every trial that it does not know; returns how many.
+class Ends:
+    """Tells Optuna how trials ended, and the end of the best model's trial last.
+
+    Optuna takes no end back. A trial that was given up or has failed may hold the best model, by a
+    report that came before it left: should it hold it when the study is over, it is the winner.
 
     Done by the planner alone, and safe to repeat: a crash between the two databases' writes leaves
     the trial untold, and the next planner tells it.
+
+    Args:
+        trials: The study's own record of them.
+        table: The allocation table.
+        champion: The best model in hand.
+        clock: Seconds that only ever rise.
     """
-    ended = [line for line in lines if not line.told and not line.alive]
-    for line in ended:
-        trials.end(line, partial(table.reports, number=line.number))
-        crashpoint("tell.after")
-        table.mark_told(line.number)
-    return len(ended)
+
+    def __init__(
+        self,
+        trials: Trials,
+        table: AllocationStore,
+        champion: Champion,
+        clock: Callable[[], float],
+    ) -> None:
+        self._trials = trials
+        self._table = table
+        self._champion = champion
+        self._clock = clock
+        self._kept: int | None = None
+        self._look_again = 0.0
+
+    def tell(self, lines: Iterable[Desired]) -> int:
+        """Tell every end that Optuna does not know, but the best model's; returns how many."""
+        untold = [line for line in lines if not line.told and not line.alive]
+        return self._tell([line for line in untold if not self._keeps(line)])
+
+    def tell_all(self, lines: Iterable[Desired]) -> int:
+        """The same with the best model's: it has its end."""
+        return self._tell([line for line in lines if not line.told and not line.alive])
+
+    def _tell(self, ended: list[Desired]) -> int:
+        for line in ended:
+            self._trials.end(line, partial(self._table.reports, number=line.number))
+            crashpoint("tell.after")
+            self._table.mark_told(line.number)
+        return len(ended)
+
+    def _keeps(self, line: Desired) -> bool:
+        """Whether a trial's end is kept: asked rarely, since that reads the whole of a file."""
+        if line.state == "complete" or line.fence == 0:
+            return False
+        now = self._clock()
+        if line.number == self._kept and now < self._look_again:
+            return True
+        keeps = self._champion.is_(line.number)
+        if keeps:
+            self._kept, self._look_again = line.number, now + self._table.ttl
+        return keeps

@@ -15,7 +15,7 @@ from optuna_deadline.errors import DeadlineError, LeaseLost
 from optuna_deadline.forecasting.overheads import closing_seconds
 from optuna_deadline.planning.binding import Binding
 from optuna_deadline.planning.claims import Claims, wait, wish
-from optuna_deadline.planning.ends import Champion, tell
+from optuna_deadline.planning.ends import Champion, Ends
 from optuna_deadline.planning.evenly import evenly
 from optuna_deadline.planning.funds import Funds, Purse
 from optuna_deadline.planning.placement import changed, place, spreading
@@ -27,6 +27,9 @@ from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Ru
 from optuna_deadline.policies.requests import Obliging
 
 _logger = logging.getLogger("optuna_deadline")
+
+#: Ends that are not the winner's.
+_LOST = ("retired", "failed")
 
 #: So many failures, and not one report, mean that the objective is broken.
 HOPELESS = 5
@@ -70,6 +73,7 @@ class Planner:
         self._me = me
         self._clock = clock
         self._champion = Champion(table, direction, whole)
+        self._ends = Ends(trials, table, self._champion, clock)
         self._reader = SnapshotReader(table, direction, started)
         self._binding = Binding(table)
         self._claims = Claims()
@@ -111,7 +115,7 @@ class Planner:
             reading = self._funds.see(reading, orders)
         self._refuse_the_hopeless(reading)
         try:
-            told = tell(self._trials, self._table, reading.ended)
+            told = self._ends.tell(reading.ended)
             time_left = orders.end - reading.snapshot.now
             if time_left <= closing_seconds(reading.snapshot.overhead.stop):
                 return self._close(term, reading, orders)
@@ -207,6 +211,9 @@ class Planner:
             for number, order in plan.orders.items()
             if not isinstance(order, Pause) or current[number].mode != "pause"
         }
+        for given_up in current.values():  # and died meanwhile
+            if given_up.mode == "stop" and given_up.owner is None and given_up.alive:
+                orders[given_up.number] = Retire(given_up.reason)
         self._keep_the_best(orders)
         for number in self._open_trials(term, plan.start):
             orders[number] = Run(1, f"starts: {plan.start_reason}")
@@ -215,9 +222,6 @@ class Planner:
             if isinstance(order, Retire) and line is not None and line.owner is None:
                 self._table.conclude(self._me, term, number, "retired", order.reason)
                 del orders[number]
-        for line in current.values():
-            if line.mode == "stop" and line.owner is None and line.alive:  # it died meanwhile
-                self._table.conclude(self._me, term, line.number, "retired", line.reason)
         bounds = self._binding.bounds
         placed = place(orders, reading.capacities, current, bounds, spreading(reading))
         lines = changed(evenly(placed, current), current)
@@ -285,21 +289,24 @@ class Planner:
         waiting = [line for line in reading.trials.values() if line.alive]
         if any(line.owner in living for line in waiting):
             return False  # a trial still on its slots may bring a better model
-        winner = self._champion.find()
+        self._crown(term)
         for line in waiting:
-            if line.owner is not None:
-                continue  # its worker died: it is reaped soon
-            if winner is not None and line.number == winner.number:
-                best = winner.value
-                self._table.conclude(
-                    self._me, term, line.number, "complete", "the best model", best
-                )
-            else:
+            if line.owner is None:  # else its worker died: it is reaped soon
                 self._table.conclude(self._me, term, line.number, "retired", "others were better")
         lines = self._table.trials()
-        tell(self._trials, self._table, lines)
+        self._ends.tell_all(lines)
         if any(line.alive for line in lines):
             return True
         self._trials.adopt_strays({line.number for line in lines})
         self._table.settle(self._me, term)
         return True
+
+    def _crown(self, term: int) -> None:
+        """The best model's trial is COMPLETE, of those that Optuna does not know otherwise."""
+        lost = {line.number for line in self._table.trials() if line.told and line.state in _LOST}
+        winner = self._champion.find(without=lost)
+        if winner is not None:
+            self._table.conclude(
+                self._me, term, winner.number, "complete", "the best model", winner.value,
+                untold=True,
+            )  # fmt: skip

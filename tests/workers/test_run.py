@@ -39,6 +39,8 @@ def check_end(study: optuna.Study, result: Result) -> None:
     table = table_of(study)
     assert all(slot.holder is None for slot in table.slots())
     assert all(line.told for line in table.trials())
+    reported = [row.value for row in table.reports() if not math.isnan(row.value)]
+    assert (TrialState.COMPLETE in states(study)) >= bool(reported)
 
 
 def test_the_best_model_is_complete_and_on_disk(study: optuna.Study, tmp_path: Path) -> None:

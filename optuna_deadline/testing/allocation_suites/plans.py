@@ -113,6 +113,36 @@ class PlanSuite:
         assert table.conclude("planner", term, grant.number, "retired", "yes")
         assert not table.conclude("planner", term, grant.number, "complete", "twice", 1.0)
 
+    @pytest.mark.parametrize("end", ["retired", "failed"])
+    def test_an_end_that_optuna_does_not_know_may_become_the_winners(
+        self, world: AllocationWorld, end: str
+    ) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        table.release("a", grant, end, ended="stop")
+        term = table.elect("planner")
+        assert term is not None
+        win = ("planner", term, grant.number, "complete", "the best model", 0.5)
+        assert not table.conclude(*win)
+        assert table.conclude(*win, untold=True)
+        [line] = table.untold()
+        assert (line.state, line.value, line.reason) == ("complete", 0.5, "the best model")
+        assert not table.conclude("planner", term, grant.number, "retired", "no", untold=True)
+
+    def test_an_end_that_optuna_knows_stays_as_it_is(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        table.release("a", grant, "retired", ended="stop")
+        table.mark_told(grant.number)
+        term = table.elect("planner")
+        assert term is not None
+        assert not table.conclude(
+            "planner", term, grant.number, "complete", "the best model", 0.5, untold=True
+        )
+        assert [line.state for line in table.trials()] == ["retired"]
+
     def test_a_trial_that_has_ended_stays_as_it_is(self, world: AllocationWorld) -> None:
         slots = world.join("a", cpus=1)
         grant = world.grant("a")
