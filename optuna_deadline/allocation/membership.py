@@ -68,6 +68,7 @@ def register(
     newcomer = Worker(
         me, tx.pool, tx.study_id, host, pid, "live", tx.now + ttl,
         machine=about.machine, store=about.store, versions=about.versions, address=about.address,
+        boot=about.boot,
     )  # fmt: skip
     known = {
         row.device: row.id
@@ -110,6 +111,7 @@ def register(
             store=about.store,
             versions=about.versions,
             address=about.address,
+            boot=about.boot,
         )
     )
     join_pool(tx, weight)
@@ -199,14 +201,15 @@ def leave(tx: Transaction, me: str) -> None:
     tx.execute(sa.update(worker).where(worker.c.id == me).values(state="left", lease=tx.now))
     held = sa.select(slot.c.id).where(slot.c.holder == me)
     tx.execute(sa.delete(offer).where(offer.c.worker == me, offer.c.slot_id.not_in(held)))
-    tx.execute(
-        sa.update(leader)
-        .where(leader.c.pool == tx.pool, leader.c.holder == me)
-        .values(holder=None, expires=tx.now)
-    )
-    tx.execute(
-        sa.update(tenant)
-        .where(tenant.c.pool == tx.pool, tenant.c.planner == me)
-        .values(planner=None, expires=tx.now)
-    )
+    hand_on(tx, [me])
     tx.event("leave", worker=me)
+
+
+def hand_on(tx: Transaction, names: Collection[str]) -> None:
+    """What workers lead and plan is up for election at once."""
+    for table, holder in ((leader, leader.c.holder), (tenant, tenant.c.planner)):
+        tx.execute(
+            sa.update(table)
+            .where(holder.in_(names))
+            .values({holder: None, table.c.expires: tx.now})
+        )

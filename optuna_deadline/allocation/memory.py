@@ -86,7 +86,7 @@ class MemoryTable(MemoryLeases):
             worker = Worker(
                 me, self.pool, self.study_id, host, pid, "live", now + self.ttl,
                 None if before is None else before.drained,
-                about.machine, about.store, about.versions, about.address,
+                about.machine, about.store, about.versions, about.address, about.boot,
             )  # fmt: skip
             live = {row.id: row for row in self._live(now)}
             slots = [
@@ -143,18 +143,13 @@ class MemoryTable(MemoryLeases):
     def leave(self, me: str) -> None:
         """Leave the pool; what it led and planned is handed on at once."""
         with self._lock:
-            now, pool = self.now(), self._pool
             if me in self.state.workers:
-                gone = changed(self.state.workers[me], state="left", lease=now)
+                gone = changed(self.state.workers[me], state="left", lease=self.now())
                 self.state.workers[me] = gone
                 self.state.withdraw(
                     me, [i for i in self.state.brings(me) if self.state.slots[i].holder != me]
                 )
-            if pool is not None and pool.leader == me:
-                pool.leader, pool.expires = None, now
-            place = self._tenant
-            if place is not None and place.planner == me:
-                place.planner, place.expires = None, now
+            self._hand_on([me])
             self._event("leave", worker=me)
 
     # Fenced writes of a running segment.

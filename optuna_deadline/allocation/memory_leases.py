@@ -202,24 +202,47 @@ class MemoryLeases(MemoryGangs):
                 for row in self.slots()
                 if row.lease is not None and row.lease + pool.grace < now
             ]
-            for row in expired:
-                freed = self._free(row.id)
-                self._event(
-                    "reap",
-                    number=row.number,
-                    slot=row.id,
-                    fence=freed.fence,
-                    worker=row.holder,
-                    study_id=row.study_id,
-                )
-            self._forget_reaped(expired)
-            for row in expired:
-                for name in list(self.state.offers[row.id]):
-                    if self.state.workers[name].state == "left":
-                        self.state.withdraw(name, [row.id])
+            self._reap(expired)
             self._free_orphans()
             for worker in list(self.state.workers.values()):
                 silent = worker.state == "live" and worker.lease + pool.grace < now
                 if silent and worker.pool == self.pool:
                     self.state.workers[worker.id] = changed(worker, state="lost")
             return len(expired)
+
+    def bury(self, names: Collection[str]) -> int:
+        """Free what workers hold that are known to have ended."""
+        with self._lock:
+            held = [row for row in self.state.slots.values() if row.holder in names]
+            self._reap(held)
+            for study_id, study in self.state.studies.items():
+                lines = [line for line in study.untold.values() if line.alive]
+                self._let_go(study_id, [line for line in lines if line.owner in names])
+            for worker in [w for w in self.state.workers.values() if w.id in names]:
+                if worker.state == "live":
+                    self.state.workers[worker.id] = changed(worker, state="lost")
+            self._hand_on(names)
+            return len(held)
+
+    def _reap(self, rows: Sequence[Slot]) -> None:
+        for row in rows:
+            freed = self._free(row.id)
+            self._event(
+                "reap", number=row.number, slot=row.id, fence=freed.fence, worker=row.holder,
+                study_id=row.study_id, pool=row.pool,
+            )  # fmt: skip
+        self._forget_reaped(rows)
+        for row in rows:
+            for name in list(self.state.offers[row.id]):
+                if self.state.workers[name].state == "left":
+                    self.state.withdraw(name, [row.id])
+
+    def _hand_on(self, names: Collection[str]) -> None:
+        """What workers lead and plan is up for election at once."""
+        now = self.now()
+        for pool in self.state.pools.values():
+            if pool.leader in names:
+                pool.leader, pool.expires = None, now
+        for place in self.state.tenants.values():
+            if place.planner in names:
+                place.planner, place.expires = None, now

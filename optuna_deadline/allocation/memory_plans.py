@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from optuna_deadline.allocation.memory_readings import MemoryReadings
 from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, MemoryTenant, changed
@@ -260,19 +260,21 @@ class MemoryPlans(MemoryReadings):
             if row.holder is not None
         }
         for study_id in of_pool & set(self.state.studies):
-            study = self.state.studies[study_id]
-            for line in [line for line in study.untold.values() if line.alive]:
-                owner = line.owner
-                if owner is not None and (study_id, line.number, owner) not in held:
-                    study.put(changed(line, owner=None, state="paused"))
-                    self._end_segment(study, line.number, line.fence, "lost", None)
-                    self._event(
-                        "lost",
-                        number=line.number,
-                        fence=line.fence,
-                        worker=owner,
-                        study_id=study_id,
-                    )
+            lines = self.state.studies[study_id].untold.values()
+            owned = [line for line in lines if line.alive and line.owner is not None]
+            orphans = [line for line in owned if (study_id, line.number, line.owner) not in held]
+            self._let_go(study_id, orphans)
+
+    def _let_go(self, study_id: int, orphans: Iterable[Desired]) -> None:
+        study = self.state.studies[study_id]
+        for line in orphans:
+            owner = self.state.workers.get(line.owner or "")
+            study.put(changed(line, owner=None, state="paused"))
+            self._end_segment(study, line.number, line.fence, "lost", None)
+            self._event(
+                "lost", number=line.number, fence=line.fence, worker=line.owner,
+                study_id=study_id, pool=None if owner is None else owner.pool,
+            )  # fmt: skip
 
     def _end_segment(
         self, study: MemoryStudy, number: int, fence: int, outcome: str, stop: float | None
@@ -291,8 +293,9 @@ class MemoryPlans(MemoryReadings):
         term: int | None = None,
         worker: str | None = None,
         study_id: int | None = None,
+        pool: str | None = None,
         **detail: object,
     ) -> None:
         of, items = self.study_id if study_id is None else study_id, tuple(detail.items())
-        said = (self.pool, of, self.now(), kind, number, slot, fence, term, worker, items)
+        said = (pool or self.pool, of, self.now(), kind, number, slot, fence, term, worker, items)
         self.state.events.append(said)

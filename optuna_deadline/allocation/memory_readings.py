@@ -79,6 +79,13 @@ class MemoryReadings:
             now = self.now()
             return [row for row in self._live(now) if row.pool == self.pool]
 
+    def on_host(self, host: str) -> list[Worker]:
+        """Workers of any pool on a host that count as live or hold slots."""
+        with self._lock:
+            holders = {row.holder for row in self.state.slots.values()}
+            rows = [row for row in self.state.workers.values() if row.host == host]
+            return [row for row in rows if row.state == "live" or row.id in holders]
+
     def _live(self, now: float) -> list[Worker]:
         rows = self.state.workers.values()
         return [row for row in rows if row.state == "live" and row.lease > now]
@@ -125,7 +132,12 @@ class MemoryReadings:
                 live.append(worker)
                 if slots and worker.drained is None:
                     offered[worker.id] = len(slots)
-                    mine = sum([row.lent_to == self.study_id for row in slots])
+                    mine = sum(
+                        [
+                            row.lent_to == self.study_id and (row.lease is None or row.lease > now)
+                            for row in slots
+                        ]
+                    )
                     if mine:
                         lent[worker.id] = mine
             return Roster(live, offered, lent, min(leases, default=None))

@@ -1,17 +1,19 @@
 """Reaping: what dead workers held is freed.
 
-The only transition that compares clocks; it errs on the late side.
+By the clock, which errs on the late side and is the only transition that compares clocks; or at
+once, where a process on the same host has seen that they have ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from optuna_deadline.allocation import gangs
 from optuna_deadline.allocation.clock import TOLERANCE
+from optuna_deadline.allocation.membership import hand_on
 from optuna_deadline.allocation.notices import notify
 from optuna_deadline.allocation.releasing import end_segment
 from optuna_deadline.allocation.schema import offer, pool, slot, trial, worker
@@ -34,12 +36,37 @@ def reap(tx: Transaction) -> int:
     ttl, grace = terms
     expired = _free_expired(tx, ttl, grace)
     gangs.forget_reaped(tx, expired)
-    _let_go_of_orphans(tx)
+    studies = sa.select(worker.c.study_id).where(worker.c.pool == tx.pool)
+    _let_go_of_orphans(tx, trial.c.study_id.in_(studies))
     _bury_the_silent(tx, grace)
     if expired:
         _forget_offers(tx, [row.id for row in expired])
         notify(tx)
     return len(expired)
+
+
+def bury(tx: Transaction, names: Collection[str]) -> int:
+    """Free at once what workers of any pool hold that are known to have ended; see the store.
+
+    Returns:
+        The number of slots freed.
+    """
+    if not names:
+        return 0
+    query = sa.select(slot).where(slot.c.holder.in_(names)).order_by(slot.c.id)
+    held = tx.rows(query.with_for_update())
+    _free(tx, held)
+    gangs.forget_reaped(tx, held)
+    _forget_offers(tx, [row.id for row in held])
+    _let_go_of_orphans(tx, trial.c.owner.in_(names))
+    tx.execute(
+        sa.update(worker)
+        .where(worker.c.id.in_(names), worker.c.state == "live")
+        .values(state="lost")
+    )
+    hand_on(tx, names)
+    notify(tx)
+    return len(held)
 
 
 def _free_expired(tx: Transaction, ttl: float, grace: float) -> Sequence[Any]:
@@ -50,7 +77,12 @@ def _free_expired(tx: Transaction, ttl: float, grace: float) -> Sequence[Any]:
         .order_by(slot.c.id)
         .with_for_update(skip_locked=True)
     )
-    for row in expired:
+    _free(tx, expired)
+    return expired
+
+
+def _free(tx: Transaction, rows: Sequence[Any]) -> None:
+    for row in rows:
         tx.execute(
             sa.update(slot)
             .where(slot.c.id == row.id, slot.c.fence == row.fence)
@@ -63,8 +95,8 @@ def _free_expired(tx: Transaction, ttl: float, grace: float) -> Sequence[Any]:
             fence=row.fence + 1,
             worker=row.holder,
             study_id=row.study_id,
+            pool=row.pool,
         )
-    return expired
 
 
 def _forget_offers(tx: Transaction, slot_ids: Sequence[int]) -> None:
@@ -73,26 +105,26 @@ def _forget_offers(tx: Transaction, slot_ids: Sequence[int]) -> None:
     tx.execute(sa.delete(offer).where(offer.c.slot_id.in_(slot_ids), offer.c.worker.in_(gone)))
 
 
-def _let_go_of_orphans(tx: Transaction) -> None:
+def _let_go_of_orphans(tx: Transaction, among: sa.ColumnElement[bool]) -> None:
     """Trials whose owner holds no slot for them: the next one takes them from a checkpoint.
 
-    Of every study of the pool: nobody may be left who would reap for another one.
+    Among those of every study of the pool: no worker may be left that reaps for another one.
     """
     held = sa.select(slot.c.id).where(
         slot.c.holder == trial.c.owner,
         slot.c.study_id == trial.c.study_id,
         slot.c.number == trial.c.number,
     )
-    studies = sa.select(worker.c.study_id).where(worker.c.pool == tx.pool)
     orphans = tx.rows(
-        sa.select(trial.c.number, trial.c.fence, trial.c.owner, trial.c.study_id)
+        sa.select(trial.c.number, trial.c.fence, trial.c.owner, trial.c.study_id, worker.c.pool)
+        .join(worker, worker.c.id == trial.c.owner, isouter=True)
         .where(
-            trial.c.study_id.in_(studies),
+            among,
             trial.c.state == "running",
             trial.c.owner.is_not(None),
             ~held.exists(),
         )
-        .with_for_update(skip_locked=True)
+        .with_for_update(skip_locked=True, of=trial)
     )
     for row in orphans:
         tx.execute(
@@ -106,8 +138,9 @@ def _let_go_of_orphans(tx: Transaction) -> None:
         )
         end_segment(tx, row.study_id, row.number, row.fence, "lost", None)
         tx.event(
-            "lost", number=row.number, fence=row.fence, worker=row.owner, study_id=row.study_id
-        )
+            "lost", number=row.number, fence=row.fence, worker=row.owner, study_id=row.study_id,
+            pool=row.pool,
+        )  # fmt: skip
 
 
 def _bury_the_silent(tx: Transaction, grace: float) -> None:

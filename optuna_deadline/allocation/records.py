@@ -26,6 +26,7 @@ class About:
     #: Under which other hosts reach it; None where it is to be in no gang with them.
     address: str | None = None
     host_type: str | None = None  #: by which its slots are priced; the audit alone keeps it
+    boot: str | None = None  #: of which boot its process id is, and since when
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Worker:
     store: str | None = None
     versions: str | None = None
     address: str | None = None
+    boot: str | None = None
 
 
 class Home(NamedTuple):
@@ -81,7 +83,8 @@ class Roster:
 
     workers: list[Worker]
     offered: Mapping[str, int]  #: by worker, the slots that it offers; of one study, only one does
-    lent: Mapping[str, int]  #: by worker, those of them that are lent to the study
+    #: By worker, those of them that are lent to the study, but those that are yet to be reaped.
+    lent: Mapping[str, int]
     #: When the first lease ends on a slot that any worker of the study offers, or offered as it
     #: died; None where none is held.
     lease: float | None

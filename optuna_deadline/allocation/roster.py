@@ -38,6 +38,7 @@ _WORKER = (
     worker.c.store,
     worker.c.versions,
     worker.c.address,
+    worker.c.boot,
 )
 
 
@@ -62,6 +63,15 @@ def living(tx: Transaction, *where: sa.ColumnElement[bool]) -> list[Worker]:
         )
     )
     return [Worker(*row) for row in tx.rows(found)]
+
+
+def on_host(tx: Transaction, host: str) -> list[Worker]:
+    """Workers of any pool on a host that count as live or hold slots, dead ones among them."""
+    holds = sa.select(slot.c.id).where(slot.c.holder == worker.c.id)
+    found = sa.select(*_WORKER).where(
+        worker.c.host == host, sa.or_(worker.c.state == "live", holds.exists())
+    )
+    return [Worker(*row) for row in tx.rows(found.order_by(worker.c.registered, worker.c.id))]
 
 
 def slots(tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
@@ -89,7 +99,8 @@ def slots(tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
 
 def read(tx: Transaction) -> Roster:
     """The study's live workers and their slots: each study's planner asks all the time."""
-    lent = sa.case((slot.c.lent_to == tx.study_id, 1), else_=0)
+    free_or_alive = sa.or_(slot.c.lease.is_(None), slot.c.lease > tx.now)
+    lent = sa.case((sa.and_(slot.c.lent_to == tx.study_id, free_or_alive), 1), else_=0)
     query = (
         sa.select(
             *_WORKER,

@@ -132,7 +132,7 @@ worker = _table(
     sa.Column("store", sa.Text),
     sa.Column("versions", sa.Text),
     sa.Column("address", sa.String(255)),  # since version 9: under which other hosts reach it
-    sa.Column("boot", sa.String(64)),  # since version 12: the boot of the host that `pid` is of
+    sa.Column("boot", sa.String(64)),  # since version 12: of which boot `pid` is, since when
 )
 
 slot = _table(

@@ -103,6 +103,9 @@ class AllocationStore(Protocol):
     def workers(self) -> list[Worker]:
         """The pool's workers whose lease has not run out."""
 
+    def on_host(self, host: str) -> list[Worker]:
+        """Workers of any pool on a host that count as live or hold slots, dead ones among them."""
+
     def slots(self) -> list[Slot]:
         """The pool's slots, whoever holds them; a drained worker offers none."""
 
@@ -250,6 +253,16 @@ class AllocationStore(Protocol):
 
         A trial whose owner holds none of its slots any more is paused, in every study of the
         pool. This is the only transition that compares clocks.
+
+        Returns:
+            The number of slots freed.
+        """
+
+    def bury(self, names: Collection[str]) -> int:
+        """Free at once, in any pool, what workers hold that are known to have ended.
+
+        The caller has seen that neither their processes nor their ranks are there any more. They
+        are lost, their trials are paused, and what they led and planned is up for election.
 
         Returns:
             The number of slots freed.

@@ -113,6 +113,11 @@ class AllocationTable:
         with self._tx.reading() as tx:
             return roster.live_workers(tx)
 
+    def on_host(self, host: str) -> list[Worker]:
+        """Workers of any pool on a host that count as live or hold slots."""
+        with self._tx.reading() as tx:
+            return roster.on_host(tx, host)
+
     def slots(self) -> list[Slot]:
         """All slots of the pool."""
         with self._tx.reading() as tx:
@@ -221,6 +226,12 @@ class AllocationTable:
             if not self._tx.may_compare(self.ttl + self.grace, self.grace / 2):
                 return 0
             return reaping.reap(tx)
+
+    def bury(self, names: Collection[str]) -> int:
+        """Free what workers hold that are known to have ended; see :func:`reaping.bury`."""
+        with self._tx() as tx:
+            membership.one_at_a_time(tx)
+            return reaping.bury(tx, names)
 
     # Fenced writes of a running segment.
 

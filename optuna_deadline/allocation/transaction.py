@@ -59,13 +59,14 @@ class Transaction:
         term: int | None = None,
         worker: str | None = None,
         study_id: int | None = None,
+        pool: str | None = None,
         **detail: object,
     ) -> None:
-        """Note the audit line of this transition, for another study where one is named."""
+        """Note the audit line of this transition, for another study or pool where one is named."""
         self._events.append(
             {
                 "at": self.now,
-                "pool": self.pool,
+                "pool": self.pool if pool is None else pool,
                 "study_id": self.study_id if study_id is None else study_id,
                 "kind": kind,
                 "number": number,

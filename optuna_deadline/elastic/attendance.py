@@ -12,19 +12,24 @@ from contextlib import contextmanager, suppress
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import SlotTaken
 from optuna_deadline.workers.agent import Agent
+from optuna_deadline.workers.devices import host_name
 from optuna_deadline.workers.errors import DATABASE_AWAY, explain
+from optuna_deadline.workers.processes import ended
 
 _logger = logging.getLogger("optuna_deadline")
 
 #: Seconds until a database that was away is tried again.
 AWAY = 0.2
 
+_LINGER = 5.0  # seconds for ranks to end whose worker was killed
 _JOIN = 20.0  # seconds for which a worker asks again to be let in
 _TAKEN = 1.0  # seconds until slots that were taken are asked for again
 
 
 def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
     """Join the pool, through a database that restarts or cuts the first transaction off.
+
+    What workers of this host hold whose processes were killed is freed before.
 
     Args:
         agent: Who joins.
@@ -34,6 +39,7 @@ def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
     began, told = time.monotonic(), False
     while True:
         try:
+            _bury_the_killed(table)
             return agent.register()
         except DATABASE_AWAY as error:
             if time.monotonic() > began + _JOIN:
@@ -49,6 +55,19 @@ def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
             time.sleep(_TAKEN)
             with suppress(*DATABASE_AWAY):
                 table.reap()  # nobody else may be there to do it
+
+
+def _bury_the_killed(table: AllocationStore) -> None:
+    """Free what this host's workers hold that were killed, rather than when their leases end."""
+    began, workers = time.monotonic(), table.on_host(host_name())
+    gone, lingering = ended(workers)
+    while lingering and time.monotonic() < began + _LINGER:  # a GPU's memory takes its time
+        time.sleep(AWAY)
+        gone, lingering = ended(workers)
+    if gone:
+        table.bury(gone)
+        pids = " and ".join([str(worker.pid) for worker in workers if worker.id in gone])
+        _logger.warning("Worker process %s was killed: what it held here is free again.", pids)
 
 
 @contextmanager

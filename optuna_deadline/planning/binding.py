@@ -1,4 +1,4 @@
-"""A plan that can be placed where trials are bound to hosts, for policies that know of none."""
+"""A plan that can be placed now, for policies that know of no hosts and of no dead workers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from optuna_deadline.planning.placement import Spreading, place, spreading
 from optuna_deadline.planning.reader import Reading
 from optuna_deadline.policies.plan import Plan, Policy, Run
 from optuna_deadline.policies.snapshot import Request, Snapshot
+
+#: Why a trial waits that no other worker is granted before the reaper has come.
+_UNREAPED = "waits until the lease of its dead worker is over"
 
 #: A policy is asked so often at most; what cannot be placed then waits beside an idle slot.
 _ROUNDS = 4
@@ -27,20 +30,27 @@ class Binding:
     def __init__(self, table: AllocationStore) -> None:
         self._homes = Homes(table)
         self.bounds: Mapping[int, Bound] = {}  #: at the last look
-        self.stuck: Mapping[int, str] = {}  #: why which trials wait for a host
+        self.stuck: Mapping[int, str] = {}  #: why which trials wait, for a host or for the reaper
+        self._unreaped: Mapping[int, str] = {}
 
     def look(self, reading: Reading) -> None:
-        """Learn which trials are bound now."""
+        """Learn which trials are bound now, and which a dead worker still owns."""
         self.bounds = self._homes.bounds(reading.workers, reading.trials)
+        living = {worker.id for worker in reading.workers}
+        self._unreaped = {
+            line.number: _UNREAPED
+            for line in reading.trials.values()
+            if line.alive and line.owner is not None and line.owner not in living
+        }
 
     def decide(self, policy: Policy, reading: Reading) -> Plan:
-        """The policy's plan, within these bounds."""
+        """The policy's plan, within these bounds, for the trials that may be granted slots."""
         if not self.bounds:
-            self.stuck = {}
-            return policy.plan(reading.snapshot)
+            self.stuck = self._unreaped
+            return policy.plan(_holding(reading.snapshot, self._unreaped))
         plan, self.stuck = plan_bound(
             policy, reading.snapshot, reading.capacities, reading.trials, self.bounds,
-            spreading(reading),
+            spreading(reading), self._unreaped,
         )  # fmt: skip
         return plan
 
@@ -60,6 +70,7 @@ def plan_bound(
     current: Mapping[int, Desired],
     bounds: Mapping[int, Bound],
     spread: Spreading | None = None,
+    unreaped: Mapping[int, str] | None = None,
 ) -> tuple[Plan, Mapping[int, str]]:
     """The policy's plan for the trials that find room where they are bound to.
 
@@ -67,13 +78,14 @@ def plan_bound(
     keep slots for it that others could use.
 
     Returns:
-        The plan, and why which trials wait for a host.
+        The plan, and why which trials wait.
     """
     stuck = {
         number: bound.words
         for number, bound in bounds.items()
         if not any(capacities.get(worker) for worker in bound.workers)
     }
+    stuck |= unreaped or {}
     for _ in range(_ROUNDS):
         plan = policy.plan(_holding(snapshot, stuck))
         lines = place(plan.orders, capacities, current, bounds, spread)

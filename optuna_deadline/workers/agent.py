@@ -94,7 +94,7 @@ class Agent:
         self._next_poll = 0.0
         self._watchdog = Watchdog()
         self._trust = Trust(table, self.id, self._watchdog)
-        self._board = Switchboard(source, None if offer.gpus else 1, self._watchdog)
+        self._board = Switchboard(source, None if offer.gpus else 1, self._watchdog, self.id)
         self._folders = Folders(folder)
         self._resuming = Resuming(self._folders, self.wake)
         self._fetching = Resuming(self._folders, self.wake)  # for others' gangs

@@ -13,6 +13,7 @@ from optuna_deadline.allocation.records import About
 from optuna_deadline.marks import store_of
 from optuna_deadline.stores import Location
 from optuna_deadline.workers.devices import Offer, gpu_uuids
+from optuna_deadline.workers.processes import own_boot
 
 #: Whose versions must go together on all hosts of a study, where they are installed.
 PACKAGES = ("optuna-deadline", "torch", "lightning")
@@ -32,6 +33,7 @@ def describe(
         uuids={f"gpu:{index}": known[index] for index in offer.gpus if known.get(index)},
         address=address,
         host_type=host_type,
+        boot=own_boot(),
     )
 
 

@@ -29,13 +29,17 @@ class Switchboard:
         source: The objective that the zygote loads.
         threads: Threads per rank.
         watchdog: Learns of every rank.
+        me: The worker, which its ranks name in their environment.
     """
 
-    def __init__(self, source: ObjectiveSource, threads: int | None, watchdog: Watchdog) -> None:
+    def __init__(
+        self, source: ObjectiveSource, threads: int | None, watchdog: Watchdog, me: str = ""
+    ) -> None:
         self._source = source
         self._threads = threads
         self._watchdog = watchdog
-        self.zygote = Zygote(source, threads)
+        self._me = me
+        self.zygote = Zygote(source, threads, me)
         self._stillborn = 0
         self._woken, self._wake = os.pipe()
         for end in (self._woken, self._wake):
@@ -86,7 +90,7 @@ class Switchboard:
         for gang in gangs:
             for rank in gang.ranks:
                 rank.orphaned = True
-        self.zygote = Zygote(self._source, self._threads)
+        self.zygote = Zygote(self._source, self._threads, self._me)
 
     def close(self) -> None:
         """End the zygote and with it, by their pipes, what it forked."""

@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.workers.link import RawLink
 from optuna_deadline.workers.objective import Objective, ObjectiveSource
+from optuna_deadline.workers.processes import WORKER
 from optuna_deadline.workers.rank import RankSpec, run_rank
 
 _PROGRAM = "import sys; from optuna_deadline.workers.zygote import main; main(int(sys.argv[1]))"
@@ -32,11 +33,12 @@ class Zygote:
     Args:
         source: The objective that every rank will run.
         threads: Threads per rank, set before any numerical library is loaded; None leaves it.
+        worker: Whose ranks they are, for those that look whether the worker has ended.
     """
 
-    def __init__(self, source: ObjectiveSource, threads: int | None = 1) -> None:
+    def __init__(self, source: ObjectiveSource, threads: int | None = 1, worker: str = "") -> None:
         self.control, theirs = Pipe()
-        environment = dict(os.environ)
+        environment = {**os.environ, WORKER: worker}
         if threads is not None:
             for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
                 environment[name] = str(threads)

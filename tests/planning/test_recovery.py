@@ -115,3 +115,24 @@ def test_whoever_dies_the_slots_of_the_living_are_in_use_again(dead: set[int], s
     pool.processes = [p for i, p in enumerate(pool.processes) if i not in dead]
     pool.run(TTL + GRACE + 2 * POLL)  # the planner's look and the worker's
     assert pool.idle() == set()
+
+
+def test_slots_of_a_newcomer_do_not_wait_for_trials_that_are_not_reaped_yet() -> None:
+    """They cannot be had before; others start there meanwhile."""
+    pool = Pool(random.Random(0))
+    dead = [process for process in pool.processes if process.host == "x"]
+    pool.processes = [process for process in pool.processes if process.host == "y"]
+    lost = {(process.study, number) for process in dead for number in process.held}
+    assert lost
+    pool.run(TTL + POLL)  # their leases are over, and the reaper is not there yet
+    newcomer = Process(pool, 1, "z")
+    pool.processes.append(newcomer)
+    pool.run(3 * POLL)
+    assert len(newcomer.held) == 2
+    assert not lost & {(newcomer.study, number) for number in newcomer.held}
+    waiting = {line.number: line for line in newcomer.table.trials()}
+    mine = [waiting[number] for study, number in lost if study == 1]
+    assert {line.reason for line in mine} == {"waits until the lease of its dead worker is over"}
+    pool.run(GRACE + 2 * POLL)
+    assert pool.idle() == set()
+    assert all(line.owner is None or line.owner != "1x" for line in newcomer.table.trials())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -64,6 +65,26 @@ def test_asked_to_leave_it_saves_and_the_same_command_goes_on(
     steps = [row.step for row in table.reports()]
     assert steps == list(range(len(steps)))  # no step twice, none left out
     worker.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="who has ended is read from /proc")
+def test_a_killed_worker_that_is_started_again_goes_on_at_once(
+    sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, log: Path, said: Said
+) -> None:
+    """Neither the dead one's leases nor its term as a planner is waited for."""
+    agree(sqlite_study, AMPLE, None, {})
+    given = {"ttl": 600.0, "grace": 600.0, "RANK_LOG": str(log)}  # longer than this test may take
+    worker = start_worker(sqlite_url, "slow", **given)
+    wait_until(reported(sqlite_study, 3))
+    worker.kill()
+    worker.wait()
+    table = table_of(sqlite_study)
+    [before] = table.segments()
+    start_worker(sqlite_url, "slow", **given)
+    wait_until(lambda: any(row.fence > before.fence for row in table.segments()))
+    kinds = [event.kind for event in table.events() if event.kind in ("register", "lost", "elect")]
+    assert kinds == ["register", "elect", "lost", "register", "elect"]
+    assert f"Worker process {worker.pid} was killed" in said()
 
 
 def test_a_killed_rank_goes_on_from_its_checkpoint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optuna_deadline.allocation.records import About, Assignment
 from optuna_deadline.testing.worlds import (
     GRACE,
     TTL,
@@ -97,6 +98,77 @@ class ReapingSuite:
         assert world.join("b", cpus=1) == slots
         number = world.plan("b")
         assert world.table().acquire("b", number, slots) is None
+        assert world.table().roster().offered == {"b": 1} and world.table().roster().lent == {}
         world.time += GRACE
         world.table().reap()
+        assert world.table().roster().lent == {"b": 1}
         assert world.table().acquire("b", number, slots) is not None
+
+    def test_what_a_worker_held_that_was_seen_to_end_is_free_at_once(
+        self, world: AllocationWorld
+    ) -> None:
+        slots = world.join("a", cpus=2)
+        world.join("b", cpus=1)
+        grant, other = world.grant("a"), world.grant("b")
+        table = world.table()
+        assert table.lead("a") == 1
+        world.time += 1
+        assert table.bury(["a"]) == 1
+        mine, theirs = table.trials()
+        assert (mine.owner, mine.state, mine.number) == (None, "paused", grant.number)
+        assert (theirs.owner, theirs.fence) == ("b", other.fence)
+        assert [worker.id for worker in table.workers()] == ["b"]
+        assert [row.outcome for row in table.segments()] == ["lost", None]
+        assert table.lead("b") == 2  # nor is its term waited for
+        assert table.bury(["a"]) == 0 and table.bury([]) == 0
+        world.join("c", cpus=2)
+        world.plan("c", number=grant.number)
+        again = table.acquire("c", grant.number, slots[:1])
+        assert again is not None and again.fence == grant.fence + 1
+        assert_legal(table.events())
+
+    def test_who_planned_and_was_seen_to_end_is_followed_at_once(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a")
+        world.join("b")
+        table = world.table()
+        assert table.elect("a") == 1 and table.elect("b") is None
+        table.bury(["a"])
+        assert table.elect("b") == 2
+
+    def test_who_was_taken_for_ended_and_lives_has_lost_its_slots_and_comes_back(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a")
+        grant = world.grant("a")
+        table = world.table()
+        table.bury(["a"])
+        assert table.renew("a", grant.slots).kept == frozenset()
+        assert not table.release("a", grant, "paused", ended="pause")
+        assert [worker.id for worker in table.workers()] == ["a"]
+
+    def test_the_dead_of_every_pool_on_a_host_are_found_and_buried(
+        self, world: AllocationWorld
+    ) -> None:
+        about = About(boot="boot")
+        ours, theirs = world.table("ours"), world.table("theirs", study="other")
+        theirs.register("a", "host", 7, ["gpu:0"], 0, None, about)
+        term = theirs.elect("a")
+        assert term is not None
+        theirs.open_trial("a", term, 0, 100)
+        theirs.write_plan("a", term, [Assignment(0, "run", "a", 1, "test")])
+        assert theirs.acquire("a", 0, theirs.free_slots("a")) is not None
+        theirs.leave("a")  # and dies with its slots in its hands
+        ours.register("b", "host", 8, [], 1, None, about)
+        known = ours.on_host("host")
+        assert [(row.id, row.pid, row.boot, row.state) for row in known] == [
+            ("a", 7, "boot", "left"),
+            ("b", 8, "boot", "live"),
+        ]
+        assert ours.bury(["a"]) == 1
+        assert [row.id for row in ours.on_host("host")] == ["b"]
+        assert [slot.device for slot in ours.register("b", "host", 8, ["gpu:0"], 0)] == ["gpu:0"]
+        # The audit of the pool that it died in says so.
+        kinds = [event.kind for event in theirs.events()]
+        assert "reap" in kinds and "lost" in kinds and theirs.trials()[0].state == "paused"

@@ -1,0 +1,75 @@
+"""Which process a worker is, and whether it has ended with all its ranks: seen from its own host.
+
+A process id says that only together with the boot and the pid namespace that it is of, since
+containers share a boot and number their processes apart; with the user, whose processes can all be
+looked at; and with the process's start, since numbers are used again. Where one of them differs or
+is not known nothing is concluded: the lease decides. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from optuna_deadline.allocation.records import Worker
+
+#: In the environment of a worker's ranks, and of what they start: the worker's id.
+WORKER = "OPTUNA_DEADLINE_WORKER"
+
+_PROC = Path("/proc")
+_STATE, _STARTED = 0, 19  # fields of /proc/PID/stat behind the name
+
+
+def own_boot(proc: Path = _PROC) -> str | None:
+    """Of which boot, pid namespace and user this process's id is, and since when; None: unknown.
+
+    Hexadecimal without dashes, so that it fits the column.
+    """
+    place, started = _place(proc), _started(proc / "self")
+    return None if place is None or started is None else f"{place}.{started:x}"
+
+
+def ended(workers: Iterable[Worker], proc: Path = _PROC) -> tuple[set[str], set[str]]:
+    """The workers that are certain to have ended with all their ranks, and those but for ranks."""
+    place = _place(proc)
+    if place is None:
+        return set(), set()
+    gone = set()
+    for worker in workers:
+        of, _, started = (worker.boot or "").rpartition(".")
+        if of == place and _started(proc / str(worker.pid)) != int(started, 16):
+            gone.add(worker.id)
+    lingering = gone & _with_ranks(proc) if gone else gone
+    return gone - lingering, lingering
+
+
+def _place(proc: Path) -> str | None:
+    with suppress(OSError):
+        boot = (proc / "sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+        space = (proc / "self/ns/pid").stat().st_ino
+        return f"{boot}.{space:x}.{os.getuid():x}"
+    return None
+
+
+def _started(process: Path) -> int | None:
+    """When a process was started, in ticks since the boot; None where it is gone or a zombie."""
+    try:
+        fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[_STATE] in "ZX" else int(fields[_STARTED])
+
+
+def _with_ranks(proc: Path) -> set[str]:
+    """The workers of which any process of this user was born with the id in its environment."""
+    prefix, found = f"{WORKER}=".encode(), set()
+    for process in proc.glob("[0-9]*"):
+        with suppress(OSError):  # gone meanwhile, or another user's
+            for entry in (process / "environ").read_bytes().split(b"\0"):
+                if entry.startswith(prefix):
+                    found.add(entry[len(prefix) :].decode(errors="replace"))
+    return found
