@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline import choice
-from optuna_deadline.allocation import studies
+from optuna_deadline.allocation import identity, studies
 from optuna_deadline.allocation.engine import autocommit
 from optuna_deadline.budgets import Budget
 from optuna_deadline.deadlines import (
@@ -111,8 +111,7 @@ def fix(
     choice.make(policy, parameters or {})  # refuses what nobody could work with
     check_single_objective(study)
     with autocommit(engine) as connection:
-        study_id = studies.own_id(connection, study)
-        row, now = studies.select(connection, study_id, study.study_name)
+        row, now = identity.find(connection, study)
         began = now - elapsed
         at = wanted.instant(began)
         if at <= began:
@@ -128,10 +127,12 @@ def fix(
                 "parameters": json.dumps(dict(parameters or {}), sort_keys=True),
                 "money": None if budget is None else budget.to_json(),
             }
-            studies.insert(connection, study_id, values)
-            row, now = studies.select(connection, study_id, study.study_name)
+            identity.introduce(connection, study, values)
+            row, now = identity.find(connection, study)
         if row is None:
             raise StudyGone(f"The study {study.study_name!r} was deleted; create it again.")
+        if row.key is None:
+            identity.key_of(connection, study)
         stored = _terms(row, now)
         _check_budget(stored, budget)
         if extend and (not _same(stored, wanted) or stored.deadline <= began):
@@ -144,8 +145,18 @@ def fix(
 def read(engine: sa.Engine, study: Study) -> Terms | None:
     """The terms of a study as they are now, None where nobody has fixed them."""
     with autocommit(engine) as connection:
-        row, now = studies.select(connection, studies.own_id(connection, study), study.study_name)
+        row, now = identity.find(connection, study)
     return None if row is None else _terms(row, now)
+
+
+def key(engine: sa.Engine, study: Study) -> str:
+    """The random key of a study that has terms, by which it is told from others of its name.
+
+    Raises:
+        StudyGone: The study was deleted.
+    """
+    with autocommit(engine) as connection:
+        return identity.key_of(connection, study)
 
 
 def read_all(engine: sa.Engine) -> list[tuple[Terms, bool]]:
@@ -167,14 +178,13 @@ def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
         DeadlineError: The study has no deadline, or it has ended.
     """
     with autocommit(engine) as connection:
-        study_id = studies.own_id(connection, study)
-        row, now = studies.select(connection, study_id, study.study_name)
+        row, now = identity.find(connection, study)
         if row is None:
             raise DeadlineError(f"The study {study.study_name!r} has no deadline to be ended by.")
         if row.settled is not None or row.deadline <= now:
             raise DeadlineError(f"The study {study.study_name!r} has ended already.")
         studies.bring_forward(connection, row.study_id, now + seconds)
-        row, now = studies.select(connection, study_id, study.study_name)
+        row, now = identity.find(connection, study)
     if row is None:
         raise StudyGone(f"The study {study.study_name!r} was deleted meanwhile.")
     return _terms(row, now)

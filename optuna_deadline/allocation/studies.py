@@ -2,11 +2,13 @@
 
 Each function takes a connection in AUTOCOMMIT or in a transaction of the caller's. A study is
 looked up by its id where the table stands beside Optuna's, by its name where ``table=`` named a
-database for the table alone: such a database numbers the studies itself.
+database for the table alone: such a database numbers the studies itself, and ``identity`` says
+whether the row is the study's own.
 """
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import sqlalchemy as sa
@@ -81,7 +83,11 @@ _SELECT_BY = {
 
 
 def insert(connection: sa.Connection, study_id: int | None, values: dict[str, Any]) -> None:
-    """Fix the terms of a study, unless somebody has; the caller reads which terms hold."""
+    """Fix the terms of a study, unless they are; the caller reads which terms hold.
+
+    A row without a key in ``values`` gets one.
+    """
+    values = {"key": new_key(), **values}
     if study_id is not None:
         # Optuna's study of this name has this id: a row with another one outlived its study.
         connection.execute(
@@ -89,6 +95,18 @@ def insert(connection: sa.Connection, study_id: int | None, values: dict[str, An
         )
         values = {**values, "study_id": study_id}
     insert_if_absent(connection, study, [values])
+
+
+def new_key() -> str:
+    """A key that no other study has, whatever its name and database."""
+    return str(uuid.uuid4())
+
+
+def set_key(connection: sa.Connection, study_id: int, key: str) -> None:
+    """Give a row of an older version its key, unless it has one; the caller reads which holds."""
+    connection.execute(
+        sa.update(study).where(study.c.study_id == study_id, study.c.key.is_(None)).values(key=key)
+    )
 
 
 def postpone(

@@ -1,0 +1,184 @@
+"""A study is told from others of its name: in other databases, and before it was deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from optuna_deadline import terms
+from optuna_deadline.allocation import schema
+from optuna_deadline.allocation.engine import autocommit, disconnect, open_table
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.errors import DeadlineError, StudyGone
+
+
+def _study(storage: Any, direction: str = "minimize") -> optuna.Study:
+    return optuna.create_study(
+        storage=storage, study_name="s", direction=direction, load_if_exists=True
+    )
+
+
+def _again(study: optuna.Study, direction: str = "minimize") -> optuna.Study:
+    optuna.delete_study(study_name="s", storage=study._storage)
+    return _study(study._storage, direction)
+
+
+def _stored_key(engine: sa.Engine) -> str | None:
+    with autocommit(engine) as connection:
+        found: str | None = connection.execute(sa.select(schema.study.c.key)).scalar_one()
+        return found
+
+
+def _age(engine: sa.Engine) -> None:
+    """A row as an older version left it."""
+    with autocommit(engine) as connection:
+        connection.execute(sa.update(schema.study).values(key=None))
+
+
+@pytest.fixture
+def engines(empty_url: str) -> Iterator[Callable[[optuna.Study], sa.Engine]]:
+    """Opens the table in a database of its own."""
+    opened: list[sa.Engine] = []
+
+    def open_(study: optuna.Study) -> sa.Engine:
+        opened.append(open_table(study, empty_url))
+        return opened[-1]
+
+    yield open_
+    for engine in opened:
+        disconnect(engine)
+
+
+@pytest.fixture(params=["journal", "memory"])
+def other_storage(request: pytest.FixtureRequest, tmp_path: Path) -> BaseStorage:
+    """A storage that has no SQL database for the table."""
+    if request.param == "memory":
+        return InMemoryStorage()
+    return JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
+
+
+def test_a_study_has_a_key_that_no_other_one_has(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    terms.fix(engine, study, "2h")
+    key = terms.key(engine, study)
+    assert key == _stored_key(engine) == terms.key(engine, study)
+    again = _again(study)
+    engine = open_table(again)
+    terms.fix(engine, again, "2h")
+    assert terms.key(engine, again) != key
+
+
+@pytest.mark.parametrize("where", ["beside Optuna's tables", "in its own database"])
+def test_processes_that_give_an_older_row_its_key_at_once_agree(
+    where: str, empty_url: str, tmp_path: Path
+) -> None:
+    if where == "in its own database":
+        journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
+        study, engine = _study(journal), open_table(_study(journal), empty_url)
+    else:
+        study = _study(empty_url)
+        engine = open_table(study)
+    fixed = terms.fix(engine, study, "2h")
+    _age(engine)
+    if where == "in its own database":
+        study._storage.set_study_system_attr(study._study_id, "optuna_deadline:key", None)
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(lambda _: terms.key(engine, study), range(16)))
+    assert keys == {_stored_key(engine)} and None not in keys
+    assert terms.read(engine, study) is not None and terms.fix(engine, study, "2h") == fixed
+    disconnect(engine)
+
+
+def test_joining_gives_an_older_row_its_key(
+    other_storage: BaseStorage, engines: Callable[[optuna.Study], sa.Engine]
+) -> None:
+    study = _study(other_storage)
+    engine = engines(study)
+    terms.fix(engine, study, "2h")
+    _age(engine)
+    study._storage.set_study_system_attr(study._study_id, "optuna_deadline:key", None)
+    terms.fix(engine, study, "2h")
+    assert _stored_key(engine) is not None
+    assert terms.read(engine, _again(study)) is None
+
+
+def test_a_study_created_again_has_none_of_the_deleted_ones_terms_and_trials(
+    other_storage: BaseStorage, engines: Callable[[optuna.Study], sa.Engine]
+) -> None:
+    """Also where the table has a database of its own, which Optuna deletes nothing from."""
+    study = _study(other_storage, "maximize")
+    engine = engines(study)
+    first = terms.fix(engine, study, "1h")
+    table = AllocationTable(engine, "s", first.study_id)
+    table.register("w", "host", 1, [], 1)
+    term = table.elect("w")
+    assert term is not None
+    table.open_trial("w", term, 0, 0)
+    table.leave("w")
+    again = _again(study)
+    assert terms.read(engine, again) is None
+    second = terms.fix(engine, again, "2h")
+    assert (second.direction, second.duration) == ("minimize", 7200.0)
+    assert terms.fix(engine, again, "2h") == second
+    table = AllocationTable(engine, "s", second.study_id)
+    assert table.trials() == [] and table.workers() == []
+    assert table.events() == []
+    with pytest.raises(StudyGone, match="was deleted"):
+        terms.read(engine, study)
+
+
+def test_a_deadline_of_a_deleted_study_that_has_passed_stops_nothing(
+    other_storage: BaseStorage, engines: Callable[[optuna.Study], sa.Engine]
+) -> None:
+    study = _study(other_storage, "maximize")
+    engine = engines(study)
+    terms.fix(engine, study, "60s", elapsed=50.0)
+    with autocommit(engine) as connection:
+        connection.execute(sa.update(schema.study).values(deadline=1.0))
+    assert terms.fix(engine, _again(study), "60s").direction == "minimize"
+
+
+def test_a_study_of_the_same_name_whose_workers_live_is_left_alone(
+    tmp_path: Path, engines: Callable[[optuna.Study], sa.Engine]
+) -> None:
+    ours, theirs = (
+        _study(JournalStorage(JournalFileBackend(str(tmp_path / name)))) for name in ("a", "b")
+    )
+    engine = engines(theirs)
+    fixed = terms.fix(engine, theirs, "1h")
+    table = AllocationTable(engine, "s", fixed.study_id)
+    table.register("w", "host", 1, [], 1)
+    with pytest.raises(DeadlineError, match=r"Workers still train another study named 's'.*table"):
+        terms.fix(engine, ours, "2h")
+    assert terms.read(engine, theirs) is not None
+    table.leave("w")
+    assert terms.fix(engine, ours, "2h").duration == 7200.0
+    assert terms.read(engine, theirs) is None
+
+
+def test_processes_that_meet_in_a_database_of_its_own_have_one_row(
+    tmp_path: Path, engines: Callable[[optuna.Study], sa.Engine]
+) -> None:
+    journal = str(tmp_path / "journal")
+    first = _study(JournalStorage(JournalFileBackend(journal)))
+    engine = engines(first)
+    terms.fix(engine, first, "1h")
+    _again(first)
+
+    def meet(number: int) -> terms.Terms:
+        study = _study(JournalStorage(JournalFileBackend(journal)))
+        return terms.fix(engine, study, "2h", elapsed=float(number))
+
+    with ThreadPoolExecutor(8) as pool:
+        met = list(pool.map(meet, range(8)))
+    assert len({(one.study_id, one.started) for one in met}) == 1
+    assert {one.duration for one in met} == {7200.0}
