@@ -54,7 +54,7 @@ class Segment(Protocol):
         """Make a finished, synced file in :attr:`folder` the trial's newest checkpoint.
 
         Args:
-            path: The file; only rank 0's call counts.
+            path: The file; only rank 0's call counts. Workers never delete it.
             step: The last step it contains.
             value: The value that this very state reported, if it did.
         """
@@ -76,7 +76,8 @@ class Segment(Protocol):
             write: Fills the file whose path it is given; an ``OSError`` is the disk's.
             step: The last step it contains.
             value: The value that this very state reported, if it did.
-            name: Of the file, different for each state that is saved; None makes one up.
+            name: Of the file, different for each state that is saved. None makes one up, and
+                workers delete such a file once newer and better ones are saved.
 
         Returns:
             The file, or None if it was not written.

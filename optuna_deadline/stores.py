@@ -8,6 +8,7 @@ its own, and only then gets its row in the table. What has no row was never ther
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,10 @@ from optuna_deadline.errors import DeadlineError
 
 #: The path of a file here, or the URL of one elsewhere.
 Location = Path | str
+
+_UNFIT = re.compile(r"[^\w.=+@-]")  # in the name of a folder, on a disk or under a URL
+_NAME_LENGTH = 60  # characters, of four bytes at most: a study's name may be longer than a file's
+_KEY_LENGTH = 8
 
 
 class StoreAway(OSError):
@@ -35,18 +40,36 @@ def within(root: Location, name: str) -> Location:
     return root / name if isinstance(root, Path) else f"{root.rstrip('/')}/{name}"
 
 
-def root_of(given: Location, study_name: str) -> Location:
-    """Where a study's checkpoints go: a folder, or a URL that is tried out first.
+def place_of(given: Location) -> Location:
+    """What was named for checkpoints: a folder, resolved, or a URL that is tried out.
 
     Raises:
         DeadlineError: Nothing can be kept there.
     """
     place = located(os.fspath(given))
     if isinstance(place, Path):
-        place = place.resolve()
-    else:
-        check(place)
-    return within(place, study_name)
+        return place.resolve()
+    check(place)
+    return place
+
+
+def root_of(place: Location, study_name: str, key: str) -> Location:
+    """Where one study keeps its checkpoints, apart from all others of its name.
+
+    Args:
+        place: As :func:`place_of` has it.
+        study_name: The study's name; what cannot stand in a file's name is replaced.
+        key: The study's random key.
+    """
+    name = _UNFIT.sub("_", study_name)[:_NAME_LENGTH]
+    return within(place, f"{name}-{key[:_KEY_LENGTH]}")
+
+
+def is_below(location: Location, folder: Location) -> bool:
+    """Whether a file is in a folder or deeper, by its name alone."""
+    if isinstance(location, Path) or isinstance(folder, Path):
+        return isinstance(location, Path) and folder in location.parents
+    return location.startswith(f"{folder.rstrip('/')}/")
 
 
 def check(url: str) -> None:

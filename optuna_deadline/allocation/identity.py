@@ -17,7 +17,7 @@ from optuna.study import Study
 
 from optuna_deadline.allocation import studies
 from optuna_deadline.allocation.bounds import begin_bounded, wait_in_line
-from optuna_deadline.allocation.schema import event, study, worker
+from optuna_deadline.allocation.schema import study, worker
 from optuna_deadline.errors import DeadlineError, StudyGone
 
 _ATTRIBUTE = "optuna_deadline:key"
@@ -104,10 +104,7 @@ def _is_of(row: sa.Row[Any], study_: Study) -> bool:
 
 
 def _delete(connection: sa.Connection, row: sa.Row[Any], now: float) -> None:
-    """Delete what is left of a deleted study, as its row beside Optuna's would have been.
-
-    Its number may be the next study's, so its audit goes too.
-    """
+    """Delete what is left of a deleted study, as its row beside Optuna's would have been."""
     alive = sa.select(worker.c.id).where(
         worker.c.study_id == row.study_id, worker.c.state == "live", worker.c.lease > now
     )
@@ -116,7 +113,6 @@ def _delete(connection: sa.Connection, row: sa.Row[Any], now: float) -> None:
             f"Workers still train another study named {row.name!r} whose table is in "
             f"{connection.engine.url}: stop them, or name another database with table=URL."
         )
-    connection.execute(sa.delete(event).where(event.c.study_id == row.study_id))
     connection.execute(sa.delete(study).where(study.c.study_id == row.study_id))
 
 

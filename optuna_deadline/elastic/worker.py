@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline import choice
+from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.listener import Listener
 from optuna_deadline.allocation.store import GRACE, TTL
@@ -38,7 +39,7 @@ from optuna_deadline.planning.rates import tariff_of
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.dividers import make_divider
 from optuna_deadline.pruners import DeadlinePruner
-from optuna_deadline.stores import library, root_of
+from optuna_deadline.stores import Location, is_below, library, place_of, root_of, within
 from optuna_deadline.terms import Terms
 from optuna_deadline.workers.addresses import VARIABLE, own_address
 from optuna_deadline.workers.agent import Agent
@@ -134,7 +135,9 @@ class ElasticWorker:
         self._park = check_park(park)
         self._divider = make_divider(divider)
         self._policy = choice.make(_same_policy(study, terms, policy), terms.parameters)
-        self._folder = root_of(checkpoints or CHECKPOINTS, study.study_name)
+        place = place_of(checkpoints or CHECKPOINTS)
+        self._folder = root_of(place, study.study_name, study_terms.key(engine, study))
+        self._shared = _shared_by_name(self.table, within(place, study.study_name), self._folder)
         self._in_hand = InHand(self.table, host_name())
         self._source = replace(source_of(objective), library=library(self._folder))
 
@@ -144,7 +147,7 @@ class ElasticWorker:
             return self.result()
         until = Until(self._until, self._overhead())
         until.check()
-        about = describe(self._offer, self._folder, self._address, self._host_type)
+        about = describe(self._offer, self._shared, self._address, self._host_type)
         poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))
         agent = Agent(
             self._study,
@@ -250,6 +253,15 @@ def _address(engine: sa.Engine) -> str:
             f"is known but its own loopback: name it with {VARIABLE}."
         )
     return found
+
+
+def _shared_by_name(table: AllocationTable, before: Location, now: Location) -> Location:
+    """The folder by which hosts know that they share their checkpoints.
+
+    Older versions kept checkpoints under the study's name alone. A study that has some there reads
+    them there, writes to the folder of its own beside it, and whoever reaches one reaches both.
+    """
+    return before if any(is_below(one.path, before) for one in table.checkpoints()) else now
 
 
 def _same_policy(study: Study, terms: Terms, given: choice.PolicyLike | None) -> choice.PolicyLike:

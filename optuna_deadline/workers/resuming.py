@@ -33,8 +33,8 @@ class Folders:
     """Where ranks write, and where their checkpoints are kept if that is elsewhere.
 
     Args:
-        root: The study's folder, or its URL: then ranks write to a folder of this worker, which
-            keeps what is uploaded, so that a trial that comes back here fetches nothing.
+        root: The study's own folder, or its URL: then ranks write to a folder of this worker,
+            which keeps what is uploaded, so that a trial that comes back here fetches nothing.
     """
 
     def __init__(self, root: Location) -> None:
@@ -64,9 +64,21 @@ class Folders:
         Raises:
             OSError: Nobody knows.
         """
-        if (store := self.elsewhere(number)) is not None:
-            return listed(store)
-        return [path for path in listed(self.here(number)) if _OURS.fullmatch(name_of(path))]
+        folder = self._kept(number)
+        return [one for one in listed(folder) if _OURS.fullmatch(name_of(one))]
+
+    def may_delete(self, number: int, location: Location) -> bool:
+        """Whether a file has one of our own names, in the trial's folder.
+
+        A row may name any file, and one that an older version kept is in a folder which other
+        studies of the same name may share.
+        """
+        ours = _OURS.fullmatch(name_of(location)) is not None
+        return ours and location == within(self._kept(number), name_of(location))
+
+    def _kept(self, number: int) -> Location:
+        store = self.elsewhere(number)
+        return self.here(number) if store is None else store
 
     def may_hold(self, number: int) -> bool:
         """Whether there may be files of a trial; in a store that is not known before a look."""
@@ -234,9 +246,15 @@ class Sweeping:
                 self.sweep_ended(number, own)
 
     def sweep(self, number: int, locations: Sequence[Location]) -> None:
-        """Delete files of a trial; what cannot be deleted is no reason to stop anything."""
+        """Delete files of a trial; what cannot be deleted is no reason to stop anything.
+
+        Args:
+            number: The trial's.
+            locations: The files; those that are not the workers' own stay.
+        """
         for location in locations:
-            self._aside.do(partial(self._sweep, number, location))
+            if self._folders.may_delete(number, location):
+                self._aside.do(partial(self._sweep, number, location))
 
     def close(self, seconds: float) -> None:
         """Wait so long for what is left to be deleted."""

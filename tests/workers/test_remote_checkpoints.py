@@ -17,7 +17,8 @@ from object_store import BUCKET, environment, object_store
 from tables import table_of, wait_until
 
 import optuna_deadline
-from optuna_deadline import stores
+from optuna_deadline import stores, terms
+from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.checkpoints import intact, verified
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
@@ -41,6 +42,12 @@ def bucket(port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     for name, value in environment(port).items():
         monkeypatch.setenv(name, value)
     return f"s3://{BUCKET}/{tmp_path.name}"
+
+
+def folder_of(study: optuna.Study, bucket: str) -> str:
+    """Where the study's first trial has its checkpoints."""
+    root = stores.root_of(bucket, study.study_name, terms.key(open_table(study), study))
+    return f"{root}/trial-0"
 
 
 def test_a_file_there_is_as_one_here(bucket: str, tmp_path: Path) -> None:
@@ -85,12 +92,13 @@ def test_a_trial_goes_on_on_another_machine_from_the_newest_that_is_whole(
     """Nothing but the store is shared: each worker has a folder of its own."""
     agree(sqlite_study, "100s", None, {})
     table, log = table_of(sqlite_study), str(tmp_path / "pids")
+    folder = folder_of(sqlite_study, bucket)
     first = start_worker(sqlite_url, "slow", folder=bucket, RANK_LOG=log)
     wait_until(lambda: any(row.step >= 4 for row in table.reports()))
     first.send_signal(signal.SIGTERM)
     assert first.wait(30) == 130
     newest, before = table.checkpoints(0)[:2]
-    assert str(newest.path).startswith(f"{bucket}/study/trial-0/") and intact(newest)
+    assert str(newest.path).startswith(f"{folder}/") and intact(newest)
     torn = tmp_path / "torn"
     torn.write_bytes(b"{" * (newest.size - 1))
     stores.upload(torn, str(newest.path))
@@ -108,7 +116,7 @@ def test_a_trial_goes_on_on_another_machine_from_the_newest_that_is_whole(
     import s3fs
 
     kept = {str(row.path) for row in table.checkpoints(0)}
-    there = s3fs.S3FileSystem(use_listings_cache=False).ls(f"{bucket}/study/trial-0")
+    there = s3fs.S3FileSystem(use_listings_cache=False).ls(folder)
     assert kept <= {f"s3://{name}" for name in there} and before.step < newest.step
     assert len(there) <= len(kept) + 1, "what no row names is deleted"
 
@@ -137,7 +145,7 @@ def test_killed_between_the_upload_and_its_row(
 
     kept = {str(row.path) for row in table.checkpoints(0)}
     system = s3fs.S3FileSystem(use_listings_cache=False)
-    there = {f"s3://{name}" for name in system.ls(f"{bucket}/study/trial-0")}
+    there = {f"s3://{name}" for name in system.ls(folder_of(sqlite_study, bucket))}
     assert there <= kept, "what was uploaded and has no row is deleted when the trial goes on"
     steps = [row.step for row in table.reports()]
     assert steps == list(range(len(steps)))

@@ -44,17 +44,21 @@ def put(location: Location, content: bytes | None) -> None:
         stores.remove(location)
 
 
+def file_name(step: int) -> str:
+    return f"segment-000001-step-{step:09d}.ckpt"
+
+
 def saved(
     root: Location, step: int, damage: str = "none", cached: Path | None = None
 ) -> Checkpoint:
     """A row, and what became of its file; ``cached`` is where it was written before its upload."""
     whole = bytes([step]) + CONTENT
-    location = within(within(root, "trial-3"), f"{step}.ckpt")
+    location = within(within(root, "trial-3"), file_name(step))
     put(location, whole)
     row = Checkpoint(3, 1, step, None, location, len(whole), checksum(location))
     put(location, DAMAGES[damage](whole))
     if cached is not None:
-        put(cached / f"{step}.ckpt", whole)
+        put(cached / file_name(step), whole)
     return row
 
 
@@ -159,10 +163,11 @@ def test_what_no_row_names_is_deleted_here_and_there(
     sweeping.sweep(3, [rows[0].path])  # told twice
     sweeping.close(20)
     assert [verified(row) for row in rows] == [False, False, True]
-    assert [file.name for file in folders.here(3).iterdir()] == ["2.ckpt"]
+    assert [file.name for file in folders.here(3).iterdir()] == [file_name(2)]
     sweeping = Sweeping(Folders(tmp_path))
-    (tmp_path / "folder").mkdir()  # cannot be unlinked
-    sweeping.sweep(3, [tmp_path / "folder", tmp_path / "folder"])
+    folder = tmp_path / "trial-3" / file_name(4)
+    folder.mkdir(parents=True)  # cannot be unlinked
+    sweeping.sweep(3, [folder, folder])
     sweeping.close(20)
     assert caplog.text.count("Old checkpoints cannot be deleted and pile up") == 1
 
@@ -174,6 +179,19 @@ def test_rows_of_the_first_releases_are_still_known(tmp_path: Path) -> None:
     assert old.checksum.startswith("blake2b:") and intact(old)
     put(row.path, DAMAGES["flipped"](bytes([1]) + CONTENT))
     assert not intact(old)
+
+
+@pytest.mark.parametrize("given", ["/shared", "s3://bucket/shared/"])
+@pytest.mark.parametrize("study", ["digits", "a/b", "..", "/etc", "", "数" * 512, "a b?#%"])
+def test_a_studys_folder_is_its_own_whatever_its_name_is(given: str, study: str) -> None:
+    place = located(given)
+    first, second = (stores.root_of(place, study, f"{digit}1a2b3c4d-") for digit in "12")
+    assert first != second
+    for root in (first, second):
+        assert stores.is_below(root, place)
+        name = stores.name_of(root)
+        assert within(place, name) == root and name not in ("", ".", "..")
+        assert len(name.encode()) < 255
 
 
 def test_places_that_cannot_be_used_are_told() -> None:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import threading
+import uuid
+from contextlib import suppress
 from pathlib import Path
 
+import fsspec
 import objectives
 import optuna
 import pytest
+import sqlalchemy as sa
 from tables import table_of
 
 import optuna_deadline
-from optuna_deadline.checkpoints import Checkpoint
-from optuna_deadline.workers.resuming import Folders, Sweeping
+from optuna_deadline import stores, terms
+from optuna_deadline.allocation import schema
+from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.records import About, Assignment
+from optuna_deadline.checkpoints import Checkpoint, checksum, intact
+from optuna_deadline.elastic import ElasticWorker
+from optuna_deadline.marks import store_of
+from optuna_deadline.stores import Location, located, within
+from optuna_deadline.workers.devices import Offer
+from optuna_deadline.workers.machine import describe
+from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
 
 NAMED = "segment-000002-step-000000020.ckpt"
 LOST = "segment-000002-step-000000030.ckpt"
@@ -95,20 +108,170 @@ def test_an_ended_trial_leaves_only_what_its_rows_name(folder: Path) -> None:
     assert (folder / "trial-5" / LOST).exists() and not (folder / "trial-6").exists()
 
 
+def put(*locations: Location) -> None:
+    for location in locations:
+        if isinstance(location, Path):
+            location.parent.mkdir(parents=True, exist_ok=True)
+            location.write_text("x")
+        else:
+            fsspec.open(location, "w").open().close()
+
+
+def there(*locations: Location) -> list[bool]:
+    found = []
+    for location in locations:
+        with suppress(FileNotFoundError):
+            stores.size(location)
+            found.append(True)
+            continue
+        found.append(False)
+    return found
+
+
+@pytest.fixture(params=["a folder", "a store"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    return tmp_path / "own" if request.param == "a folder" else f"memory://{uuid.uuid4().hex}/own"
+
+
+def test_a_row_deletes_no_file_but_our_own_below_the_studys_root(
+    root: Location, tmp_path: Path
+) -> None:
+    """Whatever stands in the database: a path is what someone wrote there."""
+    folder = within(root, "trial-4")
+    mine = within(folder, NAMED)
+    others = [
+        within(folder, "epoch=3.ckpt"),
+        within(within(folder, "deeper"), NAMED),
+        within(within(root, "trial-5"), NAMED),
+        within(within(located(f"{root}-2"), "trial-4"), LOST),
+        tmp_path / "home" / "trial-4" / NAMED,
+        tmp_path / "home" / ".profile",
+        f"memory://{uuid.uuid4().hex}/trial-4/{NAMED}",
+    ]
+    put(mine, *others)
+    rows = [mine, *others, within(within(folder, ".."), f"../home/trial-4/{NAMED}")]
+    sweeping = Sweeping(Folders(root))
+    sweeping.sweep(4, rows)
+    sweeping.close(20)
+    assert there(mine, *others) == [False, *[True] * len(others)]
+
+
+def test_what_no_row_names_and_is_not_ours_stays_in_a_store_too(root: Location) -> None:
+    names = {name: within(within(root, "trial-4"), name) for name in (NAMED, LOST, *THEIRS)}
+    put(*names.values())
+    sweeping = Sweeping(Folders(root))
+    sweeping.sweep_ended(4, [Checkpoint(4, 2, 1, None, names[NAMED], 1, "crc32:0")])
+    sweeping.close(20)
+    assert there(*names.values()) == [name != LOST for name in names]
+
+
+def test_studies_of_one_name_in_two_databases_keep_their_checkpoints_in_one_place(
+    root: Location, tmp_path: Path
+) -> None:
+    """The second sweeps what it has no row of, and what the first wrote is not there."""
+    files, sweepings = [], []
+    for day in ("monday", "tuesday"):
+        study = optuna.create_study(study_name="train", storage=f"sqlite:///{tmp_path / day}.db")
+        agreed = terms.fix(open_table(study), study, "1h")
+        worker = ElasticWorker(study, objectives.elastic, agreed, cpus=1, checkpoints=str(root))
+        files.append(within(within(worker._folder, "trial-0"), NAMED))
+        sweepings.append(Sweeping(Folders(worker._folder)))
+    put(*files)
+    sweepings[1].sweep_all_ended([0], [])
+    sweepings[1].sweep(0, [files[0]])
+    sweepings[1].close(20)
+    assert there(*files) == [True, False]
+
+
+OLDER = "segment-000001-step-000000010.ckpt"
+
+
+def older_study(url: str, place: Path) -> tuple[optuna.Study, Path]:
+    """A study of a version that had no keys and kept checkpoints under the study's name."""
+    study = optuna.create_study(study_name="train", storage=url)
+    engine = open_table(study)
+    terms.fix(engine, study, "1h")
+    with engine.begin() as connection:
+        connection.execute(sa.update(schema.study).values(key=None))
+    table = table_of(study)
+    file = place / "train" / "trial-0" / OLDER
+    put(file)
+    about = About(machine="m", store=store_of(place / "train", "m"))
+    table.register("old", "other-host", 1, [], 1, None, about)
+    term = table.elect("old")
+    assert term is not None
+    table.open_trial("old", term, 0, 0)
+    table.write_plan("old", term, [Assignment(0, "run", "old", 1, "test")])
+    grant = table.acquire("old", 0, table.free_slots("old"))
+    assert grant is not None
+    table.add_checkpoint("old", grant, Checkpoint(0, 1, 10, 0.5, file, 1, checksum(file)))
+    table.release("old", grant, "paused", ended="shutdown")
+    table.leave("old")
+    return study, file
+
+
+def test_a_study_of_an_older_version_reads_its_checkpoints_and_deletes_none_there(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    """That folder is named by the study alone: another database's study may be in it too."""
+    study, file = older_study(sqlite_url, tmp_path / "shared")
+    foreign = file.with_name(LOST)
+    put(foreign)
+    engine = open_table(study)
+    agreed = terms.read(engine, study)
+    assert agreed is not None
+    worker = ElasticWorker(
+        study, objectives.elastic, agreed, cpus=1, checkpoints=tmp_path / "shared"
+    )
+    key = terms.key(engine, study)
+    assert worker._folder == tmp_path / "shared" / f"train-{key[:8]}"
+    [home] = worker.table.homes()
+    assert describe(Offer((), 1), worker._shared).store == home.store, "all hosts reach it still"
+    folders, rows = Folders(worker._folder), worker.table.checkpoints()
+    resuming = Resuming(folders, lambda: None)
+    assert resuming.ask(0, 1, rows) and resuming.take(0) == file
+    sweeping = Sweeping(folders)
+    sweeping.sweep(0, [file])
+    sweeping.sweep_all_ended([0], [])
+    sweeping.close(20)
+    assert there(file, foreign) == [True, True]
+
+
+@pytest.mark.slow
+def test_a_study_of_the_same_name_in_another_database_deletes_none_of_its_checkpoints(
+    tmp_path: Path,
+) -> None:
+    """One script on Monday's and on Tuesday's database, with one folder."""
+    found = []
+    for day in ("monday", "tuesday"):
+        study = optuna.create_study(
+            study_name="train", storage=f"sqlite:///{tmp_path / day}.db", direction="maximize"
+        )
+        result = optuna_deadline.run(
+            study, objectives.elastic, cpus=2, deadline="5s", checkpoints=tmp_path / "shared"
+        )
+        assert result.checkpoint_ok
+        found.append(study)
+    for study in found:
+        rows = table_of(study).checkpoints()
+        assert rows and all(map(intact, rows))
+
+
 @pytest.mark.slow
 def test_when_a_study_is_over_no_trial_has_a_file_without_a_row(
     sqlite_study: optuna.Study, tmp_path: Path
 ) -> None:
     """Pruned ones too, and whatever a worker that was killed left behind."""
     study = sqlite_study
-    folder = tmp_path / study.study_name
+    engine = open_table(study)
+    terms.fix(engine, study, "6s")
+    folder = stores.root_of(tmp_path, study.study_name, terms.key(engine, study))
+    assert isinstance(folder, Path)
     for number in range(3):
         (folder / f"trial-{number}").mkdir(parents=True)
         for name in (LOST, TORN, "notes.txt"):
             (folder / f"trial-{number}" / name).write_text("x")
-    result = optuna_deadline.run(
-        study, objectives.elastic, cpus=2, deadline="6s", checkpoints=tmp_path
-    )
+    result = optuna_deadline.run(study, objectives.elastic, cpus=2, checkpoints=tmp_path)
     assert result.checkpoint_ok and len(study.trials) >= 3
     named = {checkpoint.path for checkpoint in table_of(study).checkpoints()}
     files = {path for path in folder.rglob("*") if path.is_file()}
