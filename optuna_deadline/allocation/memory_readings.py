@@ -25,10 +25,10 @@ from optuna_deadline.allocation.records import (
     Tenant,
     Worker,
 )
+from optuna_deadline.allocation.tail import PAGE
 from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.errors import StudyGone
 
-_EVENTS = 10_000
 _IN_ORDER = attrgetter("granted", "number", "fence")
 
 
@@ -296,7 +296,7 @@ class MemoryReadings:
                             study,
                         )
                     )  # fmt: skip
-                    if len(found) == _EVENTS:
+                    if len(found) == PAGE:
                         break
             return found
 

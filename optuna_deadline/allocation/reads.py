@@ -31,6 +31,7 @@ from optuna_deadline.allocation.schema import (
     trial,
     worker,
 )
+from optuna_deadline.allocation.tail import PAGE
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.errors import StudyGone
@@ -247,6 +248,7 @@ def homes(tx: Transaction, after: int = 0, number: int | None = None) -> list[Ho
             worker.c.host,
             worker.c.store,
             worker.c.state,
+            checkpoint.c.at,
         )
         .select_from(
             checkpoint.outerjoin(segment, written).outerjoin(
@@ -274,7 +276,7 @@ def trained_before(tx: Transaction, number: int, fence: int) -> float:
 
 
 def events(
-    tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = 10_000
+    tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = PAGE
 ) -> list[Event]:
     """The study's audit in all pools from a row id on, of some kinds or of all."""
     query = sa.select(event).where(event.c.study_id == tx.study_id, event.c.id > after)
@@ -284,7 +286,7 @@ def events(
 
 
 def pool_events(
-    tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = 10_000
+    tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = PAGE
 ) -> list[Event]:
     """The audit of all studies of the pool from a row id on, of some kinds or of all."""
     query = sa.select(event).where(event.c.pool == tx.pool, event.c.id > after)
@@ -293,10 +295,10 @@ def pool_events(
     return [_event(row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]
 
 
-def newest_event(tx: Transaction) -> int:
-    """The row id of the pool's newest event, 0 where there is none."""
-    newest = sa.select(sa.func.max(event.c.id)).where(event.c.pool == tx.pool)
-    return int(tx.execute(newest).scalar() or 0)
+def event_before(tx: Transaction, count: int) -> int:
+    """The row id after which the pool's newest events come, so many of them; 0 if it has fewer."""
+    ids = sa.select(event.c.id).where(event.c.pool == tx.pool).order_by(event.c.id.desc())
+    return int(tx.execute(ids.offset(count).limit(1)).scalar() or 0)
 
 
 def _event(row: sa.Row[Any]) -> Event:

@@ -57,6 +57,7 @@ class Home(NamedTuple):
     host: str | None  #: None where nobody knows
     store: str | None
     state: str | None = None  #: of the worker that wrote it: live, left or lost
+    at: float = 0.0  #: when it was written, where rows may appear late
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import Counter, defaultdict
 from datetime import datetime, timezone
+from operator import itemgetter
 
 from optuna_deadline.allocation.records import Desired, Event, SegmentRow, Slot
 from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.cli.view import Decision, TrialRow, View
 from optuna_deadline.history.telling import asked
 from optuna_deadline.planning.homes import lonely
@@ -16,7 +19,6 @@ from optuna_deadline.planning.rates import tariff_of
 from optuna_deadline.terms import Terms
 
 _DECISIONS = 40
-_LATE_SECONDS = 10.0  #: a row may be committed so long after the time that it carries
 #: The rest, checkpoints above all, is far more and is not shown.
 _KINDS = ("plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "drain", "price")
 _SHOWN = {"retired": "pruned"}
@@ -34,13 +36,13 @@ class Watcher:
         self._table = table
         self._terms = terms
         self._sign = 1.0 if terms.maximize else -1.0
-        self._last_event = 0
-        self._decisions: list[Decision] = []
+        self._events = Tail(lambda after: table.events(after, _KINDS))
+        self._decisions: list[tuple[int, Decision]] = []  # with their events' ids
         self._curves: dict[int, dict[int, float]] = {}
-        self._last_report = 0
+        self._reports = Tail(table.reports)
         self._segments: dict[tuple[int, int], SegmentRow] = {}
         self._last_segments = 0.0
-        self._gate_open = True
+        self._gate_open, self._gate_event = True, 0
         self._ledger = (
             None if terms.budget is None else Ledger(table, tariff_of(terms.budget, terms.started))
         )
@@ -48,16 +50,15 @@ class Watcher:
     def view(self) -> View:
         """The study now."""
         now = self._table.now()
-        for event in self._table.events(self._last_event, _KINDS):
+        for event in self._events.read(now):
             self._take(event)
-        for row in self._table.reports(max(0, self._last_report - 200)):
-            self._last_report = max(self._last_report, row.id)
+        for row in self._reports.read(now):
             self._curves.setdefault(row.number, {}).setdefault(row.step, row.value)
         trials = self._table.trials()
         offered = [slot for slot in self._table.slots() if slot.offered_by]
         workers, mine = self._table.workers(), self._table.study_id
         best, hosts = self._best(), _hosts(offered, mine)
-        for segment in self._table.segments(self._last_segments - _LATE_SECONDS):
+        for segment in self._table.segments(self._last_segments - LATE_SECONDS):
             self._segments[segment.number, segment.fence] = segment
         self._last_segments = now
         segments = list(self._segments.values())
@@ -78,7 +79,7 @@ class Watcher:
             slots_of_pool=len(offered),
             shares=self._shares(offered),
             rows=tuple(self._row(line, hosts.get(line.number, ())) for line in trials),
-            decisions=tuple(self._decisions),
+            decisions=tuple(decision for _, decision in self._decisions),
             pauses=ended["pause"] + ended["park"],
             resumes=max(0, starts - ended["resize"]),
             resizes=ended["resize"],
@@ -138,14 +139,15 @@ class Watcher:
         return self._ledger.spent(now)
 
     def _take(self, event: Event) -> None:
-        self._last_event = event.id
         if event.kind == "plan":
             words = f"trial {event.number} {event.detail['reason']}"
         elif event.kind == "gate":
-            self._gate_open = bool(event.detail["open"])
+            is_open = bool(event.detail["open"])
+            if event.id > self._gate_event:
+                self._gate_open, self._gate_event = is_open, event.id
             words = (
                 "the gate opens: new trials may start"
-                if self._gate_open
+                if is_open
                 else "the gate closes: a new trial could not catch up any more"
             )
         elif event.kind == "pool" and event.detail["slots"] != event.detail["before"]:
@@ -158,7 +160,8 @@ class Watcher:
             words = "the study is settled"
         elif not (words := asked(event, f"trial {event.number}")):
             return
-        self._decisions.append(Decision(event.at - self._terms.started, words))
+        said = event.id, Decision(event.at - self._terms.started, words)
+        insort(self._decisions, said, key=itemgetter(0))
         del self._decisions[:-_DECISIONS]
 
 

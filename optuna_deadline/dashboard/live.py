@@ -12,15 +12,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.engine import autocommit
-from optuna_deadline.allocation.reads import newest_event, pools
+from optuna_deadline.allocation.reads import event_before, pools
 from optuna_deadline.allocation.records import Desired, Event, Slot, Tenant
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.tail import Tail
 from optuna_deadline.history.lives import Hold
 from optuna_deadline.history.spells import tell_holds
 from optuna_deadline.history.telling import tell
 
 _NOBODY = 0  # a pool is read without being of one of its studies
-_LATE_ROWS = 200  # PostgreSQL numbers rows before it commits them
 _BACK = 2000  # events that are read at first
 _WINDOW, _LEAST = 300.0, 60.0  # seconds of the past that are shown of each slot
 _TRIALS = 200
@@ -69,7 +69,7 @@ class _Pool:
     def __init__(self, table: AllocationTable) -> None:
         self._table = table
         self._events: dict[int, Event] = {}
-        self._begun: int | None = None
+        self._new: Tail[Event] | None = None
         self._studies: dict[int, _Study] = {}
         self._names: dict[int, str] = {}
         self._places: dict[int, str] = {}
@@ -91,7 +91,7 @@ class _Pool:
                 past[hold.slot].append(hold)
         live = table.workers()
         drained = {worker.host for worker in live if worker.drained is not None}
-        lines = {tenant.study_id: self._read_study(tenant.study_id) for tenant in tenants}
+        lines = {tenant.study_id: self._read_study(tenant.study_id, now) for tenant in tenants}
         trials = [
             self._trial(now, tenant, line, held[tenant.study_id, line.number])
             for tenant in tenants
@@ -127,13 +127,11 @@ class _Pool:
 
     def _read_events(self, now: float) -> list[Event]:
         table = self._table
-        if self._begun is None:
+        if self._new is None:
             with table._tx.reading() as tx:
-                self._begun = max(0, newest_event(tx) - _BACK)
-        after = max(self._begun, max(self._events, default=0) - _LATE_ROWS)
-        while page := table.pool_events(after):
-            after = page[-1].id
-            self._events.update((e.id, e) for e in page if e.kind != "checkpoint")
+                self._new = Tail(table.pool_events, start=event_before(tx, _BACK))
+        new = self._new.read(now)
+        self._events.update((event.id, event) for event in new if event.kind != "checkpoint")
         found = [self._events[row_id] for row_id in sorted(self._events)]
         # What is older is dropped, but for who took what is held still.
         open_ = {hold.slot: hold.start for hold in tell_holds(found) if hold.end is None}
@@ -145,15 +143,14 @@ class _Pool:
             or (event.kind == "acquire" and open_.get(event.slot or 0) == event.at)
         ]
         self._events = {event.id: event for event in kept}
-        self._begun = max(self._begun, after - 5 * _LATE_ROWS)
         return kept
 
-    def _read_study(self, study_id: int) -> list[Desired]:
+    def _read_study(self, study_id: int, now: float) -> list[Desired]:
         if study_id not in self._studies:
             self._studies[study_id] = _Study(
                 AllocationTable(self._table._tx.engine, self._table.pool, study_id)
             )
-        return self._studies[study_id].look()
+        return self._studies[study_id].look(now)
 
     def _study(
         self, now: float, tenant: Tenant, slots: list[Slot], lines: list[Desired]
@@ -242,18 +239,13 @@ class _Study:
 
     def __init__(self, table: AllocationTable) -> None:
         self._table = table
-        self._newest = 0
-        self._seen: set[int] = set()
+        self._new = Tail(table.reports)
         self.last: dict[int, tuple[int, float]] = {}
         self.reports = 0
 
-    def look(self) -> list[Desired]:
-        for row in self._table.reports(max(0, self._newest - _LATE_ROWS)):
-            if row.id not in self._seen:
-                self._seen.add(row.id)
-                self.reports += 1
-            self._newest = max(self._newest, row.id)
+    def look(self, now: float) -> list[Desired]:
+        for row in self._new.read(now):
+            self.reports += 1
             if row.number not in self.last or row.step >= self.last[row.number][0]:
                 self.last[row.number] = (row.step, row.value)
-        self._seen = {row_id for row_id in self._seen if row_id > self._newest - 2 * _LATE_ROWS}
         return self._table.untold()

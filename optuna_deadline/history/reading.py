@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from optuna.study import Study
 
 from optuna_deadline import terms as study_terms
@@ -12,11 +10,11 @@ from optuna_deadline.allocation.reads import pools_of
 from optuna_deadline.allocation.records import Event, ReportRow, SegmentRow
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.plain import plain_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.spells import KINDS
-from optuna_deadline.planning.late import LATE_SECONDS, solid
 from optuna_deadline.terms import Terms
 
 _POOL_KINDS = ("register", "lend", "leave")
@@ -37,7 +35,9 @@ class HistoryReader:
         self._pool_events: dict[int, Event] = {}
         self._reports: dict[int, ReportRow] = {}
         self._segments: dict[tuple[int, int], SegmentRow] = {}
-        self._solid = self._solid_pool = self._solid_reports = 0  # ids below which all were seen
+        self._new_events = Tail(lambda after: table.events(after, KINDS))
+        self._new_pool_events = Tail(lambda after: table.pool_events(after, _POOL_KINDS))
+        self._new_reports = Tail(table.reports)
         self._last_look = 0.0
 
     def read(self) -> History:
@@ -45,14 +45,9 @@ class HistoryReader:
         table, terms = self._table, self._terms
         orders = table.orders("")
         now = orders.now
-        self._solid = _take(self._events, table.events, KINDS, now, self._solid)
-        self._solid_pool = _take(
-            self._pool_events, table.pool_events, _POOL_KINDS, now, self._solid_pool
-        )
-        reports = table.reports(self._solid_reports)
-        self._reports.update((row.id, row) for row in reports)
-        seen = [(row.id, row.at) for row in reports]
-        self._solid_reports = solid(seen, now, self._solid_reports)
+        self._events.update((row.id, row) for row in self._new_events.read(now))
+        self._pool_events.update((row.id, row) for row in self._new_pool_events.read(now))
+        self._reports.update((row.id, row) for row in self._new_reports.read(now))
         for segment in table.segments(self._last_look - LATE_SECONDS):
             self._segments[segment.number, segment.fence] = segment
         self._last_look = now
@@ -77,22 +72,6 @@ class HistoryReader:
             policy=terms.policy,
             parameters=terms.parameters,
         )
-
-
-def _take(
-    known: dict[int, Event],
-    read: Callable[[int, Sequence[str]], list[Event]],
-    kinds: Sequence[str],
-    now: float,
-    before: int,
-) -> int:
-    """Take in what has come; returns the id up to which nothing more can."""
-    after, seen = before, []
-    while page := read(after, kinds):
-        after = page[-1].id
-        known.update((event.id, event) for event in page)
-        seen += [(event.id, event.at) for event in page]
-    return solid(seen, now, before)
 
 
 def read_history(study: Study, table: str | None = None) -> History:

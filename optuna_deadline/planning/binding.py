@@ -35,7 +35,7 @@ class Binding:
 
     def look(self, reading: Reading) -> None:
         """Learn which trials are bound now, and which a dead worker still owns."""
-        self.bounds = self._homes.bounds(reading.workers, reading.trials)
+        self.bounds = self._homes.bounds(reading.workers, reading.trials, reading.snapshot.now)
         living = {worker.id for worker in reading.workers}
         self._unreaped = {
             line.number: _UNREAPED

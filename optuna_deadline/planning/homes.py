@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from optuna_deadline.allocation.reach import reaches
 from optuna_deadline.allocation.records import Desired, Home, Worker
 from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.tail import Tail
 
 _logger = logging.getLogger("optuna_deadline")
-
-#: PostgreSQL numbers rows before it commits them: a lower id may appear after a higher one.
-_LATE_ROWS = 200
 
 
 @dataclass(frozen=True)
@@ -39,24 +37,29 @@ class Homes:
     """
 
     def __init__(self, table: AllocationStore) -> None:
-        self._table = table
-        self._last = -1
+        self._new = Tail(table.homes)
+        self._read_before = False
         self._apart = False
         self._newest: dict[int, Home] = {}
         self._said: frozenset[str] = frozenset()
 
     def bounds(
-        self, workers: Sequence[Worker], trials: Mapping[int, Desired]
+        self, workers: Sequence[Worker], trials: Mapping[int, Desired], now: float
     ) -> Mapping[int, Bound]:
         """The trials that some of the study's live workers could not go on with.
 
-        Whoever trains now saves where it trains, so it is bound to that place already.
+        Whatever trains now saves where it trains, so it is bound to that place already.
+
+        Args:
+            workers: The live ones.
+            trials: By number.
+            now: The database's time before all of this was read.
         """
         if all(worker.store is None for worker in workers):
             return {}
         self._tell(workers)
-        if self._apart or self._last < 0:
-            self._read()
+        if self._apart or not self._read_before:
+            self._read(now)
         by_id = {worker.id: worker for worker in workers}
         stores = {worker.store for worker in workers}
         known: dict[tuple[str | None, str | None], Bound | None] = {}
@@ -74,13 +77,12 @@ class Homes:
         self._apart |= bool(found)
         return found
 
-    def _read(self) -> None:
-        for home in self._table.homes(max(0, self._last - _LATE_ROWS)):
-            self._last = max(self._last, home.id)
+    def _read(self, now: float) -> None:
+        self._read_before = True
+        for home in self._new.read(now):
             before = self._newest.get(home.number)
             if before is None or before.id < home.id:
                 self._newest[home.number] = home
-        self._last = max(self._last, 0)
 
     def _tell(self, workers: Iterable[Worker]) -> None:
         hosts = lonely(workers)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: A row is committed so long after the time that it carries, at most.
-LATE_SECONDS = 10.0
+from optuna_deadline.allocation.tail import LATE_SECONDS
 
 
 def solid(rows: Iterable[tuple[int, float]], now: float, before: int = 0) -> int:

@@ -10,11 +10,11 @@ from operator import attrgetter
 
 from optuna_deadline.allocation.records import ALIVE, Desired, ReportRow, SegmentRow, Worker
 from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.forecasting.overheads import KEPT_COSTS, Overhead, learn_overhead
 from optuna_deadline.forecasting.throughput import Pace, Speedup, Throughputs
 from optuna_deadline.planning.crossing import APART, Crossing
 from optuna_deadline.planning.encounters import Encounters
-from optuna_deadline.planning.late import LATE_SECONDS, solid
 from optuna_deadline.policies.snapshot import WORST, Report, Request, Snapshot, TrialView
 
 _STEP = attrgetter("step")
@@ -53,6 +53,7 @@ class SnapshotReader:
     def __init__(self, table: AllocationStore, direction: str, started: float) -> None:
         self._table = table
         self._started = started
+        self._new_reports = Tail(table.reports)
         self._reports = _Reports(1.0 if direction == "maximize" else -1.0)
         self._last_segments = 0.0
         self._segments: dict[tuple[int, int], SegmentRow] = {}
@@ -76,7 +77,7 @@ class SnapshotReader:
         now = table.now()
         lines = {line.number: line for line in (table.untold() if self._lines else table.trials())}
         ended = [line for line in lines.values() if line.state not in ALIVE]
-        stale = self._reports.take(table.reports(self._reports.solid), now)
+        stale = self._reports.take(self._new_reports.read(now))
         stale |= self._take_segments(table.segments(self._last_segments - LATE_SECONDS))
         self._last_segments = now
         roster = table.roster()
@@ -186,48 +187,19 @@ class SnapshotReader:
 
 
 class _Reports:
-    """Every trial's reports, as they come in.
-
-    Attributes:
-        solid: Up to this id no row can appear any more: it is read on from here.
-    """
+    """Every trial's reports, as they come in."""
 
     def __init__(self, sign: float) -> None:
-        self.solid = 0
         self._sign = sign
-        self._last = 0
-        self._late: dict[int, float] = {}  # ids above the solid ones that were seen, and when
         self._sorted: dict[int, tuple[Report, ...]] = {}
 
     def of(self, number: int) -> tuple[Report, ...]:
         """One trial's reports by step."""
         return self._sorted.get(number, ())
 
-    def take(self, rows: list[ReportRow], now: float) -> set[int]:
-        """Take new rows by their ids; returns the trials they are of.
-
-        Args:
-            rows: As they were read.
-            now: The database's time before that.
-        """
-        changed = set()
-        for row in rows:
-            if row.id not in self._late:
-                if row.id == self.solid + 1:
-                    self.solid = row.id
-                else:
-                    self._late[row.id] = row.at
-                if self._add(row):
-                    changed.add(row.number)
-        if self._late:
-            self._firm_up(now)
-        return changed
-
-    def _firm_up(self, now: float) -> None:
-        while self.solid + 1 in self._late:
-            self.solid += 1
-        self.solid = solid(self._late.items(), now, self.solid)
-        self._late = {row_id: at for row_id, at in self._late.items() if row_id > self.solid}
+    def take(self, rows: list[ReportRow]) -> set[int]:
+        """Take new rows in any order; returns the trials they are of."""
+        return {row.number for row in rows if self._add(row)}
 
     def _add(self, row: ReportRow) -> bool:
         number, step, value = row.number, row.step, row.value

@@ -42,27 +42,14 @@ def test_a_reader_that_reads_on_sees_what_a_new_one_sees(
     assert len({id(view) for view in views}) < len(views) / 4, "what has not changed is shared"
 
 
-def test_a_row_that_is_committed_late_is_read_though_other_studies_wrote_a_thousand() -> None:
-    reports = _Reports(1.0)
-    first, late, newest = (ReportRow(i, 0, i, 0.1, 1, 1.0, 7.0) for i in (1, 2, 1500))
-    reports.take([first, newest], now=8.0)
-    assert reports.solid == 1, "row 2 may be another study's, or on its way"
-    reports.take([late, newest], now=9.0)
-    assert [report.step for report in reports.of(0)] == [1, 2, 1500]
-    reports.take([late, newest], now=20.0)
-    assert reports.solid == 1500, "it is not read again for good"
-
-
 @given(st.permutations(range(1, 30)), st.integers(1, 10))
-def test_reports_that_are_committed_late_are_read_all_the_same(
-    order: list[int], at_once: int
-) -> None:
+def test_reports_are_told_by_their_steps_however_they_come(order: list[int], at_once: int) -> None:
     rows = {i: ReportRow(i, i % 3, i // 3, 0.1 * i, 1, 1.0, 1.0) for i in order}
-    reports, committed = _Reports(1.0), []
+    reports = _Reports(1.0)
     for begin in range(0, len(order), at_once):
-        committed += order[begin : begin + at_once]
-        reports.take([rows[i] for i in sorted(committed) if i > reports.solid], 1.0)
-    assert reports.solid == 29
+        new = [rows[i] for i in order[begin : begin + at_once]]
+        assert reports.take(new) == {row.number for row in new}
+        assert reports.take(new) == set()
     for number in range(3):
         steps = [report.step for report in reports.of(number)]
         assert steps == [i // 3 for i in range(1, 30) if i % 3 == number]

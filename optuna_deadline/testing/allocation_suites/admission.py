@@ -74,7 +74,8 @@ class AdmissionSuite:
         grant = world.grant("a")
         table.add_checkpoint("a", grant, checkpoint(grant, 1, 0.5))
         [home] = table.homes()
-        assert home[1:] == (grant.number, checkpoint(grant, 1).path, "one", "mark:/folder", "live")
+        assert (home.number, home.path) == (grant.number, checkpoint(grant, 1).path)
+        assert (home.host, home.store, home.state) == ("one", "mark:/folder", "live")
         assert table.homes(number=grant.number) == [home] and table.homes(after=home.id) == []
         assert table.homes(number=grant.number + 1) == []
         table.leave("a")

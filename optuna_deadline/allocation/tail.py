@@ -1,0 +1,89 @@
+"""What is new in a table that only grows: each row once, those too that appear late.
+
+PostgreSQL numbers rows before it commits them, so a lower id may appear after a higher one. How
+many ids lie between is no measure of it: they are numbered for all studies of a database together,
+a thousand a second where many train. Time is one, since transactions are bounded. So the rows of
+the last seconds are read again, and given once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+#: A row is committed so long after the time that it carries, at most.
+LATE_SECONDS = 10.0
+
+#: A row may be numbered so long after the time that it carries, and one with a lower id, written
+#: by a transaction that began just before, be committed so long after that.
+_SETTLED_SECONDS = 2 * LATE_SECONDS
+
+#: Rows that a query returns at most, where there is a limit.
+PAGE = 10_000
+
+
+class Numbered(Protocol):
+    """A row with its number, and the time at which its transaction began."""
+
+    @property
+    def id(self) -> int:
+        """Rises with each row."""
+
+    @property
+    def at(self) -> float:
+        """In the database's seconds."""
+
+
+RowT = TypeVar("RowT", bound=Numbered)
+
+
+class Tail(Generic[RowT]):
+    """Reads a growing table on from where it stopped.
+
+    Args:
+        query: The rows above an id, by their ids: all of them or the first :data:`PAGE`.
+        start: Up to this id no row is of interest.
+
+    Attributes:
+        solid: Up to this id no row can appear any more: it is read on from here.
+    """
+
+    def __init__(self, query: Callable[[int], list[RowT]], start: int = 0) -> None:
+        self.solid = start
+        self._query = query
+        self._seen: dict[int, float] = {}  # ids above the solid ones, with their times
+
+    def read(self, now: float) -> list[RowT]:
+        """The rows that were not given before, by their ids.
+
+        A late one may have a lower id than one that was given before.
+
+        Args:
+            now: The database's time, read before.
+        """
+        new, after = [], self.solid
+        while True:
+            page = self._query(after)
+            for row in page:
+                row_id = row.id
+                if row_id in self._seen:
+                    continue
+                new.append(row)
+                if row_id == self.solid + 1:
+                    self.solid = row_id
+                else:
+                    self._seen[row_id] = row.at
+            if len(page) < PAGE:
+                break
+            after = page[-1].id
+        if self._seen:
+            self._settle(now)
+        return new
+
+    def _settle(self, now: float) -> None:
+        seen = self._seen
+        while self.solid + 1 in seen:  # none is missing
+            self.solid += 1
+        old = [row_id for row_id, at in seen.items() if at < now - _SETTLED_SECONDS]
+        self.solid = max([self.solid, *old])
+        self._seen = {row_id: at for row_id, at in seen.items() if row_id > self.solid}
