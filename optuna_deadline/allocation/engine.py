@@ -108,6 +108,18 @@ def connect(url: str | URL) -> sa.Engine:
         return _engines[key]
 
 
+def has_table(url: str | URL, name: str) -> bool:
+    """Whether a database has a table; looking changes nothing there."""
+    url = make_url(url)
+    # On SQLite without our pragmas, one of which is kept in the file.
+    bare = url.get_backend_name() == "sqlite"
+    engine = sa.create_engine(url) if bare else _create(url)
+    try:
+        return sa.inspect(engine).has_table(name)
+    finally:
+        engine.dispose()
+
+
 def autocommit(engine: sa.Engine) -> sa.Connection:
     """A connection that sends our statements and nothing else, no BEGIN and no COMMIT."""
     return engine.connect().execution_options(isolation_level="AUTOCOMMIT")

@@ -11,14 +11,16 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Annotated, Any, ParamSpec
 
+import sqlalchemy as sa
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 from typer.core import TyperGroup
 
+from optuna_deadline.cli.databases import complaint
 from optuna_deadline.cli.logs import writes_json
 from optuna_deadline.errors import DeadlineError, StudyGone, on_command_line
-from optuna_deadline.workers.errors import DATABASE_AWAY, explain
+from optuna_deadline.workers.errors import DATABASE_AWAY
 
 #: The help reads as a table of contents: to begin, to look, to act, to try.
 _CONTENTS = (
@@ -95,10 +97,11 @@ def in_one_sentence() -> Iterator[None]:
     except DeadlineError as error:
         _complain(str(error))
         raise SystemExit(BAD_INPUT) from None
-    except DATABASE_AWAY as error:
-        _complain(
-            f"The database does not answer ({explain(error)}): start it, or check --storage."
-        )
+    except (*DATABASE_AWAY, sa.exc.DatabaseError) as error:
+        sentence = complaint(error)
+        if sentence is None:
+            raise
+        _complain(sentence)
         raise SystemExit(GONE) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None

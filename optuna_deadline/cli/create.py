@@ -11,6 +11,7 @@ import typer
 from optuna_deadline.budgets import make_budget
 from optuna_deadline.choice import merge, parse_settings
 from optuna_deadline.cli.app import Settings, Storage, command
+from optuna_deadline.cli.databases import make_storage
 from optuna_deadline.cli.options import (
     Deadline,
     Earlier,
@@ -22,7 +23,7 @@ from optuna_deadline.cli.options import (
     ReductionFactor,
     SlotPrice,
 )
-from optuna_deadline.cli.studies import begin_with, open_storage, sampler_of
+from optuna_deadline.cli.studies import begin_with, sampler_of
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import DEFAULT
@@ -86,7 +87,7 @@ def make(
     money = make_budget(budget, _given(price, prices))
     created = optuna.create_study(
         study_name=name,
-        storage=open_storage(url),
+        storage=make_storage(url),
         direction=direction.value,
         load_if_exists=True,
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from optuna_deadline.cli.app import Storage, command
-from optuna_deadline.cli.studies import check_url, open_storage
+from optuna_deadline.cli.databases import serving_storage
 
 
 @command
@@ -21,8 +21,7 @@ def dashboard(
     """Show studies in optuna-dashboard, and who holds which slots on a live page beside it."""
     from optuna_deadline.dashboard.page import make_http_server, wsgi
 
-    check_url(storage)
-    open_storage(storage)  # says which driver is missing
+    serving_storage(storage)
     server = make_http_server(wsgi(storage), host, port)
     base = f"http://{host}:{server.server_port}"
     print(f"Studies: {base}/dashboard", flush=True)

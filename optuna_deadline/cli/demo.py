@@ -21,9 +21,9 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.budgets import make_budget
 from optuna_deadline.choice import merge, parse_settings
 from optuna_deadline.cli.app import INTERRUPTED, Settings, command, console
+from optuna_deadline.cli.databases import make_storage
 from optuna_deadline.cli.options import PolicyName, SlotPrice
 from optuna_deadline.cli.screen import shown
-from optuna_deadline.cli.studies import open_storage
 from optuna_deadline.cli.watching import Watcher
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import ElasticWorker, Result, agree
@@ -115,7 +115,7 @@ def demo(
 def _create(name: str, url: str, seed: int) -> optuna.Study:
     return optuna.create_study(
         study_name=name,
-        storage=open_storage(url),
+        storage=make_storage(url),
         direction="maximize",
         sampler=DeadlineSampler(optuna.samplers.TPESampler(seed=seed)),
     )

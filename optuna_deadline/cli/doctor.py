@@ -13,17 +13,16 @@ from typing import Annotated
 
 import sqlalchemy as sa
 import typer
-from sqlalchemy.engine import make_url
 
 from optuna_deadline.allocation.clock import database_now
 from optuna_deadline.allocation.engine import autocommit, connect
 from optuna_deadline.cli.app import GONE, Json, command, say_json
-from optuna_deadline.cli.studies import check_url, open_storage
+from optuna_deadline.cli.databases import NothingThere, check_url, complaint, open_storage
 from optuna_deadline.elastic import CHECKPOINTS
-from optuna_deadline.errors import DeadlineError, SchemaMismatch
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.stores import check, located
 from optuna_deadline.workers.devices import host_name, present_gpus
-from optuna_deadline.workers.errors import DATABASE_AWAY, explain
+from optuna_deadline.workers.errors import DATABASE_AWAY
 
 _SLOW = 0.05  # seconds of a round trip
 _APART = 2.0  # seconds between two clocks
@@ -111,24 +110,31 @@ def _disk(folder: Path) -> Finding:
     return Finding("disk", "good", words)
 
 
-def _database(url: str) -> Iterator[Finding]:
-    check_url(url)
-    name = make_url(url).render_as_string(hide_password=True)
+def _database(text: str) -> Iterator[Finding]:
+    url = check_url(text)
+    sqlite = url.get_backend_name() == "sqlite"
+    name = url.render_as_string(hide_password=True)
     looks: list[Callable[[sa.Connection], Finding]] = [_answers, _clock]
+    engine: sa.Engine | None
     try:
-        open_storage(url)
-        engine = connect(url)
-        with autocommit(engine) as connection:
-            yield Finding("database", "good", f"{name}, {_server(connection)}")
-            for look in looks:
-                yield look(connection)
-    except SchemaMismatch as error:
-        yield Finding("database", "bad", str(error))
+        try:
+            open_storage(text)
+            engine = connect(url)
+        except NothingThere as nothing:
+            yield Finding("database", "note", str(nothing))
+            engine = None if sqlite else sa.create_engine(url)
+        if engine is not None:
+            with autocommit(engine) as connection:
+                yield Finding("database", "good", f"{name}, {_server(connection)}")
+                for look in looks:
+                    yield look(connection)
     except DeadlineError as error:
         yield Finding("database", "bad", str(error))
-    except DATABASE_AWAY as error:
-        yield Finding("database", "bad", f"{name} does not answer ({explain(error)}); start it")
-    if make_url(url).get_backend_name() == "sqlite":
+    except (*DATABASE_AWAY, sa.exc.DatabaseError) as error:
+        if (words := complaint(error)) is None:
+            raise
+        yield Finding("database", "bad", words)
+    if sqlite:
         yield Finding("hosts", "note", "SQLite serves workers of one host; else use PostgreSQL")
 
 

@@ -8,7 +8,7 @@ import typer
 
 from optuna_deadline.allocation.engine import connect
 from optuna_deadline.cli.app import Storage, command
-from optuna_deadline.cli.studies import check_url, open_storage
+from optuna_deadline.cli.databases import serving_storage
 from optuna_deadline.metrics import StudyCollector, check_installed, serve
 
 
@@ -26,8 +26,7 @@ def metrics(
 ) -> None:
     """Serve the figures of studies to Prometheus: one exporter, however many workers there are."""
     check_installed()
-    check_url(storage)
-    open_storage(storage)  # says which driver is missing
+    serving_storage(storage)
     address, thread = serve(StudyCollector(connect(storage), study or ()), host, port)
     print(f"Figures: {address}", flush=True)
     print("Ctrl-C ends it.", flush=True)

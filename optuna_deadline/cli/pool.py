@@ -17,7 +17,7 @@ from optuna_deadline.allocation.records import Slot, Tenant, Worker
 from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import Json, Storage, app, command_of, say_json
-from optuna_deadline.cli.studies import check_url, open_storage
+from optuna_deadline.cli.databases import check_made, make_storage
 from optuna_deadline.cli.view import clock
 from optuna_deadline.deadlines import parse_deadline
 from optuna_deadline.errors import DeadlineError
@@ -44,7 +44,7 @@ def create(
 ) -> None:
     """Make a pool before its first worker does; the same way again changes nothing."""
     asked = _seconds("--ttl", ttl), _seconds("--grace", grace)
-    open_storage(storage)  # Optuna's tables come first: ours refer to them
+    make_storage(storage)  # Optuna's tables come first: ours refer to them
     table = AllocationTable(connect(storage), pool, _NOBODY, ttl=asked[0], grace=asked[1])
     law = table.make_pool()
     said = f"leases of {roughly(law[0])} and a grace of {roughly(law[1])}"
@@ -70,7 +70,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show studies, weights, shares, slots and workers of the pools in a database."""
-    check_url(storage)
+    check_made(storage)
     engine = connect(storage)
     with autocommit(engine) as connection:
         names = pools(connection)

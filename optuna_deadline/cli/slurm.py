@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from sqlalchemy.engine import make_url
 
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import Storage, command
+from optuna_deadline.cli.databases import check_url
 from optuna_deadline.cli.options import (
     AcrossHosts,
     CheckpointPlace,
@@ -23,7 +23,7 @@ from optuna_deadline.cli.options import (
     Patience,
     Publish,
 )
-from optuna_deadline.cli.studies import check_url, load_study
+from optuna_deadline.cli.studies import load_study
 from optuna_deadline.elastic import CHECKPOINTS, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.ledger import Ledger
@@ -142,8 +142,7 @@ def _check_file(objective: str) -> None:
 
 
 def _check_study(name: str, storage: str, host_type: str | None) -> None:
-    check_url(storage)
-    if make_url(storage).get_backend_name() == "sqlite":
+    if check_url(storage).get_backend_name() == "sqlite":
         raise DeadlineError(
             "SQLite serves the workers of one machine only: use a PostgreSQL storage that the "
             "nodes reach."

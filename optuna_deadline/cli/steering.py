@@ -12,7 +12,8 @@ from optuna_deadline.allocation.reads import pools
 from optuna_deadline.allocation.records import Desired, Worker
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import Storage, command
-from optuna_deadline.cli.studies import check_url, load_study
+from optuna_deadline.cli.databases import check_made
+from optuna_deadline.cli.studies import load_study
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reading import table_of
 from optuna_deadline.history.words import count, roughly
@@ -81,7 +82,7 @@ def drain(
     ] = False,
 ) -> None:
     """Empty a host: its trials save and go on elsewhere, and its workers leave."""
-    check_url(storage)
+    check_made(storage)
     engine = connect(storage)
     with autocommit(engine) as connection:
         tables = [AllocationTable(engine, name, _NOBODY) for name in pools(connection)]

@@ -17,8 +17,13 @@ DATABASE_AWAY = (
 
 def explain(error: BaseException) -> str:
     """One line of what the database said, without statements or passwords."""
-    cause: BaseException = error
-    while isinstance(cause, StorageInternalError) and cause.__cause__ is not None:
-        cause = cause.__cause__
-    original = getattr(cause, "orig", None) or cause
-    return str(original).strip().splitlines()[0] if str(original).strip() else type(cause).__name__
+    original = origin(error)
+    lines = str(original).strip().splitlines()
+    return lines[0] if lines else type(original).__name__
+
+
+def origin(error: BaseException) -> BaseException:
+    """What the database's driver raised, where there is such a thing."""
+    while isinstance(error, StorageInternalError) and error.__cause__ is not None:
+        error = error.__cause__
+    return getattr(error, "orig", None) or error

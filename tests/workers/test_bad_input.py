@@ -121,11 +121,11 @@ def test_an_older_schema_is_migrated(sqlite_url: str) -> None:
 @pytest.mark.parametrize(
     ("command", "code", "message"),
     [
-        (["worker", "t.py:f", "--study", "s", "--storage", "nonsense"], 2, "no database"),
+        (["status", "s", "--storage", "nonsense"], 2, "no database"),
         (
-            ["worker", "t.py:f", "--study", "s", "--storage", "sqlite:///{folder}/s.db"],
+            ["status", "s", "--storage", "sqlite:///{folder}/s.db"],
             2,
-            "There is no study 's' (there are: none yet)",
+            "There is no database {folder}/s.db: check --storage",
         ),
         (
             ["create", "s", "--storage", "postgresql://127.0.0.1:1/s", "--deadline", "1h"],
@@ -150,7 +150,7 @@ def test_commands_answer_in_one_sentence(
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == code, done.stderr
-    assert message in done.stderr and "Traceback" not in done.stderr
+    assert message.format(folder=tmp_path) in done.stderr and "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 

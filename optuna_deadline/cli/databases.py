@@ -1,0 +1,164 @@
+"""Opening databases for the commands: those that look make none, those that make one may race."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from pathlib import Path
+
+import sqlalchemy as sa
+from optuna.storages import BaseStorage, get_storage
+from sqlalchemy.engine import URL, make_url
+
+from optuna_deadline.allocation.engine import has_table
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.workers.errors import DATABASE_AWAY, explain, origin
+
+_EXISTS = ("42P07", "42710")  # a table, another object
+_REFUSALS = ("42501", "25006")  # no privilege, a transaction that only reads
+_URLS = "sqlite:///study.db or postgresql://user@host/database"
+_MAKE = "check --storage, or make a study there with 'optuna-deadline create'"
+_TRIES, _PAUSE = 5, 0.2  # seconds
+
+
+class NothingThere(DeadlineError):
+    """The database was never used by a study."""
+
+
+def check_url(text: str) -> URL:
+    """A URL of a database that can hold studies for several commands.
+
+    Raises:
+        DeadlineError: It is none; with what one looks like.
+    """
+    try:
+        url = make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
+        raise DeadlineError(
+            f"{_without_password(text)!r} is no database URL: write {_URLS}."
+        ) from None
+    backend = url.get_backend_name()
+    if backend not in ("sqlite", "postgresql"):
+        raise DeadlineError(
+            f"Studies are kept on SQLite or PostgreSQL, not on {backend!r}: write {_URLS}."
+        )
+    if backend == "sqlite" and url.database in (None, "", ":memory:"):
+        raise DeadlineError(
+            f"{text} is a database in memory, gone when this command ends: name a file, as in "
+            "sqlite:///study.db."
+        )
+    try:
+        url.get_dialect().import_dbapi()
+    except (ImportError, sa.exc.ArgumentError):
+        raise DeadlineError(
+            f"No driver for {url.drivername}:// is installed: write {_URLS}, and for PostgreSQL "
+            "pip install 'optuna-deadline[postgres]'."
+        ) from None
+    return url
+
+
+def make_storage(text: str) -> BaseStorage:
+    """Optuna's storage behind a URL, its tables made where there are none.
+
+    Optuna looks for its tables and then makes them. Where several processes do so at once in an
+    empty database, all but one fail, and find the tables when they look again.
+
+    Raises:
+        DeadlineError: The URL is none, or nothing can be made there.
+    """
+    url = check_url(text)
+    if (file := _file(url)) is not None and not file.parent.is_dir():
+        raise DeadlineError(f"There is no folder {file.parent} for the database; make it first.")
+    for last in [False] * (_TRIES - 1) + [True]:
+        try:
+            return _open(text)
+        except sa.exc.DatabaseError as error:
+            if last or not _is_there_already(error):
+                raise
+            time.sleep(_PAUSE)
+    raise AssertionError("the last try returns or raises")
+
+
+def _is_there_already(error: sa.exc.DatabaseError) -> bool:
+    """Whether another process made a table, or its first row, at this moment."""
+    there = isinstance(error, sa.exc.IntegrityError) or _code(error.orig) in _EXISTS
+    return there or (isinstance(error.orig, sqlite3.Error) and "already exists" in str(error))
+
+
+def open_storage(text: str) -> BaseStorage:
+    """Optuna's storage behind a URL that has studies; raises as :func:`check_made`."""
+    check_made(text)
+    return _open(text)
+
+
+def serving_storage(text: str) -> BaseStorage:
+    """Optuna's storage for a server, which may be started before the first study is made.
+
+    On PostgreSQL, that is, where the database itself has been made on purpose.
+
+    Raises:
+        DeadlineError: The URL is none, or names a file without studies.
+    """
+    sqlite = check_url(text).get_backend_name() == "sqlite"
+    return open_storage(text) if sqlite else make_storage(text)
+
+
+def check_made(text: str) -> URL:
+    """A URL whose database has studies; nothing is made by looking.
+
+    Raises:
+        DeadlineError: The URL is none, its file is not there, or there was never a study.
+    """
+    url = check_url(text)
+    file = _file(url)
+    if file is not None and not file.is_file():
+        raise NothingThere(f"There is no database {file.resolve()}: {_MAKE}.")
+    if not has_table(url, "studies"):
+        said = url.render_as_string(hide_password=True)
+        raise NothingThere(f"The database {said} holds no study yet: {_MAKE}.")
+    return url
+
+
+def complaint(error: BaseException) -> str | None:
+    """What is wrong with a database that raised and what to do; None where we are wrong."""
+    said, cause = explain(error), origin(error)
+    if isinstance(cause, sqlite3.OperationalError) or "not a database" in said:
+        return (
+            f"The database cannot be used ({said}): check --storage, and that its file and folder "
+            "can be written."
+        )
+    if _code(cause) in _REFUSALS:
+        return (
+            f"The database refuses ({said}): let --storage name an account that may make tables "
+            "and write."
+        )
+    if isinstance(error, DATABASE_AWAY):
+        return f"The database does not answer ({said}): start it, or check --storage."
+    return None
+
+
+def _code(cause: BaseException | None) -> str | None:
+    """PostgreSQL's code of an error, as either driver has it."""
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+
+
+def _open(text: str) -> BaseStorage:
+    try:
+        return get_storage(text)
+    except RuntimeError as error:
+        if "table schema" not in str(error):  # of another version of Optuna
+            raise
+        raise DeadlineError(str(error)) from None
+
+
+def _file(url: URL) -> Path | None:
+    """The file of a SQLite database, unless it is named in SQLite's own way."""
+    if url.get_backend_name() != "sqlite" or str(url.database).startswith("file:"):
+        return None
+    return Path(str(url.database))
+
+
+def _without_password(text: str) -> str:
+    """What cannot be parsed may hold a password all the same."""
+    return re.sub(r":[^:/]*@", ":***@", text)

@@ -1,0 +1,87 @@
+"""What commands make of databases, and what they do not."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from optuna.storages._rdb import models
+from typer.testing import CliRunner
+
+from optuna_deadline.allocation.engine import has_table
+from optuna_deadline.cli import app
+from optuna_deadline.cli.databases import make_storage
+from optuna_deadline.testing.postgres import PostgresServer
+
+_LOOKING = (
+    "status s", "top s", "events s", "forecast s", "load-best s", "price s 1", "pause 0 --study s",
+    "resume 0 --study s", "give 0 --gpus 1 --study s", "drain node1", "pool show", "stop s",
+    "extend s --deadline 2h", "worker train.py:objective --cpus 1 --study s",
+)  # fmt: skip
+
+
+@pytest.fixture
+def empty_postgres(postgres: PostgresServer) -> Iterator[str]:
+    """A database without any table."""
+    name = f"od_empty_{uuid.uuid4().hex[:8]}"
+    url = postgres.create_database(name)
+    yield url
+    postgres.drop_database(name)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def empty_url(request: pytest.FixtureRequest) -> str:
+    """A database without any table, on each of the two systems; on SQLite a file of no bytes."""
+    url: str = request.getfixturevalue(
+        "sqlite_url" if request.param == "sqlite" else "empty_postgres"
+    )
+    return url
+
+
+def test_a_look_at_a_database_without_studies_makes_nothing_there(empty_url: str) -> None:
+    if empty_url.startswith("sqlite"):
+        open(empty_url.removeprefix("sqlite:///"), "w").close()
+    for words in _LOOKING:
+        asked = CliRunner().invoke(app, [*words.split(), "--storage", empty_url])
+        assert asked.exit_code == 2, (words, asked.output, asked.exception)
+        assert "holds no study yet: check --storage" in asked.stderr, words
+    findings = CliRunner().invoke(app, ["doctor", "--storage", empty_url])
+    assert "note  database: " in findings.stdout and "holds no study yet" in findings.stdout
+    engine = sa.create_engine(empty_url)
+    assert sa.inspect(engine).get_table_names() == []
+    engine.dispose()
+
+
+def test_processes_that_make_one_empty_database_at_once_all_have_it(empty_url: str) -> None:
+    """Each has seen that there is no table before the first of them makes one."""
+    both = threading.Barrier(2)
+    seen = threading.local()
+
+    def wait(*_: object, **__: object) -> None:
+        if not getattr(seen, "once", False):
+            seen.once = True
+            both.wait(timeout=60)
+
+    made: list[str] = []
+
+    def make() -> None:
+        storage = make_storage(empty_url)
+        study = optuna.create_study(study_name="s", storage=storage, load_if_exists=True)
+        made.append(study.study_name)
+
+    # First of all: the next listener makes types, which one transaction lets no other do.
+    sa.event.listen(models.BaseModel.metadata, "before_create", wait, insert=True)
+    try:
+        threads = [threading.Thread(target=make) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+    finally:
+        sa.event.remove(models.BaseModel.metadata, "before_create", wait)
+    assert made == ["s", "s"]
+    assert has_table(empty_url, "alembic_version")
