@@ -7,6 +7,7 @@ its own, and only then gets its row in the table. What has no row was never ther
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,9 @@ from optuna_deadline.errors import DeadlineError
 
 #: The path of a file here, or the URL of one elsewhere.
 Location = Path | str
+
+_TORCH_BEFORE_1_6 = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_OF_TORCH_SAVER = re.compile(r"segment-\d+-step-\d+\.ckpt")
 
 _UNFIT = re.compile(r"[^\w.=+@-]")  # in the name of a folder, on a disk or under a URL
 _NAME_LENGTH = 60  # characters, of four bytes at most: a study's name may be longer than a file's
@@ -175,12 +179,30 @@ def name_of(location: Location) -> str:
     return os.fspath(location).rpartition("/")[2]
 
 
-def loading(location: Location) -> str:
-    """One line of Python that loads a checkpoint."""
-    if isinstance(location, Path):
-        return f'checkpoint = torch.load("{location}", weights_only=True)'
-    opening = f'fsspec.open("{location}").open()'
-    return f"checkpoint = torch.load({opening}, weights_only=True)"
+def loading(location: Location, *, here: bool = True) -> str:
+    """One line of Python that loads a checkpoint: by torch what ``torch.save`` wrote.
+
+    Args:
+        location: The file.
+        here: Whether it can be looked at; else its name tells what wrote it.
+    """
+    name = json.dumps(os.fspath(location), ensure_ascii=False)
+    file = name if isinstance(location, Path) else f"fsspec.open({name}).open()"
+    if _is_torch(location, here):
+        return f"checkpoint = torch.load({file}, weights_only=True)"
+    opened_ = f"open({file}, 'rb')" if isinstance(location, Path) else file
+    return f"checkpoint = {opened_}.read()  # bytes, as the objective saved them"
+
+
+def _is_torch(location: Location, here: bool) -> bool:
+    """Whether ``torch.save`` wrote a file, by its first bytes."""
+    if here:
+        with suppress(OSError, DeadlineError), opened(location) as file:
+            head = file.read(512)
+            length = int.from_bytes(head[26:28], "little")
+            packed = head[:4] == b"PK\3\4" and head[30 : 30 + length].endswith(b"/data.pkl")
+            return packed or head.startswith(_TORCH_BEFORE_1_6)
+    return _OF_TORCH_SAVER.fullmatch(name_of(location)) is not None
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from optuna_deadline._best import find_best
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints import write_atomically
 from optuna_deadline.cli.app import Json, Storage, Study, command, say_json
 from optuna_deadline.cli.progress import wait_late
@@ -15,7 +17,7 @@ from optuna_deadline.cli.studies import load_study
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reading import table_of
 from optuna_deadline.planning.ends import InHand, find_winner
-from optuna_deadline.stores import Location, fetch, loading
+from optuna_deadline.stores import Location, fetch, loading, name_of
 from optuna_deadline.workers.devices import host_name
 
 
@@ -23,7 +25,9 @@ from optuna_deadline.workers.devices import host_name
 def load_best(
     study: Study,
     storage: Storage,
-    to: Annotated[Path | None, typer.Option(help="Copy the checkpoint to this file.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Copy the checkpoint to this file, or into this folder.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say where the best model is, checked byte for byte, and how to load it."""
@@ -32,35 +36,66 @@ def load_best(
     with wait_late("Checking checkpoints"):
         in_hand = InHand(table, host_name())
         winner = find_winner(table, terms.direction, in_hand)
-    if winner is None:
+    best = winner or find_best(found)
+    if best is None:
         raise DeadlineError(f"No trial of {study} has reported yet; ask again later.")
-    saved = winner.checkpoint
+    saved = None if winner is None else winner.checkpoint
     away = None if saved is None else in_hand.elsewhere(saved)
     if to is not None:
         if saved is None:
-            raise DeadlineError(
-                f"Trial {winner.number} saved no checkpoint: see optuna_deadline.segment(trial)."
-            )
+            raise DeadlineError(_unsaved(table, best.number))
         if away is not None:
             raise DeadlineError(f"{saved.path} is on {away.host} alone; run this command there.")
-        if not to.parent.is_dir():
-            raise DeadlineError(f"There is no folder {to.parent}; make it first.")
-        with wait_late(f"Copying {saved.path}"):
-            write_atomically(to, partial(fetch, saved.path))
+        to = _copied(saved.path, to)
     path: Location | None = to or (None if saved is None else saved.path)
     told: dict[str, Any] = {
-        "trial": winner.number,
-        "value": winner.value,
-        "step": winner.step,
+        "trial": best.number,
+        "value": best.value,
+        "step": best.step,
         "checkpoint": None if path is None else str(path),
-        "params": found.trials[winner.number].params,
+        "params": found.trials[best.number].params,
     }
     if as_json:
         say_json(told)
         return
-    print(f"{study}: best value {winner.value:.6g}, trial {winner.number}, step {winner.step}")
+    step = "" if best.step is None else f", step {best.step}"
+    print(f"{study}: best value {best.value:.6g}, trial {best.number}{step}")
     print(f"parameters: {told['params']}")
     if path is None:
-        print("# no checkpoint was saved: see optuna_deadline.segment(trial).save")
+        print(f"# {_unsaved(table, best.number)}")
     else:
-        print(loading(path) + (f"  # on {away.host}" if away is not None else ""))
+        line = loading(path, here=away is None)
+        print(line + (f"  # on {away.host}" if away is not None else ""))
+
+
+def _unsaved(table: AllocationTable, number: int) -> str:
+    """Why there is no checkpoint."""
+    if not any(line.number == number for line in table.trials()):
+        return (
+            f"study.optimize trained trial {number}, which keeps no checkpoint: train with "
+            "'optuna-deadline run' and save with optuna_deadline.segment(trial).save."
+        )
+    return (
+        f"Trial {number} saved no checkpoint that is whole: see "
+        "optuna_deadline.segment(trial).save."
+    )
+
+
+def _copied(source: Location, to: Path) -> Path:
+    """Copy a checkpoint to a file, or into a folder under its own name.
+
+    Raises:
+        DeadlineError: It cannot be written there, or read.
+    """
+    if to.is_dir():
+        to /= name_of(source)
+    if not to.parent.is_dir():
+        raise DeadlineError(f"There is no folder {to.parent}; make it first.")
+    try:
+        with wait_late(f"Copying {source}"):
+            write_atomically(to, partial(fetch, source))
+    except OSError as error:
+        raise DeadlineError(
+            f"{source} cannot be copied to {to} ({error.strerror or error}): name another file."
+        ) from error
+    return to

@@ -28,8 +28,11 @@ class Result:
         return self.ended - self.deadline
 
     def how_to_load(self) -> str:
-        """One line of Python that loads the best model's checkpoint."""
+        """One line of Python that loads the best model's checkpoint.
+
+        A file that ``torch.save`` wrote is loaded by torch, any other one is read as bytes.
+        """
         if self.checkpoint is None:
             return "# no checkpoint was saved: see optuna_deadline.segment(trial).save"
-        line = loading(self.checkpoint)
+        line = loading(self.checkpoint, here=self.checkpoint_host is None)
         return line if self.checkpoint_host is None else f"{line}  # on {self.checkpoint_host}"

@@ -13,6 +13,8 @@ import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
 
+from optuna_deadline import DeadlinePruner
+from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.table import AllocationTable
@@ -117,7 +119,7 @@ def test_what_if_is_simulated_side_by_side(url: str) -> None:
 def test_the_best_model_is_found_checked_and_copied(url: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy.ckpt"
     text = run("load-best", "s", "--storage", url, "--to", str(copy))
-    assert copy.read_text() == "weights" and f'torch.load("{copy}"' in text
+    assert copy.read_text() == "weights" and f"open(\"{copy}\", 'rb').read()" in text
     found = read("load-best", "s", "--storage", url)
     assert (found["trial"], found["step"], found["value"]) == (0, 5, 0.9)
     assert set(found["params"]) == {"lr"}
@@ -126,6 +128,42 @@ def test_the_best_model_is_found_checked_and_copied(url: str, tmp_path: Path) ->
     assert damaged["checkpoint"] is None
     gone = ("load-best", "s", "--storage", url, "--to", str(tmp_path / "no" / "copy"))
     assert "saved no checkpoint" in run(*gone, code=2)
+
+
+def test_the_best_model_is_copied_into_a_folder_under_its_name(url: str, tmp_path: Path) -> None:
+    into = tmp_path / "models"
+    into.mkdir()
+    text = run("load-best", "s", "--storage", url, "--to", str(into))
+    assert (into / "best.ckpt").read_text() == "weights" and str(into / "best.ckpt") in text
+    (tmp_path / "other" / "best.ckpt").mkdir(parents=True)
+    said = run("load-best", "s", "--storage", url, "--to", str(tmp_path / "other"), code=2)
+    assert "cannot be copied to" in said and "Is a directory" in said
+
+
+def test_of_a_plain_study_the_best_report_is_told_and_that_no_checkpoint_is_kept(
+    sqlite_url: str,
+) -> None:
+    study = optuna.create_study(study_name="p", storage=sqlite_url, pruner=DeadlinePruner("1h"))
+
+    def objective(trial: optuna.Trial) -> float:
+        value = trial.suggest_float("x", 1, 2)
+        trial.report(value, 1)
+        trial.should_prune()
+        return value
+
+    asked = ("load-best", "p", "--storage", sqlite_url)
+    study_terms.fix(open_table(study), study, "1h")
+    assert "No trial of p has reported yet" in run(*asked, code=2)
+    study.optimize(objective, n_trials=3)
+    assert read(*asked) == {
+        "trial": study.best_trial.number,
+        "value": study.best_value,
+        "step": 1,
+        "checkpoint": None,
+        "params": study.best_params,
+    }
+    assert "study.optimize trained trial" in run(*asked)
+    assert "keeps no checkpoint" in run(*asked, "--to", "best.ckpt", code=2)
 
 
 def test_a_deadline_is_moved_later_only(url: str) -> None:

@@ -21,6 +21,7 @@ from torch import nn
 
 from optuna_deadline.directives import KEEP
 from optuna_deadline.segments import SegmentEnd
+from optuna_deadline.stores import loading
 
 
 class SlowDisk:
@@ -70,6 +71,22 @@ def test_what_is_written_is_of_the_step_it_was_taken_at(tmp_path: Path) -> None:
     found = torch.load(tmp_path / "1.ckpt", weights_only=True)
     assert torch.equal(found["weights"], torch.zeros(4))
     assert torch.equal(found["many"]["nested"][0], torch.zeros(2))
+
+
+@pytest.mark.parametrize("how", ["a path", "a stream", "before 1.6"])
+def test_the_line_that_loads_a_checkpoint_is_torchs_where_torch_wrote_it(
+    tmp_path: Path, how: str
+) -> None:
+    path = tmp_path / "best.ckpt"
+    state = {"weights": torch.ones(3)}
+    if how == "a stream":
+        with path.open("wb") as file:
+            torch.save(state, file)
+    else:
+        torch.save(state, path, _use_new_zipfile_serialization=how == "a path")
+    found: dict[str, Any] = {"torch": torch}
+    exec(loading(path), found)
+    assert torch.equal(found["checkpoint"]["weights"], torch.ones(3))
 
 
 @given(waits=st.lists(st.booleans(), max_size=12))

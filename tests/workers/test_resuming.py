@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import uuid
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -179,6 +183,46 @@ def test_rows_of_the_first_releases_are_still_known(tmp_path: Path) -> None:
     assert old.checksum.startswith("blake2b:") and intact(old)
     put(row.path, DAMAGES["flipped"](bytes([1]) + CONTENT))
     assert not intact(old)
+
+
+def packed(name: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, CONTENT)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b'{"epoch": 3}', CONTENT, packed("arr_0.npy")],
+    ids=["empty", "JSON", "bytes", "NumPy's"],
+)
+def test_a_file_that_is_not_torchs_is_read_as_bytes(
+    tmp_path: Path, remote: bool, content: bytes
+) -> None:
+    root: Location = f"memory://{uuid.uuid4().hex}" if remote else tmp_path
+    location = within(root, 'a "file".ckpt')
+    put(location, content)
+    line = stores.loading(location)
+    assert "torch.load" not in line
+    found: dict[str, Any] = {"fsspec": fsspec}
+    exec(line, found)
+    assert found["checkpoint"] == content
+
+
+def test_torchs_files_are_known_by_their_first_bytes_else_by_the_savers_names(
+    tmp_path: Path,
+) -> None:
+    location = tmp_path / "a.ckpt"
+    put(location, packed("best/data.pkl"))
+    assert stores.loading(location) == (
+        f'checkpoint = torch.load("{location}", weights_only=True)'
+    )
+    for gone in (tmp_path / file_name(3), f"memory://{uuid.uuid4().hex}/{file_name(3)}"):
+        assert "torch.load(" in stores.loading(gone)
+        assert "torch.load(" in stores.loading(gone, here=False)
+    assert "torch.load(" not in stores.loading(tmp_path / "3-12-ab12.ckpt")
 
 
 @pytest.mark.parametrize("given", ["/shared", "s3://bucket/shared/"])
