@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -57,6 +58,8 @@ _DESIRED = (
     trial.c.batch,
     trial.c.desired_others,
 )
+_BY_ID = attrgetter("id")
+_IN_ORDER = attrgetter("granted", "number", "fence")
 _SEGMENT = (
     segment.c.number,
     segment.c.fence,
@@ -175,37 +178,30 @@ def untold(tx: Transaction) -> list[Desired]:
 
 def segments(tx: Transaction, since: float = 0.0) -> list[SegmentRow]:
     """Segments that run, or ended at or after ``since``."""
-    return [
-        SegmentRow(*row)
-        for row in tx.rows(
-            sa.select(*_SEGMENT)
-            .where(
-                segment.c.study_id == tx.study_id,
-                sa.or_(segment.c.ended.is_(None), segment.c.ended >= since),
-            )
-            .order_by(segment.c.granted, segment.c.number, segment.c.fence)
-        )
-    ]
+    mine = sa.select(*_SEGMENT).where(segment.c.study_id == tx.study_id)
+    # Two searches: for OR, SQLite reads every segment of the study.
+    found = sa.union_all(
+        mine.where(segment.c.ended.is_(None)), mine.where(segment.c.ended >= since)
+    )
+    return sorted([SegmentRow(*row) for row in tx.rows(found)], key=_IN_ORDER)
 
 
 def reports(tx: Transaction, after: int = 0, number: int | None = None) -> list[ReportRow]:
     """Reports with a row id above ``after``, of one trial or of all; NULL comes back as NaN."""
-    query = (
-        sa.select(
-            report.c.id,
-            report.c.number,
-            report.c.step,
-            report.c.value,
-            report.c.slots,
-            report.c.trained,
-            report.c.at,
-        )
-        .where(report.c.study_id == tx.study_id, report.c.id > after)
-        .order_by(report.c.id)
-    )
-    if number is not None:
-        query = query.where(report.c.number == number)
-    rows = tx.rows(query)
+    query = sa.select(
+        report.c.id,
+        report.c.number,
+        report.c.step,
+        report.c.value,
+        report.c.slots,
+        report.c.trained,
+        report.c.at,
+    ).where(report.c.study_id == tx.study_id)
+    if number is None:
+        rows = tx.rows(query.where(report.c.id > after).order_by(report.c.id))
+    else:  # asked for their ids in order, SQLite would read every trial's
+        found = tx.rows(query.where(report.c.number == number))
+        rows = sorted([row for row in found if row.id > after], key=_BY_ID)
     return [
         ReportRow(
             row.id,

@@ -45,7 +45,7 @@ class Transaction:
         """Run one statement."""
         return self.connection.execute(statement)
 
-    def rows(self, statement: sa.Select[Any]) -> list[Any]:
+    def rows(self, statement: sa.Select[Any] | sa.CompoundSelect[Any]) -> list[Any]:
         """Run a query."""
         return list(self.connection.execute(statement).all())
 

@@ -14,6 +14,7 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint, intact
 from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.marks import seen_here
+from optuna_deadline.planning.best_reports import BestReports
 from optuna_deadline.planning.trials import Trials
 from optuna_deadline.stores import StoreAway
 
@@ -35,6 +36,7 @@ def find_winner(
     direction: str,
     whole: Callable[[Checkpoint], bool] = intact,
     without: Collection[int] = (),
+    reports: BestReports | None = None,
 ) -> Winner | None:
     """The best value whose model is on disk, byte for byte; else the best report.
 
@@ -43,6 +45,7 @@ def find_winner(
         direction: "minimize" or "maximize".
         whole: Looks at a file.
         without: Trials that do not count.
+        reports: The best of each trial, where they are known; else they are read.
     """
     sign = -1.0 if direction == "maximize" else 1.0
     saved = [
@@ -61,15 +64,11 @@ def find_winner(
             "The best checkpoint %s is damaged or gone; taking the next.", checkpoint.path
         )
         saved.remove(checkpoint)
-    reported = [
-        (sign * row.value, row.number, row.step, row.value)
-        for row in table.reports()
-        if not math.isnan(row.value) and row.number not in without
-    ]
-    if not reported:
-        return None
-    _, number, step, value = min(reported)
-    return Winner(number, value, step, None)
+    if reports is None:
+        reports = BestReports(direction)
+        reports.take(table.reports())
+    best = reports.best(without)
+    return None if best is None else Winner(best.number, best.value, best.step, None)
 
 
 class InHand:
@@ -132,19 +131,31 @@ class Champion:
     """The best model in hand, asked for often and looked up only when that can change.
 
     To look it up means to read every checkpoint's row and the whole of the best one's file.
+
+    Args:
+        table: The allocation table.
+        direction: "minimize" or "maximize".
+        whole: Looks at a file.
+        reports: The best report of each trial; without it they are read each time.
     """
 
     def __init__(
-        self, table: AllocationStore, direction: str, whole: Callable[[Checkpoint], bool]
+        self,
+        table: AllocationStore,
+        direction: str,
+        whole: Callable[[Checkpoint], bool],
+        reports: Callable[[], BestReports] | None = None,
     ) -> None:
         self._table = table
         self._direction = direction
         self._whole = whole
+        self._reports = reports
         self._known: Winner | None = None
 
     def find(self, without: Collection[int] = ()) -> Winner | None:
         """Look it up; see :func:`find_winner`."""
-        self._known = find_winner(self._table, self._direction, self._whole, without)
+        reports = None if self._reports is None else self._reports()
+        self._known = find_winner(self._table, self._direction, self._whole, without, reports)
         return self._known
 
     def is_(self, number: int) -> bool:
@@ -155,11 +166,16 @@ class Champion:
         return winner is not None and winner.number == number
 
     def _beaten(self, number: int) -> bool:
-        """Whether another trial was seen to have a better model: its checkpoint stays."""
+        """Whether another trial was seen to have a better model: what it saved or said stays."""
         known = self._known
-        if known is None or known.checkpoint is None or known.number == number:
+        if known is None or known.number == number:
             return False
         mine = best_saved(self._table, self._direction, number)
+        if known.checkpoint is None:
+            if mine is not None or self._reports is None:
+                return False
+            report = self._reports().of(number)
+            mine = None if report is None else report.value
         if mine is None:
             return True
         return mine < known.value if self._direction == "maximize" else mine > known.value

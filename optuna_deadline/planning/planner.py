@@ -72,7 +72,7 @@ class Planner:
         self._policy = Obliging(Fitting(policy))
         self._me = me
         self._clock = clock
-        self._champion = Champion(table, direction, whole)
+        self._champion = Champion(table, direction, whole, lambda: self._reader.best_reports)
         self._ends = Ends(trials, table, self._champion, clock)
         self._reader = SnapshotReader(table, direction, started)
         self._binding = Binding(table)

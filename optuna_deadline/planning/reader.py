@@ -13,6 +13,7 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.forecasting.overheads import KEPT_COSTS, Overhead, learn_overhead
 from optuna_deadline.forecasting.throughput import Pace, Speedup, Throughputs
+from optuna_deadline.planning.best_reports import BestReports
 from optuna_deadline.planning.crossing import APART, Crossing
 from optuna_deadline.planning.encounters import Encounters
 from optuna_deadline.policies.snapshot import WORST, Report, Request, Snapshot, TrialView
@@ -48,12 +49,16 @@ class SnapshotReader:
         table: The allocation table.
         direction: "minimize" or "maximize".
         started: When the study began, in the database's seconds.
+
+    Attributes:
+        best_reports: Of each trial, as it was read last.
     """
 
     def __init__(self, table: AllocationStore, direction: str, started: float) -> None:
         self._table = table
         self._started = started
         self._new_reports = Tail(table.reports)
+        self.best_reports = BestReports(direction)
         self._reports = _Reports(1.0 if direction == "maximize" else -1.0)
         self._last_segments = 0.0
         self._segments: dict[tuple[int, int], SegmentRow] = {}
@@ -77,7 +82,9 @@ class SnapshotReader:
         now = table.now()
         lines = {line.number: line for line in (table.untold() if self._lines else table.trials())}
         ended = [line for line in lines.values() if line.state not in ALIVE]
-        stale = self._reports.take(self._new_reports.read(now))
+        new = self._new_reports.read(now)
+        self.best_reports.take(new)
+        stale = self._reports.take(new)
         stale |= self._take_segments(table.segments(self._last_segments - LATE_SECONDS))
         self._last_segments = now
         roster = table.roster()
