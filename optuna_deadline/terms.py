@@ -199,9 +199,15 @@ def fixing(study: Study) -> str:
 
 
 def close_gate(engine: sa.Engine, terms: Terms) -> bool:
-    """Let no new trial start in any process; False if the deadline has moved or it is closed."""
+    """Note that no new trial starts; False if the deadline has moved or that is noted already."""
     with autocommit(engine) as connection:
         return studies.close_gate(connection, terms.study_id, terms.deadline)
+
+
+def open_gate(engine: sa.Engine, terms: Terms) -> bool:
+    """Note that new trials start after all; False if nothing else is noted."""
+    with autocommit(engine) as connection:
+        return studies.open_gate(connection, terms.study_id)
 
 
 def check_single_objective(study: Study) -> None:

@@ -134,7 +134,7 @@ def bring_forward(connection: sa.Connection, study_id: int, deadline: float) -> 
 
 
 def close_gate(connection: sa.Connection, study_id: int, deadline: float) -> bool:
-    """Let no new trial start; does nothing if the deadline has moved or the gate is closed."""
+    """Note that no new trial starts; not if the deadline has moved or the gate is closed."""
     result = connection.execute(
         sa.update(study)
         .where(
@@ -143,5 +143,15 @@ def close_gate(connection: sa.Connection, study_id: int, deadline: float) -> boo
             study.c.gate_closed.is_(None),
         )
         .values(gate_closed=database_now())
+    )
+    return result.rowcount > 0
+
+
+def open_gate(connection: sa.Connection, study_id: int) -> bool:
+    """Note that new trials start after all; False if the gate was open."""
+    result = connection.execute(
+        sa.update(study)
+        .where(study.c.study_id == study_id, study.c.gate_closed.is_not(None))
+        .values(gate_closed=None)
     )
     return result.rowcount > 0

@@ -14,7 +14,13 @@ from optuna.trial import FrozenTrial
 from optuna_deadline import terms as _terms
 from optuna_deadline.deadlines import format_duration
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.entrance import may_enter, seconds_to_matter, steps_to_matter
+from optuna_deadline.forecasting.entrance import (
+    may_enter,
+    seconds_to_enter,
+    seconds_to_matter,
+    steps_to_matter,
+)
+from optuna_deadline.forecasting.pace import step_before
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._book import Book
 
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
     from optuna_deadline.dashboard.plain import PlainPublisher
 
 _logger = logging.getLogger(__name__)
-_TRIALS_ASKED = 32
+_EARLY = 0.1  # of the time that a process has, unused at its end
 
 #: By storage, since studies in memory all begin at id 0.
 _publishers: WeakKeyDictionary[BaseStorage, dict[int, PlainPublisher | None]]
@@ -30,14 +36,16 @@ _publishers = WeakKeyDictionary()
 
 
 class DeadlineGate:
-    """Ends ``study.optimize`` in every process once a new trial could not matter any more.
+    """Ends ``study.optimize`` in a process once a new trial of it could not matter any more.
 
     Give it as ``study.optimize(objective, callbacks=[DeadlineGate()])`` on a study whose pruner is
     a :class:`~optuna_deadline.DeadlinePruner`. After each trial it weighs the time left against
-    what a newcomer needs (:mod:`optuna_deadline.forecasting.entrance`), learned from this study's
-    trials. The process that finds too little closes the gate for all of them, and each stops when
-    its running trials have ended, which they do before the deadline. Extending the deadline opens
-    the gate again for the processes that are still there.
+    what a newcomer needs (:mod:`optuna_deadline.forecasting.entrance`), learned from the trials
+    that this process has trained: one on a slower machine stops earlier and takes no other along.
+    It stops when its running trials have ended, which they do before the deadline. Extending the
+    deadline opens the gate again for the processes that are still there.
+
+    Where ``study.optimize`` ends more than a tenth of its time early, a warning says why.
 
     Args:
         publish: Keep a forecast, the rungs and a note in optuna-dashboard fresh, at the end of a
@@ -62,20 +70,29 @@ class DeadlineGate:
         book = pruner.book(study)
         book.ended(trial)
         book.refresh()
-        if book.terms.gate_closed is None:
-            needed, left = _needed(study, book) + book.ending, book.time_left()
-            if not may_enter(left, needed):
-                if _terms.close_gate(book.engine, book.terms):
-                    _logger.info(
-                        "No new trial starts: one would need %s to matter and %s are left.",
-                        format_duration(needed),
-                        format_duration(left),
-                    )
-                book.refresh()
-        if book.terms.gate_closed is not None:
-            study.stop()
+        needed, left = _needed(study, book) + book.ending, book.time_left()
+        if not may_enter(left, needed):
+            self._stop(study, book, needed, left)
+        else:
+            if book.terms.gate_closed is not None:  # by a process to which less is left
+                _terms.open_gate(book.engine, book.terms)
+            _explain_stop(study, book, left)
         if self._publish:
             self._show(study, book)
+
+    def _stop(self, study: Study, book: Book, needed: float, left: float) -> None:
+        if not book.stopping:
+            book.stopping = True
+            _logger.log(
+                logging.WARNING if _early(book, left) else logging.INFO,
+                "study.optimize ends %s before the deadline: a new trial of this process would "
+                "need %s to matter.",
+                format_duration(left),
+                format_duration(needed),
+            )
+        if _terms.close_gate(book.engine, book.terms):
+            book.refresh()
+        study.stop()
 
     def _show(self, study: Study, book: Book) -> None:
         from optuna_deadline.dashboard.plain import PlainPublisher
@@ -88,33 +105,40 @@ class DeadlineGate:
             publisher.work(book.terms, book.time_left())
 
 
+def _explain_stop(study: Study, book: Book, left: float) -> None:
+    """Say that something else ends ``study.optimize``, where it ends early for that."""
+    if not study._stop_flag:
+        book.stopping = False
+    elif not book.stopping:
+        book.stopping = True
+        if _early(book, left):
+            _logger.warning(
+                "study.optimize ends %s before the deadline: Study.stop was called, by the "
+                "sampler (%s) because nothing is left to search, by the objective or by another "
+                "callback.",
+                format_duration(left),
+                study.sampler,
+            )
+
+
+def _early(book: Book, left: float) -> bool:
+    return left > _EARLY * (book.terms.deadline - book.joined)
+
+
 def _needed(study: Study, book: Book) -> float:
-    """Seconds that a newcomer needs."""
-    trials = study.get_trials(deepcopy=False)
+    """Seconds that a newcomer needs in this process.
+
+    A trial of which this process has seen no report can only be taken as a whole.
+    """
+    paces = book.paces()
+    if not paces:
+        return seconds_to_matter(1, [], book.silent) if book.silent else 0.0
+    reports = [trial.intermediate_values for trial in study.get_trials(deepcopy=False)]
     rungs = book.rungs
     steps = steps_to_matter(
-        max((trial.last_step or 0 for trial in trials), default=0),
+        max((max(one) - step_before(one) for one in reports if one), default=0),
         min_resource=rungs.min_resource,
         max_resource=rungs.max_resource,
         reduction_factor=rungs.reduction_factor,
     )
-    paces = book.paces(_TRIALS_ASKED)
-    if paces:
-        per_step = [pace.seconds_per_step or 0.0 for pace in paces]
-        return seconds_to_matter(steps, [pace.startup for pace in paces], per_step)
-    return _needed_by_durations([trial for trial in trials if trial.duration], steps)
-
-
-def _needed_by_durations(trials: list[FrozenTrial], steps: float) -> float:
-    """The same from whole trials, where this process has seen no report.
-
-    A trial that reports nothing can only be taken as a whole.
-    """
-    trials = trials[-_TRIALS_ASKED:]
-    seconds = [trial.duration.total_seconds() for trial in trials if trial.duration]
-    if not seconds:
-        return 0.0
-    if any(trial.last_step is None for trial in trials):
-        return seconds_to_matter(1, [], seconds)
-    trained = [max(1, trial.last_step or 0) for trial in trials]
-    return seconds_to_matter(steps, [], [s / n for s, n in zip(seconds, trained, strict=True)])
+    return seconds_to_enter(steps, paces)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from optuna_deadline.forecasting.pace import UNPROVEN, Pace, known_startup
+
 _SAFETY = 1.1
 
 
@@ -41,6 +43,30 @@ def seconds_to_matter(
     """
     startup = median(startups) if startups else 0.0
     return _SAFETY * (startup + steps * median(seconds_per_step))
+
+
+def seconds_to_enter(steps: float, paces: Sequence[Pace]) -> float:
+    """The same by the trials of the process that would train the newcomer.
+
+    Where none has reported twice, only the newcomer's first report can be told: a single one
+    says nothing of the steps after it. Of what a lone first trial took before its steps, and of a
+    lone first report, half counts, since much of that is done once.
+
+    Args:
+        steps: See :func:`steps_to_matter`.
+        paces: Trials of this process that have reported, in the order in which they began; at
+            least one.
+    """
+    first, *others = paces
+    per_step = [pace.seconds_per_step or 0.0 for pace in paces if pace.recent]
+    if per_step:
+        startup = known_startup(paces)
+        if startup is None:
+            startup = UNPROVEN * first.startup
+        return seconds_to_matter(steps, [startup], per_step)
+    if others:
+        return seconds_to_matter(1, [], [pace.first_seconds for pace in others])
+    return UNPROVEN * first.first_seconds
 
 
 def may_enter(time_left: float, needed: float) -> bool:

@@ -10,6 +10,7 @@ from optuna_deadline.forecasting.course import best_by, measures
 from optuna_deadline.forecasting.curves import Curve
 from optuna_deadline.forecasting.doublings import Doublings, learn_doublings
 from optuna_deadline.forecasting.levels import LEVELS
+from optuna_deadline.forecasting.pace import step_before_all
 from optuna_deadline.history.costs import costs
 from optuna_deadline.history.paces import Measured, measure
 from optuna_deadline.history.records import History
@@ -106,12 +107,16 @@ def course_of(history: History) -> Curve:
 def known_curves(history: History) -> dict[int, Curve]:
     """The scores of every trial by the steps that it was trained, larger is better.
 
-    Where steps count from 0, a report of step 0 comes after one step.
+    Where steps count from 0, a report of step 0 comes after one step. A plain study's trials,
+    which have no other measure of their training, count from wherever they begin.
     """
     sign = 1.0 if history.maximize else -1.0
-    before = 1 - min(1, first_step(history))
+    before = min(1, first_step(history)) - 1
+    if history.plain:
+        curves = history.curves.values()
+        before = step_before_all([row.step for row in rows] for rows in curves)
     found = {
-        number: Curve.of([row.step + before for row in rows], [sign * row.value for row in rows])
+        number: Curve.of([row.step - before for row in rows], [sign * row.value for row in rows])
         for number, rows in history.curves.items()
     }
     return {number: curve for number, curve in found.items() if curve is not None}

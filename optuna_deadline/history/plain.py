@@ -13,6 +13,7 @@ from datetime import datetime
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.records import Desired, Event, ReportRow, SegmentRow
+from optuna_deadline.forecasting.pace import step_before_all
 from optuna_deadline.history.records import History
 from optuna_deadline.terms import Terms
 
@@ -33,8 +34,7 @@ def plain_history(terms: Terms, trials: Sequence[FrozenTrial]) -> History:
         trials: All trials of the study; those that wait to be started are left out.
     """
     begun = [trial for trial in trials if trial.state in _STATES and trial.datetime_start]
-    first = min((min(t.intermediate_values) for t in begun if t.intermediate_values), default=1)
-    shift = 1 - min(1, first)
+    shift = -step_before_all(trial.intermediate_values for trial in begun)
     spans = {trial.number: _span(trial, terms) for trial in begun}
     running = any(trial.state is TrialState.RUNNING for trial in begun)
     over = not running and (terms.gate_closed is not None or terms.read >= terms.deadline)

@@ -7,22 +7,24 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation import rungs as _rung_rows
 from optuna_deadline.allocation.engine import autocommit
 from optuna_deadline.deadlines import format_duration
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.forecasting.pace import Pace
+from optuna_deadline.forecasting.pace import Pace, known_startup
 from optuna_deadline.pruners._clock import Clock
 from optuna_deadline.pruners._rungs import Rungs
 from optuna_deadline.terms import Terms
 
 _logger = logging.getLogger(__name__)
 _TRIALS_KEPT = 1024
+_TRIALS_ASKED = 32
 _ENDINGS_KEPT = 5
 _UNMEASURED_ENDING = 0.1  # seconds to tell Optuna of a trial's end, until it is measured
 
@@ -36,11 +38,19 @@ class _Life:
 
 
 class Book:
-    """The state of one study in one process; safe to share between threads."""
+    """The state of one study in one process; safe to share between threads.
+
+    Attributes:
+        terms: The study's terms as last read.
+        joined: When this process began to use them, by the database's clock.
+        stopping: Whether the gate has ended ``study.optimize`` here.
+    """
 
     def __init__(self, engine: sa.Engine, terms: Terms, clock: Clock) -> None:
         self.engine = engine
         self.terms = terms
+        self.joined = terms.read
+        self.stopping = False
         parameters = terms.parameters
         self.rungs = Rungs(
             min_resource=parameters.get("min_resource") or 1,
@@ -52,7 +62,9 @@ class Book:
         self._lives: OrderedDict[int, _Life] = OrderedDict()
         self._lock = threading.Lock()
         self._endings = deque([_UNMEASURED_ENDING], maxlen=_ENDINGS_KEPT)
+        self._silent: deque[float] = deque(maxlen=_TRIALS_ASKED)
         self._warned = False
+        self._warned_of_unproven = False
 
     def time_left(self) -> float:
         """Seconds to the deadline; negative after it."""
@@ -71,16 +83,25 @@ class Book:
             life.pace = life.pace.reported(step, now)
             return life.pace
 
-    def paces(self, newest: int) -> list[Pace]:
-        """The paces of the newest trials of this process."""
+    def paces(self) -> list[Pace]:
+        """The paces of the newest trials of this process, in the order of their first reports."""
         with self._lock:
-            return [life.pace for life in self._lives.values()][-newest:]
+            newest = islice(reversed(self._lives.values()), _TRIALS_ASKED)
+            return [life.pace for life in newest][::-1]
+
+    @property
+    def silent(self) -> list[float]:
+        """Seconds that the newest trials took that this process ended without seeing a report."""
+        with self._lock:
+            return list(self._silent)
 
     def ended(self, trial: FrozenTrial) -> None:
         """Measure how long a trial took from its last report until Optuna had its value."""
         with self._lock:
             if (life := self._lives.get(trial._trial_id)) is not None:
                 self._endings.append(max(0.0, self._clock.now() - life.pace.last_at))
+            elif trial.datetime_start is not None and trial.state is not TrialState.FAIL:
+                self._silent.append(self._clock.since(trial.datetime_start))
 
     @property
     def ending(self) -> float:
@@ -93,9 +114,13 @@ class Book:
         if not self._warned and not pace.recent:
             self._warn_of_short(number, pace)
         left = self.time_left()
+        others = [] if pace.recent else [one for one in self.paces() if one is not pace]
         # From the report on, not from this call: asking twice answers the same.
-        until_end = pace.last_at + pace.next_report() + self.ending - self._clock.now()
-        return left < max(0.0, until_end)
+        until_end = pace.last_at + pace.next_report(others) + self.ending - self._clock.now()
+        late = left < max(0.0, until_end)
+        if not late and not pace.recent and left < pace.first_seconds:
+            self._warn_of_unproven(number, pace, left)
+        return late
 
     def check(self, trial: FrozenTrial, step: int) -> bool:
         """Record the trial at the rungs it has reached, and say whether one eliminates it.
@@ -154,6 +179,18 @@ class Book:
 
     def _gone(self) -> StudyGone:
         return StudyGone(f"The study {self.terms.name!r} was deleted; create it again.")
+
+    def _warn_of_unproven(self, number: int, pace: Pace, left: float) -> None:
+        if not self._warned_of_unproven and known_startup(self.paces()) is None:
+            self._warned_of_unproven = True
+            _logger.warning(
+                "Trial %d took %s to its first report and %s are left: it goes on, since one "
+                "report is no pace; if the next takes as long, it comes %s after the deadline.",
+                number,
+                format_duration(pace.first_seconds),
+                format_duration(left),
+                format_duration(pace.first_seconds - left),
+            )
 
     def _warn_of_short(self, number: int, pace: Pace) -> None:
         whole = self.terms.deadline - self.terms.started

@@ -10,6 +10,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.forecasting.curves import Curve
+from optuna_deadline.forecasting.pace import step_before_all
 from optuna_deadline.forecasting.prospects import prospects
 from optuna_deadline.samplers._situation import Situation
 
@@ -51,11 +52,10 @@ def look_ahead(
     """
     sign = 1.0 if direction == StudyDirection.MAXIMIZE else -1.0
     reported = [trial for trial in trials if trial.intermediate_values and _shows(trial)]
-    # Where steps count from 0, a report of step 0 comes after one step.
-    before = 1 - min([1, *(min(trial.intermediate_values) for trial in reported)])
+    before = step_before_all(trial.intermediate_values for trial in reported)
     curves = {
         trial.number: Curve.of(
-            [step + before for step in sorted(trial.intermediate_values)],
+            [step - before for step in sorted(trial.intermediate_values)],
             [sign * trial.intermediate_values[k] for k in sorted(trial.intermediate_values)],
         )
         for trial in reported
@@ -63,9 +63,10 @@ def look_ahead(
     known = {number: curve for number, curve in curves.items() if curve is not None}
     if not known:
         return None
-    scores = prospects(
-        known, situation.step_seconds, left=situation.left, horizon=situation.horizon
-    )
+    horizon = situation.horizon
+    if horizon is not None and 0 < before < horizon:
+        horizon -= before
+    scores = prospects(known, situation.step_seconds, left=situation.left, horizon=horizon)
     return [
         _ended(trial, sign, scores.get(trial.number, -math.inf))
         if trial.number in curves

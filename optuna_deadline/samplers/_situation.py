@@ -14,6 +14,7 @@ from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation.engine import autocommit, opened
 from optuna_deadline.allocation.reads import pools_of
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.forecasting.pace import step_before_all
 from optuna_deadline.history.paces import measure
 
 
@@ -69,10 +70,11 @@ class TableLook:
 
 def by_dates(trials: Sequence[FrozenTrial], now: datetime) -> dict[int, float]:
     """Seconds of a step of trials that have trained from their beginning without a break."""
+    before = step_before_all(trial.intermediate_values for trial in trials)
     found = {}
     for trial in trials:
-        steps = trial.last_step
-        if trial.datetime_start is not None and steps:
+        if trial.datetime_start is not None and trial.last_step is not None:
             until = trial.datetime_complete or now
-            found[trial.number] = (until - trial.datetime_start).total_seconds() / steps
+            seconds = (until - trial.datetime_start).total_seconds()
+            found[trial.number] = seconds / (trial.last_step - before)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
+from datetime import datetime
 
 import optuna
 import optuna_dashboard
@@ -19,6 +20,7 @@ from optuna_deadline.cli import app
 from optuna_deadline.dashboard import plain
 from optuna_deadline.dashboard.plain import PlainPublisher
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.forecast import known_curves
 from optuna_deadline.history.reading import read_history
 
 
@@ -101,6 +103,22 @@ def test_a_study_whose_last_trial_ended_after_the_gate_has_ended(study: optuna.S
     shut = replace(terms, gate_closed=terms.read)
     assert plain.plain_history(shut, study.trials).settled is not None
     assert plain.plain_history(terms, study.trials).settled is None
+
+
+@pytest.mark.parametrize("first", [0, 1, 1000])
+def test_reports_come_evenly_wherever_their_steps_begin(first: int) -> None:
+    study = optuna.create_study(pruner=DeadlinePruner("1h"))
+    trial = study.ask()
+    for step in range(4):
+        trial.report(float(step), first + step)
+    terms = study.pruner.terms(study)  # type: ignore[attr-defined]
+    later = replace(terms, read=terms.started + 40)
+    [frozen] = study.trials
+    frozen.datetime_start = datetime.fromtimestamp(terms.started)
+    history = plain.plain_history(later, [frozen])
+    assert [row.at - terms.started for row in history.reports] == pytest.approx([10, 20, 30, 40])
+    assert history.segments[0].position_to == 4.0
+    assert known_curves(history)[0].steps == (1.0, 2.0, 3.0, 4.0)
 
 
 def test_a_gate_can_be_sent_to_another_process() -> None:

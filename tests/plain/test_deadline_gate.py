@@ -1,7 +1,9 @@
-"""No trial starts that cannot become useful, in any process."""
+"""No trial starts that cannot become useful in the process that would train it."""
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import Any
 
 import optuna
@@ -51,15 +53,98 @@ def test_a_trial_that_can_still_matter_starts(storage: str | None, clock: Any) -
     assert [trial.last_step for trial in study.trials] == [15] * 6 + [9]
 
 
-def test_a_closed_gate_stops_every_process(storage_url: str, clock: Any) -> None:
-    first = _study(storage_url, deadline="100s", clock=clock)
-    second = _study(storage_url, deadline="100s")
-    second.pruner.terms(second)  # type: ignore[attr-defined]
-    first.optimize(lambda trial: _train(trial, clock, 30.0), callbacks=[DeadlineGate()])
-    assert _gate(first) is not None
-    # The second process has plenty of time by its own clock, and stops all the same.
-    second.optimize(lambda trial: 1.0, n_trials=5, callbacks=[DeadlineGate()])
-    assert len(first.trials) == 2
+def test_a_process_judges_for_itself_alone(storage_url: str, clock: Any) -> None:
+    slow = _study(storage_url, deadline="100s", clock=clock)
+    fast = _study(storage_url, deadline="100s")
+    fast.pruner.terms(fast)  # type: ignore[attr-defined]
+    slow.optimize(lambda trial: _train(trial, clock, 30.0), callbacks=[DeadlineGate()])
+    assert _gate(slow) is not None
+    fast.optimize(lambda trial: 1.0, n_trials=5, callbacks=[DeadlineGate()])
+    assert len(slow.trials) == 1 + 5
+    assert _gate(fast) is None  # it was open again while it let trials in
+
+
+def test_a_one_off_set_up_leaves_the_study_its_time(storage: str | None, clock: Any) -> None:
+    study = _study(storage, deadline="160s", max_resource=27, clock=clock)
+
+    def objective(trial: optuna.Trial) -> float:
+        if trial.number == 0:
+            clock.advance(80)  # downloads its data
+        return _train(trial, clock, 0.5, 27)
+
+    study.optimize(objective, callbacks=[DeadlineGate()])
+    assert study.pruner.book(study).time_left() < 10  # type: ignore[attr-defined]
+    assert study.trials[0].last_step == 27
+    assert len(study.trials) >= 5
+
+
+def test_a_set_up_of_each_trial_leaves_the_study_its_time(storage: str | None, clock: Any) -> None:
+    study = _study(storage, deadline="200s", max_resource=27, clock=clock)
+
+    def objective(trial: optuna.Trial) -> float:
+        clock.advance(20)  # compiles
+        return _train(trial, clock, 0.5, 27)
+
+    study.optimize(objective, callbacks=[DeadlineGate()])
+    left = study.pruner.book(study).time_left()  # type: ignore[attr-defined]
+    assert 0 < left < 27
+    assert {trial.last_step for trial in study.trials[:5]} == {27}
+    assert min(trial.last_step or 0 for trial in study.trials) > 6
+
+
+def test_steps_that_begin_late_leave_the_study_its_time(storage: str | None, clock: Any) -> None:
+    study = _study(storage, deadline="100s", clock=clock)
+
+    def objective(trial: optuna.Trial) -> float:
+        for step in range(1000, 1020):
+            clock.advance(1.0)
+            trial.report(1.0, step)
+            if out_of_time(trial):
+                break
+        return 1.0
+
+    study.optimize(objective, callbacks=[DeadlineGate()])
+    # A newcomer needs 5 of 20 steps.
+    assert study.pruner.book(study).time_left() < 6  # type: ignore[attr-defined]
+
+
+def test_an_early_return_is_explained(
+    storage: str | None, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = _study(storage, deadline="1000s", clock=clock)
+    with caplog.at_level(logging.WARNING, "optuna_deadline"):
+        study.optimize(lambda trial: _train(trial, clock, 70.0, 12), callbacks=[DeadlineGate()])
+    assert [trial.last_step for trial in study.trials] == [12]
+    [record] = caplog.records
+    said = (
+        r"study.optimize ends \d min \d+ s before the deadline: a new trial of this process would "
+    )
+    assert re.match(said + r"need 3 min 5\d s to matter", record.message)
+
+
+def test_a_return_by_another_callback_is_explained(
+    storage: str | None, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = _study(storage, deadline="1000s", clock=clock)
+
+    def objective(trial: optuna.Trial) -> float:
+        trial.study.stop()
+        return _train(trial, clock, 10.0, 12)
+
+    with caplog.at_level(logging.WARNING, "optuna_deadline"):
+        study.optimize(objective, callbacks=[DeadlineGate()])
+    [record] = caplog.records
+    said = r"study.optimize ends 14 min \d+ s before the deadline: Study.stop was called, by the"
+    assert re.match(said, record.message)
+
+
+def test_a_return_in_time_needs_no_words(
+    storage: str | None, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = _study(storage, deadline="1000s", clock=clock)
+    with caplog.at_level(logging.WARNING, "optuna_deadline"):
+        study.optimize(lambda trial: _train(trial, clock, 10.0, 16), callbacks=[DeadlineGate()])
+    assert caplog.records == []
 
 
 def test_extending_opens_the_gate(storage_url: str, clock: Any) -> None:
@@ -116,16 +201,18 @@ def _sleep(seconds: float) -> float:
     return 1.0
 
 
-def test_a_process_that_saw_no_report_learns_from_finished_trials(storage_url: str) -> None:
-    first = _study(storage_url, deadline="1h")
-    trial = first.ask()
-    trial.report(1.0, 50)
-    trial.should_prune()
-    _sleep(0.2)
-    first.tell(trial, 1.0)
-    second = _study(storage_url, deadline="1h")
-    second.optimize(lambda trial: 1.0, n_trials=2, callbacks=[DeadlineGate()])
-    assert _gate(second) is None
+def test_a_process_that_saw_no_report_goes_by_its_own_trials(storage_url: str, clock: Any) -> None:
+    slow = _study(storage_url, deadline="100s", clock=clock)
+    slow.optimize(lambda trial: _pass(clock, 55), callbacks=[DeadlineGate()])
+    assert len(slow.trials) == 1
+    fast = _study(storage_url, deadline="100s")
+    fast.optimize(lambda trial: 1.0, n_trials=2, callbacks=[DeadlineGate()])
+    assert len(fast.trials) == 3
+
+
+def _pass(clock: Any, seconds: float) -> float:
+    clock.advance(seconds)
+    return 1.0
 
 
 def test_it_needs_the_pruner() -> None:

@@ -125,7 +125,7 @@ def test_it_finds_the_pruner_within_another(storage: str | None, clock: Any) -> 
     with pytest.warns(optuna.exceptions.ExperimentalWarning):
         patient = optuna.pruners.PatientPruner(inner, patience=50)
     trial = _study(storage, patient).ask()
-    clock.advance(60)
+    clock.advance(70)
     trial.report(1.0, 1)
     assert trial.should_prune() is False
     assert out_of_time(trial) is True

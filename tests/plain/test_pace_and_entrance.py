@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.forecasting.entrance import may_enter, seconds_to_matter, steps_to_matter
-from optuna_deadline.forecasting.pace import Pace
+from optuna_deadline.forecasting.entrance import (
+    may_enter,
+    seconds_to_enter,
+    seconds_to_matter,
+    steps_to_matter,
+)
+from optuna_deadline.forecasting.pace import Pace, step_before
 
 
 def _pace(started: float, *reports: tuple[int, float]) -> Pace:
@@ -22,11 +27,22 @@ def test_before_the_first_report_nothing_is_known() -> None:
     assert _pace(0.0).startup == 0.0
 
 
-def test_after_one_report_the_time_from_the_start_counts() -> None:
+def test_one_report_is_no_pace() -> None:
+    """Half of what it took is taken for start-up until another report tells."""
     pace = _pace(100.0, (1, 110.0))
-    assert pace.next_report() == pytest.approx(11.0)
+    assert pace.next_report() == pytest.approx(5.0)
     assert pace.seconds_per_step == 10.0
     assert pace.startup == 0.0
+
+
+def test_after_one_report_the_start_up_of_other_trials_is_taken_off() -> None:
+    first = _pace(0.0, (1, 100.0), (2, 102.0))
+    second = _pace(200.0, (1, 210.0), (2, 212.0))  # 8 s of start-up
+    young = _pace(300.0, (1, 311.0))
+    assert young.next_report([first, second]) == pytest.approx(1.1 * 3.0)
+    assert _pace(300.0, (1, 305.0)).next_report([first, second]) == pytest.approx(1.1 * 2.0)
+    # What the first trial of a process takes is no measure of the others.
+    assert young.next_report([first]) == pytest.approx(5.5)
 
 
 def test_then_the_longest_recent_interval() -> None:
@@ -42,6 +58,33 @@ def test_intervals_are_between_reports_whatever_their_steps() -> None:
     assert pace.next_report() == pytest.approx(11.0)
     assert pace.seconds_per_step == 1.0
     assert pace.startup == 0.0
+
+
+@pytest.mark.parametrize(
+    ("steps", "before"),
+    [
+        ([1, 2, 3], 0),
+        ([0, 1, 2], -1),
+        ([1000, 1001, 1002], 999),
+        ([1000], 999),
+        ([0], -1),
+        ([10, 20, 30], 0),
+        ([0, 10, 20], -1),
+        ([1, 11, 21], 0),
+        ([2000, 2100], 1900),
+    ],
+)
+def test_steps_are_counted_from_the_first(steps: list[int], before: int) -> None:
+    assert step_before(steps) == before
+    pace = _pace(0.0, *((step, 10.0 * at) for at, step in enumerate(steps, start=1)))
+    assert pace.steps == steps[0] - before
+
+
+def test_steps_that_begin_late_are_no_slower() -> None:
+    usual = _pace(0.0, *((k, float(k)) for k in range(1, 5)))
+    late = _pace(0.0, *((1000 + k, float(k)) for k in range(1, 5)))
+    assert (late.startup, late.seconds_per_step) == (usual.startup, usual.seconds_per_step)
+    assert seconds_to_enter(4, [late]) == seconds_to_enter(4, [usual]) == pytest.approx(4.4)
 
 
 def test_a_report_seen_before_changes_nothing() -> None:
@@ -73,6 +116,19 @@ def test_a_newcomer_must_come_within_one_factor_of_the_furthest() -> None:
 def test_seconds_to_matter() -> None:
     assert seconds_to_matter(10, [3.0, 5.0, 99.0], [1.0, 2.0, 50.0]) == pytest.approx(27.5)
     assert seconds_to_matter(10, [], [2.0]) == pytest.approx(22.0)
+
+
+def test_what_the_first_trial_did_for_all_of_them_counts_once() -> None:
+    first = _pace(0.0, *((k, 80.0 + k) for k in range(1, 5)))
+    second = _pace(100.0, *((k, 102.0 + k) for k in range(1, 5)))
+    assert seconds_to_enter(6, [first]) == pytest.approx(1.1 * (40 + 6))
+    assert seconds_to_enter(6, [first, second]) == pytest.approx(1.1 * (2 + 6))
+
+
+def test_a_newcomer_after_single_reports_needs_time_for_its_first() -> None:
+    alone, other = _pace(0.0, (1, 80.0)), _pace(100.0, (1, 110.0))
+    assert seconds_to_enter(6, [alone]) == pytest.approx(40.0)
+    assert seconds_to_enter(6, [alone, other]) == pytest.approx(11.0)
 
 
 @pytest.mark.parametrize(

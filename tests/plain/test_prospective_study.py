@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from optuna_deadline import DeadlinePruner, DeadlineSampler
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.samplers import Situation
+from optuna_deadline.samplers._situation import by_dates
 
 SPACE: dict[str, BaseDistribution] = {"x": FloatDistribution(0, 1)}
 
@@ -104,6 +106,28 @@ def test_near_the_deadline_who_is_fast_is_worth_more() -> None:
     assert values(8.0) == [0.7, 0.4]
     assert values(4.5) == [0.65, 0.2]
     assert values(2.0) == [0.6, None]  # the slow one would not report once
+
+
+@pytest.mark.parametrize("first", [0, 1, 1000])
+def test_steps_are_counted_from_the_first(first: int) -> None:
+    usual = [{1: 0.5, 2: 0.6, 3: 0.65, 4: 0.7}, {1: 0.2, 2: 0.4, 3: 0.6, 4: 0.9}]
+    trials = [
+        _trial(TrialState.COMPLETE, {first - 1 + k: value for k, value in one.items()})
+        for one in usual
+    ]
+    begin = datetime(2026, 1, 1)
+    for trial, seconds in zip(trials, (4, 16), strict=True):
+        trial.datetime_start, trial.datetime_complete = begin, begin + timedelta(seconds=seconds)
+    seconds = by_dates([_numbered(trial, number) for number, trial in enumerate(trials)], begin)
+    assert seconds == {0: 1.0, 1: 4.0}
+    shown = _shown(trials, Situation(8.0, None, seconds))
+    assert [one.value for one in shown] == [0.7, 0.4]
+
+
+def _numbered(trial: FrozenTrial, number: int) -> FrozenTrial:
+    numbered = copy.copy(trial)
+    numbered.number = number
+    return numbered
 
 
 def test_what_cannot_be_learned_from_stays_or_is_worst() -> None:

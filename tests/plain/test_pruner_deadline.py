@@ -33,8 +33,28 @@ def test_ends_at_the_last_report_before_the_deadline(storage: str | None, clock:
 def test_the_first_report_is_timed_from_the_trials_start(storage: str | None, clock: Any) -> None:
     study = pruned_study(storage, deadline="100s", clock=clock)
     trial = study.ask()
-    clock.advance(55)
+    clock.advance(70)
     trial.report(1.0, 1)
+    assert trial.should_prune() is True
+
+
+def test_one_report_is_no_pace(
+    storage: str | None, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = pruned_study(storage, deadline="100s", clock=clock)
+    trial = study.ask()
+    clock.advance(55)  # data is read, a model compiled
+    trial.report(1.0, 1)
+    with caplog.at_level(logging.WARNING, "optuna_deadline"):
+        assert trial.should_prune() is False
+        assert trial.should_prune() is False
+    [record] = caplog.records
+    assert "it goes on, since one report is no pace; if the next takes as long" in record.message
+    clock.advance(1)
+    trial.report(1.0, 2)
+    assert trial.should_prune() is False
+    clock.advance(43)
+    trial.report(1.0, 3)
     assert trial.should_prune() is True
 
 
@@ -97,7 +117,10 @@ def test_past_deadline_is_refused_at_once() -> None:
         ({"policy": "nonsense"}, r"choose one of .*'hypersched'"),
         ({"min_resource": 0}, "min_resource must be a whole number of steps from 1"),
         ({"min_resource": "auto"}, "min_resource"),
-        ({"min_resource": 5, "max_resource": 4}, "max_resource=4 and min_resource=5"),
+        (
+            {"min_resource": 5, "max_resource": 4},
+            "below min_resource, but got 4 and 5",
+        ),
         ({"max_resource": 2.5}, "max_resource"),
         ({"reduction_factor": 1}, "reduction_factor must be a whole number from 2"),
         ({"reduction_factor": True}, "reduction_factor"),

@@ -79,6 +79,9 @@ def test_extending_moves_it_for_everybody_and_opens_the_gate(storage: str | None
     assert not terms.close_gate(engine, fixed)
     closed = terms.read(engine, study)
     assert closed is not None and closed.gate_closed is not None
+    assert terms.open_gate(engine, fixed)
+    assert not terms.open_gate(engine, fixed)
+    assert terms.close_gate(engine, fixed)
     moved = terms.fix(engine, study, "3h", extend=True)
     assert moved.deadline > fixed.deadline + 3500
     assert moved.gate_closed is None
