@@ -215,14 +215,17 @@ class MemoryPlans(MemoryReadings):
             )  # fmt: skip
             return True
 
-    def settle(self, me: str, term: int) -> None:
+    def settle(self, me: str, term: int, seen: float | None = None) -> bool:
         """Close the study."""
         with self._lock:
             self._rule(me, term)
             study = self._study
-            if study is not None and study.settled is None:
+            if study is None or seen not in (None, study.deadline):
+                return False
+            if study.settled is None:
                 study.settled = self.now()
                 self._event("settle", term=term, worker=me)
+            return True
 
     # What the transitions stand on.
 

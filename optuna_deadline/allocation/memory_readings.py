@@ -181,6 +181,7 @@ class MemoryReadings:
                 funds_end=study.known_end,
                 drained=self._drained(me),
                 called=any(key[2] == me for key in study.hands),
+                gate_open=study.gate_closed is None,
             )
 
     def hands(self, me: str) -> list[Hand]:

@@ -263,14 +263,14 @@ def by_type(types: Mapping[str, int] | None) -> dict[str, Any]:
     return {} if types is None else {"types": dict(types)}
 
 
-def settle(tx: Transaction, me: str, term: int) -> None:
-    """Close the study: every trial has its end."""
+def settle(tx: Transaction, me: str, term: int, seen: float | None = None) -> bool:
+    """Close the study: every trial has its end; see the store's promise."""
     guard(tx, me, term)
-    changed = tx.execute(
-        sa.update(study)
-        .where(study.c.study_id == tx.study_id, study.c.settled.is_(None))
-        .values(settled=tx.now)
-    ).rowcount
-    if changed:
+    row = locked(tx)
+    if row is None or seen not in (None, row.deadline):
+        return False
+    if row.settled is None:
+        tx.execute(sa.update(study).where(study.c.study_id == tx.study_id).values(settled=tx.now))
         tx.event("settle", term=term, worker=me)
     notify(tx)
+    return True

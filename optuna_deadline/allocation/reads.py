@@ -93,6 +93,7 @@ def _orders() -> sa.Select[Any]:
             study.c.settled,
             study.c.pool_slots,
             study.c.funds_end,
+            study.c.gate_closed,
             pool.c.epoch,
             drained,
             called,
@@ -125,17 +126,18 @@ def orders(
     rows = connection.execute(_ORDERS, given).all()
     if not rows:
         raise StudyGone("The study was deleted while the worker ran; nothing is left to train.")
-    read, deadline, settled, slots, funds_end, epoch, drained, called = rows[0][:8]
+    read, deadline, settled, slots, funds_end, gate_closed, epoch, drained, called = rows[0][:9]
     return Orders(
         now=read if now is None else now,
         deadline=deadline,
         settled=settled is not None,
         epoch=int(epoch or 0),
-        desired=tuple(_desired(row[8:]) for row in rows if row.number is not None),
+        desired=tuple(_desired(row[9:]) for row in rows if row.number is not None),
         pool_slots=slots,
         funds_end=funds_end,
         drained=drained is not None,
         called=bool(called),
+        gate_open=gate_closed is None,
     )
 
 

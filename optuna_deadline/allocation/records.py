@@ -225,6 +225,7 @@ class Orders:
     funds_end: float | None = None  #: when its budget is used up; None where slots cost nothing
     drained: bool = False  #: whether the worker is to give up its slots and leave
     called: bool = False  #: whether it gives slots to a gang that another worker leads
+    gate_open: bool = True  #: whether new trials may start
 
     @property
     def end(self) -> float:

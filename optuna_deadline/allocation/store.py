@@ -400,8 +400,16 @@ class AllocationStore(Protocol):
             LeaseLost: Another term has begun.
         """
 
-    def settle(self, me: str, term: int) -> None:
+    def settle(self, me: str, term: int, seen: float | None = None) -> bool:
         """Close the study: nothing is granted from now on.
+
+        Args:
+            me: The planner.
+            term: Its term.
+            seen: The deadline that it closes the study at; None for any.
+
+        Returns:
+            False where another deadline than the one ``seen`` stands by now: the study goes on.
 
         Raises:
             LeaseLost: Another term has begun.

@@ -328,10 +328,10 @@ class AllocationTable:
         with self._tx("resize_pool") as tx:
             return plans.resize_pool(tx, me, term, slots, funds_end, types, seen)
 
-    def settle(self, me: str, term: int) -> None:
+    def settle(self, me: str, term: int, seen: float | None = None) -> bool:
         """Close the study."""
         with self._tx("settle") as tx:
-            plans.settle(tx, me, term)
+            return plans.settle(tx, me, term, seen)
 
     # What people ask for.
 

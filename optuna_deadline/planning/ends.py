@@ -217,8 +217,15 @@ class Ends:
         return self._tell([line for line in untold if not self._keeps(line)])
 
     def tell_all(self, lines: Iterable[Desired]) -> int:
-        """The same with the best model's: it has its end."""
-        return self._tell([line for line in lines if not line.told and not line.alive])
+        """The same with the best model's, which has its end, when the study is over.
+
+        What never had a slot was not tried: an enqueued configuration waits for an extension.
+        """
+        untold = [line for line in lines if not line.told and not line.alive]
+        for line in untold:
+            if line.fence == 0:
+                self._trials.drop(line.number)
+        return self._tell(untold)
 
     def _tell(self, ended: list[Desired]) -> int:
         for line in ended:

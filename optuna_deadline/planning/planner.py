@@ -18,6 +18,7 @@ from optuna_deadline.planning.claims import Claims, wait, wish
 from optuna_deadline.planning.ends import Champion, Ends
 from optuna_deadline.planning.evenly import evenly
 from optuna_deadline.planning.funds import Funds, Purse
+from optuna_deadline.planning.openings import Openings
 from optuna_deadline.planning.placement import changed, place, spreading
 from optuna_deadline.planning.portions import portions
 from optuna_deadline.planning.reader import Reading, SnapshotReader
@@ -67,6 +68,7 @@ class Planner:
     ) -> None:
         self._funds = None if purse is None else Funds(table, purse, ceiling)
         self._ceiling = ceiling
+        self._openings = Openings(trials, table, me)
         self._trials = trials
         self._table = table
         self._policy = Obliging(Fitting(policy))
@@ -108,41 +110,46 @@ class Planner:
         orders, began = self._table.orders(self._me), self._clock()
         if orders.settled:
             return False
+        try:
+            return self._tick(term, orders, began)
+        except LeaseLost:
+            _logger.info("Another worker plans this study now.")
+            self.next_election = 0.0
+            return False
+
+    def _tick(self, term: int, orders: Orders, began: float) -> bool:
+        """One look and what follows from it, in one term."""
+        self._openings.adopt(term)
         reading = self._reader.read(orders.deadline)
         if reading.overdue and self._table.reap():
             reading = self._reader.read(orders.deadline)
         if self._funds is not None:
             reading = self._funds.see(reading, orders)
         self._refuse_the_hopeless(reading)
-        try:
-            told = self._ends.tell(reading.ended)
-            time_left = orders.end - reading.snapshot.now
-            if time_left <= closing_seconds(reading.snapshot.overhead.stop):
-                return self._close(term, reading, orders)
-            if not reading.workers:
-                return told > 0  # its own lease is over: the table takes nobody for alive
-            plan, wished = self._plan(reading)
-            size = 0
-            if self._funds is not None:
-                size = self._funds.size(reading, orders, plan)
-                if less := self._funds.shrunk(reading, plan, size):
-                    reading = less
-                    plan = wished = replace(self._plan(less)[0], pool_slots=plan.pool_slots)
-            if self._nothing_left(reading, wished):
-                return self._close(term, reading, orders)
-            self._claim(term, reading, wished)
-            changed = False
-            if not self._is_followed(reading, plan):
-                changed = self._write(term, reading, plan, self._clock() - began)
-            elif not told and plan is wished and self._funds is None:
-                self.quiet_until = self._quiet_until(reading, orders, plan)
-            if self._funds is not None:
-                changed |= self._funds.resize(self._me, term, reading, orders, size)
-            return changed or told > 0
-        except LeaseLost:
-            _logger.info("Another worker plans this study now.")
-            self.next_election = 0.0
-            return False
+        told = self._ends.tell(reading.ended)
+        time_left = orders.end - reading.snapshot.now
+        if time_left <= closing_seconds(reading.snapshot.overhead.stop):
+            return self._close(term, reading, orders)
+        if not reading.workers:
+            return told > 0  # its own lease is over: the table takes nobody for alive
+        plan, wished = self._plan(reading)
+        size = 0
+        if self._funds is not None:
+            size = self._funds.size(reading, orders, plan)
+            if less := self._funds.shrunk(reading, plan, size):
+                reading = less
+                plan = wished = replace(self._plan(less)[0], pool_slots=plan.pool_slots)
+        if self._nothing_left(reading, wished):
+            return self._close(term, reading, orders)
+        self._claim(term, reading, wished)
+        changed = False
+        if not self._is_followed(reading, plan):
+            changed = self._write(term, reading, plan, self._clock() - began)
+        elif not told and plan is wished and self._funds is None:
+            self.quiet_until = self._quiet_until(reading, orders, plan)
+        if self._funds is not None:
+            changed |= self._funds.resize(self._me, term, reading, orders, size)
+        return changed or told > 0
 
     def _refuse_the_hopeless(self, reading: Reading) -> None:
         """An objective that only fails would be started again and again until the deadline."""
@@ -168,10 +175,19 @@ class Planner:
         """
         now = self._clock()
         if now >= self.next_election:
-            self._term = self._table.elect(self._me)
+            before, self._term = self._term, self._table.elect(self._me)
             self.next_election = now + self._table.ttl / 6
             self._reaps = self._term is not None
+            if self._term not in (None, before):
+                self._begin_term()
         return self._term
+
+    def _begin_term(self) -> None:
+        """What was known before may have been changed by another planner since."""
+        self._openings.begin_term()
+        self._reader.begin_term()
+        self._followed = self._said = None
+        self._idle_plans = 0
 
     def _quiet_until(self, reading: Reading, orders: Orders, plan: Plan) -> float:
         """Until when a plan that is followed stays as it is, by the time alone."""
@@ -215,7 +231,8 @@ class Planner:
             if given_up.mode == "stop" and given_up.owner is None and given_up.alive:
                 orders[given_up.number] = Retire(given_up.reason)
         self._keep_the_best(orders)
-        for number in self._open_trials(term, plan.start):
+        for _ in range(plan.start):
+            number = self._openings.open(term)
             orders[number] = Run(1, f"starts: {plan.start_reason}")
         for number, order in list(orders.items()):
             line = current.get(number)
@@ -244,21 +261,6 @@ class Planner:
             and before.capacities == reading.capacities
         )
 
-    def _open_trials(self, term: int, count: int) -> list[int]:
-        numbers = []
-        for _ in range(count):
-            number, trial_id = self._trials.open()
-            try:
-                self._table.open_trial(self._me, term, number, trial_id)
-            except LeaseLost:
-                # Who rules now may have looked for strays already. It is on the table where only
-                # the answer was lost.
-                if all(line.number != number for line in self._table.trials()):
-                    self._trials.drop(number)
-                raise
-            numbers.append(number)
-        return numbers
-
     def _keep_the_best(self, orders: dict[int, Order]) -> None:
         """The model in hand is never given up, however its trial stands on the rungs."""
         for number, order in orders.items():
@@ -281,9 +283,9 @@ class Planner:
         """Pay for nothing any more but what is still held, and end the trials."""
         if self._funds is not None and orders.pool_slots:
             self._table.resize_pool(self._me, term, 0, orders.end)
-        return self._settle(term, reading)
+        return self._settle(term, reading, orders.deadline)
 
-    def _settle(self, term: int, reading: Reading) -> bool:
+    def _settle(self, term: int, reading: Reading, deadline: float) -> bool:
         """End every trial that nobody trains; close the study once none is left."""
         living = {worker.id for worker in reading.workers}
         waiting = [line for line in reading.trials.values() if line.alive]
@@ -298,7 +300,7 @@ class Planner:
         if any(line.alive for line in lines):
             return True
         self._trials.adopt_strays({line.number for line in lines})
-        self._table.settle(self._me, term)
+        self._table.settle(self._me, term, deadline)  # unless it was extended since
         return True
 
     def _crown(self, term: int) -> None:

@@ -69,6 +69,7 @@ class SnapshotReader:
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
         self._lines: dict[int, Desired] = {}  # as they were seen last, ended ones too
+        self._read_all = True  # and not only those whose end Optuna does not know
         self._last_lines: Mapping[int, Desired] = {}  # those of them that were untold
         self._places: dict[int, int] = {}
         self._live = 0
@@ -76,11 +77,16 @@ class SnapshotReader:
         self._seen: tuple[TrialView, ...] = ()
         self._requests: tuple[Request, ...] = ()
 
+    def begin_term(self) -> None:
+        """Read every trial next: under another planner some came and ended unseen."""
+        self._read_all = True
+
     def read(self, deadline: float) -> Reading:
         """The state now, with the deadline as it stands."""
         table = self._table
         now = table.now()
-        lines = {line.number: line for line in (table.untold() if self._lines else table.trials())}
+        rows = table.trials() if self._read_all else table.untold()
+        lines = {line.number: line for line in rows}
         ended = [line for line in lines.values() if line.state not in ALIVE]
         new = self._new_reports.read(now)
         self.best_reports.take(new)
@@ -93,6 +99,7 @@ class SnapshotReader:
         seen = self._see(lines, stale)
         self._encounters.see(lines.values())
         crossing = self._encounters.crossing(roster.workers, now)
+        self._read_all = False
         snapshot = Snapshot(
             now=now,
             started=self._started,

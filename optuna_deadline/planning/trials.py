@@ -9,7 +9,7 @@ from typing import Protocol
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import Study
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.records import Desired, ReportRow
 from optuna_deadline.crashpoints import crashpoint
@@ -21,6 +21,8 @@ _STATES = {
     "retired": TrialState.PRUNED,
     "failed": TrialState.FAIL,
 }
+
+_ENQUEUED = "fixed_params"  # Optuna's name for what study.enqueue_trial was given
 
 
 class Trials(Protocol):
@@ -45,10 +47,16 @@ class Trials(Protocol):
         """
 
     def drop(self, number: int) -> None:
-        """End a trial that was opened and will never be on the table."""
+        """End a trial that was opened and never trained.
+
+        A configuration that was enqueued is enqueued again.
+        """
 
     def adopt_strays(self, known: set[int]) -> None:
         """The same with all that others opened and never put on the table."""
+
+    def enqueued_strays(self, known: set[int]) -> list[tuple[int, int]]:
+        """Number and id of those of them that have a configuration that was enqueued."""
 
 
 class OptunaTrials:
@@ -86,8 +94,15 @@ class OptunaTrials:
                 storage.set_trial_intermediate_value(line.trial_id, row.step, row.value)
 
     def drop(self, number: int) -> None:
-        """End it as pruned; it has neither parameters nor reports."""
+        """End it as pruned; it has neither parameters nor reports.
+
+        A copy of an enqueued one is enqueued first: killed between the two, it is tried twice.
+        """
         with self._others_about():
+            for trial in self._running():
+                fixed = trial.system_attrs.get(_ENQUEUED)
+                if trial.number == number and fixed is not None:
+                    self._study.enqueue_trial(fixed, user_attrs=trial.user_attrs)
             self._study.tell(number, state=TrialState.PRUNED, skip_if_finished=True)
 
     def adopt_strays(self, known: set[int]) -> None:
@@ -95,12 +110,28 @@ class OptunaTrials:
 
         They have neither parameters nor reports; a plain worker's trial has, and is left alone.
         """
+        for trial in self._strays(known):
+            self.drop(trial.number)
+
+    def enqueued_strays(self, known: set[int]) -> list[tuple[int, int]]:
+        """Trials with a configuration that a dead planner took from the queue."""
+        return [
+            (trial.number, trial._trial_id)
+            for trial in self._strays(known)
+            if _ENQUEUED in trial.system_attrs
+        ]
+
+    def _strays(self, known: set[int]) -> list[FrozenTrial]:
         with unless_deleted(self._study):
-            running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        for trial in running:
-            untouched = not trial.params and not trial.intermediate_values
-            if untouched and trial.number not in known:
-                self.drop(trial.number)
+            return [
+                trial
+                for trial in self._running()
+                if not trial.params and not trial.intermediate_values
+                if trial.number not in known
+            ]
+
+    def _running(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
     @contextmanager
     def _others_about(self) -> Iterator[None]:

@@ -36,6 +36,10 @@ class CountedTrials:
         for number in set(range(self.opened)) - known:
             self.drop(number)
 
+    def enqueued_strays(self, known: set[int]) -> list[tuple[int, int]]:
+        """None: nobody enqueues configurations."""
+        return []
+
 
 @dataclass
 class Disk:

@@ -50,6 +50,7 @@ AT_ONCE = 4  # most of a case is waiting for leases to run out
 EVERY = 0.2  # seconds between two looks: four cases look at once
 BUDGET = Budget(1000.0, Price(3600.0))  # slot-seconds: more than a case takes
 POOL = "lab"
+ENQUEUED = {"x": 0.5}  # a person's wish, in the queue of each study
 
 
 def test_every_crash_point_is_exercised() -> None:
@@ -190,6 +191,7 @@ def _create(url: str, name: str, transition: str) -> optuna.Study:
     study = optuna.create_study(
         study_name=name, storage=url, direction="maximize", sampler=sampler
     )
+    study.enqueue_trial(ENQUEUED)
     # Promotion leaves trials paused on every rung; the planner concludes them at the end.
     policy = "asha_promote" if transition == "conclude" else None
     parameters = {}
@@ -220,6 +222,8 @@ def _check(study: optuna.Study) -> None:
     trials = study.get_trials(deepcopy=False)
     assert trials and all(trial.state.is_finished() for trial in trials)
     reports = table.reports()
+    tried = [trial.params["x"] for trial in trials if trial.intermediate_values]
+    assert ENQUEUED["x"] in tried
     for trial in trials:  # Optuna and the table know the same, with no step lost or twice
         steps = sorted(row.step for row in reports if row.number == trial.number)
         assert steps == list(range(len(steps))) == sorted(trial.intermediate_values)

@@ -110,7 +110,7 @@ class LostAnswerSuite:
         table.open_trial("planner", term, number, 100 + number)
         [line] = table.trials()
         assert (line.mode, line.worker) == ("run", "a")
-        table.settle("planner", term)
-        table.settle("planner", term)
+        assert table.settle("planner", term)
+        assert table.settle("planner", term)
         kinds = [event.kind for event in table.events()]
         assert (kinds.count("open"), kinds.count("settle")) == (1, 1)

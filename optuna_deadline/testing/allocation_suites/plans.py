@@ -169,6 +169,28 @@ class PlanSuite:
         table.mark_told(2)
         assert [line.number for line in table.untold()] == [1, 3]
 
+    def test_a_study_is_not_closed_at_a_deadline_that_has_moved(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a")
+        table = world.table()
+        term = table.elect("planner")
+        assert term is not None
+        assert not table.settle("planner", term, world.deadline - 60)
+        assert not table.orders("a").settled
+        assert "settle" not in [event.kind for event in table.events()]
+        assert table.settle("planner", term, world.deadline)
+        assert table.orders("a").settled
+
+    def test_orders_say_whether_the_gate_is_open(self, world: AllocationWorld) -> None:
+        world.join("a")
+        table = world.table()
+        term = table.elect("a")
+        assert term is not None
+        assert table.orders("a").gate_open
+        table.set_gate("a", term, False)
+        assert not table.orders("a").gate_open
+
     def test_the_gate_is_in_the_log_once_for_each_change(self, world: AllocationWorld) -> None:
         world.join("a")
         table = world.table()
