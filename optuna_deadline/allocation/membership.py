@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from optuna_deadline.allocation.admission import admit, choose
 from optuna_deadline.allocation.bounds import wait_in_line
 from optuna_deadline.allocation.records import About, Slot, Worker
+from optuna_deadline.allocation.resting import rest
 from optuna_deadline.allocation.roster import living, namesakes, offerers, slots
 from optuna_deadline.allocation.schema import leader, offer, pool, slot, study, tenant, worker
 from optuna_deadline.allocation.transaction import Transaction
@@ -86,6 +87,7 @@ def register(
                 "use PostgreSQL to train on several hosts."
             )
     admit(newcomer, about.uuids, everywhere.values(), alike)
+    rest(tx, [tx.study_id])  # where all of its workers died in silence
     names = choose(
         {name: [everywhere[w] for w in offers[i] if w in everywhere] for name, i in known.items()},
         {name for name, i in known.items() if me in offers[i]},
@@ -194,7 +196,7 @@ def _offer(tx: Transaction, me: str, slot_id: int) -> None:
 
 
 def leave(tx: Transaction, me: str) -> None:
-    """Say goodbye: what it led and planned is handed on at once.
+    """Say goodbye: what it led and planned is handed on at once, and the last one pays no more.
 
     It offers nothing any more, but what it holds still: its study's planner has to reap that.
     """
@@ -203,6 +205,7 @@ def leave(tx: Transaction, me: str) -> None:
     tx.execute(sa.delete(offer).where(offer.c.worker == me, offer.c.slot_id.not_in(held)))
     hand_on(tx, [me])
     tx.event("leave", worker=me)
+    rest(tx, [tx.study_id])
 
 
 def hand_on(tx: Transaction, names: Collection[str]) -> None:

@@ -94,6 +94,7 @@ class MemoryTable(MemoryLeases):
                 for row in (state.slots.values() if about.uuids else ())
             ]
             admit(worker, about.uuids, live.values(), slots)
+            self._rest([self.study_id])
             known = {row.device: row.id for row in state.slots.values() if row.host == host}
             offers = {name: state.offers[slot_id] for name, slot_id in known.items()}
             offered = {n: [live[w] for w in names if w in live] for n, names in offers.items()}
@@ -151,6 +152,7 @@ class MemoryTable(MemoryLeases):
                 )
             self._hand_on([me])
             self._event("leave", worker=me)
+            self._rest([self.study_id])
 
     # Fenced writes of a running segment.
 

@@ -204,10 +204,14 @@ class MemoryLeases(MemoryGangs):
             ]
             self._reap(expired)
             self._free_orphans()
-            for worker in list(self.state.workers.values()):
-                silent = worker.state == "live" and worker.lease + pool.grace < now
-                if silent and worker.pool == self.pool:
-                    self.state.workers[worker.id] = changed(worker, state="lost")
+            silent = [
+                row
+                for row in self.state.workers.values()
+                if row.state == "live" and row.lease + pool.grace < now and row.pool == self.pool
+            ]
+            for worker in silent:
+                self.state.workers[worker.id] = changed(worker, state="lost")
+            self._rest({worker.study_id for worker in silent})
             return len(expired)
 
     def bury(self, names: Collection[str]) -> int:
@@ -218,9 +222,11 @@ class MemoryLeases(MemoryGangs):
             for study_id, study in self.state.studies.items():
                 lines = [line for line in study.untold.values() if line.alive]
                 self._let_go(study_id, [line for line in lines if line.owner in names])
-            for worker in [w for w in self.state.workers.values() if w.id in names]:
-                if worker.state == "live":
-                    self.state.workers[worker.id] = changed(worker, state="lost")
+            rows = self.state.workers.values()
+            gone = [row for row in rows if row.id in names and row.state == "live"]
+            for worker in gone:
+                self.state.workers[worker.id] = changed(worker, state="lost")
+            self._rest({worker.study_id for worker in gone})
             self._hand_on(names)
             return len(held)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from optuna_deadline.allocation.memory_readings import MemoryReadings
@@ -226,6 +227,21 @@ class MemoryPlans(MemoryReadings):
                 study.settled = self.now()
                 self._event("settle", term=term, worker=me)
             return True
+
+    def _rest(self, study_ids: Iterable[int]) -> None:
+        """Let those of the studies rest that pay for slots and have no live worker."""
+        now = self.now()
+        for study_id in sorted(study_ids):
+            study = self.state.studies.get(study_id)
+            if study is None or study.settled is not None or study.known_end is None:
+                continue
+            if any(row.study_id == study_id for row in self._live(now)):
+                continue
+            rows = self.state.workers.values()
+            leases = [row.lease for row in rows if row.study_id == study_id]
+            study.pool_slots, study.funds_end = 0, math.inf
+            since = min(now, max(leases, default=now))
+            self._event("rest", study_id=study_id, since=since)
 
     # What the transitions stand on.
 

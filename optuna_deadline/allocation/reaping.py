@@ -16,6 +16,7 @@ from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.membership import hand_on
 from optuna_deadline.allocation.notices import notify
 from optuna_deadline.allocation.releasing import end_segment
+from optuna_deadline.allocation.resting import rest
 from optuna_deadline.allocation.schema import offer, pool, slot, trial, worker
 from optuna_deadline.allocation.transaction import Transaction
 
@@ -59,11 +60,13 @@ def bury(tx: Transaction, names: Collection[str]) -> int:
     gangs.forget_reaped(tx, held)
     _forget_offers(tx, [row.id for row in held])
     _let_go_of_orphans(tx, trial.c.owner.in_(names))
-    tx.execute(
+    gone = tx.execute(
         sa.update(worker)
         .where(worker.c.id.in_(names), worker.c.state == "live")
         .values(state="lost")
+        .returning(worker.c.study_id)
     )
+    rest(tx, gone.scalars().all())
     hand_on(tx, names)
     notify(tx)
     return len(held)
@@ -150,10 +153,12 @@ def _bury_the_silent(tx: Transaction, grace: float) -> None:
     may hold.
     """
     silent = (
-        sa.select(worker.c.id)
+        sa.select(worker.c.id, worker.c.study_id)
         .where(worker.c.pool == tx.pool, worker.c.state == "live", worker.c.lease + grace < tx.now)
         .with_for_update(skip_locked=True)
     )
-    names = [row.id for row in tx.rows(silent)]
-    if names:
+    found = tx.rows(silent)
+    if found:
+        names = [row.id for row in found]
         tx.execute(sa.update(worker).where(worker.c.id.in_(names)).values(state="lost"))
+        rest(tx, [row.study_id for row in found])

@@ -98,6 +98,11 @@ class AllocationStore(Protocol):
         """Leave the pool: what it led and planned passes at once, slots held run out by lease.
 
         It offers nothing any more but those, until they are reaped.
+
+        With the last live worker a study stops paying: its pool has no slots, and the end of its
+        money is open until its next plan. The same holds where a worker comes, or is buried by
+        :meth:`reap`, and no other one lives: then since the end of the last lease, as the event
+        says.
         """
 
     def workers(self) -> list[Worker]:

@@ -112,11 +112,17 @@ def set_key(connection: sa.Connection, study_id: int, key: str) -> None:
 def postpone(
     connection: sa.Connection, study_id: int, deadline: float, duration: float | None
 ) -> bool:
-    """Move the deadline, later only, and open the gate again; False if it was later already."""
+    """Move the deadline, later only, and open the gate again; False if it was later already.
+
+    The pool that a budget pays for is to be sized anew. As long as that has not been done, workers
+    end with the money as it was reckoned before; but not those of a study that had ended.
+    """
+    funds_end = sa.case((study.c.settled.is_(None), study.c.funds_end), else_=sa.null())
     result = connection.execute(
         sa.update(study)
         .where(study.c.study_id == study_id, study.c.deadline < deadline)
         .values(deadline=deadline, duration=duration, gate_closed=None, settled=None)
+        .values(pool_slots=None, funds_end=funds_end)
     )
     return result.rowcount > 0
 

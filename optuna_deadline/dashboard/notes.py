@@ -132,6 +132,8 @@ def decision(event: Event) -> str:
         words = "new trials may start" if event.detail.get("open") else "no new trial from here on"
     elif event.kind == "pool":
         words = f"the study pays for {count(int(str(event.detail.get('slots', 0))), 'slot')}"
+    elif event.kind == "rest":
+        words = "no worker is left, and nothing is paid for"
     elif event.kind == "settle":
         words = "the study has ended"
     elif not (words := asked(event, f"trial {event.number}")):

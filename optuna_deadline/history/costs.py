@@ -45,7 +45,7 @@ def costs(history: History) -> Costs:
 
 def _end(history: History) -> float:
     """The deadline, or when the money is used up, as the planner said last."""
-    said = [event for event in history.events if event.kind == "pool"]
-    if history.budget is None or not said:
+    said = [event for event in history.events if event.kind in ("pool", "rest")]
+    if history.budget is None or not said or said[-1].kind == "rest":
         return history.deadline
     return min(history.deadline, float(str(said[-1].detail["until"])))

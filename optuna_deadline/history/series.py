@@ -121,6 +121,8 @@ def on_hand(history: History) -> Steps:
             offered.pop(event.worker or "", None)
         elif event.kind == "pool" and event.study_id == history.study_id:
             paid = int(str(event.detail["slots"]))
+        elif event.kind == "rest" and event.study_id == history.study_id:
+            paid = 0
         mine = set().union(*offered.values()) if offered else set()
         usable = sum(lent.get(slot) == history.study_id for slot in mine)
         now = float(min(usable, paid) if priced else usable)
@@ -149,7 +151,7 @@ def _last_seen(history: History) -> dict[str, float]:
 
 
 def _merged(history: History, gone: dict[str, float]) -> Iterator[Event]:
-    paid = [event for event in history.events if event.kind == "pool"]
+    paid = [event for event in history.events if event.kind in ("pool", "rest")]
     ends = [
         Event(1 << 62, at, "gone", None, None, None, None, worker, {})
         for worker, at in gone.items()

@@ -57,6 +57,7 @@ def tell(event: Event, study: str, place: str) -> str:
         "leave": f"a worker of {study} leaves",
         "gate": f"{study}: {'new' if detail.get('open') else 'no new'} trials from here on",
         "pool": f"{study} pays for {size}",
+        "rest": f"{study} has no worker left and pays for nothing",
         "settle": f"{study} has ended",
     }
     return said.get(event.kind) or asked(event, trial)

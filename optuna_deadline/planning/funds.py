@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Protocol
 
 from optuna_deadline.allocation.records import Orders
 from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.planning.bill import FAREWELL
 from optuna_deadline.planning.crossing import APART
 from optuna_deadline.planning.reader import Reading
 from optuna_deadline.policies.money import Money
@@ -61,6 +63,7 @@ class Funds:
         self._purse = purse
         self._lent: Mapping[str, int] = {}  # by worker, paid for or not
         self._reckoned: tuple[int, float] | None = None  # with what slots on offer, at what price
+        self._deadline = math.inf  # and until when
 
     def see(self, reading: Reading, orders: Orders) -> Reading:
         """The reading with the purse, and with the slots alone that the study pays for."""
@@ -71,8 +74,9 @@ class Funds:
         for worker, slots in reading.reach.items():
             offer[purse.kind(worker)] += slots
         money = purse.money(snapshot.now, offer, max(self._ceiling, offer.total()))
-        one_price = purse.kind() == ""
-        offers = self._offers(reading, {"": orders.pool_slots or 0} if one_price else purse.wanted)
+        # After an extension, until the pool is sized anew, it is what it was.
+        known = purse.kind() == "" and orders.pool_slots is not None
+        offers = self._offers(reading, {"": orders.pool_slots or 0} if known else purse.wanted)
         priced = snapshot.speedup
         snapshot = replace(
             snapshot,
@@ -88,16 +92,26 @@ class Funds:
         """How many slots are wanted: as many as the plan says.
 
         Where it says nothing, as many as last until the deadline; that is reckoned once, and again
-        when other slots are on offer or their price has changed.
+        when other slots are on offer, their price has changed or the deadline was moved later.
         """
         money = reading.snapshot.money
         assert money is not None
         if plan.pool_slots is not None:
             return min(plan.pool_slots, money.offer)
         known, self._reckoned = self._reckoned, (money.offer, money.price)
-        if orders.pool_slots is not None and known in (None, self._reckoned):
+        before, self._deadline = self._deadline, orders.deadline
+        # One that has none gets some, where the money is there: it may have rested.
+        if orders.pool_slots and known in (None, self._reckoned) and orders.deadline <= before:
             return orders.pool_slots
         return self._evenly(reading, money, orders.deadline)
+
+    @staticmethod
+    def end(orders: Orders) -> float:
+        """When all training ends, as far as it is reckoned: after an extension the money is not.
+
+        Workers go by the end as it stands, since no planner may be there.
+        """
+        return orders.deadline if orders.pool_slots is None else orders.end
 
     def shrunk(self, reading: Reading, plan: Plan, size: int) -> Reading | None:
         """The reading with the slots alone that a plan still pays for, if it runs on more of them.
@@ -142,12 +156,14 @@ class Funds:
     def _evenly(self, reading: Reading, money: Money, deadline: float) -> int:
         """The most slots that the budget pays for until the deadline, at least a node.
 
-        This is the best fixed cluster: what a policy gets that asks for nothing.
+        This is the best fixed cluster: what a policy gets that asks for nothing. Where the budget
+        is that of so many slots exactly, training ends by their way out before the deadline.
         """
+        enough = deadline - FAREWELL - _NEWS
 
         def lasts(nodes: int) -> bool:
             types = self._types(reading, nodes * money.node)
-            return self._purse.lasts_until(reading.snapshot.now, types, deadline) >= deadline
+            return self._purse.lasts_until(reading.snapshot.now, types, deadline) >= enough
 
         most = money.offer // money.node
         return bisect_left(range(2, most + 1), True, key=lambda n: not lasts(n)) * money.node + (

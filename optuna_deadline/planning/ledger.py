@@ -3,7 +3,8 @@
 A study pays for the slots that its plan wants, from the event that says so on, and for those that
 its trials still hold beyond that until they have left them; each at the price of the type of its
 host, as its worker said it when it joined. What a dead worker held beyond that is nobody's bill:
-its ranks were killed when their trust ran out, and only the lease was left.
+its ranks were killed when their trust ran out, and only the lease was left. Without a live worker
+a study pays for nothing, from the end of the last one's lease on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from optuna_deadline.planning.rates import Tariff
 from optuna_deadline.policies.money import Money
 
 #: Whatever changes what is paid for, or what it costs.
-KINDS = ("pool", "acquire", "release", "reap", "settle", "register", "price")
+KINDS = ("pool", "acquire", "release", "reap", "settle", "rest", "register", "price")
+#: From these on a study pays for nothing, until a plan says otherwise.
+_ENDS = ("settle", "rest")
 
 
 class Ledger:
@@ -136,10 +139,10 @@ def wanted_of(
 ) -> tuple[Mapping[str, int], float]:
     """By type, the slots that the last plan wants, and until when; none after that."""
     last = max(
-        (event for event in events if event.kind in ("pool", "settle")),
+        (event for event in events if event.kind in ("pool", *_ENDS)),
         key=lambda event: event.id, default=None,
     )  # fmt: skip
-    if last is None or last.kind == "settle":
+    if last is None or last.kind in _ENDS:
         return {}, math.inf
     until = float(str(last.detail["until"]))
     return (_wanted(last, tariff), until) if now <= until else ({}, math.inf)
@@ -181,24 +184,25 @@ def bills(
     for event in ordered:
         if event.kind == "register":
             continue
-        if event.at > until:  # nothing is paid for beyond the end of the money but what is held
+        at = float(str(event.detail["since"])) if event.kind == "rest" else event.at
+        if at > until:  # nothing is paid for beyond the end of the money but what is held
             yield until, bill
             wanted = {}
             bill.resize(Counter(held.values()), until)
             until = math.inf
-        yield event.at, bill
+        yield at, bill
         if event.kind == "price":
             bill.tariff = _told(bill.tariff, event)
         elif event.kind == "pool":
             wanted, until = _wanted(event, bill.tariff), float(str(event.detail["until"]))
-        elif event.kind == "settle":
+        elif event.kind in _ENDS:
             wanted, until = {}, math.inf
             held.clear()
         elif event.kind == "acquire" and (event.slot, event.fence) not in reaped:
             held[event.slot] = bill.tariff.kind(types.get(event.worker or ""))
         else:
             held.pop(event.slot, None)
-        bill.resize(Counter(wanted) | Counter(held.values()), event.at)
+        bill.resize(Counter(wanted) | Counter(held.values()), at)
     if now > until:
         yield until, bill
         bill.resize(Counter(held.values()), until)

@@ -127,7 +127,8 @@ class Planner:
             reading = self._funds.see(reading, orders)
         self._refuse_the_hopeless(reading)
         told = self._ends.tell(reading.ended)
-        time_left = orders.end - reading.snapshot.now
+        end = orders.end if self._funds is None else self._funds.end(orders)
+        time_left = end - reading.snapshot.now
         if time_left <= closing_seconds(reading.snapshot.overhead.stop):
             return self._close(term, reading, orders)
         if not reading.workers:
@@ -282,7 +283,9 @@ class Planner:
     def _close(self, term: int, reading: Reading, orders: Orders) -> bool:
         """Pay for nothing any more but what is still held, and end the trials."""
         if self._funds is not None and orders.pool_slots:
-            self._table.resize_pool(self._me, term, 0, orders.end)
+            seen = orders.pool_slots, orders.funds_end
+            if not self._table.resize_pool(self._me, term, 0, orders.end, seen=seen):
+                return False  # it was extended just now, or its price has changed
         return self._settle(term, reading, orders.deadline)
 
     def _settle(self, term: int, reading: Reading, deadline: float) -> bool:

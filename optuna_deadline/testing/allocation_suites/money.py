@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from optuna_deadline.allocation.records import About
+from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
-from optuna_deadline.testing.worlds import DEADLINE, AllocationWorld
+from optuna_deadline.testing.worlds import DEADLINE, GRACE, STARTED, TTL, AllocationWorld
 
 
 class MoneySuite:
@@ -106,3 +107,75 @@ class MoneySuite:
         assert table.acquire("a", second, ids[1:2]) is None, "a slot is free, but not paid for"
         table.resize_pool("planner", term, 2, world.time + 100)
         assert table.acquire("a", second, ids[1:2]) is not None
+
+    def test_without_a_live_worker_a_study_rests(self, world: AllocationWorld) -> None:
+        table = self._paying(world, "a", "b")
+        table.leave("a")
+        assert table.orders("b").pool_slots == 2
+        table.leave("b")
+        orders = table.orders("")
+        assert (orders.pool_slots, orders.funds_end, orders.end) == (0, None, DEADLINE)
+        world.time += 1000
+        table.register("c", "host", 1, [], 1)
+        table.leave("c")
+        [rest] = table.events(kinds=["rest"])
+        assert rest.detail["since"] == STARTED
+
+    def test_a_newcomer_finds_a_study_at_rest_whose_workers_died(
+        self, world: AllocationWorld
+    ) -> None:
+        table = self._paying(world, "a")
+        world.time += TTL - 1
+        table.register("b", "host", 1, [], 1)
+        assert table.orders("b").pool_slots == 2, "the other one may live"
+        world.time += 1000
+        table.register("c", "host", 1, [], 1)
+        assert (table.orders("c").pool_slots, table.orders("c").funds_end) == (0, None)
+        [rest] = table.events(kinds=["rest"])
+        assert rest.detail["since"] == STARTED + TTL - 1 + TTL
+
+    def test_the_reaper_lets_a_study_rest_whose_workers_died(self, world: AllocationWorld) -> None:
+        table = self._paying(world, "a")
+        world.join("other", study="other")
+        world.time += TTL + GRACE + 1
+        world.table(study="other").reap()
+        assert (table.orders("").pool_slots, table.orders("").funds_end) == (0, None)
+        [rest] = table.events(kinds=["rest"])
+        assert (rest.study_id, rest.detail["since"]) == (table.study_id, STARTED + TTL)
+        world.table(study="other").reap()
+        assert len(table.events(kinds=["rest"])) == 1
+
+    def test_a_worker_that_is_known_to_have_ended_lets_its_study_rest(
+        self, world: AllocationWorld
+    ) -> None:
+        table = self._paying(world, "a", "b")
+        table.bury(["a"])
+        assert table.orders("").pool_slots == 2
+        world.time += 10
+        table.bury(["b"])
+        assert (table.orders("").pool_slots, table.orders("").funds_end) == (0, None)
+        [rest] = table.events(kinds=["rest"])
+        assert rest.detail["since"] == world.time
+
+    def test_a_study_that_is_settled_or_free_does_not_rest(self, world: AllocationWorld) -> None:
+        world.join("free", study="other")
+        world.table(study="other").leave("free")
+        table = self._paying(world, "a")
+        term = table.elect("a")
+        assert term is not None
+        table.settle("a", term)
+        table.leave("a")
+        assert table.orders("").pool_slots == 2
+        for store in (table, world.table(study="other")):
+            assert store.events(kinds=["rest"]) == []
+
+    @staticmethod
+    def _paying(world: AllocationWorld, *workers: str) -> AllocationStore:
+        """A study that pays for two slots, with these workers."""
+        for name in workers:
+            world.join(name)
+        table = world.table()
+        term = table.elect(workers[0])
+        assert term is not None
+        table.resize_pool(workers[0], term, 2, world.time + 100)
+        return table
