@@ -21,6 +21,7 @@ from optuna_deadline.allocation.memory_state import (
 from optuna_deadline.allocation.records import (
     About,
     Grant,
+    NewReport,
     ReportRow,
     SegmentRow,
     Slot,
@@ -156,34 +157,44 @@ class MemoryTable(MemoryLeases):
 
     # Fenced writes of a running segment.
 
-    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
-        """Record a report."""
+    def add_reports(self, me: str, grant: Grant, new: Sequence[NewReport]) -> None:
+        """Record reports."""
         with self._lock:
-            study = self._guard(me, grant)
-            key = (grant.number, step)
-            if key not in study.steps:
-                study.steps.add(key)
-                rows, slots = study.reports, grant.size
-                rows.append(ReportRow(len(rows) + 1, *key, value, slots, trained, self.now()))
+            study, now = self._guard(me, grant), self.now()
+            rows = study.reports
+            for step, value, trained in new:
+                key = (grant.number, step)
+                if key not in study.steps:
+                    study.steps.add(key)
+                    rows.append(ReportRow(len(rows) + 1, *key, value, grant.size, trained, now))
 
-    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Location]:
-        """Commit a checkpoint; returns the files that may go."""
+    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
+        """Record one report."""
+        self.add_reports(me, grant, [NewReport(step, value, trained)])
+
+    def add_checkpoint(self, me: str, grant: Grant, *new: Checkpoint) -> list[Location]:
+        """Commit checkpoints; returns the files that may go."""
         with self._lock:
             study, number, fence = self._guard(me, grant), grant.number, grant.fence
-            row_id = self.state.checkpoint_ids = self.state.checkpoint_ids + 1
-            value = none_if_nan(new.value)
-            if (new.number, new.fence, new.value) != (number, fence, value):
-                new = new._replace(number=number, fence=fence, value=value)
-            name = str(new.path)  # paths compare part by part, which takes ten times as long
-            rows = study.checkpoints.get(number, ())
-            study.written_by[row_id] = me
-            rows = [(row_id, new), *[pair for pair in rows if str(pair[1].path) != name]]
+            coming = {}  # by name: paths compare part by part, which takes ten times as long
+            for one in new:
+                row_id = self.state.checkpoint_ids = self.state.checkpoint_ids + 1
+                value = none_if_nan(one.value)
+                if (one.number, one.fence, one.value) != (number, fence, value):
+                    one = one._replace(number=number, fence=fence, value=value)
+                coming[str(one.path)] = row_id, one
+            before = study.checkpoints.get(number, ())
+            rows = [*reversed(coming.values())]
+            rows += [pair for pair in before if str(pair[1].path) not in coming]
             kept = kept_ids([(i, row.value) for i, row in rows], KEPT_CHECKPOINTS)
             gone = [row.path for i, row in rows if i not in kept]
-            study.checkpoints[number] = [p for p in rows if p[0] in kept] if gone else rows
-            for i in {i for i, _ in rows} - kept:
+            study.checkpoints[number] = [pair for pair in rows if pair[0] in kept]
+            for i, row in coming.values():
+                if i in kept:
+                    study.written_by[i] = me
+                    self._event("checkpoint", number=number, fence=fence, worker=me, step=row.step)
+            for i in {i for i, _ in before} - {i for i, _ in study.checkpoints[number]}:
                 study.written_by.pop(i, None)
-            self._event("checkpoint", number=number, fence=fence, worker=me, step=new.step)
             return gone
 
     def set_progress(

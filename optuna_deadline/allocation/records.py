@@ -261,6 +261,14 @@ class SegmentRow(NamedTuple):
     workers: int = 1  #: more than one for a gang that crosses them
 
 
+class NewReport(NamedTuple):
+    """A report as its segment makes it."""
+
+    step: int
+    value: float
+    trained: float  #: seconds of training over all segments
+
+
 class ReportRow(NamedTuple):
     """One report of one trial."""
 

@@ -19,6 +19,7 @@ from optuna_deadline.allocation.records import (
     Hand,
     Home,
     Meeting,
+    NewReport,
     Orders,
     Renewal,
     ReportRow,
@@ -273,17 +274,21 @@ class AllocationStore(Protocol):
             The number of slots freed.
         """
 
-    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
-        """Record a report; a step keeps its first value.
+    def add_reports(self, me: str, grant: Grant, new: Sequence[NewReport]) -> None:
+        """Record reports in their order, at the cost of one; a step keeps its first value.
 
         Raises:
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
 
-    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Location]:
-        """Commit a checkpoint; the same file committed again changes nothing.
+    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
+        """Record one report; see :meth:`add_reports`."""
 
-        The newest ones stay, and that with the best value in either direction.
+    def add_checkpoint(self, me: str, grant: Grant, *new: Checkpoint) -> list[Location]:
+        """Commit checkpoints, the newest last; the same file committed again changes nothing.
+
+        The newest ones stay, and that with the best value in either direction. Several at once
+        leave what one after the other would; those among them that do not stay get no row.
 
         Returns:
             The files that no row names any more.

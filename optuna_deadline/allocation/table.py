@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation import (
     acquiring,
+    at_once,
     gangs,
     lending,
     membership,
@@ -30,6 +31,7 @@ from optuna_deadline.allocation.records import (
     Hand,
     Home,
     Meeting,
+    NewReport,
     Orders,
     Renewal,
     ReportRow,
@@ -72,6 +74,11 @@ class AllocationTable:
         self.study_id = study_id
         self.ttl = ttl
         self.grace = grace
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether what comes often is one statement: where each round trip counts."""
+        return self._tx.engine.dialect.name == "postgresql"
 
     def now(self) -> float:
         """The database's time."""
@@ -187,7 +194,7 @@ class AllocationTable:
 
     def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
         """Renew what is still ours; see :mod:`renewals`."""
-        if self._tx.engine.dialect.name == "postgresql":
+        if self._at_once:
             with self._tx.glancing() as (connection, now):
                 return renewals.renew_at_once(connection, me, held, self.ttl, now)
         with self._tx() as tx:
@@ -235,13 +242,21 @@ class AllocationTable:
 
     # Fenced writes of a running segment.
 
-    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
-        """Record a report."""
-        with self._tx("add_report") as tx:
-            writes.add_report(tx, me, grant, step, value, trained)
+    def add_reports(self, me: str, grant: Grant, new: Sequence[NewReport]) -> None:
+        """Record reports."""
+        if self._at_once:
+            with self._tx.glancing("add_reports") as (connection, now):
+                at_once.add_reports(connection, self.study_id, me, grant, new, now)
+            return
+        with self._tx("add_reports") as tx:
+            writes.add_reports(tx, me, grant, new)
 
-    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Location]:
-        """Commit a checkpoint; returns the files that may go."""
+    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
+        """Record one report."""
+        self.add_reports(me, grant, [NewReport(step, value, trained)])
+
+    def add_checkpoint(self, me: str, grant: Grant, *new: Checkpoint) -> list[Location]:
+        """Commit checkpoints; returns the files that may go."""
         with self._tx("add_checkpoint") as tx:
             return writes.add_checkpoint(tx, me, grant, new, KEPT_CHECKPOINTS)
 
@@ -258,18 +273,20 @@ class AllocationTable:
         batch: int | None = None,
     ) -> None:
         """Say how far and how fast a segment has come."""
+        said = {
+            "startup": startup,
+            "position_from": position_from,
+            "position_to": position_to,
+            "trained": trained,
+            "horizon": horizon,
+            "batch": batch,
+        }
+        if self._at_once:
+            with self._tx.glancing() as (connection, _):
+                at_once.set_progress(connection, self.study_id, me, grant, said)
+            return
         with self._tx() as tx:
-            writes.set_progress(
-                tx,
-                me,
-                grant,
-                startup=startup,
-                position_from=position_from,
-                position_to=position_to,
-                trained=trained,
-                horizon=horizon,
-                batch=batch,
-            )
+            writes.set_progress(tx, me, grant, said)
 
     # The plan.
 

@@ -131,13 +131,18 @@ class Transactions:
             yield Transaction(connection, now, self.pool, self.study_id, self._now)
 
     @contextmanager
-    def glancing(self) -> Iterator[tuple[sa.Connection, float | None]]:
+    def glancing(self, name: str = "") -> Iterator[tuple[sa.Connection, float | None]]:
         """A connection for one statement that reads the time itself, and the test's time if any.
 
         For what every worker sends every few seconds: each round trip counts.
+
+        Args:
+            name: Of the transition, as of a transaction's; its statement is its commit.
         """
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            crashpoint(f"{name}.commit")
             yield connection, None if self._now is None else self._now()
+        crashpoint(f"{name}.committed")
 
     def _read_time(self, connection: sa.Connection) -> float:
         if self._now is not None:

@@ -1,22 +1,32 @@
 """Fenced writes of a running segment: reports, checkpoints, progress.
 
 Each first locks the trial's row under (owner, fence); a zombie finds nothing to lock and changes
-nothing.
+nothing. On PostgreSQL reports and progress go by :mod:`at_once`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 
-from optuna_deadline.allocation.records import Grant
+from optuna_deadline.allocation.records import Grant, NewReport
 from optuna_deadline.allocation.schema import checkpoint, report, segment, trial
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.stores import Location, located
+
+#: What a segment says of itself, and of its trial.
+OF_SEGMENT, OF_TRIAL = (
+    ("startup", "position_from", "position_to", "trained"),
+    ("horizon", "batch"),
+)
+
+
+_ADD_EACH = sqlite.insert(report).on_conflict_do_nothing()
 
 
 def guard(tx: Transaction, me: str, grant: Grant) -> None:
@@ -36,72 +46,84 @@ def guard(tx: Transaction, me: str, grant: Grant) -> None:
         .with_for_update()
     ).first()
     if mine is None:
-        raise LeaseLost(f"Trial {grant.number} no longer belongs to segment {grant.fence}.")
+        raise lost(grant)
 
 
-def add_report(
-    tx: Transaction, me: str, grant: Grant, step: int, value: float, trained: float
-) -> None:
-    """Record a report; a step redone after a crash keeps its first value."""
+def lost(grant: Grant) -> LeaseLost:
+    """What is said where the guard finds nothing."""
+    return LeaseLost(f"Trial {grant.number} no longer belongs to segment {grant.fence}.")
+
+
+def add_reports(tx: Transaction, me: str, grant: Grant, new: Sequence[NewReport]) -> None:
+    """Record reports in a transaction; a step redone after a crash keeps its first value."""
     guard(tx, me, grant)
-    known = sa.select(report.c.id).where(
-        report.c.study_id == tx.study_id, report.c.number == grant.number, report.c.step == step
-    )
-    if tx.execute(known).first() is None:
-        tx.execute(
-            sa.insert(report).values(
-                study_id=tx.study_id,
-                number=grant.number,
-                step=step,
-                value=value,
-                fence=grant.fence,
-                slots=grant.size,
-                trained=trained,
-                at=tx.now,
-            )
-        )
+    if not new:
+        return
+    rows = [
+        {
+            "study_id": tx.study_id,
+            "number": grant.number,
+            "step": step,
+            "value": value,
+            "fence": grant.fence,
+            "slots": grant.size,
+            "trained": trained,
+            "at": tx.now,
+        }
+        for step, value, trained in new
+    ]
+    tx.connection.execute(_ADD_EACH, rows)
 
 
 def add_checkpoint(
-    tx: Transaction, me: str, grant: Grant, new: Checkpoint, keep: int
+    tx: Transaction, me: str, grant: Grant, new: Sequence[Checkpoint], keep: int
 ) -> list[Location]:
-    """Commit a checkpoint; returns the files that no row names any more.
+    """Commit checkpoints, the newest last; returns the files that no row names any more.
 
     The newest ``keep`` stay, and the one with the best value in either direction. A file has one
     row: with two, after an answer was lost, it would go with the one while the other names it.
     """
     guard(tx, me, grant)
-    tx.execute(
-        sa.delete(checkpoint).where(
-            checkpoint.c.study_id == tx.study_id,
-            checkpoint.c.number == grant.number,
-            checkpoint.c.path == str(new.path),
-        )
-    )
-    tx.execute(
-        sa.insert(checkpoint).values(
-            study_id=tx.study_id,
-            number=grant.number,
-            fence=grant.fence,
-            step=new.step,
-            value=none_if_nan(new.value),
-            path=str(new.path),
-            size=new.size,
-            checksum=new.checksum,
-            at=tx.now,
-        )
-    )
+    named = {str(one.path): one for one in new}
     rows = tx.rows(
         sa.select(checkpoint.c.id, checkpoint.c.value, checkpoint.c.path)
         .where(checkpoint.c.study_id == tx.study_id, checkpoint.c.number == grant.number)
         .order_by(checkpoint.c.id.desc())
     )
-    kept = kept_ids([(row.id, row.value) for row in rows], keep)
-    gone = [row for row in rows if row.id not in kept]
-    if gone:
-        tx.execute(sa.delete(checkpoint).where(checkpoint.c.id.in_([row.id for row in gone])))
-    tx.event("checkpoint", number=grant.number, fence=grant.fence, worker=me, step=new.step)
-    return [located(row.path) for row in gone]
+    there = [row for row in rows if row.path not in named]
+    coming = {-place: one for place, one in enumerate(named.values(), start=1)}  # no ids yet
+    kept = kept_ids(
+        [
+            *((place, none_if_nan(one.value)) for place, one in reversed(coming.items())),
+            *((row.id, row.value) for row in there),
+        ],
+        keep,
+    )
+    if gone := [row.id for row in rows if row.path in named or row.id not in kept]:
+        tx.execute(sa.delete(checkpoint).where(checkpoint.c.id.in_(gone)))
+    staying = [one for place, one in coming.items() if place in kept]
+    if staying:
+        tx.connection.execute(
+            sa.insert(checkpoint),
+            [
+                {
+                    "study_id": tx.study_id,
+                    "number": grant.number,
+                    "fence": grant.fence,
+                    "step": one.step,
+                    "value": none_if_nan(one.value),
+                    "path": str(one.path),
+                    "size": one.size,
+                    "checksum": one.checksum,
+                    "at": tx.now,
+                }
+                for one in staying
+            ],
+        )
+    for one in staying:
+        tx.event("checkpoint", number=grant.number, fence=grant.fence, worker=me, step=one.step)
+    replaced = [one.path for place, one in coming.items() if place not in kept]
+    return [*(located(row.path) for row in there if row.id not in kept), *replaced]
 
 
 def kept_ids(newest_first: Sequence[tuple[int, float | None]], keep: int) -> set[int]:
@@ -127,19 +149,8 @@ def none_if_nan(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def set_progress(
-    tx: Transaction,
-    me: str,
-    grant: Grant,
-    *,
-    startup: float | None,
-    position_from: float | None,
-    position_to: float | None,
-    trained: float | None,
-    horizon: int | None,
-    batch: int | None = None,
-) -> None:
-    """Say how far and how fast the segment has come."""
+def set_progress(tx: Transaction, me: str, grant: Grant, said: Mapping[str, float | None]) -> None:
+    """Say how far and how fast the segment has come; a horizon or batch of None leaves it."""
     guard(tx, me, grant)
     tx.execute(
         sa.update(segment)
@@ -148,14 +159,11 @@ def set_progress(
             segment.c.number == grant.number,
             segment.c.fence == grant.fence,
         )
-        .values(
-            startup=startup, position_from=position_from, position_to=position_to, trained=trained
-        )
+        .values({name: said[name] for name in OF_SEGMENT})
     )
-    said = {"horizon": horizon, "batch": batch}
-    if known := {name: number for name, number in said.items() if number is not None}:
+    if known := {name: said[name] for name in OF_TRIAL if said[name] is not None}:
         tx.execute(
             sa.update(trial)
             .where(trial.c.study_id == tx.study_id, trial.c.number == grant.number)
-            .values(**known)
+            .values(known)
         )

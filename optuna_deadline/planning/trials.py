@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_deadline.allocation.records import Desired, ReportRow
 from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.deleted import unless_deleted
+from optuna_deadline.intermediate_values import store_values
 
 _logger = logging.getLogger("optuna_deadline")
 _STATES = {
@@ -89,9 +90,9 @@ class OptunaTrials:
         trial = storage.get_trial(line.trial_id)
         if trial.state.is_finished():
             return
-        for row in reports():
-            if row.step not in trial.intermediate_values:
-                storage.set_trial_intermediate_value(line.trial_id, row.step, row.value)
+        known = trial.intermediate_values
+        if unheard := {row.step: row.value for row in reports() if row.step not in known}:
+            store_values(storage, line.trial_id, unheard)
 
     def drop(self, number: int) -> None:
         """End it as pruned; it has neither parameters nor reports.

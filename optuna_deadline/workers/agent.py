@@ -200,19 +200,23 @@ class Agent:
         if news or self._board.zygote.ready != was_ready:
             self._next_poll = 0.0
             self._clerk.wake()
-        elif any(gang.writes or gang.over for gang in self._all_gangs()):
+        elif any(gang.backlog or gang.over for gang in self._all_gangs()):
             self._clerk.wake()
 
     def _carry_out(self) -> float:
-        """One pass: keep the leases, follow the plan, write down what the ranks said."""
+        """One pass: keep the leases, follow the plan, write down what the ranks said.
+
+        The leases come first, before each gang's turn and each start: a database may be healthy
+        and yet so slow that what the ranks say piles up.
+        """
         try:
-            if self._trust.due:
-                self._renew()
+            self._keep_leases()
             for gang in list(self._gangs.values()):
                 if self._writing.write(gang, leaving=self.leaving is not None):
                     del self._gangs[gang.number]
                     self._next_poll = 0.0
                     self._sweep_after(gang)
+                self._keep_leases()
             if self._helping.write():
                 self._next_poll = 0.0
             now = time.monotonic()
@@ -241,6 +245,10 @@ class Agent:
         """Nor do those that ended elsewhere, or while they waited, once the study is over."""
         ended = [line.number for line in self._table.trials() if not line.alive and line.fence]
         self._sweeping.sweep_all_ended(ended, self._table.checkpoints())
+
+    def _keep_leases(self) -> None:
+        if self._trust.due:
+            self._renew()
 
     def _renew(self) -> None:
         mine = [gang for gang in self._gangs.values() if not gang.lost]
@@ -277,6 +285,7 @@ class Agent:
         self._parking.follow(orders.desired)
         if self._board.zygote.ready:
             for line in orders.desired:
+                self._keep_leases()
                 self._starting.start(line, self._gangs, busy_slots(self._helping.gangs))
 
     def _in_time(self) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from optuna_deadline.allocation.records import Grant, Others
+from optuna_deadline.allocation.records import Grant, NewReport, Others
+from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.directives import KEEP, Directive
+from optuna_deadline.workers.backlog import Backlog
 from optuna_deadline.workers.ranks import Rank
 from optuna_deadline.workers.watchdog import kill_rank
 
@@ -50,6 +51,12 @@ class Listener(Protocol):
     def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
         """Take one message."""
 
+    def report(self, new: Sequence[NewReport]) -> None:
+        """Store reports."""
+
+    def commit(self, new: Sequence[Checkpoint]) -> None:
+        """Commit checkpoints."""
+
 
 @dataclass
 class Progress:
@@ -67,8 +74,8 @@ class Progress:
 class Gang:
     """A segment in flight, shared by the thread that hears its ranks and the one that writes.
 
-    ``writes`` are carried out in order, and again while the database is away: no report overtakes
-    another, and none is lost.
+    What is in ``backlog`` is written in its order, and again while the database is away: no report
+    overtakes another, and none is lost.
     """
 
     grant: Grant
@@ -80,7 +87,8 @@ class Gang:
     directed_at: float | None = None
     progress: Progress = field(default_factory=Progress)
     progress_changed: bool = False
-    writes: deque[Callable[[], None]] = field(default_factory=deque)
+    progress_due: float = 0.0  #: not written again before then
+    backlog: Backlog = field(default_factory=Backlog)
     answered: dict[int, Directive] = field(default_factory=dict)
     ended_at: float | None = None
     patience: float = PATIENCE

@@ -11,11 +11,13 @@ from typing import Any
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial
 
+from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.deleted import unless_deleted
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone
+from optuna_deadline.intermediate_values import store_values
 from optuna_deadline.stores import Location, located
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import Gang, Verdict
@@ -70,7 +72,7 @@ class Hearing:
                 rank_answer = self._gang.agree(args[0])
                 self._gang.answer(rank, number, True, rank_answer)
             else:
-                self._gang.writes.append(lambda: self._ask(rank, number, method, args, kwargs))
+                self._gang.backlog.add(lambda: self._ask(rank, number, method, args, kwargs))
         else:
             what, facts = rest
             getattr(self, f"_hear_{what}")(**facts)
@@ -105,25 +107,31 @@ class Hearing:
         self._gang.progress_changed = True
 
     def _hear_report(self, value: float, step: int, trained: float) -> None:
-        self._gang.writes.append(lambda: self._report(value, step, trained))
+        self._gang.backlog.add(NewReport(step, value, self._gang.trained_before + trained))
 
-    def _report(self, value: float, step: int, trained: float) -> None:
+    def report(self, new: Sequence[NewReport]) -> None:
+        """Store reports in the table, and then with Optuna: so is what plans are made by first."""
         gang = self._gang
-        if math.isnan(value):
-            _logger.warning("Trial %d reported NaN at step %d; it ranks last.", gang.number, step)
-        self._table.add_report(self._me, gang.grant, step, value, gang.trained_before + trained)
-        if step in self._reported:
-            return  # redone after a crash: the first value stands
+        self._table.add_reports(self._me, gang.grant, new)
+        values: dict[int, float] = {}
+        for step, value, _ in new:
+            if step not in self._reported:  # redone after a crash: the first value stands
+                values.setdefault(step, value)
         try:
             with unless_deleted(self._trial.study):
-                self._trial.report(value, step)
+                store_values(self._trial.study._storage, self._trial._trial_id, values)
         except UpdateFinishedTrialError:
             _logger.warning(
                 "Trial %d was finished by somebody else; its ranks are stopped.", gang.number
             )
             gang.verdict = Verdict("retired", "finished", failures=gang.failures)
             gang.kill()
-        self._reported.add(step)
+        self._reported.update(values)
+        for step, value, _ in new:
+            if math.isnan(value):
+                _logger.warning(
+                    "Trial %d reported NaN at step %d; it ranks last.", gang.number, step
+                )
 
     def _hear_checkpoint(
         self, path: str, step: int, value: float | None, size: int, checksum: str
@@ -137,15 +145,16 @@ class Hearing:
             size=size,
             checksum=checksum,
         )
-        self._gang.writes.append(lambda: self._commit(new))
+        self._gang.backlog.add(new)
 
-    def _commit(self, new: Checkpoint) -> None:
-        gone = self._table.add_checkpoint(self._me, self._gang.grant, new)
+    def commit(self, new: Sequence[Checkpoint]) -> None:
+        """Commit checkpoints, and delete the files that no row names any more."""
+        gone = self._table.add_checkpoint(self._me, self._gang.grant, *new)
         self._sweep(self._gang.number, gone)
         self._gang.saved, self._unsaved = True, False
 
     def _hear_parked(self) -> None:
-        self._gang.writes.append(self._park)  # after what was said before
+        self._gang.backlog.add(self._park)  # after what was said before
 
     def _hear_waiting(self) -> None:
         """That it was heard at all is what counts."""

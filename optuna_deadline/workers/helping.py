@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from optuna_deadline.allocation.records import Grant, Hand
+from optuna_deadline.allocation.records import Grant, Hand, NewReport
 from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.launch import Crew, Terms, launch
 from optuna_deadline.workers.ranks import Rank
@@ -199,6 +200,12 @@ class _Deaf:
 
     def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
         """They have nothing to say here."""
+
+    def report(self, new: Sequence[NewReport]) -> None:
+        """Their trial's reports go to who leads it."""
+
+    def commit(self, new: Sequence[Checkpoint]) -> None:
+        """Their trial's checkpoints, too."""
 
 
 def _lose(gang: Gang) -> None:

@@ -54,7 +54,7 @@ class Meetings:
         )  # fmt: skip
         for index in range(len(grant.slots), grant.size):
             gang.enlist_far(Rank(index, None, born=grant.fence, orphaned=True, far=True))
-        gang.writes.append(lambda: self._table.meet(self._me, grant, where))
+        gang.backlog.add(lambda: self._table.meet(self._me, grant, where))
         return Crew(0, grant.size, 0, (where.address, where.port), door.address)
 
     def miss_who_is_gone(self, gangs: Mapping[int, Gang], hands: Collection[Hand]) -> None:

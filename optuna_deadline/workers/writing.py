@@ -13,6 +13,11 @@ from optuna_deadline.workers.gang import Gang, Verdict
 from optuna_deadline.workers.parking import Parking
 from optuna_deadline.workers.verdicts import judge
 
+#: Seconds for one gang's backlog, until the leases and the other gangs are looked at again.
+_TURN = 0.5
+#: Seconds between two writes of how far a segment has come: as often as is planned at most.
+_PROGRESS = 0.5
+
 _logger = logging.getLogger("optuna_deadline")
 
 
@@ -39,7 +44,7 @@ class Writing:
         self.slowest_stop = 0.3
 
     def write(self, gang: Gang, *, leaving: bool) -> bool:
-        """Write what a gang said; its last line is the release.
+        """Write what a gang said, or a part that takes a turn; its last line is the release.
 
         Args:
             gang: The gang.
@@ -49,39 +54,50 @@ class Writing:
             Whether that was all: the gang has exited, or is parked, and holds nothing.
         """
         try:
-            while gang.writes:
-                gang.writes[0]()
-                gang.writes.popleft()
-                self._replan()
-            if gang.progress_changed and not gang.over:
+            self._write_backlog(gang)
+            due = gang.parked or time.monotonic() >= gang.progress_due
+            if gang.progress_changed and due and not gang.over:
                 self._write_progress(gang)
             if gang.parked and not gang.over and not gang.lost:
                 self._park(gang)
                 return True
         except LeaseLost:
             gang.lost = True
-            gang.writes.clear()
+            gang.backlog.clear()
             gang.kill()
-        if not gang.over or gang.writes or not all(rank.closed for rank in gang.ranks):
+        if not gang.over or gang.backlog or not all(rank.closed for rank in gang.ranks):
             return False
         if gang.lingers and not gang.lost:
             return False
         self._finish(gang, leaving)
         return True
 
+    def _write_backlog(self, gang: Gang) -> None:
+        listener = gang.listener
+        assert listener is not None
+        if gang.backlog.write(listener.report, listener.commit, time.monotonic() + _TURN):
+            self._replan()
+
     def _write_progress(self, gang: Gang) -> None:
-        progress = gang.progress
-        self._table.set_progress(
-            self._me,
-            gang.grant,
-            startup=progress.startup,
-            position_from=progress.start,
-            position_to=progress.position,
-            trained=progress.trained,
-            horizon=progress.horizon,
-            batch=progress.batch,
-        )
-        gang.progress_changed = False
+        """Where each write takes long, plans are made by what was so a few writes ago."""
+        progress, began = gang.progress, time.monotonic()
+        gang.progress_changed = False  # it may change again meanwhile
+        try:
+            self._table.set_progress(
+                self._me,
+                gang.grant,
+                startup=progress.startup,
+                position_from=progress.start,
+                position_to=progress.position,
+                trained=progress.trained,
+                horizon=progress.horizon,
+                batch=progress.batch,
+            )
+        except BaseException:
+            gang.progress_changed = True
+            raise
+        now = time.monotonic()
+        gang.progress_due = now + max(_PROGRESS, 5 * (now - began))
 
     def _park(self, gang: Gang) -> None:
         """Release the slot of a process that stays; called again where the database was away."""

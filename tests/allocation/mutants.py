@@ -121,10 +121,10 @@ class PlansWithoutTerm(MemoryTable):
 class SavesWithoutFence(MemoryTable):
     """A zombie's checkpoint becomes the trial's newest."""
 
-    def add_checkpoint(self, me: str, grant: Grant, new: Checkpoint) -> list[Path]:
+    def add_checkpoint(self, me: str, grant: Grant, *new: Checkpoint) -> list[Path]:
         self._open = True
         try:
-            return super().add_checkpoint(me, grant, new)
+            return super().add_checkpoint(me, grant, *new)
         finally:
             self._open = False
 

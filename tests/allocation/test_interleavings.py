@@ -57,7 +57,7 @@ class Held(Transactions):
             self._hold()
 
     @contextmanager
-    def glancing(self) -> Iterator[tuple[sa.Connection, float | None]]:
+    def glancing(self, name: str = "") -> Iterator[tuple[sa.Connection, float | None]]:
         """A single statement, in a transaction, so that what it locks can be seen to be locked."""
         with self.engine.begin() as connection:
             begin_bounded(connection)

@@ -36,7 +36,12 @@ def elastic(trial: Any, seconds: float = 0.08, last: int = LAST) -> float:
     return value
 
 
-def noted(trial: Any) -> float:
+def noted_for_long(trial: Any) -> float:
+    """The same as :func:`noted`, too long to finish by itself."""
+    return noted(trial, last=100_000)
+
+
+def noted(trial: Any, last: int = LAST) -> float:
     """Elastic, and writes down every step that is made, once however many ranks make it."""
     report, first = trial.report, optuna_deadline.segment(trial).rank == 0
 
@@ -47,7 +52,7 @@ def noted(trial: Any) -> float:
         report(value, step)
 
     trial.report = write_and_report
-    return elastic(trial, seconds=0.2)
+    return elastic(trial, seconds=0.2, last=last)
 
 
 def falling(trial: Any) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.testing.worlds import TTL, AllocationWorld, assert_legal, checkpoint
 
@@ -100,6 +101,30 @@ class LostAnswerSuite:
         kept = table.checkpoints(grant.number)
         assert [row.step for row in kept] == [4, 3, 1]
         assert not {row.path for row in kept} & set(gone)
+
+    def test_a_batch_of_reports_written_again_is_there_once(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        new = [NewReport(step, step / 10, float(step)) for step in range(3)]
+        table.add_reports("a", grant, new)  # the answer is lost, and more is said meanwhile
+        table.add_reports("a", grant, [*new, NewReport(3, 0.3, 3.0)])
+        assert [(row.step, row.value) for row in table.reports()] == [
+            (0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3),
+        ]  # fmt: skip
+
+    def test_checkpoints_committed_twice_at_once_have_one_row_each(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        new = [checkpoint(grant, step, value) for step, value in ((1, 0.9), (2, 0.5), (3, 0.7))]
+        table.add_checkpoint("a", grant, *new)
+        gone = table.add_checkpoint("a", grant, *new, checkpoint(grant, 4, 0.6))
+        kept = table.checkpoints(grant.number)
+        assert [row.step for row in kept] == [4, 3, 2, 1]
+        assert not {str(row.path) for row in kept} & {str(path) for path in gone}
 
     def test_opening_and_settling_twice_is_once(self, world: AllocationWorld) -> None:
         world.join("a", cpus=1)

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.testing.worlds import AllocationWorld, checkpoint
 
@@ -21,6 +22,62 @@ class WriteSuite:
         [row] = world.table().reports()
         assert (row.number, row.step, row.value, row.slots) == (grant.number, 3, 0.5, 1)
         assert (row.trained, row.at) == (1.0, world.time)
+
+    def test_a_batch_of_reports_leaves_what_one_after_the_other_would(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=2)
+        grant, other = world.grant("a"), world.grant("a")
+        table = world.table()
+        table.add_report("a", grant, 2, 0.2, 2.0)
+        new = [NewReport(step, step / 10, float(step)) for step in (1, 2, 3)]
+        table.add_reports("a", grant, [*new, NewReport(3, 0.9, 9.0), NewReport(0, math.nan, 4.0)])
+        table.add_reports("a", other, new)
+        table.add_reports("a", other, [])
+        rows = [row for row in table.reports() if row.number == grant.number]
+        assert [(row.step, row.trained) for row in rows] == [
+            (2, 2.0),
+            (1, 1.0),
+            (3, 3.0),
+            (0, 4.0),
+        ]
+        assert [row.value for row in rows[:3]] == [0.2, 0.1, 0.3] and math.isnan(rows[3].value)
+        assert [row.step for row in table.reports(number=other.number)] == [1, 2, 3]
+        assert {row.at for row in table.reports()} == {world.time}
+
+    def test_a_batch_of_reports_is_written_whole_or_not_at_all(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        world.lose(grant)
+        for new in ([NewReport(1, 0.5, 1.0), NewReport(2, 0.5, 1.0)], []):
+            with pytest.raises(LeaseLost):
+                world.table().add_reports("a", grant, new)
+        assert world.table().reports() == []
+
+    def test_checkpoints_at_once_leave_what_one_after_the_other_would(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=2)
+        values = [0.5, 0.1, None, 0.9, 0.3, math.nan, 0.2, None, 0.4, None, 0.6]
+        for size in range(1, len(values) + 1):
+            single, together = world.grant("a"), world.grant("a")
+            table = world.table()
+            gone: dict[int, set[str]] = {single.number: set(), together.number: set()}
+            new = [(step, value) for step, value in enumerate(values)]
+            for step, value in new:
+                paths = table.add_checkpoint("a", single, checkpoint(single, step, value))
+                gone[single.number] |= {str(path) for path in paths}
+            for first in range(0, len(new), size):
+                some = [checkpoint(together, *pair) for pair in new[first : first + size]]
+                paths = table.add_checkpoint("a", together, *some)
+                gone[together.number] |= {str(path) for path in paths}
+            assert gone[single.number] == gone[together.number]
+            one, other = (table.checkpoints(n) for n in gone)
+            assert [(c.step, c.value) for c in one] == [(c.step, c.value) for c in other]
+            for grant in (single, together):
+                table.release("a", grant, "retired", ended="stop")
 
     def test_reports_are_read_on_from_where_one_stopped(self, world: AllocationWorld) -> None:
         world.join("a", cpus=2)
@@ -112,6 +169,11 @@ class WriteSuite:
             batch=64,
         )
         assert (table.trials()[0].horizon, table.trials()[0].batch) == (9, 64)
+        with pytest.raises(LeaseLost):
+            table.set_progress(
+                "b", grant, startup=9.0, position_from=9, position_to=9, trained=9.0, horizon=7
+            )
+        assert table.trials()[0].horizon == 9
         assert [row.fence for row in table.segments()] == [1, 2, 3]
         [running] = [row for row in table.segments() if row.ended is None]
         assert (running.position_from, running.startup) == (1, None)

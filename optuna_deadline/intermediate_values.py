@@ -1,0 +1,67 @@
+"""Optuna's own record of a trial's reports: its intermediate values, many at the cost of one.
+
+Optuna stores one value at a time, with six round trips each. The allocation table has the reports
+that plans are made by; Optuna's copy is for samplers and dashboards, and whole once a trial ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages._cached_storage import _CachedStorage
+from optuna.storages._rdb.models import TrialIntermediateValueModel, TrialModel
+from sqlalchemy.dialects import postgresql, sqlite
+
+#: Both have ``ON CONFLICT``.
+_INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+#: Rows of one statement: drivers would send each of many parameter sets by itself.
+_AT_ONCE = 250
+
+
+def store_values(storage: BaseStorage, trial_id: int, values: Mapping[int, float]) -> None:
+    """Store values of a trial; to store them again changes nothing.
+
+    Args:
+        storage: The study's.
+        trial_id: The trial.
+        values: Those that it does not have yet, by step.
+
+    Raises:
+        UpdateFinishedTrialError: The trial has ended.
+        KeyError: The trial is gone.
+    """
+    backend = storage._backend if isinstance(storage, _CachedStorage) else storage
+    if isinstance(backend, RDBStorage) and backend.engine.dialect.name in _INSERT:
+        _store_at_once(backend, trial_id, values)
+        return
+    for step, value in values.items():
+        storage.set_trial_intermediate_value(trial_id, step, value)
+
+
+def _store_at_once(backend: RDBStorage, trial_id: int, values: Mapping[int, float]) -> None:
+    insert = _INSERT[backend.engine.dialect.name]
+    rows = []
+    for step, value in values.items():
+        stored, kind = TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
+        rows.append(
+            {
+                "trial_id": trial_id,
+                "step": step,
+                "intermediate_value": stored,
+                "intermediate_value_type": kind,
+            }
+        )
+    with backend.engine.begin() as connection:
+        found = sa.select(TrialModel.state).where(TrialModel.trial_id == trial_id)
+        row = connection.execute(found).first()
+        if row is None:
+            raise KeyError(f"No trial has the id {trial_id}.")
+        backend.check_trial_is_updatable(trial_id, row.state)
+        for first in range(0, len(rows), _AT_ONCE):
+            some = rows[first : first + _AT_ONCE]
+            connection.execute(
+                insert(TrialIntermediateValueModel).values(some).on_conflict_do_nothing()
+            )

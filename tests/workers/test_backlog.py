@@ -1,0 +1,133 @@
+"""What ranks said is written in the order that correctness needs, in turns, again if need be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optuna_deadline.allocation.records import NewReport
+from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.workers import backlog as backlogs
+from optuna_deadline.workers.backlog import Backlog
+
+
+class Away(Exception):
+    """The database is."""
+
+
+class Database:
+    """Remembers what was written, in what order; fails where it is told to.
+
+    A call that fails may have been carried out, as one whose answer is lost.
+    """
+
+    def __init__(self, failures: Sequence[str | None] = ()) -> None:
+        self.log: list[tuple[str, int]] = []
+        self.calls = 0
+        self._failures = iter(failures)
+
+    def report(self, new: Sequence[NewReport]) -> None:
+        self._carry_out([("report", one.step) for one in new])
+
+    def commit(self, new: Sequence[Checkpoint]) -> None:
+        self._carry_out([("checkpoint", one.step) for one in new])
+
+    def ask(self, place: int) -> None:
+        self._carry_out([("ask", place)])
+
+    def _carry_out(self, lines: list[tuple[str, int]]) -> None:
+        self.calls += 1
+        failure = next(self._failures, None)
+        if failure != "before":
+            self.log += [line for line in lines if line not in self.log]
+        if failure:
+            raise Away
+
+
+def saved(step: int) -> Checkpoint:
+    return Checkpoint(0, 1, step, None, Path(f"{step}"), 1, "x")
+
+
+def add(backlog: Backlog, database: Database, kind: str, place: int) -> None:
+    if kind == "report":
+        backlog.add(NewReport(place, 0.5, 1.0))
+    elif kind == "checkpoint":
+        backlog.add(saved(place))
+    else:
+        backlog.add(lambda: database.ask(place))
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["report", "checkpoint", "ask"]), max_size=6), max_size=5),
+    st.lists(st.sampled_from([None, "before", "after"]), max_size=8),
+    st.booleans(),
+)
+def test_no_checkpoint_is_committed_before_the_reports_that_it_stands_for(
+    turns: list[list[str]], failures: list[str | None], hurried: bool
+) -> None:
+    backlog, database = Backlog(), Database(failures)
+    until = -math.inf if hurried else math.inf
+    said: list[tuple[str, int]] = []
+    waiting = iter(turns)
+    while True:
+        turn = next(waiting, None)
+        for kind in turn or ():
+            said.append((kind, len(said)))
+            add(backlog, database, *said[-1])
+        if turn is None and not backlog:
+            break
+        try:
+            backlog.write(database.report, database.commit, until)
+        except Away:
+            assert backlog
+    written = database.log
+    assert sorted(written) == sorted(said), "nothing is lost, and nothing is there twice"
+    for kind in ("report", "checkpoint", "ask"):
+        places = [place for what, place in written if what == kind]
+        assert places == sorted(places)
+    for index, (kind, place) in enumerate(written):
+        if kind == "checkpoint":
+            assert not [p for what, p in written[index:] if what == "report" and p < place]
+        if kind == "ask":
+            assert all(p > place for _, p in written[index + 1 :])
+
+
+def test_what_has_piled_up_goes_together() -> None:
+    backlog, database = Backlog(), Database()
+    for step in range(100):
+        backlog.add(NewReport(step, 0.5, 1.0))
+        backlog.add(saved(step))
+    assert backlog.write(database.report, database.commit, math.inf)
+    assert database.calls == 2 and len(database.log) == 200 and not backlog
+    assert not backlog.write(database.report, database.commit, math.inf)
+
+
+def test_no_statement_grows_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlogs, "MOST", 3)
+    backlog, database = Backlog(), Database(["before", None, "after"])
+    for step in range(8):
+        backlog.add(NewReport(step, 0.5, 1.0))
+    for _ in range(2):
+        with pytest.raises(Away):
+            backlog.write(database.report, database.commit, math.inf)
+    backlog.write(database.report, database.commit, math.inf)
+    assert database.calls == 5 and [step for _, step in database.log] == list(range(8))
+
+
+def test_a_turn_ends_when_its_time_is_up_and_the_rest_has_the_next() -> None:
+    """However slowly each is answered: a rank's questions come one after the other."""
+    backlog, database = Backlog(), Database()
+    for place in range(3):
+        add(backlog, database, "ask", place)
+        add(backlog, database, "report", place)
+    for turn in range(1, 4):
+        assert backlog.write(database.report, database.commit, -math.inf)
+        assert sum(kind == "ask" for kind, _ in database.log) == turn
+    assert backlog, "a report was said after the last question"
+    backlog.clear()
+    assert not backlog and not backlog.write(database.report, database.commit, math.inf)
