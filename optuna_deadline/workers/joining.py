@@ -10,7 +10,7 @@ from optuna_deadline.allocation.reach import reaches
 from optuna_deadline.allocation.records import About, Home
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.crashpoints import crashpoint
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.workers.devices import Offer, host_name
 from optuna_deadline.workers.trust import Trust
 
@@ -80,8 +80,18 @@ class Joining:
             )
 
     def hear(self, offers: int | None) -> None:
-        """So many slots are still offered by this worker: others may have taken it for dead."""
-        if offers is None or offers >= self._offer.size:
+        """So many slots are still offered by this worker: others may have taken it for dead.
+
+        Raises:
+            StudyGone: Its row is gone, as rows go with their study only. A study that was created
+                again may have the same number, so that the table does not tell.
+        """
+        if offers is None:
+            raise StudyGone(
+                "The study was deleted while the worker ran, and this worker's row with it: start "
+                "the worker again if there is a new one."
+            )
+        if offers >= self._offer.size:
             return
         try:
             self.register()

@@ -114,6 +114,7 @@ class MembershipSuite:
         assert not world.table().release("a", grant, "paused", ended="pause")
         assert world.table().acquire("a", grant.number, slots) is None
         assert world.table().trials() == [] and world.table().reports() == []
+        assert world.table().renew("a", grant.slots).offers is None, "the worker's row is gone too"
 
     def test_a_deleted_study_leaves_no_event(self, world: AllocationWorld) -> None:
         if world.delete_study is None:
