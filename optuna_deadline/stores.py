@@ -52,6 +52,8 @@ def place_of(given: Location) -> Location:
     """
     place = located(os.fspath(given))
     if isinstance(place, Path):
+        if place.exists() and not place.is_dir():
+            raise DeadlineError(f"{place} is a file: name a folder for checkpoints, or a URL.")
         return place.resolve()
     check(place)
     return place

@@ -17,6 +17,7 @@ from optuna.study import Study
 
 from optuna_deadline import choice
 from optuna_deadline.allocation import identity, studies
+from optuna_deadline.allocation.clock import database_now
 from optuna_deadline.allocation.engine import autocommit
 from optuna_deadline.budgets import Budget
 from optuna_deadline.deadlines import (
@@ -208,6 +209,18 @@ def open_gate(engine: sa.Engine, terms: Terms) -> bool:
     """Note that new trials start after all; False if nothing else is noted."""
     with autocommit(engine) as connection:
         return studies.open_gate(connection, terms.study_id)
+
+
+def check_ahead(engine: sa.Engine, wanted: Deadline) -> None:
+    """Refuse a deadline that has passed by the database's clock.
+
+    Raises:
+        DeadlineError: It has.
+    """
+    with autocommit(engine) as connection:
+        now = float(connection.execute(sa.select(database_now())).scalar_one())
+    if wanted.instant(now) <= now:
+        raise passed(wanted)
 
 
 def check_single_objective(study: Study) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from typing import Annotated
 
 import optuna
 import typer
 
-from optuna_deadline.budgets import make_budget
+from optuna_deadline.allocation.engine import connect
+from optuna_deadline.budgets import Budget, make_budget
 from optuna_deadline.choice import merge, parse_settings
 from optuna_deadline.cli.app import Settings, Storage, command
-from optuna_deadline.cli.databases import make_storage
+from optuna_deadline.cli.databases import check_made, is_made, make_storage
 from optuna_deadline.cli.options import (
     Deadline,
     Earlier,
@@ -24,11 +26,13 @@ from optuna_deadline.cli.options import (
     SlotPrice,
 )
 from optuna_deadline.cli.studies import begin_with, sampler_of
-from optuna_deadline.elastic import agree
+from optuna_deadline.deadlines import parse_deadline
+from optuna_deadline.elastic import agree, check
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.prices import PriceLike, read_prices
-from optuna_deadline.terms import Terms
+from optuna_deadline.samplers import check_earlier
+from optuna_deadline.terms import Terms, check_ahead, check_single_objective, passed
 
 
 class Direction(str, Enum):
@@ -38,14 +42,17 @@ class Direction(str, Enum):
     maximize = "maximize"
 
 
+WhichWay = Annotated[
+    Direction | None, typer.Option(help="Which way is better; minimize for a new study.")
+]
+
+
 @command
 def create(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     storage: Storage,
     deadline: Deadline,
-    direction: Annotated[
-        Direction, typer.Option(help="Which way is better.")
-    ] = Direction.minimize,
+    direction: WhichWay = None,
     policy: PolicyName = DEFAULT,
     settings: Settings = None,
     min_resource: MinResource = 1,
@@ -60,10 +67,10 @@ def create(
     """Create a study and fix its deadline; creating it again the same way changes nothing."""
     _, terms = make(
         study, storage, deadline, direction, policy, settings, min_resource, max_resource,
-        reduction_factor, budget, price, prices, earlier, extend,
+        reduction_factor, make_budget(budget, price_given(price, prices)), earlier, extend,
     )  # fmt: skip
     limits = f"deadline {terms}" + (f", budget {terms.budget}" if terms.budget else "")
-    print(f"{study}: {direction.value}, {limits}, policy {terms.policy}.")
+    print(f"{study}: {terms.direction}, {limits}, policy {terms.policy}.")
     print(f"Next: optuna-deadline worker FILE.py:OBJECTIVE --study {study} --storage URL --cpus 2")
 
 
@@ -71,39 +78,66 @@ def make(
     name: str,
     url: str,
     deadline: str,
-    direction: Direction,
+    direction: Direction | None,
     policy: str,
     settings: list[str] | None,
     min_resource: int,
     max_resource: int | None,
     reduction_factor: int | None,
-    budget: str | None,
-    price: str | None,
-    prices: str | None = None,
+    money: Budget | None,
     earlier: list[str] | None = None,
     extend: bool = False,
 ) -> tuple[optuna.Study, Terms]:
-    """A study that exists, and its terms; see :func:`create` for the arguments."""
-    money = make_budget(budget, _given(price, prices))
-    created = optuna.create_study(
-        study_name=name,
-        storage=make_storage(url),
-        direction=direction.value,
-        load_if_exists=True,
-    )
-    if earlier:
-        begin_with(created, earlier)
-    created.sampler = sampler_of(created)
+    """A study that exists, and its terms; see :func:`create` for the arguments.
+
+    All that can be refused is refused before there is anything that would be left behind.
+
+    Raises:
+        DeadlineError: One of the arguments makes no sense, or the study has other terms.
+    """
+    if not name.strip():
+        raise DeadlineError("A study needs a name, as in 'optuna-deadline create digits'.")
     resources = {
         "min_resource": min_resource,
         "max_resource": max_resource,
         "reduction_factor": reduction_factor,
     }
     parameters = merge(resources, parse_settings(settings))
-    return created, agree(created, deadline, policy, parameters, extend=extend, budget=money)
+    wanted = parse_deadline(deadline)
+    check(policy, parameters)
+    if earlier:
+        check_made(url)
+    elif wanted.instant(now := time.time()) <= now and not is_made(url):
+        raise passed(wanted)
+    storage = make_storage(url)
+    there = name in optuna.get_all_study_names(storage)
+    if not there:
+        check_ahead(connect(url), wanted)
+    check_earlier(storage, name, earlier or [])
+    created = optuna.create_study(
+        study_name=name,
+        storage=storage,
+        direction=(direction or Direction.minimize).value,
+        load_if_exists=True,
+    )
+    _check_direction(created, direction)
+    if earlier:
+        begin_with(created, earlier)
+    created.sampler = sampler_of(created)
+    return created, agree(created, wanted, policy, parameters, extend=extend, budget=money)
 
 
-def _given(price: str | None, file: str | None) -> PriceLike | None:
+def _check_direction(study: optuna.Study, wanted: Direction | None) -> None:
+    check_single_objective(study)
+    has = study.direction.name.lower()
+    if wanted is not None and wanted.value != has:
+        raise DeadlineError(
+            f"The study {study.study_name!r} is there already, to {has}: leave --direction out, "
+            "or take another name."
+        )
+
+
+def price_given(price: str | None, file: str | None) -> PriceLike | None:
     """The prices as the command line has them.
 
     Raises:

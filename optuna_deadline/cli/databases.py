@@ -120,6 +120,15 @@ def check_made(text: str) -> URL:
     return url
 
 
+def is_made(text: str) -> bool:
+    """Whether a URL's database has ever been used by a study."""
+    try:
+        check_made(text)
+    except NothingThere:
+        return False
+    return True
+
+
 def complaint(error: BaseException) -> str | None:
     """What is wrong with a database that raised and what to do; None where we are wrong."""
     said, cause = explain(error), origin(error)

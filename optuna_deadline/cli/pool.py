@@ -43,6 +43,8 @@ def create(
     ] = f"{GRACE:.0f}s",
 ) -> None:
     """Make a pool before its first worker does; the same way again changes nothing."""
+    if not pool.strip():
+        raise DeadlineError("A pool needs a name, as in 'optuna-deadline pool create lab'.")
     asked = _seconds("--ttl", ttl), _seconds("--grace", grace)
     make_storage(storage)  # Optuna's tables come first: ours refer to them
     table = AllocationTable(connect(storage), pool, _NOBODY, ttl=asked[0], grace=asked[1])

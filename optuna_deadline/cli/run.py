@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from optuna_deadline.budgets import make_budget
 from optuna_deadline.cli.app import Settings, command
-from optuna_deadline.cli.create import Direction, make
+from optuna_deadline.cli.create import WhichWay, make, price_given
 from optuna_deadline.cli.logs import Log, choose
 from optuna_deadline.cli.options import (
     CheckpointPlace,
@@ -28,7 +29,7 @@ from optuna_deadline.cli.options import (
     SlotPrice,
 )
 from optuna_deadline.cli.worker import work
-from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker
+from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, prepare
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.workers.devices import present_gpus
@@ -42,14 +43,12 @@ def run(
     objective: ObjectivePlace,
     deadline: Deadline,
     study: Annotated[
-        str | None, typer.Option(help="Name of the study; that of the objective's file.")
+        str | None, typer.Option(help="Name of the study; that of the objective's file or module.")
     ] = None,
     storage: Annotated[
         str, typer.Option(help="URL of the study's database (SQLite, PostgreSQL).")
     ] = _STORAGE,
-    direction: Annotated[
-        Direction, typer.Option(help="Which way is better.")
-    ] = Direction.minimize,
+    direction: WhichWay = None,
     gpus: Annotated[
         str | None, typer.Option(help="GPUs to train on: all, or 0,1; all where nothing is said.")
     ] = None,
@@ -79,15 +78,23 @@ def run(
         if not present_gpus():
             raise DeadlineError("This machine has no GPU: say how many CPU slots, as in --cpus 2.")
         gpus = "all"
-    name = study or Path(objective.rpartition(":")[0]).stem
-    if not name:
-        raise DeadlineError(f"{objective!r} names no objective: write FILE.py:FUNCTION.")
+    money = make_budget(budget, price_given(price, prices))
+    source, offer = prepare(
+        objective, gpus, cpus, patience=patience, park=park, checkpoints=checkpoints,
+        budget=money, host_type=host_type,
+    )  # fmt: skip
     made, terms = make(
-        name, storage, deadline, direction, policy, settings, min_resource, max_resource,
-        reduction_factor, budget, price, prices, earlier,
+        study or _name(objective), storage, deadline, direction, policy, settings, min_resource,
+        max_resource, reduction_factor, money, earlier,
     )  # fmt: skip
     worker = ElasticWorker(
-        made, objective, terms, gpus=gpus, cpus=cpus, checkpoints=checkpoints, patience=patience,
-        park=park, publish=publish, host_type=host_type,
+        made, source, terms, offer=offer, checkpoints=checkpoints, patience=patience, park=park,
+        publish=publish, host_type=host_type,
     )  # fmt: skip
     work(worker, log)
+
+
+def _name(objective: str) -> str:
+    """The name of the objective's file or module."""
+    where = objective.rpartition(":")[0]
+    return Path(where).stem if where.endswith(".py") else where.rpartition(".")[2]

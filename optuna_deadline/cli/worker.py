@@ -23,7 +23,7 @@ from optuna_deadline.cli.options import (
 from optuna_deadline.cli.screen import shown
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.cli.watching import Watcher
-from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree
+from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree, prepare
 from optuna_deadline.terms import Terms
 from optuna_deadline.workers.gang import PATIENCE
 
@@ -62,10 +62,14 @@ def worker(
 ) -> None:
     """Train trials of a study on this machine's slots; start as many as there are machines."""
     choose(log)
+    source, offer = prepare(
+        objective, gpus, cpus, weight=weight, divider=divider, patience=patience, park=park,
+        until=until, checkpoints=checkpoints,
+    )  # fmt: skip
     found = load_study(study, storage)
     terms = agree(found, None, None, {})
     elastic = ElasticWorker(
-        found, objective, terms, gpus=gpus, cpus=cpus, pool=pool, weight=weight, divider=divider,
+        found, source, terms, offer=offer, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints, patience=patience, park=park, publish=publish,
         across_hosts=across_hosts, host_type=host_type, until=until, wait=wait,
         preemption_notice=preemption_notice,

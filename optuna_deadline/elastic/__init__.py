@@ -2,7 +2,7 @@
 
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.running import run
-from optuna_deadline.elastic.terms import agree
+from optuna_deadline.elastic.terms import agree, check, prepare
 from optuna_deadline.elastic.worker import CHECKPOINTS, ElasticWorker
 
-__all__ = ["CHECKPOINTS", "ElasticWorker", "Result", "agree", "run"]
+__all__ = ["CHECKPOINTS", "ElasticWorker", "Result", "agree", "check", "prepare", "run"]

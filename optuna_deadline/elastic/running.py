@@ -12,7 +12,7 @@ from optuna_deadline import choice
 from optuna_deadline.budgets import BudgetLike, make_budget
 from optuna_deadline.deadlines import DeadlineLike
 from optuna_deadline.elastic.result import Result
-from optuna_deadline.elastic.terms import agree
+from optuna_deadline.elastic.terms import agree, prepare
 from optuna_deadline.elastic.worker import ElasticWorker
 from optuna_deadline.prices import PriceLike
 from optuna_deadline.workers.gang import PATIENCE
@@ -102,6 +102,11 @@ def run(
         StudyGone: The study was deleted meanwhile.
     """
     stop_if_loading()
+    money = make_budget(budget, price)
+    source, offer = prepare(
+        objective, gpus, cpus, weight=weight, divider=divider, patience=patience, park=park,
+        until=until, checkpoints=checkpoints, budget=money, host_type=host_type,
+    )  # fmt: skip
     resources = {
         "min_resource": min_resource,
         "max_resource": max_resource,
@@ -110,10 +115,10 @@ def run(
     parameters = choice.merge(resources, policy_parameters)
     agreed = agree(
         study, deadline, policy, parameters,
-        extend=extend, table=table, budget=make_budget(budget, price),
+        extend=extend, table=table, budget=money,
     )  # fmt: skip
     worker = ElasticWorker(
-        study, objective, agreed, cpus=cpus, gpus=gpus, pool=pool, weight=weight, divider=divider,
+        study, source, agreed, offer=offer, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints, patience=patience, park=park, table=table, policy=policy,
         publish=publish, across_hosts=across_hosts, host_type=host_type, until=until,
     )  # fmt: skip

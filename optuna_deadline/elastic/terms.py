@@ -1,8 +1,10 @@
-"""What a study agrees on before its worker starts."""
+"""What a worker and its study agree on before it starts."""
 
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 from optuna.study import Study
@@ -10,11 +12,16 @@ from optuna.study import Study
 from optuna_deadline import choice
 from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.budgets import Budget
-from optuna_deadline.deadlines import DeadlineLike
+from optuna_deadline.budgets import HOST_TYPE, Budget
+from optuna_deadline.deadlines import DeadlineLike, parse_deadline
 from optuna_deadline.errors import DeadlineError, argument
+from optuna_deadline.policies.dividers import make_divider
 from optuna_deadline.pruners import DeadlinePruner
+from optuna_deadline.stores import place_of
 from optuna_deadline.terms import Terms
+from optuna_deadline.workers.devices import Offer, make_offer
+from optuna_deadline.workers.gang import PATIENCE
+from optuna_deadline.workers.objective import Objective, ObjectiveSource, source_of
 
 
 def agree(
@@ -54,6 +61,51 @@ def agree(
     return found
 
 
+def check(policy: choice.PolicyLike | None, parameters: dict[str, Any]) -> None:
+    """Refuse a policy or parameters that no study could have; see :func:`agree`.
+
+    Raises:
+        DeadlineError: There is no such policy, or it does not take its parameters.
+    """
+    if parameters.get("reduction_factor", 0) is None:
+        choice.own_factor(policy, parameters)
+    else:
+        choice.make(policy, parameters)
+
+
+def prepare(
+    objective: Objective | ObjectiveSource | str,
+    gpus: str | int | None,
+    cpus: int | None,
+    *,
+    weight: float | None = None,
+    divider: str = "even",
+    patience: float = PATIENCE,
+    park: int = 0,
+    until: DeadlineLike | None = None,
+    checkpoints: str | Path | None = None,
+    budget: Budget | None = None,
+    host_type: str | None = None,
+) -> tuple[ObjectiveSource, Offer]:
+    """What a worker trains and on which slots, checked before a study agrees on anything.
+
+    Raises:
+        DeadlineError: One of the arguments makes no sense, or names what is not there.
+    """
+    source = source_of(objective)
+    check_weight(weight)
+    check_patience(patience)
+    check_park(park)
+    make_divider(divider)
+    if until is not None:
+        parse_deadline(until)
+    if checkpoints is not None:
+        place_of(checkpoints)
+    if budget is not None and not (host_type or os.environ.get(HOST_TYPE)):
+        budget.check_type(None, budget.prices)
+    return source, make_offer(gpus, cpus)
+
+
 def check_weight(weight: float | None) -> float | None:
     """A study's weight in its pool, if it is one.
 
@@ -65,6 +117,19 @@ def check_weight(weight: float | None) -> float | None:
             f"{argument('weight')} must be a positive number such as 2, but got {weight!r}."
         )
     return weight
+
+
+def check_patience(patience: float) -> float:
+    """After how long a silence a trial counts as hung, if it is a time.
+
+    Raises:
+        DeadlineError: It is no positive number.
+    """
+    if not (isinstance(patience, (int, float)) and patience > 0):
+        raise DeadlineError(
+            f"{argument('patience')} must be a positive number of seconds, but got {patience!r}."
+        )
+    return patience
 
 
 def check_park(park: int) -> int:

@@ -27,7 +27,7 @@ from optuna_deadline.elastic.companions import hearing, listening, planning, pub
 from optuna_deadline.elastic.outcome import outcome
 from optuna_deadline.elastic.pulse import pulse
 from optuna_deadline.elastic.result import Result
-from optuna_deadline.elastic.terms import check_park, check_weight
+from optuna_deadline.elastic.terms import check_park, check_patience, check_weight
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.overheads import Overhead, learn_overhead
 from optuna_deadline.history.promises import at_joining
@@ -131,7 +131,7 @@ class ElasticWorker:
         self._agent: Agent | None = None
         self._leaving: str | None = None
         self._weight = check_weight(weight)
-        self._patience = patience
+        self._patience = check_patience(patience)
         self._park = check_park(park)
         self._divider = make_divider(divider)
         self._policy = choice.make(_same_policy(study, terms, policy), terms.parameters)

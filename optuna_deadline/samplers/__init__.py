@@ -2,6 +2,6 @@
 
 from optuna_deadline.samplers._deadline import DeadlineSampler
 from optuna_deadline.samplers._situation import Situation
-from optuna_deadline.samplers._warm_start import winners
+from optuna_deadline.samplers._warm_start import check_earlier, winners
 
-__all__ = ["DeadlineSampler", "Situation", "winners"]
+__all__ = ["DeadlineSampler", "Situation", "check_earlier", "winners"]

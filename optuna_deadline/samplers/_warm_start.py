@@ -9,12 +9,14 @@ from typing import Any, TypeAlias
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from optuna_deadline._best import find_best
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, spelled
 from optuna_deadline.samplers._wrapper import OfTrial, Wrapper
+from optuna_deadline.terms import check_single_objective
 
 _logger = logging.getLogger(__name__)
 
@@ -117,9 +119,9 @@ def winners(study: Study, earlier: Sequence[StudyLike]) -> list[Params]:
     """
     found: list[Params] = []
     for one in earlier:
-        other = _named(study, one) if isinstance(one, str) else one
+        other = _named(study._storage, study.study_name, one) if isinstance(one, str) else one
         if other._storage is study._storage and other._study_id == study._study_id:
-            raise DeadlineError(f"The study {other.study_name!r} cannot be earlier than itself.")
+            raise _itself(other.study_name)
         won = find_best(other)
         if won is None:
             _logger.warning("The earlier study %r has no report to learn from.", other.study_name)
@@ -128,15 +130,30 @@ def winners(study: Study, earlier: Sequence[StudyLike]) -> list[Params]:
     return found
 
 
-def _named(study: Study, name: str) -> Study:
+def check_earlier(storage: BaseStorage, name: str, earlier: Sequence[str]) -> None:
+    """Refuse names with which :func:`winners` could do nothing, also before the study is made.
+
+    Raises:
+        DeadlineError: There is no study of a name, it is the study itself, or one has several
+            objectives.
+    """
+    for one in earlier:
+        if one == name:
+            raise _itself(name)
+        check_single_objective(_named(storage, name, one))
+
+
+def _itself(name: str) -> DeadlineError:
+    return DeadlineError(f"The study {name!r} cannot be earlier than itself.")
+
+
+def _named(storage: BaseStorage, beside: str, name: str) -> Study:
     try:
-        return optuna.load_study(study_name=name, storage=study._storage)
+        return optuna.load_study(study_name=name, storage=storage)
     except KeyError:
-        names = ", ".join(
-            other for other in optuna.get_all_study_names(study._storage)
-            if other != study.study_name
-        )  # fmt: skip
+        others = [other for other in optuna.get_all_study_names(storage) if other != beside]
+        elsewhere = spelled("; pass the study itself where it is kept elsewhere", "")
         raise DeadlineError(
-            f"There is no earlier study {name!r} beside {study.study_name!r} (there are: "
-            f"{names or 'none'}); pass the study itself where it is kept elsewhere."
+            f"There is no earlier study {name!r} beside {beside!r} (there are: "
+            f"{', '.join(others) or 'none'}){elsewhere}."
         ) from None

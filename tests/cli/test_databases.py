@@ -20,7 +20,7 @@ from optuna_deadline.testing.postgres import PostgresServer
 _LOOKING = (
     "status s", "top s", "events s", "forecast s", "load-best s", "price s 1", "pause 0 --study s",
     "resume 0 --study s", "give 0 --gpus 1 --study s", "drain node1", "pool show", "stop s",
-    "extend s --deadline 2h", "worker train.py:objective --cpus 1 --study s",
+    "extend s --deadline 2h", "worker json:loads --cpus 1 --study s",
 )  # fmt: skip
 
 

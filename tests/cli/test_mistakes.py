@@ -9,29 +9,32 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
+from optuna_deadline.allocation.engine import connect
+from optuna_deadline.allocation.reads import pools
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
+from optuna_deadline.terms import read_all
 from optuna_deadline.workers import devices
 
 _TRAIN = "def objective(trial):\n    return trial.suggest_float('x', 0, 1)\n"
-_URL = "sqlite:///study.db"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as users have it: a script, and a database with a study that has a deadline."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(devices, "present_gpus", list)
     (tmp_path / "train.py").write_text(_TRAIN)
     (tmp_path / "notes.txt").write_text("no database, however long its text is" * 100)
-    agree(optuna.create_study(study_name="s", storage=_URL), "1h", None, {})
-    optuna.create_study(study_name="plain", storage=_URL)
+    agree(optuna.create_study(study_name="s", storage=sqlite_url), "1h", None, {})
+    optuna.create_study(study_name="plain", storage=sqlite_url)
     return tmp_path
 
 
 def refused(words: str, code: int = 2) -> str:
-    """The one sentence with which a command refuses, @ for the folder's database."""
-    asked = CliRunner().invoke(app, shlex.split(words.replace(" @", f" --storage {_URL}")))
+    """The one sentence with which a command refuses; @ is the folder's database."""
+    words = words.replace(" @", f" --storage sqlite:///{Path.cwd()}/study.db")
+    asked = CliRunner().invoke(app, shlex.split(words))
     assert asked.exit_code == code, (asked.output, asked.exception)
     assert len(asked.stderr.strip().splitlines()) == 1, asked.stderr
     assert asked.stdout == ""
@@ -88,8 +91,80 @@ def test_a_command_is_told_of_its_options_and_not_of_python(
 def test_a_mistyped_database_is_named_and_not_made(folder: Path, url: str, says: str) -> None:
     before = sorted(folder.rglob("*"))
     away = "not a database" in says or "does not answer" in says
-    for words in ("status s", "pool show", "dashboard", "metrics", "worker train.py:f --study s"):
+    for words in (
+        "status s",
+        "pool show",
+        "dashboard",
+        "metrics",
+        "worker train.py:f --cpus 1 --study s",
+    ):
         said = refused(f"{words} --storage {url}", code=1 if away else 2)
         assert says.format(folder=folder) in said and "secret" not in said
     assert sorted(folder.rglob("*")) == before
     assert (folder / "train.py").read_text() == _TRAIN
+
+
+_NEW = "--storage sqlite:///new.db"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("create '' @ --deadline 1h", "A study needs a name"),
+        ("create ' ' @ --deadline 1h", "A study needs a name"),
+        ("create new @ --deadline soon", "'soon' is no deadline"),
+        ("create new @ --deadline 0s", "cannot be met"),
+        ("create new @ --deadline 2020-01-01T00:00Z", "has passed; give one in the future"),
+        ("create new @ --deadline 2030-01-01T00:00", "has no time zone"),
+        ("create new @ --deadline 1h --policy magic", "no policy 'magic'"),
+        ("create new @ --deadline 1h --policy nofile.py:Mine", "There is no file nofile.py"),
+        ("create new @ --deadline 1h --policy train.py:Mine", "has no policy 'Mine'"),
+        ("create new @ --deadline 1h --set magic=1", "'magic'"),
+        ("create new @ --deadline 1h --set magic", "write --set NAME=VALUE"),
+        ("create new @ --deadline 1h --reduction-factor 1", "--reduction-factor must be"),
+        ("create new @ --deadline 1h --budget 20usd", "needs a price"),
+        ("create new @ --deadline 1h --budget lots --price 1", "'lots' is no budget"),
+        ("create new @ --deadline 1h --budget 9 --prices no.csv", "no.csv cannot be read"),
+        ("create new @ --deadline 1h --earlier s --earlier x", "There is no earlier study 'x'"),
+        ("create new @ --deadline 1h --earlier new", "cannot be earlier than itself"),
+        ("create s @ --deadline 1h --direction maximize", "is there already, to minimize"),
+        (f"create new {_NEW} --deadline soon", "'soon' is no deadline"),
+        (f"create new {_NEW} --deadline 2020-01-01T00:00Z", "has passed; give one in the future"),
+        (f"create new {_NEW} --deadline 1h --policy magic", "no policy 'magic'"),
+        (f"create new {_NEW} --deadline 1h --earlier s", "There is no database"),
+        ("create new --storage sqlite:///no/new.db --deadline 1h", "There is no folder no for"),
+        (f"run nofile.py:objective {_NEW} --deadline 1h --cpus 1", "There is no file nofile.py"),
+        (f"run train.py {_NEW} --deadline 1h --cpus 1", "names no objective: write FILE.py:F"),
+        (f"run :objective {_NEW} --deadline 1h --cpus 1", "names no objective: write FILE.py:F"),
+        (f"run train.py:objective {_NEW} --deadline 1h", "no GPU: say how many CPU slots"),
+        (f"run train.py:objective {_NEW} --deadline 1h --gpus all", "use --cpus instead"),
+        (f"run train.py:objective {_NEW} --deadline 1h --cpus 0", "0 slots can train nothing"),
+        (f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --patience 0", "--patience must"),
+        (f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --park -1", "--park must be"),
+        (f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --checkpoints train.py", "a file"),
+        (
+            f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --budget 20 --price a=1/4",
+            "this host says none: name it with --host-type or",
+        ),
+        ("worker nofile.py:objective --study s @ --cpus 1", "There is no file nofile.py"),
+        ("worker nofile.py:objective --study plain @ --cpus 1", "There is no file nofile.py"),
+        ("worker train.py:objective --study x @ --cpus 1", "There is no study 'x'"),
+        ("worker train.py:objective --study s @ --cpus 1 --until soon", "'soon' is no deadline"),
+        ("worker train.py:objective --study s @ --cpus 1 --divider x", "There is no divider 'x'"),
+        ("pool create '' @", "A pool needs a name"),
+        ("pool create lab @ --ttl soon", "'soon' is no"),
+    ],
+)
+def test_a_command_that_is_refused_leaves_nothing_behind(
+    folder: Path, sqlite_url: str, words: str, says: str
+) -> None:
+    def seen() -> list[list[str]]:
+        with connect(sqlite_url).connect() as connection:
+            found = pools(connection)
+        agreed = [terms.name for terms, _ in read_all(connect(sqlite_url))]
+        files = sorted(path.name for path in folder.iterdir())
+        return [files, optuna.get_all_study_names(sqlite_url), agreed, found]
+
+    before = seen()
+    assert says in refused(words)
+    assert seen() == before

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 import optuna_deadline
+from optuna_deadline import terms
 from optuna_deadline.allocation import schema
-from optuna_deadline.allocation.engine import connect, disconnect
+from optuna_deadline.allocation.engine import connect, disconnect, open_table
 from optuna_deadline.allocation.migrations import MIGRATIONS, version
 from optuna_deadline.cli import app
 from optuna_deadline.errors import DeadlineError, SchemaMismatch
@@ -82,6 +83,34 @@ def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> Non
             objective,
             **{"cpus": 1, **arguments},  # type: ignore[arg-type]
         )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"objective": "nofile.py:objective"}, "There is no file nofile.py"),
+        ({"objective": "objective"}, "names no objective"),
+        ({"cpus": 0}, "0 slots can train nothing"),
+        ({"cpus": None}, "name some with gpus='all' or cpus=2"),
+        ({"weight": 0}, "weight must be a positive number"),
+        ({"divider": "odd"}, "no divider 'odd'"),
+        ({"patience": 0}, "patience must be a positive number of seconds"),
+        ({"park": -1}, "park must be a number of trials"),
+        ({"until": "soon"}, "'soon' is no deadline"),
+        ({"checkpoints": __file__}, "is a file: name a folder for checkpoints"),
+        ({"budget": 9, "price": {"a": 1}}, "this host says none: name it with host_type="),
+    ],
+)
+def test_a_run_that_is_refused_fixes_no_deadline(
+    arguments: dict[str, object], message: str
+) -> None:
+    study = optuna.create_study()
+    with pytest.raises(DeadlineError, match=message):
+        optuna_deadline.run(
+            study,
+            **{"objective": objective, "cpus": 1, "deadline": "1h", **arguments},  # type: ignore[arg-type]
+        )
+    assert terms.read(open_table(study), study) is None
 
 
 def test_several_objectives_are_refused() -> None:
