@@ -6,10 +6,13 @@ import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import cloudpickle
@@ -118,32 +121,97 @@ def import_place(
     """What a user has written at "file.py:name" or "module:name".
 
     Raises:
-        DeadlineError: The file, the module or the name in it does not exist.
+        DeadlineError: The file, the module or the name in it does not exist, or the import came
+            to a line that begins a study before it came to the name.
     """
     where, _, name = place.rpartition(":")
-    if where.endswith(".py"):
-        stem = Path(where).stem
-        spec = importlib.util.spec_from_file_location(stem, where)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[stem] = module  # so that what it defines can be pickled by name
-        with _loading_only(), suppress(LoadingStops):
-            spec.loader.exec_module(module)
-    else:
-        try:
-            module = importlib.import_module(where)
-        except ModuleNotFoundError as error:
-            if error.name is None or not where.startswith(error.name):
-                raise
-            raise DeadlineError(
-                f"There is no module {where!r} to import; check its name."
-            ) from None
-    found = module
+    stopped = None
+    if (module := sys.modules.get(where)) is None:
+        module, stopped = _load(_find(where), name)
+    found: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)  # type: ignore[assignment]
-    if not usable(found):
-        public = ", ".join(
-            key for key, value in vars(module).items() if callable(value) and key[0] != "_"
+        found = getattr(found, part, None)
+    if usable(found):
+        return found
+    own = [
+        key
+        for key, value in vars(module).items()
+        if callable(value)
+        and getattr(value, "__module__", "") == module.__name__
+        and key[0] != "_"
+    ]
+    why = ""
+    if stopped is not None:
+        why = (
+            f": its import stops at {stopped}, which begins a study; move that below {name!r}, or "
+            "put it under if __name__ == '__main__'"
         )
-        raise DeadlineError(f"{where} has no {what} {name!r} (it has: {public or 'nothing'}).")
-    return found
+    raise DeadlineError(
+        f"{where} has no {what} {name!r} (it has: {', '.join(own) or 'nothing'}){why}."
+    )
+
+
+def _find(where: str) -> ModuleSpec:
+    """How a file or a module is imported; the packages around a module are imported to find it.
+
+    Raises:
+        DeadlineError: There is no such module.
+    """
+    try:
+        if where.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+        else:
+            with _loading_only():
+                spec = importlib.util.find_spec(where)
+    except ModuleNotFoundError as error:
+        if error.name is None or not where.startswith(error.name):
+            raise
+        spec = None
+    if spec is None or spec.loader is None:
+        raise DeadlineError(f"There is no module {where!r} to import; check its name.")
+    return spec
+
+
+def _load(spec: ModuleSpec, name: str) -> tuple[ModuleType, str | None]:
+    """Import as far as no study begins; with the place where that would be, if it came so far."""
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # so that what it defines can be pickled by name
+    package, _, own = spec.name.rpartition(".")
+    assert spec.loader is not None
+    stopped: str | None = None
+    try:
+        with _loading_only():
+            spec.loader.exec_module(module)
+    except LoadingStops as stop:
+        stopped = _place(stop)
+    except BaseException as error:
+        del sys.modules[spec.name]
+        if isinstance(error, ImportError) and not package and "relative import" in str(error):
+            raise DeadlineError(_as_module(Path(module.__file__ or ""), name)) from error
+        raise
+    if package:
+        setattr(sys.modules[package], own, module)
+    return module, stopped
+
+
+def _place(stop: LoadingStops) -> str:
+    """The user's line that was to begin a study."""
+    ours = ("optuna.", "optuna_deadline.", "importlib.")
+    lines = [
+        f"line {line} of {frame.f_code.co_filename}"
+        for frame, line in traceback.walk_tb(stop.__traceback__)
+        if not str(frame.f_globals.get("__name__")).startswith(ours)
+    ]
+    return lines[-1]
+
+
+def _as_module(file: Path, name: str) -> str:
+    """What to do about a file that imports from the package around it."""
+    parts, folder = [file.stem], file.parent
+    while len(parts) == 1 or (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return (
+        f"{file} imports from the package around it, which a file by itself does not know: name "
+        f"it as {'.'.join(parts)}:{name}, in the folder {folder}."
+    )

@@ -88,6 +88,87 @@ def test_what_cannot_be_found_is_named(tmp_path: Path) -> None:
         source_of("no_such_module:objective").load()
 
 
+_BEGINS = "import optuna\nstudy = optuna.create_study(storage='sqlite:///oops.db')\n"
+_FUNCTION = "def objective(trial):\n    return 1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "place", "says"),
+    [
+        ({"below.py": _BEGINS + _FUNCTION}, "below.py:objective", "line 2 of {folder}/below.py"),
+        (
+            {"below_too.py": _BEGINS + _FUNCTION},
+            "below_too:objective",
+            "line 2 of {folder}/below_",
+        ),
+        (
+            {"taken.py": f"from optuna import create_study\ncreate_study()\n{_FUNCTION}"},
+            "taken.py:objective",
+            "(it has: nothing): its import stops at line 2 of",
+        ),
+        (
+            {"runs.py": f"import optuna_deadline\n\noptuna_deadline.run(1, 2)\n{_FUNCTION}"},
+            "runs.py:objective",
+            "its import stops at line 3 of {folder}/runs.py, which begins a study; move",
+        ),
+        (
+            {"helped.py": f"import helps\n{_FUNCTION}", "helps.py": _BEGINS},
+            "helped.py:objective",
+            "line 2 of {folder}/helps.py",
+        ),
+    ],
+)
+def test_an_objective_below_the_line_that_begins_a_study_is_told_of_that_line(
+    files: dict[str, str],
+    place: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _write(files, tmp_path, monkeypatch)
+    with pytest.raises(DeadlineError) as refused:
+        source_of(place).load()
+    assert says.format(folder=tmp_path) in str(refused.value)
+    assert not (tmp_path / "oops.db").exists()
+
+
+def test_a_module_is_loaded_for_its_objective_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"around/__init__.py": "", "around/above.py": _FUNCTION + _BEGINS + "later = 1\n"}
+    _write(files, tmp_path, monkeypatch)
+    assert source_of("around.above:objective").load()(None) == 1.0
+    assert not (tmp_path / "oops.db").exists()
+    assert not hasattr(sys.modules["around"].above, "later")
+
+
+@pytest.mark.parametrize("package", ["a_package", "a_folder"])
+def test_a_file_that_imports_from_its_package_is_told_of_its_module(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        f"{package}/data.py": "x = 1\n",
+        f"{package}/trains.py": f"from .data import x\n{_FUNCTION}",
+    }
+    if package == "a_package":
+        files["a_package/__init__.py"] = ""
+    _write(files, tmp_path, monkeypatch)
+    with pytest.raises(DeadlineError) as refused:
+        source_of(f"{package}/trains.py:objective").load()
+    assert f"name it as {package}.trains:objective, in the folder {tmp_path}." in str(
+        refused.value
+    )
+    assert source_of(f"{package}.trains:objective").load()(None) == 1.0
+
+
+def _write(files: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
 @pytest.mark.slow
 def test_an_objective_that_does_not_load_is_said_by_the_worker(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import a_library_that_is_not_here\n")
