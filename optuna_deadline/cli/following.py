@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from optuna_deadline.cli.view import View
 from optuna_deadline.cli.watching import Watcher
+from optuna_deadline.errors import StudyGone
 from optuna_deadline.workers.errors import DATABASE_AWAY
 
 
@@ -28,7 +29,7 @@ def following(
 
 
 def _looks(watcher: Watcher, seconds: float, ending: threading.Event) -> Iterator[View]:
-    """Views, none while the database is away."""
+    """Views, none while the database is away nor once the study was deleted."""
     going = True
     while going:
         going = not ending.wait(seconds)
@@ -36,4 +37,6 @@ def _looks(watcher: Watcher, seconds: float, ending: threading.Event) -> Iterato
             view = watcher.view()
         except DATABASE_AWAY:
             continue
+        except StudyGone:
+            return  # the worker says so
         yield view

@@ -21,6 +21,7 @@ from optuna_deadline.planning.crossing import groups_of
 from optuna_deadline.policies.fitting import fitting, says
 
 _NOBODY = 0  # a host is drained without being of one of its studies
+_SOON = 10.0  #: seconds before its deadline in which a study does not come to another host
 _ENDS = {"complete": "is complete", "failed": "has failed", "retired": "was given up"}
 
 Trial = Annotated[int, typer.Argument(min=0, help="Number of the trial.")]
@@ -87,6 +88,12 @@ def drain(
     with autocommit(engine) as connection:
         tables = [AllocationTable(engine, name, _NOBODY) for name in pools(connection)]
     live = [worker for table in tables for worker in table.workers()]
+    going_on = {
+        row.study_id
+        for table in tables
+        for row in table.tenants()
+        if row.deadline > table.now() + _SOON
+    }
     there = sum(table.drain(host, not undo) for table in tables)
     if there == 0:
         known = ", ".join(sorted({worker.host for worker in live})) or "none"
@@ -96,7 +103,8 @@ def drain(
         print(f"{workers} on {host} stay; their slots are planned with again.")
         return
     print(
-        f"{workers} on {host} will leave, once their trials have saved.{_left_alone(host, live)}"
+        f"{workers} on {host} will leave, once their trials have saved."
+        f"{_left_alone(host, live, going_on)}"
     )
 
 
@@ -176,10 +184,10 @@ def _alone(table: AllocationTable) -> str:
     return " It is recorded; no worker is alive, and the next one obeys."
 
 
-def _left_alone(host: str, live: list[Worker]) -> str:
-    """What is to be said where trials have nowhere to go on."""
+def _left_alone(host: str, live: list[Worker], going_on: set[int]) -> str:
+    """What is to be said where trials have nowhere to go on, of studies that do."""
     stay = {row.study_id for row in live if row.host != host and row.drained is None}
-    go = {row.study_id for row in live if row.host == host}
+    go = {row.study_id for row in live if row.host == host and row.study_id in going_on}
     if go <= stay:
         return ""
     return " No other host has a worker for them: they wait until one comes."

@@ -42,14 +42,18 @@ class Watcher:
         self._reports = Tail(table.reports)
         self._segments: dict[tuple[int, int], SegmentRow] = {}
         self._last_segments = 0.0
-        self._gate_open, self._gate_event = True, 0
         self._ledger = (
             None if terms.budget is None else Ledger(table, tariff_of(terms.budget, terms.started))
         )
 
     def view(self) -> View:
-        """The study now."""
-        now = self._table.now()
+        """The study now.
+
+        Raises:
+            StudyGone: The study was deleted.
+        """
+        orders = self._table.orders("")
+        now = orders.now
         for event in self._events.read(now):
             self._take(event)
         for row in self._reports.read(now):
@@ -66,11 +70,11 @@ class Watcher:
         starts = len(segments) - len({segment.number for segment in segments})
         return View(
             study=self._terms.name,
-            time_left=self._terms.deadline - now,
-            deadline=datetime.fromtimestamp(self._terms.deadline, timezone.utc).astimezone(),
-            duration=self._terms.deadline - self._terms.started,
+            time_left=orders.deadline - now,
+            deadline=datetime.fromtimestamp(orders.deadline, timezone.utc).astimezone(),
+            duration=orders.deadline - self._terms.started,
             maximize=self._terms.maximize,
-            gate_open=self._gate_open,
+            gate_open=orders.gate_open and not orders.settled and now < orders.end,
             best_value=best[0] if best else None,
             best_trial=best[1] if best else None,
             best_step=best[2] if best else None,
@@ -142,12 +146,9 @@ class Watcher:
         if event.kind == "plan":
             words = f"trial {event.number} {event.detail['reason']}"
         elif event.kind == "gate":
-            is_open = bool(event.detail["open"])
-            if event.id > self._gate_event:
-                self._gate_open, self._gate_event = is_open, event.id
             words = (
                 "the gate opens: new trials may start"
-                if is_open
+                if event.detail["open"]
                 else "the gate closes: a new trial could not catch up any more"
             )
         elif event.kind == "pool" and event.detail["slots"] != event.detail["before"]:

@@ -152,6 +152,7 @@ def test_a_view_shows_what_is_committed_late(late: Late) -> None:
     watcher = Watcher(late.table, late.terms)
     late.report(9_001, 0)
     late.gate(19_001, False)
+    assert study_terms.close_gate(late.table._tx.engine, late.terms)
     assert [row.step for row in watcher.view().rows] == [1, None]
     late.report(9_000 - 1_000, 1)
     late.gate(19_001 - 1_000, True)

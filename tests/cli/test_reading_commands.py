@@ -20,7 +20,9 @@ from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints import Checkpoint, checksum
 from optuna_deadline.cli import app, doctor
+from optuna_deadline.cli.watching import Watcher
 from optuna_deadline.elastic import agree
+from optuna_deadline.history.reading import table_of
 
 
 @pytest.fixture
@@ -76,6 +78,37 @@ def test_top_ends_with_the_study(url: str) -> None:
     assert term is not None
     table.settle("me", term)
     assert "best 0.9000" in run("top", "s", "--storage", url)
+
+
+def test_the_gate_is_shown_as_it_stands(url: str) -> None:
+    study = optuna.load_study(study_name="s", storage=url)
+    table = AllocationTable(open_table(study), "lab", study._study_id)
+    term = table.elect("me")
+    assert term is not None
+    assert "gate open" in run("status", "s", "--storage", url)
+    table.set_gate("me", term, False)
+    assert "gate closed" in run("status", "s", "--storage", url)
+    run("extend", "s", "--storage", url, "--deadline", "2h")
+    assert "gate open" in run("status", "s", "--storage", url)
+    run("stop", "s", "--storage", url, "--within", "0.01s")
+    assert "gate closed" in run("status", "s", "--storage", url)
+
+
+def test_the_gate_of_a_study_that_ended_before_its_deadline_is_closed(url: str) -> None:
+    study = optuna.load_study(study_name="s", storage=url)
+    table = AllocationTable(open_table(study), "lab", study._study_id)
+    term = table.elect("me")
+    assert term is not None
+    table.settle("me", term)
+    assert "gate closed" in run("status", "s", "--storage", url)
+
+
+def test_a_live_view_follows_a_deadline_that_moves(url: str) -> None:
+    study = optuna.load_study(study_name="s", storage=url)
+    watcher = Watcher(*table_of(study))
+    first = watcher.view()
+    run("stop", "s", "--storage", url, "--within", "60s")
+    assert watcher.view().time_left <= 60 < first.time_left
 
 
 def test_events_are_told_oldest_first_and_chosen(url: str) -> None:

@@ -88,6 +88,14 @@ def test_a_host_is_drained_of_every_study_and_pool(table: AllocationTable, url: 
     assert "(hosts with one: none)" in run("drain node7 --undo", url, code=2)
 
 
+def test_a_drained_study_that_is_about_to_end_waits_for_no_other_host(
+    table: AllocationTable, url: str
+) -> None:
+    run("stop s --within 8s", url)
+    said = run("drain node7", url)
+    assert said == "1 worker on node7 will leave, once their trials have saved."
+
+
 @pytest.mark.parametrize("command", ["pause {}", "resume {}", "give {} --gpus 1"])
 def test_what_cannot_be_steered_is_refused(url: str, command: str) -> None:
     def refusal(trial: int, study: str = "s") -> str:
