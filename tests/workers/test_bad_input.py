@@ -143,6 +143,7 @@ def test_an_older_schema_is_migrated(sqlite_url: str) -> None:
         )
         assert set(triggers.scalars()) == {
             f"{schema.study.name}_follows",
+            f"{schema.study.name}_forgets",
             f"{schema.rung.name}_counts",
         }
 
