@@ -69,13 +69,3 @@ def resumed_in_full(trainer: pl.Trainer) -> None:
     its checkpoints hold no metrics. Ours do.
     """
     trainer.fit_loop._restarting = False
-
-
-def last_step(trainer: pl.Trainer) -> int | None:
-    """The epoch after which ``fit`` would stop by itself; None if it would not."""
-    limits = [trainer.max_epochs] if trainer.max_epochs not in (None, -1) else []
-    batches = trainer.num_training_batches
-    if trainer.max_steps > 0 and 0 < batches < math.inf:
-        steps = math.ceil(batches / trainer.accumulate_grad_batches)
-        limits.append(math.ceil(trainer.max_steps / steps))
-    return min(limit for limit in limits if limit is not None) - 1 if limits else None

@@ -30,6 +30,7 @@ from optuna_deadline_lightning.options import (
     plain_options,
     refuse_sharded,
 )
+from optuna_deadline_lightning.steps import Steps
 
 _STATE = "optuna_deadline"
 
@@ -42,8 +43,10 @@ class DeadlineCallback(Callback):
     changes its number of slots while it trains, at any step, without losing one: the batch size
     of the training loader is that of the whole step, and each batch is dealt to the slots.
 
-    Reports are numbered by epoch. Every slot evaluates the whole validation set, so that a value
-    does not depend on how many there are.
+    Reports are numbered by epoch, from 0. An epoch that is validated several times has as many
+    steps: with ``val_check_interval=0.25`` epoch 2 ends at step 11, whatever the batch size. With
+    an interval in batches a step is so many batches. Every slot evaluates the whole validation
+    set, so that a value does not depend on how many there are.
 
     Args:
         trial: The trial that the objective was called with.
@@ -83,6 +86,7 @@ class DeadlineCallback(Callback):
         self.seed = seed
         self.segment = segment(trial)
         self._elastic: ElasticFit | None = None
+        self._steps = Steps()
         if self.segment.elastic:
             direction = direction_of(trial, self.segment, mode)
             self._elastic = ElasticFit(
@@ -93,6 +97,7 @@ class DeadlineCallback(Callback):
                 even=even_slices,
                 scaling=scaling,
             )
+            self._steps = self._elastic.steps
         elif scaling is not None:
             Scaling(scaling)  # one device has nothing to scale; a wrong name is wrong all the same
 
@@ -248,9 +253,11 @@ class DeadlineCallback(Callback):
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         value = monitored(trainer.callback_metrics, self.monitor)
-        self.trial.report(value, step=trainer.current_epoch)
+        step = self._steps.reached(trainer)
+        if step is not None:
+            self.trial.report(value, step=step)
         if self._elastic is not None:
-            self._elastic.after_validation(trainer, value)
+            self._elastic.after_validation(trainer, None if step is None else value)
         else:
             self._end_or_prune(trainer)
 

@@ -22,6 +22,7 @@ from optuna_deadline_lightning.growing import Growing
 from optuna_deadline_lightning.holdings import holdings
 from optuna_deadline_lightning.loaders import TrainingData
 from optuna_deadline_lightning.metrics import plain
+from optuna_deadline_lightning.steps import Steps
 
 
 class ElasticFit:
@@ -48,6 +49,7 @@ class ElasticFit:
     ) -> None:
         self.segment = segment
         self.growing = Growing(Scaling(scaling), segment.world_size) if scaling else None
+        self.steps = Steps(self.growing)
         self.pilot = Pilot(
             segment,
             direction=direction,
@@ -118,15 +120,13 @@ class ElasticFit:
         self.pilot.start()
         if self.growing is not None:
             self.growing.start(trainer, self.pilot.consensus)
-            self.segment.horizon(self.growing.last_pass(trainer))
-        elif (last := boundaries.last_step(trainer)) is not None:
-            self.segment.horizon(last)
+        self._say_horizon(trainer)
 
     def after_batch(self, trainer: pl.Trainer) -> None:
         """Look for a directive where the optimizer has just stepped, and obey."""
         if self.growing is not None:
             self.growing.end_step(trainer)
-        self.segment.progress(self._progress(trainer))
+        self.segment.progress(self.steps.progress(trainer))
         if not self._samplers:  # data that is not dealt is led by where training is
             self._position = boundaries.position(trainer)
         if trainer.global_step != self._stepped:  # else gradients are being accumulated
@@ -139,16 +139,22 @@ class ElasticFit:
 
     def alive(self, trainer: pl.Trainer) -> None:
         """Training stands where it stood."""
-        self.segment.progress(self._progress(trainer))
+        self.segment.progress(self.steps.progress(trainer))
 
-    def after_validation(self, trainer: pl.Trainer, value: float) -> None:
-        """Keep the best: its checkpoint is of the very weights that were evaluated."""
-        self.pilot.reported = trainer.current_epoch
+    def after_validation(self, trainer: pl.Trainer, value: float | None) -> None:
+        """Keep the best: its checkpoint is of the very weights that were evaluated.
+
+        Args:
+            trainer: The trainer.
+            value: What was reported; None where this validation's step was reported before.
+        """
+        self.pilot.reported = self.steps.last
         self._position = boundaries.position(trainer)
-        self.segment.progress(self._progress(trainer))
+        self.segment.progress(self.steps.progress(trainer))
         if self.growing is not None:
-            self.segment.horizon(self.growing.last_pass(trainer))
-        verdict = self.pilot.agree(save=self.pilot.best.improved(value) or self.pilot.due)
+            self._say_horizon(trainer)
+        better = value is not None and self.pilot.best.improved(value)
+        verdict = self.pilot.agree(save=better or self.pilot.due)
         ending = boundaries.ends_by_itself(trainer)
         self.pilot.obey(verdict, trainer.global_step, value=value, ending=ending)
 
@@ -171,7 +177,7 @@ class ElasticFit:
         epoch, batch = state["position"]
         self._position = epoch, batch
         self.pilot.best.value = state["best"]
-        self.pilot.reported = state["reported"]
+        self.pilot.reported = self.steps.last = state["reported"]
         self._metrics = state["metrics"]
         if self.growing is not None:
             self._base_batch = self.growing.load(state.get("scaling"))
@@ -181,10 +187,9 @@ class ElasticFit:
 
     # ---- inside
 
-    def _progress(self, trainer: pl.Trainer) -> float:
-        if self.growing is not None:
-            return self.growing.progress(trainer)
-        return boundaries.progress(trainer)
+    def _say_horizon(self, trainer: pl.Trainer) -> None:
+        if (last := self.steps.horizon(trainer)) is not None:
+            self.segment.horizon(last)
 
     def _holds(self) -> Holdings:
         assert self._trainer is not None

@@ -37,6 +37,11 @@ class Growing:
 
     # ---- the places
 
+    @property
+    def size(self) -> int:
+        """Base batches in an epoch."""
+        return self._size
+
     def adopt(self, samplers: Sequence[ElasticBatchSampler], steps: int, batch: int) -> None:
         """Take the sampler of the training data, which goes on after so many steps of an epoch.
 

@@ -27,11 +27,12 @@ from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.scaling import Scaling, load
 from optuna_deadline_torch.schedules import Schedules
 from optuna_deadline_torch.seeding import reseed
-from optuna_deadline_torch.sources import Sources
+from optuna_deadline_torch.sources import Sources, length_of
 from optuna_deadline_torch.states import States, read
 
 Batch = TypeVar("Batch")
 _BEFORE = -1  # the place in an epoch before its first batch
+_ROUNDING = 1e-9  # of an epoch
 
 
 class ElasticLoop:
@@ -61,6 +62,8 @@ class ElasticLoop:
             unequal length are weighed.
         scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
+        reports_per_epoch: How often an epoch is reported, evenly; see :attr:`report_due`. So many
+            steps it has.
         **also: What else has to go on, by a name of its own: schedulers, a ``GradScaler``, an
             average of the weights; anything with ``state_dict`` and ``load_state_dict``.
 
@@ -95,9 +98,14 @@ class ElasticLoop:
         ddp: Mapping[str, Any] | None = None,
         even_slices: bool = False,
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
+        reports_per_epoch: int = 1,
         **also: Any,
     ) -> None:
         refuse_wrapped(model)
+        if reports_per_epoch < 1:
+            raise DeadlineError(
+                f"reports_per_epoch must be 1 or more, but got {reports_per_epoch}."
+            )
         self.trial = trial
         self.segment = segment(trial)
         self.device = slot_device(self.segment.elastic)  #: where batches belong
@@ -107,6 +115,9 @@ class ElasticLoop:
         self.steps = 0  #: optimizer steps so far, over all segments
         self.value: float | None = None  #: what was reported last, over all segments
         self._epochs = epochs
+        self._per_epoch = reports_per_epoch
+        self._shares = 0  # of the epoch that are trained, of so many, with the batch in hand
+        self._reported = -1  # the last step
         self._seed = seed
         self._start = 0  # the batch to go on with
         self._over = False
@@ -155,6 +166,7 @@ class ElasticLoop:
             self._sources.resume(position.get("loader"))
             load(self._scaling, position.get("scaling"))
             pilot.best.value, pilot.reported = position["best"], position["reported"]
+            self._reported = pilot.reported
         if self.segment.world_size > 1:
             connect(self.device)
             self.model = wrapped(self.model, self.device, ddp)
@@ -220,28 +232,46 @@ class ElasticLoop:
             times = self._scaling.ticks if self._dealing else self._scaling.epochs()
         self._schedules.advance(scheduler, times)
 
-    def report(self, value: float) -> None:
-        """Report the epoch's value, which every slot computes from the whole validation set.
+    @property
+    def report_due(self) -> bool:
+        """Whether a share of the epoch is trained with the batch in hand, and not reported yet.
 
-        Under a worker the weights are saved if it is the best one so far.
+        With ``reports_per_epoch=4``, ask after the optimizer's step, and report then::
+
+            for x, y in loop.batches(loader):
+                ...
+                optimizer.step()
+                if loop.report_due:
+                    loop.report(evaluate(model))
+        """
+        return self._has_new_share and (not self._pending or self._scaled)
+
+    def report(self, value: float) -> None:
+        """Report a value, which every slot computes from the whole validation set.
+
+        Once in each epoch after its batches, or in them where :attr:`report_due` says so. Under a
+        worker the weights are saved if it is the best one so far.
 
         Raises:
             TrialPruned: Optuna's pruner ends the trial.
             DeadlineError: Gradients were accumulated that no optimizer step has used.
         """
-        if not self._in_epoch or self._dealing:
+        if not self._in_epoch or (self._dealing and not self._has_new_share):
             raise DeadlineError(
-                "Call loop.report(value) in an epoch of loop.epochs(), after its batches."
+                "Call loop.report(value) in an epoch of loop.epochs(), after its batches, or in"
+                " them where loop.report_due says so."
             )
         if self._pending and not self._scaled:
             raise DeadlineError(
-                f"The last {self._pending} batches of the epoch were used by no optimizer step:"
-                " step at the last batch too, else a pause here would lose them."
+                f"The last {self._pending} batches were used by no optimizer step: step at the"
+                " last batch of an epoch too, and before a report, else a pause here would lose"
+                " them."
             )
         self.value = self._unsaved = float(value)
-        self.trial.report(self.value, self.epoch)
+        self._reported = self._step
+        self.trial.report(self.value, self._reported)
         if self._pilot is not None:
-            self._pilot.reported = self.epoch
+            self._pilot.reported = self._reported
         elif out_of_time(self.trial):
             self._over = True  # not a pruning: the objective returns what it has
         elif self.trial.should_prune():
@@ -270,7 +300,18 @@ class ElasticLoop:
         passes = self._epochs
         if self._scaling is not None:
             passes = self._scaling.passes(passes, self.epoch)
-        self.segment.horizon(passes - 1)
+        self.segment.horizon(passes * self._per_epoch - 1)
+
+    @property
+    def _has_new_share(self) -> bool:
+        within = self._dealing and self._per_epoch > 1 and self._shares > 0
+        return within and self._step > self._reported
+
+    @property
+    def _step(self) -> int:
+        """The step that is reached: the shares of all epochs that are trained, from 0."""
+        shares = self._shares if self._dealing else self._per_epoch
+        return self.epoch * self._per_epoch + shares - 1
 
     @property
     def _trained(self) -> bool:
@@ -286,6 +327,8 @@ class ElasticLoop:
         if exact:
             sampler.seek(self.epoch, self._start)
             size = len(sampler.epoch_batches(self.epoch))
+        elif self._per_epoch > 1:
+            size = length_of(loader)
         batches, done = iter(source), self._start
         if self._scaling is not None and not done:
             self._scaling.begin_pass(size)
@@ -306,10 +349,13 @@ class ElasticLoop:
             growth = sampler.growth(done) if exact else 1
             if self._scaling is not None:
                 self._scaling.begin(growth, even=growth > 1 and sampler.even(done))
+            self._shares = int(min((done + growth) / size, 1.0) * self._per_epoch + _ROUNDING)
             yield batch
             done += growth
             self._start = done
             self._after_batch(done, size)
+            if self._over:
+                return
 
     def _reseed(self, place: int) -> None:
         if self._pilot is not None:  # under plain Optuna the process may hold more than this trial
@@ -320,7 +366,7 @@ class ElasticLoop:
         self._pending = 0
 
     def _after_batch(self, done: int, size: float) -> None:
-        if self._pending:  # no step here: nothing is finished
+        if self._pending and self._unsaved is None:  # no step here: nothing is finished
             if self._scaling is not None:
                 raise DeadlineError(
                     "With scaling=... step the optimizer after each batch: a larger batch takes"
@@ -333,18 +379,20 @@ class ElasticLoop:
                 " batch that the slots do not share evenly."
             )
         self._schedules.look()
+        value, self._unsaved = self._unsaved, None
         if self._pilot is not None:
-            self.segment.progress(self.epoch + min(done / size, 1.0))
+            self.segment.progress((self.epoch + min(done / size, 1.0)) * self._per_epoch)
+            better = value is not None and self._pilot.best.improved(value)
             # The end of the epoch is near, where the same step may be saved with its value.
-            verdict = self._pilot.agree(save=self._pilot.due and done < size)
-            self._pilot.obey(verdict, self.steps)
+            verdict = self._pilot.agree(save=better or (self._pilot.due and done < size))
+            self._pilot.obey(verdict, self.steps, value=value)
 
     def _look(self, *, ending: bool) -> None:
         value, self._unsaved = self._unsaved, None
         self._schedules.look()
         if self._pilot is None:
             return
-        self.segment.progress(float(self.epoch))
+        self.segment.progress(float(self.epoch * self._per_epoch))
         if self._scaling is not None:
             self._tell_horizon()
         better = value is not None and self._pilot.best.improved(value)

@@ -55,7 +55,7 @@ class Pilot:
         self.term = TermFlag()
         self.best = Best(direction)
         self.consensus = Consensus(segment.rank, segment.world_size)
-        self.reported = -1  #: the last epoch that was reported
+        self.reported = -1  #: the last step that was reported
         self._save_every = save_every
         self._take = take
         self._holds = holds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline_torch.loaders import (
     Deal,
     can_be_dealt,
@@ -68,3 +69,18 @@ class Sources:
                 self._begin_at = None
         else:
             tell_reread(loader)
+
+
+def length_of(loader: Any) -> int:
+    """How many batches a loader has that cannot be dealt.
+
+    Raises:
+        DeadlineError: It does not know.
+    """
+    try:
+        return len(loader)
+    except TypeError:
+        raise DeadlineError(
+            "reports_per_epoch needs a loader with a length, and this one has none: leave it out,"
+            " or train fewer batches in an epoch."
+        ) from None

@@ -43,6 +43,7 @@ class Plan:
     training: str = "elastic_training"  # the module whose `train` the ranks run
     epochs: int = 3
     samples: int = 96
+    reports: int = 1  # in an epoch of a loop
     batch: int = 16
     dropout: float = 0.0
     optimizer: str = "adam"

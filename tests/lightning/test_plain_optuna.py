@@ -117,6 +117,33 @@ def test_same_reports_and_decisions_as_optunas_own() -> None:
     assert states == {TrialState.COMPLETE, TrialState.PRUNED}
 
 
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"val_check_interval": 0.25}, range(20)),
+        ({"val_check_interval": 2}, range(10)),
+        ({"val_check_interval": 3, "check_val_every_n_epoch": None}, range(6)),
+        ({"val_check_interval": 5, "check_val_every_n_epoch": None}, range(4)),
+    ],
+)
+def test_every_validation_is_a_report_also_within_an_epoch(
+    options: dict[str, Any], steps: range, recwarn: pytest.WarningsRecorder
+) -> None:
+    often = optuna.create_study()
+    run = objective(lambda trial: DeadlineCallback(trial, "val_loss"), **options)
+    often.optimize(run, n_trials=1)
+    assert list(often.trials[0].intermediate_values) == list(steps)
+    assert not [one for one in recwarn if "already reported" in str(one.message)]
+
+
+def test_a_trial_is_pruned_within_its_first_epoch() -> None:
+    threshold = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(upper=0.0))
+    run = objective(lambda trial: DeadlineCallback(trial, "val_loss"), val_check_interval=0.25)
+    threshold.optimize(run, n_trials=1)
+    assert threshold.trials[0].state is TrialState.PRUNED
+    assert list(threshold.trials[0].intermediate_values) == [0]
+
+
 def test_out_of_time_ends_the_fit_with_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     def third_report(trial: optuna.Trial) -> bool:
         return len(trial.study.get_trials()[trial.number].intermediate_values) == 3

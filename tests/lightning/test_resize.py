@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chains import assert_same, chain, trace
+from chains import assert_same, chain, reports, trace
 from elastic_harness import Plan
 
 pytestmark = pytest.mark.slow
@@ -43,26 +43,36 @@ def test_as_many_slots_from_the_beginning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "trainer",
+    ("trainer", "steps"),
     [
-        pytest.param({}, id="validation after each epoch"),
-        pytest.param({"val_check_interval": 0.5}, id="twice per epoch"),
-        pytest.param({"check_val_every_n_epoch": 2}, id="every second epoch"),
+        pytest.param({}, [0, 1, 2, 3], id="validation after each epoch"),
+        pytest.param({"val_check_interval": 0.5}, [*range(8)], id="twice per epoch"),
+        pytest.param({"val_check_interval": 4}, [0, 2, 3, 5], id="at batch 4 of each epoch"),
+        pytest.param({"check_val_every_n_epoch": 2}, [1, 3], id="every second epoch"),
         pytest.param(
-            {"val_check_interval": 4, "check_val_every_n_epoch": None}, id="every 4 batches"
+            {"val_check_interval": 4, "check_val_every_n_epoch": None},
+            [*range(6)],
+            id="every 4 batches",
         ),
-        pytest.param({"max_steps": 15}, id="max_steps"),
-        pytest.param({"accumulate_grad_batches": 4}, id="accumulated gradients"),
-        pytest.param({"limit_train_batches": 5}, id="limited batches"),
+        pytest.param({"max_steps": 15}, [0, 1], id="max_steps"),
+        pytest.param({"accumulate_grad_batches": 4}, [0, 1, 2, 3], id="accumulated gradients"),
+        pytest.param({"limit_train_batches": 5}, [0, 1, 2, 3], id="limited batches"),
     ],
 )
-def test_left_after_every_single_step(tmp_path: Path, trainer: dict[str, Any]) -> None:
+def test_left_after_every_single_step(
+    tmp_path: Path, trainer: dict[str, Any], steps: list[int]
+) -> None:
     """Each segment is one step long where a step may be left: every boundary is crossed."""
     plan = Plan("", epochs=4, optimizer="sgd", trainer=trainer)
     still = chain(tmp_path / "still", plan, [(1, None)])
     moved = chain(tmp_path / "moved", plan, [(1, 0)] * 40)
     assert len(moved[0]) > 4
     assert_same(still, moved)
+    assert [step for step, _ in reports(still[0])] == steps
+    assert {ranks[0]["horizon"] for ranks in [*still[0], *moved[0]]} == {steps[-1]}
+    # What the pace is learned from is in steps too.
+    positions = still[0][0][0]["positions"]
+    assert positions == sorted(positions) and positions[-1] <= steps[-1] + 2
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
         save_every=plan.save_every,
         scheduler=scheduler,
         scaling=plan.scaling or None,  # type: ignore[arg-type]
+        reports_per_epoch=plan.reports,
     )
     step_scheduler = partial(loop.advance, scheduler) if plan.scaling else scheduler.step
     seen["rates"] = []  # of each step, in it
@@ -59,6 +60,16 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
     loader = DataLoader(training, plan.batch, shuffle=True, num_workers=plan.workers)
     accumulate = plan.trainer.get("accumulate_grad_batches", 1)
     seen.update(steps=[], draws=[])
+    x_held, y_held, _ = validation[:]
+
+    def evaluate() -> float:
+        model.eval()
+        with torch.no_grad():
+            value = float((model(x_held).argmax(1) == y_held).double().mean())
+        model.train()
+        seen["draws"].append(float(torch.rand(1)))
+        return value
+
     for epoch in loop.epochs():
         for x, y, ids in loop.batches(loader):
             seen["steps"].append(
@@ -80,13 +91,10 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
                 if plan.schedule == "cosine":
                     step_scheduler()
             segment.step = loop.steps
-        x, y, _ = validation[:]
-        model.eval()
-        with torch.no_grad():
-            value = float((model(x).argmax(1) == y).double().mean())
-        model.train()
-        seen["draws"].append(float(torch.rand(1)))
-        loop.report(value)
+            if plan.reports > 1 and loop.report_due:
+                loop.report(evaluate())
+        if plan.reports == 1:
+            loop.report(value := evaluate())
         if plan.schedule == "plateau":
             scheduler.step(value)
         elif plan.schedule == "epoch":

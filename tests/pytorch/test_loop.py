@@ -48,7 +48,12 @@ def segments(folder: Path, plan: Plan, leave_at: int | None) -> list[dict[str, A
             trace["result"] = loop_training.train(now, trial, segment, trace)
         except SegmentEnd:
             resume = segment.published[-1]["path"]
-        trace.update(reports=trial.reports, published=segment.published, last=segment.last_step)
+        trace.update(
+            reports=trial.reports,
+            published=segment.published,
+            last=segment.last_step,
+            positions=segment.positions,
+        )
         if "result" in trace:
             return seen
     raise AssertionError("it never ends")
@@ -67,6 +72,11 @@ def joined(seen: list[dict[str, Any]], key: str) -> list[Any]:
         pytest.param(replace(PLAN, dropout=0.5, batch=17), id="dropout, partial last batch"),
         pytest.param(replace(PLAN, trainer={"accumulate_grad_batches": 4}), id="accumulated"),
         pytest.param(replace(PLAN, epochs=1, workers=1), id="loader with a worker"),
+        pytest.param(replace(PLAN, reports=4), id="four reports an epoch"),
+        pytest.param(
+            replace(PLAN, reports=4, trainer={"accumulate_grad_batches": 4}),
+            id="four reports an epoch, accumulated",
+        ),
     ],
 )
 def test_left_after_every_single_step(tmp_path: Path, plan: Plan) -> None:
@@ -92,6 +102,16 @@ def test_the_best_checkpoint_is_the_model_of_its_value(tmp_path: Path) -> None:
     model.load_state_dict(torch.load(newest["path"], weights_only=True)["state_dict"])
     x, y, _ = loop_training.data(96)[1][:]
     assert float((model(x).argmax(1) == y).double().mean()) == newest["value"]
+
+
+def test_an_epoch_that_is_reported_often_has_as_many_steps(tmp_path: Path) -> None:
+    seen = segments(tmp_path / "run", replace(PLAN, epochs=2, reports=4), None)[0]
+    assert [step for step, _ in seen["reports"]] == [*range(8)] and seen["last"] == 7
+    assert seen["positions"] == sorted(seen["positions"]) and seen["positions"][-1] == 8.0
+    other = replace(PLAN, epochs=2, reports=4, batch=8)  # steps mean the same in both
+    again = segments(tmp_path / "other", other, None)[0]
+    assert [step for step, _ in again["reports"]] == [*range(8)] and again["last"] == 7
+    assert seen["published"][0]["step"] == 0
 
 
 def test_lost_after_the_last_report(tmp_path: Path) -> None:
@@ -132,6 +152,50 @@ def test_plain_optuna_prunes_and_completes() -> None:
     assert study.trials[0].state is TrialState.COMPLETE and study.trials[0].value == 3.0
     pruned = [trial for trial in study.trials if trial.state is TrialState.PRUNED]
     assert pruned and all(len(trial.intermediate_values) < 4 for trial in pruned)
+
+
+def test_plain_optuna_prunes_and_ends_within_an_epoch() -> None:
+    def objective(trial: optuna.Trial) -> float:
+        loop, optimizer, loader = small(trial, reports_per_epoch=4)
+        for _ in loop.epochs():
+            for (x,) in loop.batches(loader):
+                optimizer.zero_grad()
+                loop.backward(loop.model(x).square().mean())
+                optimizer.step()
+                assert loop.report_due
+                loop.report(float(trial.number))
+                assert not loop.report_due
+        return loop.result()
+
+    study = optuna.create_study(pruner=DeadlinePruner("1h", max_resource=6, reduction_factor=2))
+    study.optimize(objective, n_trials=3)
+    steps = [list(trial.intermediate_values) for trial in study.trials]
+    assert study.trials[0].state is TrialState.COMPLETE and 4 < len(steps[0]) < 8
+    pruned = [trial for trial in study.trials if trial.state is TrialState.PRUNED]
+    assert pruned and all(len(trial.intermediate_values) < 4 for trial in pruned)
+
+
+def test_reports_within_an_epoch_need_its_length_and_a_step() -> None:
+    trial = optuna.create_study().ask()
+    with pytest.raises(DeadlineError, match="reports_per_epoch must be 1 or more"):
+        small(trial, reports_per_epoch=0)
+    loop, optimizer, loader = small(trial, reports_per_epoch=2)
+    with pytest.raises(DeadlineError, match="needs a loader with a length"):
+        for _ in loop.epochs():
+            next(loop.batches(iter([torch.ones(1, 2)])))
+    loop, optimizer, loader = small(trial, reports_per_epoch=2)
+    due = []
+    for _ in loop.epochs():
+        for (x,) in loop.batches(loader):
+            loop.backward(loop.model(x).mean())
+            if loop.batch == 1:
+                with pytest.raises(DeadlineError, match="before a report"):
+                    loop.report(1.0)
+            if loop.batch >= 2:
+                optimizer.step()
+            due.append(loop.report_due)
+        break
+    assert due == [False, False, True, True]  # until it is reported
 
 
 def test_plain_optuna_trains_as_a_worker_does(tmp_path: Path) -> None:

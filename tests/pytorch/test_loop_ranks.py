@@ -15,8 +15,9 @@ pytestmark = pytest.mark.slow
 PLAN = Plan("", training="loop_training")  # 6 batches in an epoch
 
 
-def test_resized_in_and_at_the_end_of_epochs(tmp_path: Path) -> None:
-    plan = replace(PLAN, batch=17)  # slices of unequal length
+@pytest.mark.parametrize("reports", [1, 4])
+def test_resized_in_and_at_the_end_of_epochs(tmp_path: Path, reports: int) -> None:
+    plan = replace(PLAN, batch=17, reports=reports)  # slices of unequal length
     still = chain(tmp_path / "still", plan, [(1, None)])
     moved = chain(tmp_path / "moved", plan, [(1, 4), (2, 6), (1, 9), (2, 12), (1, None)])
     assert len(moved[0]) == 5
