@@ -176,9 +176,25 @@ class Champion:
                 return False
             report = self._reports().of(number)
             mine = None if report is None else report.value
-        if mine is None:
+        return mine is None or self._better(known.value, mine)
+
+    def has_rival(self, number: int) -> bool:
+        """Whether rows name a better model than this trial's, which was the best; reads no file."""
+        known = self._known
+        if known is None or known.number != number or self._reports is None:
             return True
-        return mine < known.value if self._direction == "maximize" else mine > known.value
+        report = self._reports().best(without={number})
+        if report is None or not self._better(report.value, known.value):
+            return False
+        return known.checkpoint is None or any(
+            checkpoint.number != number
+            and checkpoint.value is not None
+            and self._better(checkpoint.value, known.value)
+            for checkpoint in self._table.checkpoints()
+        )
+
+    def _better(self, one: float, other: float) -> bool:
+        return one > other if self._direction == "maximize" else one < other
 
 
 class Ends:
@@ -235,13 +251,15 @@ class Ends:
         return len(ended)
 
     def _keeps(self, line: Desired) -> bool:
-        """Whether a trial's end is kept: asked rarely, since that reads the whole of a file."""
+        """Whether a trial's end is kept; its file is read again where another may be better."""
         if line.state == "complete" or line.fence == 0:
             return False
-        now = self._clock()
-        if line.number == self._kept and now < self._look_again:
+        now, kept = self._clock(), line.number == self._kept
+        if kept and now < self._look_again:
             return True
-        keeps = self._champion.is_(line.number)
+        keeps = (kept and not self._champion.has_rival(line.number)) or self._champion.is_(
+            line.number
+        )
         if keeps:
             self._kept, self._look_again = line.number, now + self._table.ttl
         return keeps

@@ -176,8 +176,13 @@ def test_the_file_of_a_kept_end_is_not_read_at_each_look(scene: Scene) -> None:
     scene.tick()
     scene.looked_at.clear()
     for _ in range(10):
-        scene.tick(TTL / 15)
-    assert not scene.looked_at
+        scene.tick(TTL / 3)
+    scene.report(0, 2, 0.95, saves=False)
+    scene.tick(TTL + 1)
+    assert not scene.looked_at, "no row names a better model that was saved"
+    scene.report(0, 3, 0.96)
+    scene.tick(TTL + 1)
+    assert scene.study.trials[1].state is TrialState.PRUNED
 
 
 def test_where_optuna_has_heard_otherwise_of_the_best_the_next_is_complete(scene: Scene) -> None:
