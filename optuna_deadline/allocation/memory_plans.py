@@ -172,12 +172,23 @@ class MemoryPlans(MemoryReadings):
             self._event(state, number=number, term=term, worker=me, reason=reason)
             return True
 
-    def mark_told(self, number: int) -> None:
-        """Optuna knows the trial's end."""
+    def retire(self, me: str, term: int, reasons: Mapping[int, str]) -> int:
+        """End trials that nobody trains as retired."""
+        with self._lock:
+            self._rule(me, term)
+            ended = [
+                self.conclude(me, term, number, "retired", reasons[number])
+                for number in sorted(reasons)
+            ]
+            return sum(ended)
+
+    def mark_told(self, *numbers: int) -> None:
+        """Optuna knows the ends of these trials."""
         with self._lock:
             study = self._study
-            if study is not None and number in study.trials:
-                self._put(study.trials[number], told=True)
+            for number in numbers if study is not None else ():
+                if study is not None and number in study.trials:
+                    self._put(study.trials[number], told=True)
 
     def set_gate(self, me: str, term: int, is_open: bool) -> None:
         """Open or close the gate."""

@@ -377,8 +377,23 @@ class AllocationStore(Protocol):
             LeaseLost: Another term has begun.
         """
 
-    def mark_told(self, number: int) -> None:
-        """Optuna knows the trial's end."""
+    def retire(self, me: str, term: int, reasons: Mapping[int, str]) -> int:
+        """End all of these trials as retired that nobody trains, in one transaction.
+
+        Args:
+            me: The planner.
+            term: Its term.
+            reasons: By the trials' numbers, why.
+
+        Returns:
+            How many have ended by that; others are trained, or had ended before.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+
+    def mark_told(self, *numbers: int) -> None:
+        """Optuna knows the ends of these trials."""
 
     def set_gate(self, me: str, term: int, is_open: bool) -> None:
         """Open or close the gate for every process of the study.

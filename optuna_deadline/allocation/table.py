@@ -322,10 +322,15 @@ class AllocationTable:
         with self._tx("conclude") as tx:
             return plans.conclude(tx, me, term, number, state, reason, value, untold=untold)
 
-    def mark_told(self, number: int) -> None:
-        """Optuna knows the trial's end."""
+    def retire(self, me: str, term: int, reasons: Mapping[int, str]) -> int:
+        """End trials that nobody trains as retired."""
+        with self._tx("retire") as tx:
+            return plans.retire(tx, me, term, reasons)
+
+    def mark_told(self, *numbers: int) -> None:
+        """Optuna knows the ends of these trials."""
         with self._tx("mark_told") as tx:
-            plans.mark_told(tx, number)
+            plans.mark_told(tx, numbers)
 
     def set_gate(self, me: str, term: int, is_open: bool) -> None:
         """Open or close the gate."""

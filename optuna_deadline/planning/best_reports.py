@@ -38,5 +38,13 @@ class BestReports:
         rows = (row for row in self._rows.values() if row.number not in without)
         return min(rows, key=self._key, default=None)
 
+    def worst_first(self, numbers: Iterable[int]) -> list[int]:
+        """Trials from that which is the furthest behind; who has not reported is behind all."""
+        return sorted(numbers, key=self._standing, reverse=True)
+
+    def _standing(self, number: int) -> tuple[float, int, int]:
+        row = self._rows.get(number)
+        return (math.inf, number, 0) if row is None else self._key(row)
+
     def _key(self, row: ReportRow) -> tuple[float, int, int]:
         return self._sign * row.value, row.number, row.step

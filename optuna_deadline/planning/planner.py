@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from optuna_deadline.allocation.records import Claim, Orders
@@ -32,6 +32,8 @@ _logger = logging.getLogger("optuna_deadline")
 #: Ends that are not the winner's.
 _LOST = ("retired", "failed")
 
+#: Of the time that ends take to be told, what is set aside for them: a tick does more than that.
+_UNHURRIED = 2
 #: So many failures, and not one report, mean that the objective is broken.
 HOPELESS = 5
 
@@ -88,6 +90,7 @@ class Planner:
         self._term: int | None = None
         self.next_election = 0.0  #: of the clock's seconds
         self._reaps = False  # at the next tick: it was just elected
+        self._round_trip = 0.0  # seconds of the last one to the table
         self.quiet_until = -math.inf
 
     def tick(self) -> bool:
@@ -107,7 +110,9 @@ class Planner:
         if self._reaps:
             self._table.reap()
             self._reaps = False
+        asked = self._clock()
         orders, began = self._table.orders(self._me), self._clock()
+        self._round_trip = began - asked
         if orders.settled:
             return False
         try:
@@ -123,13 +128,16 @@ class Planner:
         reading = self._reader.read(orders.deadline)
         if reading.overdue and self._table.reap():
             reading = self._reader.read(orders.deadline)
+        snapshot = reading.snapshot
+        end = orders.end if self._funds is None else self._funds.end(orders)
+        closes_in = end - snapshot.now - closing_seconds(snapshot.overhead.stop)
+        if self._thin_out(term, reading, closes_in):
+            reading = self._reader.read(orders.deadline)
         if self._funds is not None:
             reading = self._funds.see(reading, orders)
         self._refuse_the_hopeless(reading)
         told = self._ends.tell(reading.ended)
-        end = orders.end if self._funds is None else self._funds.end(orders)
-        time_left = end - reading.snapshot.now
-        if time_left <= closing_seconds(reading.snapshot.overhead.stop):
+        if closes_in <= 0:
             return self._close(term, reading, orders)
         if not reading.workers:
             return told > 0  # its own lease is over: the table takes nobody for alive
@@ -235,11 +243,14 @@ class Planner:
         for _ in range(plan.start):
             number = self._openings.open(term)
             orders[number] = Run(1, f"starts: {plan.start_reason}")
-        for number, order in list(orders.items()):
-            line = current.get(number)
-            if isinstance(order, Retire) and line is not None and line.owner is None:
-                self._table.conclude(self._me, term, number, "retired", order.reason)
-                del orders[number]
+        reasons = {
+            number: order.reason
+            for number, order in orders.items()
+            if isinstance(order, Retire) and number in current and current[number].owner is None
+        }
+        self._retire(term, reasons)
+        for number in reasons:
+            del orders[number]
         bounds = self._binding.bounds
         placed = place(orders, reading.capacities, current, bounds, spreading(reading))
         lines = changed(evenly(placed, current), current)
@@ -291,13 +302,13 @@ class Planner:
     def _settle(self, term: int, reading: Reading, deadline: float) -> bool:
         """End every trial that nobody trains; close the study once none is left."""
         living = {worker.id for worker in reading.workers}
-        waiting = [line for line in reading.trials.values() if line.alive]
-        if any(line.owner in living for line in waiting):
+        alive = [line for line in reading.trials.values() if line.alive]
+        if any(line.owner in living for line in alive):
             return False  # a trial still on its slots may bring a better model
+        # Where an owner has died the trial is reaped soon.
+        waiting = [line.number for line in alive if line.owner is None]
         self._crown(term)
-        for line in waiting:
-            if line.owner is None:  # else its worker died: it is reaped soon
-                self._table.conclude(self._me, term, line.number, "retired", "others were better")
+        self._give_up(term, waiting)
         lines = self._table.trials()
         self._ends.tell_all(lines)
         if any(line.alive for line in lines):
@@ -305,6 +316,32 @@ class Planner:
         self._trials.adopt_strays({line.number for line in lines})
         self._table.settle(self._me, term, deadline)  # unless it was extended since
         return True
+
+    def _thin_out(self, term: int, reading: Reading, closes_in: float) -> bool:
+        """Give up the worst of those that wait, where too many wait to be told their end in time.
+
+        Once the others are told to stop, it is all but the best one. Returns whether any was.
+        """
+        waiting = [
+            line.number
+            for line in reading.trials.values()
+            if line.alive and line.owner is None and (line.mode != "run" or closes_in <= 0)
+        ]
+        each = _UNHURRIED * self._ends.seconds(self._round_trip)
+        if len(waiting) < 2 or len(waiting) * each < closes_in:
+            return False
+        excess = len(waiting) - 1 - (int(closes_in / each) if closes_in > 0 else 0)
+        best = self._champion.find()
+        worst = self._reader.best_reports.worst_first(waiting)
+        losers = [number for number in worst if best is None or number != best.number]
+        return excess > 0 and self._give_up(term, losers[:excess]) > 0
+
+    def _give_up(self, term: int, numbers: Iterable[int]) -> int:
+        return self._retire(term, dict.fromkeys(numbers, "others were better"))
+
+    def _retire(self, term: int, reasons: Mapping[int, str]) -> int:
+        parts = portions(sorted(reasons.items()))
+        return sum([self._table.retire(self._me, term, dict(part)) for part in parts])
 
     def _crown(self, term: int) -> None:
         """The best model's trial is COMPLETE, of those that Optuna does not know otherwise."""

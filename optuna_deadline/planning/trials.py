@@ -86,12 +86,15 @@ class OptunaTrials:
 
     def _report_all(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
         """Optuna learns what a worker wrote into the table and died before it told Optuna."""
+        rows = reports()
+        if not rows:
+            return
         storage = self._study._storage
         trial = storage.get_trial(line.trial_id)
         if trial.state.is_finished():
             return
         known = trial.intermediate_values
-        if unheard := {row.step: row.value for row in reports() if row.step not in known}:
+        if unheard := {row.step: row.value for row in rows if row.step not in known}:
             store_values(storage, line.trial_id, unheard)
 
     def drop(self, number: int) -> None:

@@ -100,6 +100,7 @@ def _work(table: AllocationTable) -> None:
     table.release("me", grant, "paused", ended="pause")
     table.reap()
     table.conclude("me", term, 5000, "retired", "others were better")
+    table.retire("me", term, {5000: "others were better"})
     table.mark_told(5000)
     table.set_gate("me", term, False)
 

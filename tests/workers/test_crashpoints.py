@@ -32,7 +32,8 @@ PACKAGE = Path(__file__).parents[2] / "optuna_deadline"
 #: Transitions; each has a point before its commit and one after it.
 TRANSITIONS = (
     "register", "acquire", "release", "reap", "add_reports", "add_checkpoint", "open_trial",
-    "write_plan", "conclude", "mark_told", "settle", "resize_pool", "lend", "meet", "give_back",
+    "write_plan", "conclude", "retire", "mark_told", "settle", "resize_pool", "lend", "meet",
+    "give_back",
 )  # fmt: skip
 #: Of a gang over two workers, whichever of them it falls to.
 OF_GANGS = ("meet", "give_back")
@@ -193,7 +194,7 @@ def _create(url: str, name: str, transition: str) -> optuna.Study:
     )
     study.enqueue_trial(ENQUEUED)
     # Promotion leaves trials paused on every rung; the planner concludes them at the end.
-    policy = "asha_promote" if transition == "conclude" else None
+    policy = "asha_promote" if transition in ("conclude", "retire") else None
     parameters = {}
     if transition in OF_GANGS:
         policy, parameters = "fifo", {"most_trials": 1}

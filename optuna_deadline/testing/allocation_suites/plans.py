@@ -143,6 +143,30 @@ class PlanSuite:
         )
         assert [line.state for line in table.trials()] == ["retired"]
 
+    def test_trials_retire_together_but_those_in_training(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        term = table.elect("planner")
+        assert term is not None
+        for number in (1, 2, 3):
+            table.open_trial("planner", term, number, 100 + number)
+        assert table.conclude("planner", term, 3, "complete", "done", 0.5)
+        reasons = {2: "worse", 1: "late", 3: "late", grant.number: "late", 99: "unknown"}
+        assert table.retire("planner", term, reasons) == 2
+        assert table.retire("planner", term, reasons) == 0
+        rows = [(line.number, line.state, line.mode, line.reason) for line in table.trials()]
+        assert rows[1:3] == [(1, "retired", "stop", "late"), (2, "retired", "stop", "worse")]
+        assert [rows[0][1], rows[3][1]] == ["running", "complete"]
+        said = table.events(kinds=("retired",))
+        assert [(event.number, event.detail["reason"]) for event in said] == [
+            (1, "late"), (2, "worse"),
+        ]  # fmt: skip
+        table.mark_told(1, 2, 99)
+        assert [line.number for line in table.untold()] == [grant.number, 3]
+        with pytest.raises(LeaseLost):
+            table.retire("planner", term - 1, {1: "late"})
+
     def test_a_trial_that_has_ended_stays_as_it_is(self, world: AllocationWorld) -> None:
         slots = world.join("a", cpus=1)
         grant = world.grant("a")
