@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from optuna_deadline.allocation.records import Slot, Worker
-from optuna_deadline.errors import DeadlineError, SlotTaken
+from optuna_deadline.errors import DeadlineError, SlotTaken, spelled
 
 
 def admit(
@@ -16,6 +16,7 @@ def admit(
 ) -> None:
     """Let a worker in.
 
+    - A study is in one pool at a time: each pool has its own planner of it.
     - A host's name belongs to one machine.
     - A GPU is known by its own uuid: it is offered under one name, and a name is one GPU's.
     - The workers of one study run the same packages, up to the second part of the version: a
@@ -32,6 +33,13 @@ def admit(
     """
     others = [row for row in live if row.id != me.id]
     for other in others:
+        if other.study_id == me.study_id and other.pool != me.pool:
+            name = spelled(f"pool={other.pool!r}", f"--pool {other.pool}")
+            raise DeadlineError(
+                f"A worker of this study is in the pool {other.pool!r} (process {other.pid} on "
+                f"{other.host}), and this one would be in {me.pool!r}: give it {name} too, or "
+                "stop the study's workers there first."
+            )
         if other.host == me.host and _differ(other.machine, me.machine):
             raise DeadlineError(
                 f"Two machines are called {me.host!r}: worker process {other.pid} is on the other "

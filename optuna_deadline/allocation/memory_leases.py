@@ -197,17 +197,22 @@ class MemoryLeases(MemoryGangs):
             now, pool = self.now(), self._pool
             if pool is None:
                 return 0
+            state = self.state
             expired = [
                 row
-                for row in self.slots()
-                if row.lease is not None and row.lease + pool.grace < now
+                for row in state.slots.values()
+                if (row.pool == self.pool or row.study_id == self.study_id)
+                and row.lease is not None
+                and row.lease + state.pools[row.pool].grace < now
             ]
             self._reap(expired)
             self._free_orphans()
             silent = [
                 row
-                for row in self.state.workers.values()
-                if row.state == "live" and row.lease + pool.grace < now and row.pool == self.pool
+                for row in state.workers.values()
+                if (row.pool == self.pool or row.study_id == self.study_id)
+                and row.state == "live"
+                and row.lease + state.pools[row.pool].grace < now
             ]
             for worker in silent:
                 self.state.workers[worker.id] = changed(worker, state="lost")

@@ -22,7 +22,7 @@ class MemoryPlans(MemoryReadings):
             if place is None:
                 return None
             won = stand(place.planner, place.term, place.expires, me, now, self.ttl)
-            if won is None or (won != place.term and self._has_left(me)):
+            if won is None or (won != place.term and (self._has_left(me) or self._moved(me))):
                 return None
             if won != place.term:
                 self._event("elect", worker=me, term=won)
@@ -32,6 +32,13 @@ class MemoryPlans(MemoryReadings):
     def _has_left(self, me: str) -> bool:
         row = self.state.workers.get(me)
         return row is not None and row.state == "left"
+
+    def _moved(self, me: str) -> bool:
+        """Whether the study went on in another pool while a worker was silent."""
+        names = list(self.state.workers)  # in the order in which they came
+        later = set(names[names.index(me) + 1 :]) if me in names else set()
+        live = [row for row in self._live(self.now()) if row.id in later]
+        return any(row.study_id == self.study_id and row.pool != self.pool for row in live)
 
     def _rule(self, me: str, term: int) -> MemoryTenant:
         place = self._tenant

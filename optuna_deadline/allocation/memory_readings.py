@@ -115,11 +115,7 @@ class MemoryReadings:
         """The study's live workers and their slots."""
         with self._lock:
             now, state = self.now(), self.state
-            everyone = [
-                row
-                for row in state.workers.values()
-                if row.study_id == self.study_id and row.pool == self.pool
-            ]
+            everyone = [row for row in state.workers.values() if row.study_id == self.study_id]
             offered: dict[str, int] = {}
             lent: dict[str, int] = {}
             leases: list[float] = []
@@ -127,7 +123,7 @@ class MemoryReadings:
             for worker in everyone:
                 slots = [state.slots[slot_id] for slot_id in state.brings(worker.id)]
                 leases += [row.lease for row in slots if row.lease is not None]
-                if worker.state != "live" or worker.lease <= now:
+                if worker.pool != self.pool or worker.state != "live" or worker.lease <= now:
                     continue
                 live.append(worker)
                 if slots and worker.drained is None:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from optuna_deadline.allocation.clock import TOLERANCE
 from optuna_deadline.allocation.notices import notify
 from optuna_deadline.allocation.records import ALIVE, Assignment
+from optuna_deadline.allocation.roster import living
 from optuna_deadline.allocation.schema import pool, study, tenant, trial, worker
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.errors import LeaseLost
@@ -22,7 +23,7 @@ def elect(tx: Transaction, me: str, ttl: float) -> int | None:
     if row is None:
         return None
     won = stand(row.planner, row.term, row.expires, me, tx.now, ttl)
-    if won is None or (won != row.term and has_left(tx, me)):
+    if won is None or (won != row.term and (has_left(tx, me) or moved(tx, me))):
         return None
     tx.execute(
         sa.update(tenant).where(*_place(tx)).values(planner=me, term=won, expires=tx.now + ttl)
@@ -57,6 +58,19 @@ def has_left(tx: Transaction, me: str) -> bool:
         return False
     held = state.with_for_update(read=True, skip_locked=True)
     return tx.execute(held).scalar() in (None, "left")
+
+
+def moved(tx: Transaction, me: str) -> bool:
+    """Whether the study went on in another pool while a worker was silent."""
+    joined = sa.select(worker.c.registered).where(worker.c.id == me).scalar_subquery()
+    return bool(
+        living(
+            tx,
+            worker.c.study_id == tx.study_id,
+            worker.c.pool != tx.pool,
+            worker.c.registered > joined,
+        )
+    )
 
 
 def _place(tx: Transaction) -> tuple[sa.ColumnElement[bool], ...]:

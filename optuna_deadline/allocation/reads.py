@@ -154,9 +154,13 @@ def pools(connection: sa.Connection) -> list[str]:
 
 
 def pools_of(connection: sa.Connection, study_id: int) -> list[str]:
-    """The names of the pools that a study has joined, the last one first."""
+    """The names of the pools that a study has joined; first the one where a worker came last."""
+    came = sa.select(sa.func.max(worker.c.registered)).where(
+        worker.c.pool == tenant.c.pool, worker.c.study_id == tenant.c.study_id
+    )
     query = sa.select(tenant.c.pool).where(tenant.c.study_id == study_id)
-    return list(connection.execute(query.order_by(tenant.c.joined.desc())).scalars())
+    last = sa.func.coalesce(came.scalar_subquery(), tenant.c.joined)
+    return list(connection.execute(query.order_by(last.desc())).scalars())
 
 
 def trials(tx: Transaction) -> list[Desired]:

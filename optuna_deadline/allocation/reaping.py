@@ -24,22 +24,19 @@ from optuna_deadline.allocation.transaction import Transaction
 def reap(tx: Transaction) -> int:
     """Free what dead workers held: the only transition that compares clocks.
 
-    Seconds are the pool's, whatever this process was started with. A lease that ends later than
-    any that could be taken now is from before the clock was set back. ``SKIP LOCKED``: a client
-    frozen inside its transaction must not block the reaper.
+    In the pool, and of this study in those where it was before. Seconds are the pool's, whatever
+    this process was started with. A lease that ends later than any that could be taken now is from
+    before the clock was set back. ``SKIP LOCKED``: a client frozen inside its transaction must not
+    block the reaper.
 
     Returns:
         The number of slots freed.
     """
-    terms = tx.execute(sa.select(pool.c.ttl, pool.c.grace).where(pool.c.name == tx.pool)).first()
-    if terms is None:
-        return 0
-    ttl, grace = terms
-    expired = _free_expired(tx, ttl, grace)
+    expired = _free_expired(tx)
     gangs.forget_reaped(tx, expired)
     studies = sa.select(worker.c.study_id).where(worker.c.pool == tx.pool)
     _let_go_of_orphans(tx, trial.c.study_id.in_(studies))
-    _bury_the_silent(tx, grace)
+    _bury_the_silent(tx)
     if expired:
         _forget_offers(tx, [row.id for row in expired])
         notify(tx)
@@ -72,13 +69,16 @@ def bury(tx: Transaction, names: Collection[str]) -> int:
     return len(held)
 
 
-def _free_expired(tx: Transaction, ttl: float, grace: float) -> Sequence[Any]:
+def _free_expired(tx: Transaction) -> Sequence[Any]:
+    too_late = slot.c.lease > tx.latest + pool.c.ttl + TOLERANCE
     expired = tx.rows(
         sa.select(slot)
-        .where(slot.c.pool == tx.pool, slot.c.holder.is_not(None))
-        .where(sa.or_(slot.c.lease + grace < tx.now, slot.c.lease > tx.latest + ttl + TOLERANCE))
+        .join(pool, pool.c.name == slot.c.pool)
+        .where(sa.or_(slot.c.pool == tx.pool, slot.c.study_id == tx.study_id))
+        .where(slot.c.holder.is_not(None))
+        .where(sa.or_(slot.c.lease + pool.c.grace < tx.now, too_late))
         .order_by(slot.c.id)
-        .with_for_update(skip_locked=True)
+        .with_for_update(skip_locked=True, of=slot)
     )
     _free(tx, expired)
     return expired
@@ -146,7 +146,7 @@ def _let_go_of_orphans(tx: Transaction, among: sa.ColumnElement[bool]) -> None:
         )  # fmt: skip
 
 
-def _bury_the_silent(tx: Transaction, grace: float) -> None:
+def _bury_the_silent(tx: Transaction) -> None:
     """Workers that have not renewed for so long are lost.
 
     One that renews just now is passed over: it locks its row first and its slots next, which we
@@ -154,8 +154,10 @@ def _bury_the_silent(tx: Transaction, grace: float) -> None:
     """
     silent = (
         sa.select(worker.c.id, worker.c.study_id)
-        .where(worker.c.pool == tx.pool, worker.c.state == "live", worker.c.lease + grace < tx.now)
-        .with_for_update(skip_locked=True)
+        .join(pool, pool.c.name == worker.c.pool)
+        .where(sa.or_(worker.c.pool == tx.pool, worker.c.study_id == tx.study_id))
+        .where(worker.c.state == "live", worker.c.lease + pool.c.grace < tx.now)
+        .with_for_update(skip_locked=True, of=worker)
     )
     found = tx.rows(silent)
     if found:

@@ -25,6 +25,8 @@ def rest(tx: Transaction, study_ids: Iterable[int]) -> None:
             study.c.settled.is_(None),
             study.c.funds_end.is_not(None),
         )
+        if tx.execute(paying).first() is None:
+            continue  # nearly always: who may not write the row locks it neither
         # Locked before the workers are looked at: the last two may leave at once.
         if tx.execute(paying.with_for_update(key_share=True)).first() is None:
             continue

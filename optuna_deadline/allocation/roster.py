@@ -114,12 +114,13 @@ def read(tx: Transaction) -> Roster:
             .outerjoin(offer, offer.c.worker == worker.c.id)
             .outerjoin(slot, slot.c.id == offer.c.slot_id)
         )
-        .where(worker.c.study_id == tx.study_id, worker.c.pool == tx.pool)
+        .where(worker.c.study_id == tx.study_id)
         .group_by(worker.c.id, pool.c.ttl)
         .order_by(worker.c.registered, worker.c.id)
     )
     rows = tx.rows(query)
-    live = [row for row in rows if row.state == "live" and tx.now < row.lease <= row.last]
+    mine = [row for row in rows if row.pool == tx.pool]
+    live = [row for row in mine if row.state == "live" and tx.now < row.lease <= row.last]
     here = [row for row in live if row.drained is None]
     return Roster(
         [Worker(*row[: len(_WORKER)]) for row in live],

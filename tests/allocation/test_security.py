@@ -113,6 +113,22 @@ def test_a_worker_trains_but_moves_no_deadline_and_rewrites_nothing(
 
 
 @pytest.mark.postgres
+def test_a_worker_trains_on_slots_that_are_paid_for_and_is_the_last_to_leave(
+    world: World, as_role: As
+) -> None:
+    slots = world.join("a")
+    number = world.plan("a")
+    term = world.table().elect("planner")
+    assert term is not None
+    world.table().resize_pool("planner", term, 1, world.time + 100)
+    worker = _table(world, as_role("worker"))
+    grant = worker.acquire("a", number, slots[:1])
+    assert grant is not None and worker.release("a", grant, "paused", ended="pause")
+    worker.leave("a")
+    assert worker.orders("").pool_slots == 0
+
+
+@pytest.mark.postgres
 def test_a_worker_cannot_move_anothers_slots_by_our_statements(world: World) -> None:
     world.join("a", cpus=1)
     grant = world.grant("a")

@@ -8,8 +8,9 @@ import sqlalchemy as sa
 from stores import empty, sql_world
 
 from optuna_deadline import terms as study_terms
-from optuna_deadline.allocation.engine import connect, open_table
+from optuna_deadline.allocation.engine import autocommit, connect, open_table
 from optuna_deadline.allocation.membership import leave
+from optuna_deadline.allocation.reads import pools_of
 from optuna_deadline.allocation.schema import worker
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError
@@ -30,6 +31,18 @@ def test_postgresql_serves_several_hosts(table_only_url: str) -> None:
     world.join("a", host="here")
     world.join("b", host="there")
     assert {slot.host for slot in world.table().slots()} == {"here", "there"}
+
+
+def test_a_study_is_looked_for_in_the_pool_where_a_worker_came_last(table_only_url: str) -> None:
+    empty(table_only_url)
+    world = sql_world(table_only_url)
+    for name, pool in (("a", "one"), ("b", "two"), ("c", "one")):
+        table = world.table(pool)
+        table.register(name, "host", 1, [], 1)
+        with autocommit(connect(table_only_url)) as connection:
+            assert pools_of(connection, table.study_id)[0] == pool
+        table.leave(name)
+        world.time += 1
 
 
 @pytest.mark.postgres

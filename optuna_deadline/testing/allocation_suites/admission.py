@@ -30,7 +30,7 @@ class AdmissionSuite:
 
     def test_a_gpu_is_known_by_its_uuid_under_any_name(self, world: AllocationWorld) -> None:
         _several_hosts(world)
-        ours, theirs = world.table("ours"), world.table("theirs")
+        ours, theirs = world.table("ours"), world.table("theirs", "other")
         [slot] = ours.register("a", "one", 7, ["gpu:0"], 0, None, About(uuids={"gpu:0": "U0"}))
         assert slot.uuid == "U0"
         with pytest.raises(DeadlineError, match="gpu:3 is gpu:0 of 'one'"):
@@ -67,6 +67,33 @@ class AdmissionSuite:
             table.register("b", "two", 8, [], 1, None, About(versions="optuna-deadline 0.2.0"))
         table.register("b", "two", 8, [], 1, None, About(versions="torch 2.13.1+cu130"))
         other.register("c", "three", 9, [], 1, None, About(versions="torch 2.12.1"))
+
+    def test_a_study_is_in_one_pool_at_a_time(self, world: AllocationWorld) -> None:
+        world.join("a")
+        lab = world.table("lab")
+        words = r"in the pool 'pool' \(process 1 on host\).*'lab': give it pool='pool'"
+        with pytest.raises(DeadlineError, match=words):
+            lab.register("b", "host", 2, [], 1)
+        world.table("lab", "other").register("c", "host", 3, [], 1)
+        world.table().leave("a")
+        assert len(lab.register("b", "host", 2, [], 1)) == 1
+        world.time += TTL + 1
+        assert len(world.table().register("d", "host", 4, [], 1)) == 1
+
+    def test_a_silent_worker_whose_study_went_on_in_another_pool_plans_no_more(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a")
+        assert world.table().elect("a") == 1
+        world.time += TTL + 1
+        lab = world.table("lab")
+        lab.register("b", "host", 2, [], 1)
+        assert lab.elect("b") == 1
+        world.table().renew("a", [])
+        assert world.table().elect("a") is None
+        world.time += TTL / 2
+        lab.renew("b", [])
+        assert lab.elect("b") == 1
 
     def test_a_checkpoint_has_the_home_of_who_wrote_it(self, world: AllocationWorld) -> None:
         table = world.table()

@@ -76,7 +76,7 @@ class MembershipSuite:
     def test_a_gpu_held_by_another_pool_is_refused(self, world: AllocationWorld) -> None:
         world.table("ours").register("a", "host", 7, ["gpu:0"], 0)
         with pytest.raises(DeadlineError, match=r"gpu:0 on host is held by pool 'ours' .*ess 7"):
-            world.table("theirs").register("b", "host", 8, ["gpu:0"], 0)
+            world.table("theirs", "other").register("b", "host", 8, ["gpu:0"], 0)
 
     def test_a_dead_pools_gpu_moves_to_the_pool_that_names_it(
         self, world: AllocationWorld

@@ -71,6 +71,25 @@ class ReapingSuite:
         world.table().renew("a", [])  # frozen, not dead
         assert {worker.id for worker in world.table().workers()} >= {"a"}
 
+    def test_what_a_studys_dead_workers_held_in_another_pool_is_reaped(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=1)
+        world.grant("a")
+        lease = world.time + TTL
+        world.time += TTL + 1
+        lab = world.table("lab")
+        lab.register("b", "host", 2, ["gpu:0"], 0)
+        assert (lab.reap(), lab.roster().lease) == (0, lease)
+        assert [worker.id for worker in lab.roster().workers] == ["b"]
+        world.time += GRACE
+        lab.renew("b", [])
+        assert (lab.reap(), lab.roster().lease) == (1, None)
+        [line] = lab.trials()
+        assert (line.owner, line.state) == (None, "paused")
+        assert world.table().slots()[0].holder is None
+        assert_legal(lab.events())
+
     def test_a_study_without_workers_is_reaped_by_the_pools_other_study(
         self, world: AllocationWorld
     ) -> None:
