@@ -27,6 +27,10 @@ class Openings:
         """A planner before may have died between the two."""
         self._unsure = True
 
+    def exhausted(self) -> bool:
+        """Whether nothing is left to search, nor a trial to be put on the table."""
+        return self._asked is None and self._trials.exhausted()
+
     def open(self, term: int) -> int:
         """Open a trial; returns its number.
 

@@ -22,6 +22,7 @@ from optuna_deadline.planning.openings import Openings
 from optuna_deadline.planning.placement import changed, place, spreading
 from optuna_deadline.planning.portions import portions
 from optuna_deadline.planning.reader import Reading, SnapshotReader
+from optuna_deadline.planning.searching import Finite
 from optuna_deadline.planning.trials import Trials
 from optuna_deadline.policies.fitting import Fitting
 from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Run
@@ -73,7 +74,7 @@ class Planner:
         self._openings = Openings(trials, table, me)
         self._trials = trials
         self._table = table
-        self._policy = Obliging(Fitting(policy))
+        self._policy = Finite(Obliging(Fitting(policy)), self._openings.exhausted)
         self._me = me
         self._clock = clock
         self._champion = Champion(table, direction, whole, lambda: self._reader.best_reports)
@@ -240,7 +241,9 @@ class Planner:
             if given_up.mode == "stop" and given_up.owner is None and given_up.alive:
                 orders[given_up.number] = Retire(given_up.reason)
         self._keep_the_best(orders)
-        for _ in range(plan.start):
+        for opened in range(plan.start):
+            if opened > 0 and self._openings.exhausted():
+                break
             number = self._openings.open(term)
             orders[number] = Run(1, f"starts: {plan.start_reason}")
         reasons = {

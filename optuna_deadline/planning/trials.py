@@ -15,6 +15,7 @@ from optuna_deadline.allocation.records import Desired, ReportRow
 from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.deleted import unless_deleted
 from optuna_deadline.intermediate_values import store_values
+from optuna_deadline.planning.searching import SearchedStudy, all_begun
 
 _logger = logging.getLogger("optuna_deadline")
 _STATES = {
@@ -35,6 +36,9 @@ class Trials(Protocol):
         Raises:
             StudyGone: The study was deleted.
         """
+
+    def exhausted(self) -> bool:
+        """Whether nothing is left to search, so that no new trial is worth its slots."""
 
     def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
         """End a trial as the table has it; one that has ended stays as it is.
@@ -64,13 +68,25 @@ class OptunaTrials:
     """The trials of an Optuna study."""
 
     def __init__(self, study: Study) -> None:
-        self._study = study
+        self._study = SearchedStudy(study)
+        self._stopped = False
 
     def open(self) -> tuple[int, int]:
         """Ask the sampler's study for a trial; its parameters are sampled where it trains."""
         with unless_deleted(self._study):
             trial = self._study.ask()
         return trial.number, trial._trial_id
+
+    def exhausted(self) -> bool:
+        """Whether the sampler has stopped the study, or a trial of all that it lists was begun.
+
+        What was enqueued is run all the same.
+        """
+        with unless_deleted(self._study):
+            if not self._stopped and not all_begun(self._study):
+                return False
+            states = (TrialState.WAITING,)
+            return not self._study.get_trials(deepcopy=False, states=states)
 
     def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
         """Tell Optuna how a trial ended, and what it has not heard of its reports."""
@@ -80,7 +96,7 @@ class OptunaTrials:
             with self._others_about():
                 self._report_all(line, reports)
                 crashpoint("tell.before")
-                self._study.tell(line.number, values, state=state, skip_if_finished=True)
+                self._tell(line.number, values, state)
         except ValueError as error:
             _logger.warning("Optuna did not take the end of trial %d: %s", line.number, error)
 
@@ -107,7 +123,7 @@ class OptunaTrials:
                 fixed = trial.system_attrs.get(_ENQUEUED)
                 if trial.number == number and fixed is not None:
                     self._study.enqueue_trial(fixed, user_attrs=trial.user_attrs)
-            self._study.tell(number, state=TrialState.PRUNED, skip_if_finished=True)
+            self._tell(number, None, TrialState.PRUNED)
 
     def adopt_strays(self, known: set[int]) -> None:
         """End trials that a dead planner asked for and never put on the table.
@@ -136,6 +152,27 @@ class OptunaTrials:
 
     def _running(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+
+    def _tell(self, number: int, value: float | None, state: TrialState) -> None:
+        self._study.stopped = False
+        try:
+            self._study.tell(number, value, state=state, skip_if_finished=True)
+        except (UpdateFinishedTrialError, ValueError):
+            raise
+        except Exception as error:  # of the sampler's after_trial: the end is stored all the same
+            if not self._trial(number).state.is_finished():
+                raise
+            words = "%s failed after trial %d, whose end is stored: %r"
+            _logger.warning(words, self._study.sampler, number, error)
+        # BruteForceSampler stops after any trial without parameters.
+        if self._study.stopped and not self._stopped and self._trial(number).params:
+            self._stopped = True
+            _logger.info("Nothing is left to search: no new trial starts.")
+
+    def _trial(self, number: int) -> FrozenTrial:
+        storage = self._study._storage
+        trial_id = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+        return storage.get_trial(trial_id)
 
     @contextmanager
     def _others_about(self) -> Iterator[None]:

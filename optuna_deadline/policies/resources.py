@@ -37,6 +37,8 @@ class Resources:
 
     def newcomers(self, snapshot: Snapshot) -> int | None:
         """New trials that may still be opened, None where nobody has set a limit."""
+        if snapshot.exhausted:
+            return 0
         if self.most_trials is None:
             return None
         return max(0, self.most_trials - len(snapshot.trials))

@@ -88,6 +88,7 @@ class Snapshot:
     overhead: Overhead = field(default_factory=Overhead)
     money: Money | None = None  #: None where slots cost nothing; then the capacity is given
     requests: tuple[Request, ...] = ()  #: obeyed for every policy, which sees none
+    exhausted: bool = False  #: nothing is left to search: no new trial is opened
 
     @property
     def time_left(self) -> float:

@@ -23,6 +23,10 @@ class CountedTrials:
         self.opened += 1
         return self.opened - 1, self.opened - 1
 
+    def exhausted(self) -> bool:
+        """There is always another configuration."""
+        return False
+
     def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
         """Note the end; the first one stands."""
         self.ends.setdefault(line.number, line.state)
