@@ -67,8 +67,8 @@ def root_of(place: Location, study_name: str, key: str) -> Location:
         study_name: The study's name; what cannot stand in a file's name is replaced.
         key: The study's random key.
     """
-    name = _UNFIT.sub("_", study_name)[:_NAME_LENGTH]
-    return within(place, f"{name}-{key[:_KEY_LENGTH]}")
+    name = f"{study_name[:_NAME_LENGTH]}-{key[:_KEY_LENGTH]}"
+    return within(place, _UNFIT.sub("_", name))
 
 
 def is_below(location: Location, folder: Location) -> bool:
