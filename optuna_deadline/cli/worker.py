@@ -100,12 +100,13 @@ def describe(result: Result, terms: Terms) -> str:
     if not result.settled:
         return f"Left {terms.name} before its end; start the same command again to go on."
     if result.number is None:
-        return f"{terms.name} ended without a single report."
+        return f"{terms.name} ended without a value: no trial reported one, or returned one."
     state = "verified" if result.checkpoint_ok else "not saved"
     if result.checkpoint_host is not None:
         state = f"on {result.checkpoint_host}, which alone has it"
     spent = f" Spent {result.spent:.4g} of {terms.budget}." if terms.budget else ""
+    step = "" if result.step is None else f", step {result.step}"
     return (
-        f"{terms.name}: best value {result.value:.6g}, trial {result.number}, step {result.step}; "
+        f"{terms.name}: best value {result.value:.6g}, trial {result.number}{step}; "
         f"checkpoint {state}.{spent}\n{result.how_to_load()}"
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from optuna.study import Study
+
+from optuna_deadline._best import find_best
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints import verified
 from optuna_deadline.elastic.result import Result
@@ -10,27 +13,29 @@ from optuna_deadline.planning.ledger import Ledger
 
 
 def outcome(
-    table: AllocationTable, direction: str, in_hand: InHand, ledger: Ledger | None
+    study: Study, table: AllocationTable, direction: str, in_hand: InHand, ledger: Ledger | None
 ) -> Result:
-    """The best model in hand now.
+    """The best model in hand now; where no trial has reported, the best value that one returned.
 
     Args:
-        table: The study's.
+        study: The study.
+        table: Its table.
         direction: "minimize" or "maximize".
         in_hand: Knows which checkpoints can be read here.
         ledger: The bill, where slots cost something.
     """
     now, orders = table.now(), table.orders("")
     winner = find_winner(table, direction, in_hand)
+    best = winner or find_best(study)
     saved = winner.checkpoint if winner else None
     ok = saved is not None and verified(saved)
     elsewhere = None if ok or saved is None else in_hand.elsewhere(saved)
     if ledger is not None:
         ledger.read(now)
     return Result(
-        number=winner.number if winner else None,
-        value=winner.value if winner else None,
-        step=winner.step if winner else None,
+        number=best.number if best else None,
+        value=best.value if best else None,
+        step=best.step if best else None,
         checkpoint=saved.path if saved else None,
         checkpoint_ok=ok,
         checkpoint_host=elsewhere.host if elsewhere else None,

@@ -13,7 +13,7 @@ class Result:
 
     number: int | None  #: the best trial
     value: float | None
-    step: int | None
+    step: int | None  #: None where the trial only returned its value
     checkpoint: Location | None  #: a file, or the URL of one
     checkpoint_ok: bool  #: whether the file is the one that was written, byte for byte
     deadline: float  #: seconds since the epoch, by the database's clock

@@ -237,7 +237,7 @@ class ElasticWorker:
 
     def result(self) -> Result:
         """The best model in hand now."""
-        return outcome(self.table, self.terms.direction, self._in_hand, self._ledger)
+        return outcome(self._study, self.table, self.terms.direction, self._in_hand, self._ledger)
 
 
 def _address(engine: sa.Engine) -> str:

@@ -1,0 +1,41 @@
+"""What a worker returns with, and the last words of a command."""
+
+from __future__ import annotations
+
+import optuna
+from optuna.trial import create_trial
+from tables import table_of
+
+from optuna_deadline.cli.worker import describe
+from optuna_deadline.elastic import Result, agree
+from optuna_deadline.elastic.outcome import outcome
+from optuna_deadline.planning.ends import InHand
+
+
+def ended(study: optuna.Study) -> tuple[Result, str]:
+    """The result of a study that is settled now, and what is said of it."""
+    terms = agree(study, "1h", None, {})
+    table = table_of(study)
+    table.register("me", "host", 1, [], 1)
+    term = table.elect("me")
+    assert term is not None
+    table.settle("me", term)
+    result = outcome(study, table, "maximize", InHand(table, "host"), None)
+    return result, describe(result, terms)
+
+
+def test_a_value_that_was_returned_without_a_report_is_the_result(
+    sqlite_study: optuna.Study,
+) -> None:
+    for value in (0.25, 0.75, 0.5):
+        sqlite_study.add_trial(create_trial(value=value))
+    result, words = ended(sqlite_study)
+    assert (result.number, result.value, result.step, result.checkpoint) == (1, 0.75, None, None)
+    assert words.startswith("study: best value 0.75, trial 1; checkpoint not saved.")
+
+
+def test_a_study_without_any_value_says_so(sqlite_study: optuna.Study) -> None:
+    sqlite_study.add_trial(create_trial(state=optuna.trial.TrialState.FAIL))
+    result, words = ended(sqlite_study)
+    assert result.number is None
+    assert words == "study ended without a value: no trial reported one, or returned one."
