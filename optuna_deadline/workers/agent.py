@@ -27,6 +27,7 @@ from optuna_deadline.workers.launch import Terms
 from optuna_deadline.workers.objective import ObjectiveSource
 from optuna_deadline.workers.parking import Parking
 from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
+from optuna_deadline.workers.sampling import Sampling
 from optuna_deadline.workers.starting import Starting
 from optuna_deadline.workers.switchboard import Switchboard
 from optuna_deadline.workers.trust import Trust
@@ -111,9 +112,11 @@ class Agent:
             self._gangs,
         )  # fmt: skip
         self._helping = self._across.helping
+        self._sampling = Sampling()
         self._starting = Starting(
             study, table, self.id, self._board, terms, self._resuming, self._sweeping,
             self._trust, patience, self._joining.reaches, self._parking, self._across.meetings,
+            self._sampling,
         )  # fmt: skip
         self._writing = Writing(table, self.id, self._parking, replan)
         self._clerk = Ticker("clerk", self._carry_out)
@@ -139,7 +142,7 @@ class Agent:
             check: Called in each round; what it raises ends the worker.
 
         Raises:
-            DeadlineError: The objective cannot be loaded.
+            DeadlineError: The objective cannot be loaded, or the sampler fails again and again.
             StudyGone: The study was deleted.
         """
         self._clerk.start()
@@ -159,6 +162,8 @@ class Agent:
                     if self._settled:
                         self._sweep_at_the_end()
                     self._table.leave(self.id)
+        if self._sampling.error is not None and not self._settled:
+            raise self._sampling.error
 
     def close(self) -> None:
         """End every process of this worker."""
@@ -215,6 +220,8 @@ class Agent:
                 if self._writing.write(gang, leaving=self.leaving is not None):
                     del self._gangs[gang.number]
                     self._next_poll = 0.0
+                    if gang.verdict is not None and gang.verdict.state == "complete":
+                        self._sampling.worked(gang.number)
                     self._sweep_after(gang)
                 self._keep_leases()
             if self._helping.write():
@@ -318,6 +325,8 @@ class Agent:
         if self.leaving is None and self._until.is_over(stop, self._deadline):
             _logger.warning("This worker's own time is almost over: its trials save and leave.")
             self.leave(TIME_IS_OVER)
+        if self.leaving is None and self._sampling.error is not None:
+            self.leave("the sampler fails")
         if now >= self._deadline - closing_seconds(stop):
             for gang in gangs:
                 gang.direct(Directive(Kind.STOP, "the deadline", deadline=True))

@@ -22,6 +22,7 @@ from optuna_deadline.stores import Location, located
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import Gang, Verdict
 from optuna_deadline.workers.ranks import Rank
+from optuna_deadline.workers.sampling import Sampling
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -35,6 +36,7 @@ class Hearing:
         gang: The segment.
         trial: Its Optuna trial, which lives here alone.
         sweep: Deletes files that no row names any more.
+        sampling: Learns of the sampler's errors.
     """
 
     def __init__(
@@ -44,7 +46,9 @@ class Hearing:
         gang: Gang,
         trial: Trial,
         sweep: Callable[[int, Sequence[Location]], None],
+        sampling: Sampling,
     ) -> None:
+        self._sampling = sampling
         self._sweep = sweep
         self._table = table
         self._me = me
@@ -87,6 +91,8 @@ class Hearing:
         except (StudyGone, *DATABASE_AWAY):
             raise
         except Exception as error:  # the user's own mistake: it belongs into the objective
+            if method.startswith("suggest"):
+                self._sampling.failed(self._gang.number, error)
             self._gang.answer(rank, number, False, error)
         else:
             self._gang.answer(rank, number, True, value)
@@ -127,6 +133,7 @@ class Hearing:
             gang.verdict = Verdict("retired", "finished", failures=gang.failures)
             gang.kill()
         self._reported.update(values)
+        self._sampling.worked(gang.number)
         for step, value, _ in new:
             if math.isnan(value):
                 _logger.warning(

@@ -18,6 +18,7 @@ from optuna_deadline.workers.launch import Terms, launch
 from optuna_deadline.workers.meeting import Meetings
 from optuna_deadline.workers.parking import Parking
 from optuna_deadline.workers.resuming import Resuming, Sweeping
+from optuna_deadline.workers.sampling import Sampling
 from optuna_deadline.workers.switchboard import Switchboard
 from optuna_deadline.workers.trust import Trust
 
@@ -38,6 +39,7 @@ class Starting:
         reaches: Whether what was written somewhere can be read here.
         parking: Has the processes that wait.
         meetings: Brings ranks on several hosts together.
+        sampling: Learns of the sampler's errors.
     """
 
     def __init__(
@@ -54,7 +56,9 @@ class Starting:
         reaches: Callable[[Home], bool],
         parking: Parking,
         meetings: Meetings,
+        sampling: Sampling,
     ) -> None:
+        self._sampling = sampling
         self._study = study
         self._table = table
         self._me = me
@@ -103,7 +107,9 @@ class Starting:
         if grant.fence == line.fence + 1:
             self._sweeping.sweep_unnamed(line.number, line.fence)
         gang = Gang(grant, line.failures, trained, granted_at=sent, patience=self._patience)
-        gang.listener = Hearing(self._table, self._me, gang, trial, self._sweeping.sweep)
+        gang.listener = Hearing(
+            self._table, self._me, gang, trial, self._sweeping.sweep, self._sampling
+        )
         gangs[line.number] = gang
         if parked is not None:
             self._parking.take_out(line.number, gang)

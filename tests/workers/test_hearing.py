@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,18 +11,20 @@ import pytest
 
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import StudyGone
+from optuna_deadline.workers.backlog import Backlog
 from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.hearing import Hearing
 from optuna_deadline.workers.ranks import Rank
+from optuna_deadline.workers.sampling import Sampling
 
 
 class Silent:
-    """A gang or a table of which nothing but its writes is asked."""
+    """A gang or a table of which nothing but its backlog is asked."""
 
     def __init__(self) -> None:
-        self.number, self.writes, self.trained_before, self.grant = 0, deque[Any](), 0.0, None
+        self.number, self.backlog, self.trained_before, self.grant = 0, Backlog(), 0.0, None
 
-    def add_report(self, *args: object) -> None:
+    def add_reports(self, *args: object) -> None:
         """Recorded."""
 
 
@@ -40,9 +42,10 @@ def test_a_deleted_study_is_no_mistake_of_the_objective(
     study = optuna.create_study(storage=sqlite_url)
     gang, rank = Silent(), cast(Rank, SimpleNamespace())
     hearing = Hearing(
-        cast(AllocationStore, gang), "me", cast(Gang, gang), study.ask(), lambda *_: None
-    )
+        cast(AllocationStore, gang), "me", cast(Gang, gang), study.ask(), lambda *_: None,
+        Sampling(),
+    )  # fmt: skip
     hearing.hear(rank, message)
     optuna.delete_study(study_name=study.study_name, storage=sqlite_url)
     with pytest.raises(StudyGone, match="was deleted while the worker ran"):
-        gang.writes.popleft()()
+        gang.backlog.write(hearing.report, hearing.commit, math.inf)

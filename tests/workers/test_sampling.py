@@ -1,0 +1,70 @@
+"""A sampler that fails trial after trial ends the worker, one that fails at times does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import objectives
+import optuna
+import pytest
+from optuna.samplers import RandomSampler
+from optuna.trial import TrialState
+
+import optuna_deadline
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.workers.sampling import Sampling
+
+
+def test_three_trials_that_fail_alike_are_enough() -> None:
+    sampling = Sampling()
+    for number in (4, 5):
+        sampling.failed(number, ValueError(f"no candidate for {number}.5"))
+        assert sampling.error is None
+    sampling.failed(5, ValueError("no candidate for 7"))  # the second rank of trial 5 asks too
+    assert sampling.error is None
+    sampling.failed(6, ValueError("no candidate for 6"))
+    assert "failed for 3 trials in the same way (ValueError: no cand" in str(sampling.error)
+
+
+def test_other_errors_are_counted_anew() -> None:
+    sampling = Sampling()
+    for number in range(9):
+        sampling.failed(number, ValueError("even") if number % 2 else KeyError("odd"))
+    assert sampling.error is None
+
+
+def test_a_later_trial_that_has_its_parameters_shows_that_the_sampler_works() -> None:
+    sampling = Sampling()
+    for number in range(0, 20, 2):
+        sampling.failed(number, ValueError("at times"))
+        sampling.worked(number + 1)
+    assert sampling.error is None
+    for number in (20, 22, 24):
+        sampling.failed(number, ValueError("at times"))
+        sampling.worked(19)  # it has had them for long
+    assert sampling.error is not None
+
+
+class Broken(RandomSampler):
+    """Works for two trials."""
+
+    def sample_independent(self, study: optuna.Study, trial: Any, *args: Any) -> Any:
+        if trial.number >= 2:
+            raise RuntimeError("this sampler is broken")
+        return super().sample_independent(study, trial, *args)
+
+
+@pytest.mark.slow
+def test_a_sampler_that_breaks_after_reports_ends_the_worker_and_the_trials_are_saved(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    study = optuna.create_study(storage=sqlite_url, direction="maximize", sampler=Broken(0))
+    with pytest.raises(DeadlineError, match=r"failed for 3 trials .*this sampler is broken"):
+        optuna_deadline.run(
+            study, objectives.elastic, cpus=2, deadline="300s", checkpoints=tmp_path,
+            policy="fifo",
+        )  # fmt: skip
+    states = [trial.state for trial in study.get_trials()]
+    assert states.count(TrialState.FAIL) == 3
+    assert states[0] is not TrialState.FAIL and len(states) <= 8
