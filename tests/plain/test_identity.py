@@ -14,7 +14,7 @@ from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from optuna_deadline import terms
-from optuna_deadline.allocation import schema
+from optuna_deadline.allocation import schema, studies
 from optuna_deadline.allocation.engine import autocommit, disconnect, open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError, StudyGone
@@ -96,6 +96,17 @@ def test_processes_that_give_an_older_row_its_key_at_once_agree(
     assert keys == {_stored_key(engine)} and None not in keys
     assert terms.read(engine, study) is not None and terms.fix(engine, study, "2h") == fixed
     disconnect(engine)
+
+
+def test_of_two_keys_that_an_older_row_is_given_at_once_the_first_stays(storage_url: str) -> None:
+    study = _study(storage_url)
+    engine = open_table(study)
+    fixed = terms.fix(engine, study, "2h")
+    _age(engine)
+    with autocommit(engine) as connection:
+        for key in ("first", "second"):  # both have seen that there is none
+            studies.set_key(connection, fixed.study_id, key)
+    assert terms.key(engine, study) == "first"
 
 
 def test_joining_gives_an_older_row_its_key(
