@@ -240,9 +240,29 @@ def passed(wanted: Deadline, stored: Terms | None = None) -> DeadlineError:
     """The error for a deadline in the past, the study's own or another."""
     if stored is None or not _same(stored, wanted):
         return DeadlineError(f"The deadline {wanted} has passed; give one in the future.")
+    return over(stored)
+
+
+def over(stored: Terms) -> DeadlineError:
+    """The error for a study whose deadline has passed."""
     return DeadlineError(
         f"The deadline of the study {stored.name!r}, {stored}, has passed; create a new study, "
         f"or give it a later deadline with {_extending(stored)}."
+    )
+
+
+def too_late(stored: Terms, left: float, report: float) -> DeadlineError:
+    """The error for a process that joins when even a first report would come too late.
+
+    Args:
+        stored: The study's terms.
+        left: Seconds until the deadline.
+        report: Seconds that the study's trials took to a report, at least.
+    """
+    return DeadlineError(
+        f"{format_duration(left)} are left until the deadline of the study {stored.name!r}, and "
+        f"its trials took {format_duration(report)} or more to a report: a process that begins "
+        f"now comes too late; give the study a later deadline with {_extending(stored)}."
     )
 
 

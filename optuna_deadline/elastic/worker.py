@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
+from optuna.pruners import NopPruner
 from optuna.study import Study
 
 from optuna_deadline import choice
@@ -38,7 +40,7 @@ from optuna_deadline.planning.pool import PoolLeader, read_pool
 from optuna_deadline.planning.rates import tariff_of
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.dividers import make_divider
-from optuna_deadline.pruners import DeadlinePruner
+from optuna_deadline.pruners import DeadlinePruner, find_deadline_pruner
 from optuna_deadline.stores import Location, is_below, library, place_of, root_of, within
 from optuna_deadline.terms import Terms
 from optuna_deadline.workers.addresses import VARIABLE, own_address
@@ -114,7 +116,7 @@ class ElasticWorker:
         )
         self._engine = engine
         self._listen = listen and Listener.works_on(engine)
-        self._study = study
+        self._study = _without_deadline_pruner(study)
         self._publish = publish
         self._ledger = None
         self._host_type = host_type or os.environ.get(HOST_TYPE) or None
@@ -262,6 +264,15 @@ def _shared_by_name(table: AllocationTable, before: Location, now: Location) -> 
     them there, writes to the folder of its own beside it, and whoever reaches one reaches both.
     """
     return before if any(is_below(one.path, before) for one in table.checkpoints()) else now
+
+
+def _without_deadline_pruner(study: Study) -> Study:
+    """The study, whose trials the plan ends: the sampler is not to refuse any for its pruner."""
+    if find_deadline_pruner(study.pruner) is None:
+        return study
+    planned = copy.copy(study)
+    planned.pruner = NopPruner()
+    return planned
 
 
 def _same_policy(study: Study, terms: Terms, given: choice.PolicyLike | None) -> choice.PolicyLike:

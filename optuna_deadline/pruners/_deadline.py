@@ -12,7 +12,7 @@ from typing import Any
 from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage
 from optuna.study import Study
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline import choice
 from optuna_deadline import terms as _terms
@@ -141,6 +141,32 @@ class DeadlinePruner(BasePruner):
         book.refresh()
         return book.late(trial.number, pace)
 
+    def admit(self, study: Study) -> None:
+        """Refuse the first trial of this process where it could not be of use.
+
+        No statement for later trials: what starts near the deadline ends at its first report.
+
+        Raises:
+            DeadlineConflict: The study has another deadline.
+            DeadlineError: The deadline has passed, or comes before the trial could report; or the
+                study has several objectives.
+            UnsupportedStorage: The storage is not SQL, and ``table`` is not given.
+            StudyGone: The study was deleted.
+        """
+        with self._lock:
+            joined = study._study_id in self._books.get(study._storage, {})
+        book = self.book(study)
+        # Also the first of another study.optimize, after the gate has ended one.
+        if joined and not (book.stopping and not study._stop_flag):
+            return
+        if book.time_left() <= 0:
+            book.refresh()
+        left, quickest = book.time_left(), _quickest_report(study)
+        if left <= 0:
+            raise _terms.over(book.terms)
+        if left < quickest:
+            raise _terms.too_late(book.terms, left, quickest)
+
     def terms(self, study: Study) -> Terms:
         """The study's terms as last read here, fixed now if nobody has."""
         return self.book(study).terms
@@ -180,6 +206,19 @@ class DeadlinePruner(BasePruner):
         self.__dict__.update(state)
         self._constructed = self._clock.now() - state["_constructed"]
         self._forget()
+
+
+def _quickest_report(study: Study) -> float:
+    """Seconds to a report in the trial that was quickest in this; 0 as long as none has ended."""
+    ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    return min(
+        (
+            trial.duration.total_seconds() / max(1, len(trial.intermediate_values))
+            for trial in ended
+            if trial.duration is not None
+        ),
+        default=0.0,
+    )
 
 
 def find_deadline_pruner(pruner: Any) -> DeadlinePruner | None:

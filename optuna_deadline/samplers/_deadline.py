@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.samplers._prospects import ProspectiveStudy, look_ahead
 from optuna_deadline.samplers._situation import Look, TableLook
 from optuna_deadline.samplers._warm_start import StudyLike, WarmStart
@@ -86,6 +88,23 @@ class DeadlineSampler(Wrapper):
         self._look = TableLook(table) if look is None else look
         self._seen: OfTrial[Study] = OfTrial()
 
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Check the terms of a :class:`~optuna_deadline.DeadlinePruner` before anything trains.
+
+        A trial that is refused waits, with what was enqueued, for a process that may run it.
+
+        Raises:
+            DeadlineError: See :meth:`optuna_deadline.DeadlinePruner.admit`.
+        """
+        pruner = find_deadline_pruner(study.pruner)
+        if pruner is not None:
+            try:
+                pruner.admit(study)
+            except Exception:
+                _put_back(study, trial)
+                raise
+        super().before_trial(study, trial)
+
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
@@ -129,6 +148,13 @@ class DeadlineSampler(Wrapper):
             if ahead is None
             else ProspectiveStudy(study, sorted([*ahead, trial], key=lambda one: one.number))
         )
+
+
+def _put_back(study: Study, trial: FrozenTrial) -> None:
+    """Undo ``study.ask()``: Optuna gives the trial to the next process that asks for one."""
+    if trial.state is TrialState.RUNNING and not trial.params and not trial.intermediate_values:
+        with suppress(Exception):  # why it was refused is what is to be seen
+            study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
 
 
 def _falls_on(number: int, part: float) -> bool:
