@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from optuna_deadline.planning.ends import find_winner
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import (
     ANTI,
@@ -82,6 +83,20 @@ def test_the_deadline_is_kept_and_a_model_is_in_hand(policy: str) -> None:
     assert outcome.value is not None and outcome.regret >= 0 and outcome.choice_regret >= 0
     assert outcome.best_at(outcome.ended) == outcome.value
     assert outcome.best_at(0.0) is None
+
+
+@pytest.mark.parametrize("family", ["power-law", "plateau-then-drop", "diverging"])
+@pytest.mark.parametrize("policy", ["naive_elastic", "successive_halving", "asha", "freeze_thaw"])
+def test_the_winner_is_complete_though_it_stopped_or_failed(policy: str, family: str) -> None:
+    faults = Faults(crash_every=200.0, host_every=900.0, straggler_share=0.2)
+    cluster = Cluster(slots=4, hosts=2, faults=faults)
+    simulation = study(policy, family, cluster, seed=1, max_resource=30)
+    simulation.run()
+    world = simulation.world
+    winner = find_winner(world.table, "maximize", world.disk.holds)
+    assert winner is not None
+    assert world.table.trials()[winner.number].state == "complete"
+    assert world.trials.ends[winner.number] == "complete"
 
 
 def test_the_same_seed_gives_the_same_log() -> None:
