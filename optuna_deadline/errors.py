@@ -36,6 +36,10 @@ class StudyGone(RuntimeError):
     """The study was deleted while workers ran."""
 
 
+class DatabaseGone(RuntimeError):
+    """The database was away when a worker had to leave, and stayed away."""
+
+
 @contextmanager
 def on_command_line() -> Iterator[None]:
     """Let errors of this process name options and commands until the block ends."""

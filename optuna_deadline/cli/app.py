@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from optuna_deadline.cli.databases import complaint
 from optuna_deadline.cli.logs import writes_json
-from optuna_deadline.errors import DeadlineError, StudyGone, on_command_line
+from optuna_deadline.errors import DatabaseGone, DeadlineError, StudyGone, on_command_line
 from optuna_deadline.workers.errors import DATABASE_AWAY
 
 #: The help reads as a table of contents: to begin, to look, to act, to try.
@@ -91,7 +91,7 @@ def in_one_sentence() -> Iterator[None]:
     try:
         with on_command_line():
             yield
-    except StudyGone as error:
+    except (DatabaseGone, StudyGone) as error:
         _complain(str(error))
         raise SystemExit(GONE) from None
     except DeadlineError as error:

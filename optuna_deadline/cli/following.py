@@ -16,16 +16,21 @@ from optuna_deadline.workers.errors import DATABASE_AWAY
 def following(
     watcher: Watcher, seconds: float, follow: Callable[[Iterator[View]], None]
 ) -> Iterator[None]:
-    """Give a thread a look every so often until the block ends, the last state included."""
+    """Give a thread a look every so often until the block ends, the last state included.
+
+    A block that ends by an error is followed no further: its database may be away.
+    """
     ending = threading.Event()
     looks = _looks(watcher, seconds, ending)
     thread = threading.Thread(target=follow, args=(looks,), daemon=True)
     thread.start()
+    patience = 0.5
     try:
         yield
+        patience = 10.0
     finally:
         ending.set()
-        thread.join(timeout=10)
+        thread.join(patience)
 
 
 def _looks(watcher: Watcher, seconds: float, ending: threading.Event) -> Iterator[View]:

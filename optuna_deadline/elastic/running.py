@@ -100,6 +100,7 @@ def run(
     Raises:
         DeadlineError: Something asked for cannot be had; the message says what to do.
         StudyGone: The study was deleted meanwhile.
+        DatabaseGone: The worker had to leave, and the database stayed away.
     """
     stop_if_loading()
     money = make_budget(budget, price)

@@ -189,7 +189,7 @@ class ElasticWorker:
             if publisher is not None:
                 leaving.callback(publisher.stop)
             leaving.callback(agent.close)
-            leaving.callback(thread.end, _FAREWELL)
+            leaving.callback(lambda: thread.end(0.0 if agent.stranded else _FAREWELL))
             leaving.enter_context(hearing(self._notice, until, agent))
             join(agent, self.table, self._wait)
             self._tell_what_it_takes_from_others()

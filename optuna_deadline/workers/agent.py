@@ -90,6 +90,8 @@ class Agent:
         self._parking = Parking(park, alike=not offer.gpus)
         self._deadline = float("inf")  # on the monotonic clock
         self.leaving: str | None = None
+        self._asked = float("inf")  # when it was asked to leave, on the monotonic clock
+        self.stranded = False  #: whether it left a database that does not answer
         self._until = until or Until()
         self._settled = False
         self._next_poll = 0.0
@@ -127,6 +129,7 @@ class Agent:
 
     def leave(self, why: str) -> None:
         """Checkpoint everything, release it, and return from :meth:`run`."""
+        self._asked = min(self._asked, time.monotonic())
         self.leaving = why
         self.wake()
 
@@ -144,6 +147,7 @@ class Agent:
         Raises:
             DeadlineError: The objective cannot be loaded, or the sampler fails again and again.
             StudyGone: The study was deleted.
+            DatabaseGone: It has to leave, and the database stays away.
         """
         self._clerk.start()
         try:
@@ -151,12 +155,13 @@ class Agent:
                 self._board.replace_dead(self._all_gangs())
                 self._listen()
                 self._mind_the_time()
+                self._mind_the_database()
                 self._clerk.check()
                 check()
         finally:
-            idle = self._clerk.end(_FAREWELL)
+            idle = self._clerk.end(0.0 if self.stranded else _FAREWELL)
             self._kill_all()
-            if idle:  # else the database hangs: what we hold is reaped
+            if idle and not self.stranded:  # else what we hold is reaped
                 with suppress(LeaseLost, *DATABASE_AWAY):
                     self._abandon()
                     if self._settled:
@@ -218,6 +223,7 @@ class Agent:
             self._keep_leases()
             for gang in list(self._gangs.values()):
                 if self._writing.write(gang, leaving=self.leaving is not None):
+                    self._trust.back()  # a pass over many may take long
                     del self._gangs[gang.number]
                     self._next_poll = 0.0
                     if gang.verdict is not None and gang.verdict.state == "complete":
@@ -316,6 +322,13 @@ class Agent:
             return gang.directive
         return self._parking.permit(asked, gang, self._gangs.values())
 
+    def _mind_the_database(self) -> None:
+        """Whoever stops a worker waits for it: a database that is away is not waited for."""
+        gone = self._trust.gone(min(self._deadline, self._asked))
+        if gone is not None and all(gang.over for gang in self._all_gangs()):
+            self.stranded = True
+            raise gone
+
     def _mind_the_time(self) -> None:
         """What must happen even while the database does not answer."""
         now, stop = time.monotonic(), self._writing.slowest_stop
@@ -341,5 +354,12 @@ class Agent:
         for gang in gangs:
             gang.kill_stragglers()
             gang.kill_hung()
+            gang.hurried |= self.leaving is not None
+            if gang.kill_overdue(stop):
+                _logger.warning(
+                    "Trial %d has not left in time and its ranks are killed: it goes on from its "
+                    "last checkpoint.",
+                    gang.number,
+                )
             if gang.directive.deadline and now >= self._deadline - 0.4:
                 gang.kill()

@@ -25,6 +25,11 @@ _SIBLINGS = 3.0
 #: so before: the keep-alives of its own end take some nine.
 _PARTING = 12.0
 
+#: Seconds in which ranks must have taken note that their worker leaves, unless their steps are
+#: longer: SLURM and Kubernetes kill all there is after 30.
+HURRY = 15.0
+_SAVING = 120.0  # more for a save, which may take that long where a host gives the time
+
 #: Seconds without a word from any rank after which they are taken for hung. Shorter than the
 #: timeout of gloo's collectives, whose error would not say what was the matter.
 PATIENCE = 900.0
@@ -94,7 +99,11 @@ class Gang:
     patience: float = PATIENCE
     heard_at: float | None = None
     longest: float = 0.0  #: seconds between two words, the first since the grant
+    slowest: float = 0.0  #: the same without that first one, which is a start
     hung: bool = False
+    obeys: bool = False  #: whether a rank has taken note that it is to leave
+    overdue: bool = False
+    hurried: bool = False  #: whether a worker of it leaves, whose host may be switched off soon
     stop_seconds: float | None = None  #: from the directive to the last rank's exit
     verdict: Verdict | None = None
     lost: bool = False
@@ -145,6 +154,8 @@ class Gang:
         assert self.listener is not None
         now = time.monotonic()
         self.longest = max(self.longest, now - (self.heard_at or self.granted_at))
+        if self.heard_at is not None:
+            self.slowest = max(self.slowest, now - self.heard_at)
         self.heard_at = now
         self.listener.hear(rank, message)
 
@@ -260,6 +271,27 @@ class Gang:
         if time.monotonic() - self.heard_at > max(self.patience, 3 * self.longest):
             self.hung = True
             self.kill()
+
+    def kill_overdue(self, stop: float) -> bool:
+        """Once ranks do not leave though a worker has to: they hang, or never ask.
+
+        Those that have taken note of it are saving, which is given longer.
+
+        Args:
+            stop: Seconds that the slowest gang took to leave so far.
+
+        Returns:
+            Whether it was killed now.
+        """
+        if not self.hurried or self.overdue or self.directed_at is None or self.over:
+            return False
+        patience = max(HURRY, 1.5 * (stop + self.slowest))  # it hears between two steps
+        if self.obeys:
+            patience += _SAVING
+        self.overdue = time.monotonic() - self.directed_at > patience
+        if self.overdue:
+            self.kill()
+        return self.overdue
 
     def last_words(self) -> tuple[str, Any]:
         """How the segment ended: the first rank's words, but a rank that died or failed wins."""

@@ -163,6 +163,9 @@ class Hearing:
     def _hear_parked(self) -> None:
         self._gang.backlog.add(self._park)  # after what was said before
 
+    def _hear_obeys(self) -> None:
+        self._gang.obeys = True
+
     def _hear_waiting(self) -> None:
         """That it was heard at all is what counts."""
 
@@ -171,6 +174,7 @@ class Hearing:
 
     def _hear_leaving(self, why: str) -> None:
         """A further worker leaves: the whole gang does."""
+        self._gang.hurried = True
         if not self._gang.directive.leave:
             self._gang.direct(Directive(Kind.PAUSE, why))
 

@@ -54,6 +54,7 @@ class RankSegment:
         self._first: tuple[float, float] | None = None  # (position, when)
         self._said = 0.0
         self._directives = 0
+        self._obeys = False
         self.speaks = False  # whether the objective says its position itself
 
     @property
@@ -69,15 +70,22 @@ class RankSegment:
 
     def newest(self) -> Directive:
         """The newest directive that has reached this rank."""
-        return self._link.newest
+        return self.obey(self._link.newest)
 
     def directive(self) -> Directive:
         """The directive in force; the n-th call answers the same on every rank."""
         if self.world_size == 1:
-            return self._link.newest
+            return self.newest()
         self._directives += 1
         agreed: Directive = self._link.ask("directive", self._directives)
-        return agreed
+        return self.obey(agreed)
+
+    def obey(self, directive: Directive) -> Directive:
+        """Say that the objective knows of its end: it saves from now on, and hangs in no step."""
+        if directive.leave and not self._obeys:
+            self._obeys = True
+            self._link.tell("obeys")
+        return directive
 
     def progress(self, position: float) -> None:
         """Say how far training is; the pipe is used a few times a second at most."""
@@ -156,6 +164,7 @@ class RankSegment:
         self.fence, devices = self._link.next_segment(asked_to_go)
         os.environ[DEVICES] = ",".join(devices)  # CPU slots are alike, and this may be another
         self._began, self._first, self._said = time.monotonic(), None, 0.0
+        self._obeys = False
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here."""
@@ -238,10 +247,10 @@ class RankTrial(BaseTrial):
 
     def _agreed(self) -> Directive:
         if self._segment.world_size == 1:
-            return self._link.newest
+            return self._segment.newest()
         self._asked += 1
         agreed: Directive = self._link.ask("directive", -self._asked)
-        return agreed
+        return self._segment.obey(agreed)
 
     def set_user_attr(self, key: str, value: Any) -> None:
         """As in Optuna."""

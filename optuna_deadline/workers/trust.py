@@ -11,10 +11,14 @@ from collections.abc import Collection
 
 from optuna_deadline.allocation.records import Renewal
 from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.errors import DatabaseGone
 from optuna_deadline.workers.errors import explain
 from optuna_deadline.workers.watchdog import Watchdog
 
 _logger = logging.getLogger("optuna_deadline")
+
+#: Seconds for which a worker whose work is over waits for a database that is away.
+GIVEN_UP = 30.0
 
 
 class Trust:
@@ -32,6 +36,8 @@ class Trust:
         self._watchdog = watchdog
         self._renewed = 0.0
         self._away_since: float | None = None
+        self._words = ""
+        self._answered = time.monotonic()
         self.until = 0.0
 
     def start(self, sent: float) -> None:
@@ -61,8 +67,24 @@ class Trust:
         patience = min(2 * stop_seconds + 1.0, self._table.ttl / 3)
         return time.monotonic() >= self.until - patience
 
+    def gone(self, since: float) -> DatabaseGone | None:
+        """What ends a worker that has nothing to wait for but its database.
+
+        Args:
+            since: When its work was over: its deadline, or when it was asked to leave.
+        """
+        silent = time.monotonic() - self._answered
+        if silent < GIVEN_UP or time.monotonic() - since < GIVEN_UP:
+            return None
+        return DatabaseGone(
+            f"The database has not answered for {silent:.0f} s{self._words}, and this worker has "
+            "to leave: what it holds is free once its leases have run out. See to the database, "
+            "and start the same command again to go on."
+        )
+
     def away(self, error: BaseException) -> None:
         """The database did not answer: say so once."""
+        self._words = f" ({explain(error)})"
         if self._away_since is None:
             self._away_since = time.monotonic()
             _logger.warning(
@@ -73,6 +95,7 @@ class Trust:
 
     def back(self) -> None:
         """The database answered."""
+        self._answered, self._words = time.monotonic(), ""
         if self._away_since is not None:
             seconds = time.monotonic() - self._away_since
             _logger.warning("The database answers again after %.1f s.", seconds)

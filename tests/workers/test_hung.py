@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from optuna_deadline.allocation.records import Grant
+from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.workers import gang as gangs
 from optuna_deadline.workers.gang import Gang
 from optuna_deadline.workers.ranks import Rank
@@ -68,6 +69,47 @@ def test_silence_is_measured_by_patience_and_by_what_was_usual(clock: Clock) -> 
     gang = make(clock)
     speak(gang, clock, 3600.0)  # it reports once in an hour
     assert not silent(gang, clock, 3 * 3600.0) and silent(gang, clock, 1.0)
+
+
+def overdue(gang: Gang, clock: Clock, seconds: float, stop: float = 0.3) -> bool:
+    clock.now += seconds
+    return gang.kill_overdue(stop)
+
+
+def test_a_rank_that_hangs_does_not_hold_a_leaving_worker_for_longer_than_15_seconds(
+    clock: Clock,
+) -> None:
+    gang = make(clock)
+    speak(gang, clock, 40.0)  # a slow start is no slow step
+    speak(gang, clock, 2.0)
+    gang.direct(Directive(Kind.PAUSE, "asked to leave"))
+    assert not overdue(gang, clock, 1000.0), "no worker leaves: the plan can wait"
+    gang = make(clock)
+    gang.hurried = True
+    assert not overdue(gang, clock, 1000.0), "nobody has told it"
+    gang.direct(Directive(Kind.PAUSE, "asked to leave"))
+    speak(gang, clock, 14.0)  # it reports on and never asks
+    assert not overdue(gang, clock, 0.9) and overdue(gang, clock, 0.2)
+    assert not overdue(gang, clock, 1.0), "said once"
+    assert gang.overdue and judge(gang).state == "paused" and judge(gang).failures == 0
+
+
+def test_a_slow_step_or_a_slow_save_is_waited_for_when_a_worker_leaves(clock: Clock) -> None:
+    gang = make(clock)
+    gang.hurried = True
+    speak(gang, clock, 5.0)
+    speak(gang, clock, 40.0)
+    gang.direct(Directive(Kind.PAUSE, "asked to leave"))
+    assert not overdue(gang, clock, 60.0) and overdue(gang, clock, 1.0)
+    gang = make(clock)
+    gang.hurried = True
+    gang.direct(Directive(Kind.PAUSE, "asked to leave"))
+    assert not overdue(gang, clock, 29.0, stop=20.0) and overdue(gang, clock, 2.0, stop=20.0)
+    gang = make(clock)
+    gang.hurried = True
+    gang.direct(Directive(Kind.PAUSE, "asked to leave"))
+    gang.obeys = True  # and its model is large
+    assert not overdue(gang, clock, 130.0) and overdue(gang, clock, 6.0)
 
 
 def ended(*ends: tuple[str, Any] | None, exit_code: int = -9) -> Gang:

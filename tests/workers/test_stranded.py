@@ -1,0 +1,162 @@
+"""A worker that has to leave while its database is away: it leaves, and says why."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import objectives
+import optuna
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+from tables import table_of, wait_until
+
+from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.cli.app import in_one_sentence
+from optuna_deadline.elastic import ElasticWorker, agree
+from optuna_deadline.errors import DatabaseGone
+from optuna_deadline.testing.proxy import Proxy
+from optuna_deadline.workers import trust as trusts
+from optuna_deadline.workers.trust import Trust
+from optuna_deadline.workers.watchdog import Watchdog
+
+
+class Clock:
+    """The monotonic clock, in the test's hand."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_worker_waits_thirty_seconds_for_its_database_once_its_work_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(trusts, "time", clock)
+    table = MemoryTable(now=lambda: clock.now)
+    trust = Trust(table, "me", Watchdog.__new__(Watchdog))
+    over = clock.now + 100
+    clock.now = over + 29
+    assert trust.gone(over) is None, "the database is away for long, and may still come back"
+    clock.now += 2
+    assert "has not answered for 131 s, and" in str(trust.gone(over))
+    assert trust.gone(float("inf")) is None, "there is work to do"
+    trust.away(sa.exc.OperationalError("", {}, Exception("disk full\nDETAIL: none")))
+    assert "(disk full)" in str(trust.gone(over))
+    trust.back()
+    assert trust.gone(over) is None, "a slow study is no database that is away"
+    clock.now += 29
+    assert trust.gone(over) is None
+    clock.now += 2
+    assert "for 31 s, and" in str(trust.gone(over)), "what it said before has passed"
+
+
+def test_the_command_says_so_in_one_sentence_and_exits_with_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as end, in_one_sentence():
+        raise DatabaseGone("The database has not answered for 31 s.")
+    assert end.value.code == 1
+    assert capsys.readouterr().err == "optuna-deadline: The database has not answered for 31 s.\n"
+
+
+@contextmanager
+def locked(url: str, tmp_path: Path) -> Iterator[str]:
+    """Another program holds SQLite's only lock."""
+    connection = sqlite3.connect(tmp_path / "study.db", isolation_level=None, timeout=60)
+
+    def lock() -> None:
+        connection.execute("BEGIN EXCLUSIVE")
+
+    yield url, lock  # type: ignore[misc]
+    connection.execute("ROLLBACK")
+    connection.close()
+
+
+@contextmanager
+def stalled(url: str, tmp_path: Path) -> Iterator[str]:
+    """A server that takes everything and answers nothing."""
+    port = make_url(url).port
+    assert port is not None
+    with Proxy(port) as proxy:
+        yield make_url(url).set(port=proxy.port).render_as_string(False), proxy.stall  # type: ignore[misc]
+        proxy.reset()
+        proxy.flow()
+
+
+@contextmanager
+def full(url: str, tmp_path: Path) -> Iterator[str]:
+    """A disk without room: what is read is there, and nothing can be written."""
+    real, patch = AllocationTable.renew, pytest.MonkeyPatch()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise sa.exc.OperationalError("", {}, Exception("could not extend file: disk full"))
+
+    def fill() -> None:
+        assert real
+        for name in ("renew", "release", "add_reports", "add_checkpoint", "set_progress", "elect"):
+            patch.setattr(AllocationTable, name, fail)
+
+    yield url, fill  # type: ignore[misc]
+    patch.undo()
+
+
+Away = Callable[[str, Path], Any]
+CASES = [
+    pytest.param("sqlite", locked, "deadline", id="locked-deadline"),
+    pytest.param("sqlite", full, "asked", id="full-asked"),
+    pytest.param("postgres", stalled, "asked", id="stalled-asked", marks=pytest.mark.postgres),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("database", "away", "why"), CASES)
+def test_a_worker_leaves_though_its_database_is_away(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    database: str,
+    away: Away,
+    why: str,
+) -> None:
+    monkeypatch.setattr(trusts, "GIVEN_UP", 3.0)
+    monkeypatch.setenv("RANK_LOG", str(tmp_path / "ranks"))
+    with away(request.getfixturevalue(f"{database}_url"), tmp_path) as (url, go):
+        study = optuna.create_study(study_name="study", storage=url, direction="maximize")
+        terms = agree(study, "12s" if why == "deadline" else "10m", None, {})
+        worker = ElasticWorker(
+            study, objectives.slow, terms, cpus=1, checkpoints=tmp_path, publish=False,
+            ttl=6, grace=3,
+        )  # fmt: skip
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                worker.run()
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        wait_until(lambda: len(table_of(study).reports()) > 2)
+        go()
+        if why == "asked":
+            worker.leave("asked to leave")
+        began = time.monotonic()
+        thread.join(60)
+        assert not thread.is_alive(), "it hangs"
+        assert time.monotonic() - began < 45
+        [error] = errors
+        assert isinstance(error, DatabaseGone), error
+        assert "has not answered for" in str(error)
+        if away is full:
+            assert "disk full" in str(error)
