@@ -16,8 +16,10 @@ import typer
 
 from optuna_deadline.allocation.clock import database_now
 from optuna_deadline.allocation.engine import autocommit, connect
+from optuna_deadline.allocation.schema import report
 from optuna_deadline.cli.app import GONE, Json, command, say_json
 from optuna_deadline.cli.databases import NothingThere, check_url, complaint, open_storage
+from optuna_deadline.cli.traffic import Traffic, measure, round_trip
 from optuna_deadline.elastic import CHECKPOINTS
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.stores import check, located
@@ -144,15 +146,16 @@ def _server(connection: sa.Connection) -> str:
 
 
 def _answers(connection: sa.Connection) -> Finding:
-    times = []
-    for _ in range(5):
-        began = time.monotonic()
-        connection.execute(sa.select(1))
-        times.append(time.monotonic() - began)
-    trip = sorted(times)[2]
+    used = sa.inspect(connection).has_table(report.name)
+    traffic = measure(connection) if used else None
+    if traffic is not None and traffic.warning is not None:
+        return Finding("latency", "note", traffic.warning)
+    trip = round_trip(connection) if traffic is None else traffic.trip
     words = f"a round trip takes {trip * 1000:.1f} ms"
     if trip > _SLOW:
-        return Finding("latency", "note", f"{words}; each worker makes a few a second")
+        late = Traffic(trip, 0.0, 1.0).late
+        words = f"{words}; plans see what a worker's trials say {late:.1f} s late for each trial"
+        return Finding("latency", "note", words)
     return Finding("latency", "good", words)
 
 

@@ -7,11 +7,13 @@ from dataclasses import asdict
 
 from rich.console import Console
 
+from optuna_deadline.allocation.engine import autocommit, open_table
 from optuna_deadline.cli.app import Json, Storage, Study, command, console, say_json
 from optuna_deadline.cli.live import render
 from optuna_deadline.cli.plain import plain_view
 from optuna_deadline.cli.screen import shown
 from optuna_deadline.cli.studies import load_study
+from optuna_deadline.cli.traffic import measure
 from optuna_deadline.cli.watching import Watcher
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reading import read_history, table_of
@@ -23,14 +25,20 @@ _LOOK = 0.5  # seconds
 def status(study: Study, storage: Storage, as_json: Json = False) -> None:
     """Show a study once: time left, best value, who trains and why."""
     found = load_study(study, storage)
-    view = Watcher(*table_of(found)).view()
+    table, terms = table_of(found)
+    view = Watcher(table, terms).view()
+    with autocommit(open_table(found)) as connection:
+        warning = measure(connection, table.study_id).warning
     if not view.rows and (history := read_history(found)).plain:
         view = plain_view(history)
     if as_json:
-        say_json({**asdict(view), "deadline": view.deadline.isoformat()})
+        deadline = view.deadline.isoformat()
+        say_json({**asdict(view), "deadline": deadline, "warning": warning})
         return
     screen = Console()
     screen.print(render(view, max(24, screen.height)))
+    if warning is not None:
+        console.print(f"{study}: {warning}.", markup=False, soft_wrap=True)
 
 
 @command

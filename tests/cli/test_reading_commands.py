@@ -15,11 +15,13 @@ from typer.testing import CliRunner
 
 from optuna_deadline import DeadlinePruner
 from optuna_deadline import terms as study_terms
+from optuna_deadline.allocation import schema
+from optuna_deadline.allocation.clock import database_now
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints import Checkpoint, checksum
-from optuna_deadline.cli import app, doctor
+from optuna_deadline.cli import app, doctor, traffic
 from optuna_deadline.cli.watching import Watcher
 from optuna_deadline.elastic import agree
 from optuna_deadline.history.reading import table_of
@@ -235,6 +237,38 @@ def test_the_doctor_says_what_is_bad_and_what_to_do(
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage(1e9))
     assert "bad   disk: 1.0 GB free" in run("doctor", code=1)
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(0.0003, None), (0.005, None), (0.15, "12.6 s")])
+def test_doctor_and_status_warn_of_more_reports_than_a_round_trip_allows(
+    url: str, monkeypatch: pytest.MonkeyPatch, seconds: float, late: str | None
+) -> None:
+    """Two workers with six trials each, which report 1 / s together."""
+    study = optuna.load_study(study_name="s", storage=url)
+    engine = open_table(study)
+    with engine.begin() as connection:
+        connection.execute(sa.delete(schema.report))
+        now = float(connection.execute(sa.select(database_now())).scalar_one())
+        row = connection.execute(sa.select(schema.worker)).mappings().one()
+        connection.execute(sa.insert(schema.worker).values({**row, "id": "other"}))
+        for age in range(90):
+            connection.execute(
+                sa.insert(schema.report).values(
+                    study_id=study._study_id, number=age % 12, step=age, value=0.5, fence=1,
+                    slots=1, trained=1.0, at=now - age / 4,
+                )
+            )  # fmt: skip
+    monkeypatch.setattr(traffic, "round_trip", lambda connection: seconds)
+    findings = {f["name"]: f for f in read("doctor", "--storage", url)}
+    warning = read("status", "s", "--storage", url)["warning"]
+    said = run("status", "s", "--storage", url)
+    if late is None:
+        assert findings["latency"]["state"] == "good" and warning is None
+        assert "round trip" not in said
+    else:
+        assert findings["latency"] == {"name": "latency", "state": "note", "words": warning}
+        assert f"plans see them {late} late" in warning and "report 2 times a second" in warning
+        assert "nearer" in said
 
 
 def test_the_doctor_tells_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
