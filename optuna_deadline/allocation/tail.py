@@ -8,7 +8,8 @@ the last seconds are read again, and given once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 #: A row is committed so long after the time that it carries, at most.
@@ -61,9 +62,13 @@ class Tail(Generic[RowT]):
         Args:
             now: The database's time, read before.
         """
-        new, after = [], self.solid
+        return [row for page in self.pages(now) for row in page]
+
+    def pages(self, now: float) -> Iterator[list[RowT]]:
+        """The same, not all of them at once where they are many."""
+        after = self.solid
         while True:
-            page = self._query(after)
+            page, new = self._query(after), []
             for row in page:
                 row_id = row.id
                 if row_id in self._seen:
@@ -73,17 +78,20 @@ class Tail(Generic[RowT]):
                     self.solid = row_id
                 else:
                     self._seen[row_id] = row.at
-            if len(page) < PAGE:
-                break
+            last = len(page) < PAGE
+            if self._seen:
+                self._settle(now, math.inf if last else page[-1].id)
+            yield new
+            if last:
+                return
             after = page[-1].id
-        if self._seen:
-            self._settle(now)
-        return new
 
-    def _settle(self, now: float) -> None:
+    def _settle(self, now: float, read: float) -> None:
+        """Move on, within the ids up to which rows were read."""
         seen = self._seen
-        while self.solid + 1 in seen:  # none is missing
+        while self.solid + 1 in seen and self.solid < read:  # none is missing
             self.solid += 1
-        old = [row_id for row_id, at in seen.items() if at < now - _SETTLED_SECONDS]
+        then = now - _SETTLED_SECONDS
+        old = [row_id for row_id, at in seen.items() if at < then and row_id <= read]
         self.solid = max([self.solid, *old])
         self._seen = {row_id: at for row_id, at in seen.items() if row_id > self.solid}

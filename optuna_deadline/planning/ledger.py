@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.tail import Tail
 from optuna_deadline.planning.bill import Bill
-from optuna_deadline.planning.late import solid
 from optuna_deadline.planning.rates import Tariff
 from optuna_deadline.policies.money import Money
 
@@ -29,7 +29,10 @@ _ENDS = ("settle", "rest")
 
 
 class Ledger:
-    """A study's bill, kept up from its events.
+    """A study's bill, kept up from its events; those that nothing can precede are dropped.
+
+    A slot that is reaped was nobody's bill since it was taken. Where that is in the bill already,
+    which takes a worker that died, the bill is made anew from all events.
 
     Args:
         table: The allocation table.
@@ -41,32 +44,53 @@ class Ledger:
         self._table = table
         self._before = before
         self._tariff = tariff
-        self._events: dict[int, Event] = {}
-        self._solid = 0
+        self._begin()
         self._bill = Bill(tariff, closed=before)
-        self._types: dict[str, str] = {}
+        self._types: Mapping[str, str] = {}
         self._wanted: Mapping[str, int] = {}
         self._until = math.inf
+        self._begun = False
+
+    def _begin(self) -> None:
+        table = self._table
+        self._new = Tail(lambda after: table.events(after, KINDS))
+        self._account = Account(Bill(self._tariff, closed=self._before))  # of final events
+        self._late: dict[int, Event] = {}  # those that others may yet precede, by their ids
+        self._reaped: set[tuple[int | None, int]] = set()
 
     def read(self, now: float) -> None:
         """Take in what has happened until now; what is asked then goes by it."""
-        after, fresh, seen = self._solid, False, []
-        while page := self._table.events(after, KINDS):
-            after = page[-1].id
-            for event in page:
-                fresh = fresh or event.id not in self._events
-                self._events[event.id] = event
-                seen.append((event.id, event.at))
-        self._solid = solid(seen, now, self._solid)
-        if fresh or now > self._until:
-            self._types = types_of(self._events.values())
-            self._wanted, self._until = wanted_of(self._events.values(), self._tariff, now)
-            self._bill = self._make(now)
+        self._begun = self._begun and self._read_on(now)
+        while not self._begun:
+            self._begin()
+            reaps = Tail(lambda after: self._table.events(after, ("reap",)))
+            self._reaped.update(reaped_by(reaps.read(now)))
+            self._begun = self._read_on(now)
 
-    def _make(self, now: float) -> Bill:
-        bill = bill_of(self._events.values(), self._tariff, now)
-        bill.closed += self._before
-        return bill
+    def _read_on(self, now: float) -> bool:
+        """False where an event changes what is final."""
+        fresh = False
+        for page in self._new.pages(now):
+            reaped = reaped_by(page) - self._reaped
+            if any(self._account.holds(slot, fence) for slot, fence in reaped):
+                return False
+            self._reaped |= reaped
+            self._late.update((event.id, event) for event in page)
+            for row_id in sorted(row_id for row_id in self._late if row_id <= self._new.solid):
+                self._account.take(self._late.pop(row_id), self._reaped)
+            fresh = fresh or bool(page)
+        if fresh or not self._begun or now > self._until:
+            account = self._make(now)
+            self._bill, self._types = account.bill, account.types
+            self._wanted, self._until = account.wanted, account.until
+        return True
+
+    def _make(self, now: float) -> Account:
+        account = self._account.copy()
+        for row_id in sorted(self._late):
+            account.take(self._late[row_id], self._reaped)
+        account.close(now)
+        return account
 
     # By what was read last.
 
@@ -106,7 +130,7 @@ class Ledger:
 
     def told(self, now: float, kind: str, per_hour: float, slots: int = 1) -> Bill:
         """The bill as it is once a price was told now."""
-        bill = self._make(now)
+        bill = self._make(now).bill
         bill.tariff = bill.tariff.told(kind, now, per_hour, slots)
         return bill
 
@@ -176,37 +200,99 @@ def bills(
         now: Nothing has happened until then but these events.
     """
     ordered = in_order(event for event in events if event.kind in KINDS)
-    reaped = {(event.slot, (event.fence or 0) - 1) for event in ordered if event.kind == "reap"}
-    types = types_of(ordered)
-    bill, until = Bill(tariff), math.inf
-    wanted: Mapping[str, int] = {}
-    held: dict[int | None, str] = {}  # the type of each slot
+    reaped, account = reaped_by(ordered), Account(Bill(tariff))
     for event in ordered:
+        for at in account.steps(event, reaped):
+            yield at, account.bill
+    for at in account.last_steps(now):
+        yield at, account.bill
+    yield math.inf, account.bill
+
+
+def reaped_by(events: Iterable[Event]) -> set[tuple[int | None, int]]:
+    """What was reaped: slots, with the fences under which they were taken."""
+    return {(event.slot, (event.fence or 0) - 1) for event in events if event.kind == "reap"}
+
+
+@dataclass
+class Account:
+    """Where a bill stands after some of a study's events, and what the next one needs.
+
+    Attributes:
+        bill: The bill, which changes with each event.
+        types: By worker, the type of its host.
+        wanted: By type, the slots that the last plan wants.
+        until: Until when they are paid for.
+    """
+
+    bill: Bill
+    types: dict[str, str] = field(default_factory=dict)
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    until: float = math.inf
+    _held: dict[int | None, str] = field(default_factory=dict)  # the type of each slot
+    _taken: dict[int | None, int] = field(default_factory=dict)  # under which fence, if not left
+    _latest: float = -math.inf
+
+    def copy(self) -> Account:
+        """Another one that stands there."""
+        bill = replace(self.bill, since={kind: [*of] for kind, of in self.bill.since.items()})
+        return replace(
+            self,
+            bill=bill,
+            types=dict(self.types),
+            _held=dict(self._held),
+            _taken=dict(self._taken),
+        )
+
+    def holds(self, slot: int | None, fence: int) -> bool:
+        """Whether a slot that was taken under this fence is on the bill."""
+        return self._taken.get(slot) == fence
+
+    def take(self, event: Event, reaped: Set[tuple[int | None, int]]) -> None:
+        """Take in an event of :data:`KINDS`, in the order of their ids."""
+        deque(self.steps(event, reaped), maxlen=0)
+
+    def close(self, now: float) -> None:
+        """Nothing has happened until now but these events."""
+        deque(self.last_steps(now), maxlen=0)
+
+    def steps(self, event: Event, reaped: Set[tuple[int | None, int]]) -> Iterator[float]:
+        """The instants of what an event changes, each told before the change is made."""
+        self._latest = max(self._latest, event.at)
+        if event.at < self._latest:
+            event = replace(event, at=self._latest)
         if event.kind == "register":
-            continue
+            self.types.update(types_of([event]))
+            return
         at = float(str(event.detail["since"])) if event.kind == "rest" else event.at
-        if at > until:  # nothing is paid for beyond the end of the money but what is held
-            yield until, bill
-            wanted = {}
-            bill.resize(Counter(held.values()), until)
-            until = math.inf
-        yield at, bill
+        yield from self.last_steps(at)
+        yield at
+        bill = self.bill
         if event.kind == "price":
             bill.tariff = _told(bill.tariff, event)
         elif event.kind == "pool":
-            wanted, until = _wanted(event, bill.tariff), float(str(event.detail["until"]))
+            self.wanted = _wanted(event, bill.tariff)
+            self.until = float(str(event.detail["until"]))
         elif event.kind in _ENDS:
-            wanted, until = {}, math.inf
-            held.clear()
+            self.wanted, self.until = {}, math.inf
+            self._held.clear()
         elif event.kind == "acquire" and (event.slot, event.fence) not in reaped:
-            held[event.slot] = bill.tariff.kind(types.get(event.worker or ""))
+            self._held[event.slot] = bill.tariff.kind(self.types.get(event.worker or ""))
+            self._taken[event.slot] = event.fence or 0
         else:
-            held.pop(event.slot, None)
-        bill.resize(Counter(wanted) | Counter(held.values()), at)
-    if now > until:
-        yield until, bill
-        bill.resize(Counter(held.values()), until)
-    yield math.inf, bill
+            self._held.pop(event.slot, None)
+            self._taken.pop(event.slot, None)
+        bill.resize(Counter(self.wanted) | self._kinds(), at)
+
+    def last_steps(self, now: float) -> Iterator[float]:
+        """The same of the time alone: beyond the end of the money only what is held is paid."""
+        if now > self.until:
+            until, self.wanted, self.until = self.until, {}, math.inf
+            yield until
+            self.bill.resize(self._kinds(), until)
+
+    def _kinds(self) -> Counter[str]:
+        return Counter(self._held.values())
 
 
 def _told(tariff: Tariff, event: Event) -> Tariff:

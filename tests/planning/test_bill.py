@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from growth import instructions
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optuna_deadline.allocation import tail
 from optuna_deadline.allocation.memory import MemoryTable
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.budgets import Budget, make_budget
 from optuna_deadline.planning.bill import FAREWELL, Bill
-from optuna_deadline.planning.ledger import Ledger, bill_of, bills
+from optuna_deadline.planning.ledger import Ledger, bill_of, bills, wanted_of
 from optuna_deadline.planning.rates import Rate, Tariff, tariff_of
 from optuna_deadline.policies.money import Money
 from optuna_deadline.prices import Price
@@ -196,3 +200,122 @@ def test_a_study_that_goes_on_in_another_pool_goes_on_with_its_bill() -> None:
     ledger = Ledger(second, Tariff(100.0, {"": Rate(((0.0, 1.0),))}))
     ledger.read(now[0])
     assert ledger.spent(now[0]) == pytest.approx(50.0)
+
+
+SLOTS, WORKERS = st.integers(1, 3), st.sampled_from(["a", "b"])
+HAPPENED = st.lists(
+    st.one_of(
+        st.tuples(st.just("pool"), st.integers(0, 3), st.floats(5.0, 100.0)),
+        st.tuples(st.just("acquire"), SLOTS, WORKERS),
+        st.tuples(st.just("release"), SLOTS, WORKERS),
+        st.tuples(st.just("reap"), SLOTS, WORKERS),
+        st.tuples(st.just("register"), st.sampled_from(["big", "small"]), WORKERS),
+        st.tuples(st.just("price"), st.sampled_from(["big", "small"]), st.floats(1.0, 9e4)),
+        st.tuples(st.sampled_from(["settle", "rest"]), st.just(0), st.just("")),
+    ),
+    max_size=40,
+)
+PACES = st.lists(st.sampled_from([0.0, 1.0, 7.0, 25.0]), min_size=40, max_size=40)
+
+
+def audit(happened: Sequence[tuple[Any, ...]], paces: Sequence[float]) -> list[Event]:
+    """Events as the table writes them: fences rise with each change of a slot's holder."""
+    now, fences, events = 100.0, dict.fromkeys((1, 2, 3), 1), []
+    for number, ((kind, one, other), pace) in enumerate(zip(happened, paces, strict=False), 1):
+        now += pace
+        slot, worker, detail = None, "w", {}
+        if kind in ("acquire", "release", "reap"):
+            slot, worker = one, other
+            fences[slot] += 1
+        elif kind == "register":
+            worker, detail = other, {"type": one}
+        elif kind == "price":
+            detail = {"type": one, "per_hour": other, "slots": 1}
+        elif kind == "pool":
+            types = {"big": one, "small": 1}
+            detail = {"slots": one + 1, "until": now + other, "types": types}
+        elif kind == "rest":
+            detail = {"since": now}
+        fence = None if slot is None else fences[slot]
+        events.append(Event(2 * number, now, kind, 0, slot, fence, 1, worker, detail, 1))
+    return events
+
+
+@dataclass
+class Visible:
+    """What is committed of an audit."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def table(self) -> MemoryTable:
+        """A table that has it."""
+        visible = self
+
+        class Table(MemoryTable):
+            def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
+                rows = [e for e in visible.events if kinds is None or e.kind in kinds]
+                return sorted([e for e in rows if e.id > after], key=lambda e: e.id)[: tail.PAGE]
+
+        return Table(now=lambda: 0.0)
+
+
+@given(HAPPENED, PACES, st.lists(st.integers(0, 3), min_size=40, max_size=40), st.integers(2, 9))
+def test_a_ledger_that_reads_on_bills_what_one_bills_that_reads_everything(
+    happened: list[tuple[Any, ...]], paces: list[float], late: list[int], page: int
+) -> None:
+    """Also of events that are committed late, and of slots that are reaped long afterwards."""
+    prices = {"big": Price(7200.0), "small": Price(3600.0)}
+    budget = make_budget(1e6, prices)
+    assert budget is not None
+    tariff, visible, waiting = tariff_of(budget, 0.0), Visible(), []
+    before, tail.PAGE = tail.PAGE, page
+    try:
+        ledger = Ledger(visible.table(), tariff)
+        for event_, looks in zip(audit(happened, paces), late, strict=False):
+            now = event_.at
+            waiting.append((now + looks, event_))
+            visible.events += [e for due, e in waiting if due <= now or now - e.at > 5.0]
+            waiting = [(due, e) for due, e in waiting if e not in visible.events]
+            ledger.read(now)
+            whole = bill_of(visible.events, tariff, now)
+            assert ledger.spent(now) == pytest.approx(whole.spent(now))
+            assert {k: v for k, v in ledger._bill.since.items() if v} == {
+                k: v for k, v in whole.since.items() if v
+            }
+            assert (+Counter(ledger.wanted), ledger._until) == (
+                +Counter(wanted_of(visible.events, tariff, now)[0]),
+                wanted_of(visible.events, tariff, now)[1],
+            )
+    finally:
+        tail.PAGE = before
+
+
+def test_one_event_more_costs_the_same_however_many_came_before() -> None:
+    def cost(count: int) -> tuple[int, int]:
+        visible = Visible(
+            [
+                Event(2 * i, float(i), ("acquire", "release")[i % 2], 0, i // 2 % 8, i, 1, "w", {})
+                for i in range(1, count)
+            ]
+        )
+        ledger = Ledger(visible.table(), Tariff(1e6, {"": Rate(((0.0, 1.0),))}))
+        ledger.read(float(count))
+        last = Event(2 * count, float(count), "acquire", 0, 9, 1, 1, "w", {})
+        visible.events = [last]  # what is not read again need not be there
+        return instructions(lambda: ledger.read(count + 0.5)), len(ledger._late)
+
+    (few, kept), (many, still) = cost(200), cost(4000)
+    assert many <= 1.1 * few
+    assert still == kept <= 25, "what is final is not kept"
+
+
+def test_a_slot_that_is_reaped_hours_later_was_nobodys_bill() -> None:
+    tariff = Tariff(1e6, {"": Rate(((0.0, 1.0),))})
+    visible = Visible([event(1, 0.0, "acquire", 1), event(2, 0.0, "acquire", 2)])
+    ledger = Ledger(visible.table(), tariff)
+    ledger.read(1.0)
+    ledger.read(3600.0)
+    assert ledger.spent(3600.0) == pytest.approx(7200.0)
+    visible.events.append(Event(3, 3600.0, "reap", 0, 2, 2, 1, "w", {}))
+    ledger.read(3600.0)
+    assert ledger.spent(3600.0) == pytest.approx(3600.0)
