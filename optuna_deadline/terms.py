@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -50,6 +50,7 @@ class Terms:
         budget: What may be spent, None where slots cost nothing.
         gate_closed: When the gate was closed, None while new trials may start.
         read: When the row was read.
+        earlier: Deadlines that held before, each as its duration, if it was one, and its instant.
     """
 
     study_id: int
@@ -63,6 +64,7 @@ class Terms:
     gate_closed: float | None
     read: float = field(compare=False)
     budget: Budget | None = None
+    earlier: tuple[tuple[float | None, float], ...] = field(default=(), compare=False)
 
     @property
     def maximize(self) -> bool:
@@ -99,7 +101,8 @@ def fix(
         parameters: The policy's parameters, as JSON can hold them.
         budget: What may be spent, and the price; None joins what is stored.
         extend: Move a stored deadline to a later instant, for everybody, also after it passed.
-            Asking again for the deadline that holds joins it.
+            Asking again for the deadline that holds joins it, and so does one that held before it
+            was moved, as long as there is time.
         elapsed: Seconds since the caller began to count.
 
     Raises:
@@ -114,9 +117,10 @@ def fix(
     with autocommit(engine) as connection:
         row, now = identity.find(connection, study)
         began = now - elapsed
-        at = wanted.instant(began)
-        if at <= began:
-            raise passed(wanted, None if row is None else _terms(row, now))
+        at, known = wanted.instant(began), None if row is None else _terms(row, now)
+        joins = known is not None and known.deadline > began and _held(known, wanted)
+        if at <= began and not joins:
+            raise passed(wanted, known)
         if row is None:
             values = {
                 "name": study.study_name,
@@ -136,11 +140,36 @@ def fix(
             identity.key_of(connection, study)
         stored = _terms(row, now)
         _check_budget(stored, budget)
-        if extend and (not _same(stored, wanted) or stored.deadline <= began):
+        if extend and not joins and (not _same(stored, wanted) or stored.deadline <= began):
             stored = _extend(connection, stored, wanted, at)
     _check_join(stored, wanted, began)
     _warn_of_ignored(stored, None if policy is None else choice.name_of(policy), parameters)
     return stored
+
+
+def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
+    """Move a study's deadline later, for everybody: each time that it is asked for.
+
+    Args:
+        engine: The table's engine.
+        study: The study.
+        deadline: The new one; a duration counts from now.
+
+    Raises:
+        DeadlineConflict: The study's deadline is later.
+        DeadlineError: The study has no deadline, or the new one has passed.
+    """
+    wanted = parse_deadline(deadline)
+    with autocommit(engine) as connection:
+        row, now = identity.find(connection, study)
+        if row is None:
+            raise DeadlineError(
+                f"The study {study.study_name!r} has no deadline: {fixing(study)}."
+            )
+        stored, at = _terms(row, now), wanted.instant(now)
+        if at <= now:
+            raise passed(wanted)
+        return _extend(connection, stored, wanted, at)
 
 
 def read(engine: sa.Engine, study: Study) -> Terms | None:
@@ -238,7 +267,7 @@ def check_single_objective(study: Study) -> None:
 
 def passed(wanted: Deadline, stored: Terms | None = None) -> DeadlineError:
     """The error for a deadline in the past, the study's own or another."""
-    if stored is None or not _same(stored, wanted):
+    if stored is None or not _held(stored, wanted):
         return DeadlineError(f"The deadline {wanted} has passed; give one in the future.")
     return over(stored)
 
@@ -286,7 +315,7 @@ def _extend(connection: sa.Connection, stored: Terms, wanted: Deadline, at: floa
 
 
 def _check_join(stored: Terms, wanted: Deadline, began: float) -> None:
-    if not _same(stored, wanted):
+    if not _held(stored, wanted):
         raise DeadlineConflict(
             f"The study {stored.name!r} has the deadline {stored} and this process asks for "
             f"{wanted}; give the same one, or move it for everybody with {_extending(stored)}."
@@ -315,6 +344,12 @@ def _same(stored: Terms, wanted: Deadline) -> bool:
         return stored.duration is not None and abs(stored.duration - wanted.duration) < 1e-6
     assert wanted.at is not None
     return abs(stored.deadline - wanted.at) < _SAME_INSTANT
+
+
+def _held(stored: Terms, wanted: Deadline) -> bool:
+    """Whether the study has the deadline, or had it until it was moved."""
+    before = [replace(stored, duration=told, deadline=at) for told, at in stored.earlier]
+    return any(_same(terms, wanted) for terms in (stored, *before))
 
 
 def _warn_of_ignored(
@@ -349,4 +384,5 @@ def _terms(row: sa.Row[Any], now: float) -> Terms:
         gate_closed=row.gate_closed,
         read=now,
         budget=None if row.money is None else Budget.from_json(row.money),
+        earlier=tuple([(told, at) for told, at in json.loads(row.earlier or "[]")]),
     )

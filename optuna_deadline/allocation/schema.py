@@ -59,6 +59,8 @@ study = _table(
     sa.Column("funds_end", sa.Double),  # when the budget is used up, at that size
     # Since version 12: random, so that a study is told from another one of its name.
     sa.Column("key", sa.String(36)),
+    # JSON: deadlines that held before; of each the duration, if one was given, and the instant.
+    sa.Column("earlier", sa.Text),
 )
 
 rung = _table(
@@ -303,7 +305,7 @@ SINCE_10 = (trial.c.batch,)
 SINCE_11 = sa.Index(f"ix_{PREFIX}worker_study", worker.c.study_id)
 
 #: Columns that version 12 of the schema brought.
-SINCE_12 = (study.c.key, worker.c.boot)
+SINCE_12 = (study.c.key, worker.c.boot, study.c.earlier)
 
 #: Since version 5 without the slot's provider.
 SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)

@@ -8,6 +8,7 @@ whether the row is the study's own.
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -118,25 +119,38 @@ def postpone(
     end with the money as it was reckoned before; but not those of a study that had ended.
     """
     funds_end = sa.case((study.c.settled.is_(None), study.c.funds_end), else_=sa.null())
-    result = connection.execute(
-        sa.update(study)
-        .where(study.c.study_id == study_id, study.c.deadline < deadline)
-        .values(deadline=deadline, duration=duration, gate_closed=None, settled=None)
-        .values(pool_slots=None, funds_end=funds_end)
-    )
-    return result.rowcount > 0
+    values: dict[str, Any] = {"duration": duration, "gate_closed": None, "settled": None}
+    values |= {"pool_slots": None, "funds_end": funds_end}
+    return _move(connection, study_id, study.c.deadline < deadline, deadline, values)
 
 
 def bring_forward(connection: sa.Connection, study_id: int, deadline: float) -> bool:
     """Move the deadline, earlier only; False if it was earlier already or the study is settled."""
-    result = connection.execute(
-        sa.update(study)
-        .where(
-            study.c.study_id == study_id, study.c.deadline > deadline, study.c.settled.is_(None)
+    may = sa.and_(study.c.deadline > deadline, study.c.settled.is_(None))
+    return _move(connection, study_id, may, deadline, {})
+
+
+def _move(
+    connection: sa.Connection,
+    study_id: int,
+    may: sa.ColumnElement[bool],
+    deadline: float,
+    values: dict[str, Any],
+) -> bool:
+    """Move the deadline where that may be, and keep the one before: its users go on joining."""
+    known = sa.select(study.c.duration, study.c.deadline, study.c.earlier)
+    while True:
+        row = connection.execute(known.where(study.c.study_id == study_id, may)).first()
+        if row is None:
+            return False
+        before = [*json.loads(row.earlier or "[]"), (row.duration, row.deadline)]
+        moved = connection.execute(
+            sa.update(study)
+            .where(study.c.study_id == study_id, study.c.deadline == row.deadline, may)
+            .values(deadline=deadline, earlier=json.dumps(before), **values)
         )
-        .values(deadline=deadline)
-    )
-    return result.rowcount > 0
+        if moved.rowcount:
+            return True
 
 
 def close_gate(connection: sa.Connection, study_id: int, deadline: float) -> bool:

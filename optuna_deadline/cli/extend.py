@@ -22,5 +22,5 @@ def extend(
 ) -> None:
     """Move a study's deadline to a later instant; workers that run obey it at their next look."""
     found = load_study(study, storage)
-    moved = study_terms.fix(open_table(found), found, deadline, extend=True)
+    moved = study_terms.extend(open_table(found), found, deadline)
     print(f"{study}: deadline {moved}.")

@@ -201,6 +201,14 @@ def test_of_a_plain_study_the_best_report_is_told_and_that_no_checkpoint_is_kept
     assert "keeps no checkpoint" in run(*asked, "--to", "best.ckpt", code=2)
 
 
+def test_each_extension_moves_the_deadline(url: str) -> None:
+    left = [read("status", "s", "--storage", url)["time_left"]]
+    for _ in range(2):
+        run("extend", "s", "--storage", url, "--deadline", "3h")
+        left.append(read("status", "s", "--storage", url)["deadline"])
+    assert left[2] > left[1]
+
+
 def test_a_deadline_is_moved_later_only(url: str) -> None:
     assert "deadline 2 h (until " in run("extend", "s", "--storage", url, "--deadline", "2h")
     said = run("extend", "s", "--storage", url, "--deadline", "1h", code=2)

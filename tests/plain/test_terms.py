@@ -100,6 +100,61 @@ def test_extending_is_later_only(storage: str | None) -> None:
         terms.fix(engine, study, "1h", extend=True)
 
 
+def test_each_extension_counts_from_now_whatever_duration_is_stored(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    fixed = terms.fix(engine, study, "1h", elapsed=600.0)
+    moved = terms.extend(engine, study, "1h")
+    assert moved.deadline == pytest.approx(fixed.deadline + 600, abs=60)
+    again = terms.extend(engine, study, "1h")
+    assert again.deadline > moved.deadline
+    at = _at(7200)
+    assert terms.extend(engine, study, at).deadline == pytest.approx(at.timestamp(), abs=0.01)
+    for earlier in ("1h", _at(3600)):
+        with pytest.raises(DeadlineConflict, match="later only"):
+            terms.extend(engine, study, earlier)
+    with pytest.raises(DeadlineError, match="has passed"):
+        terms.extend(engine, study, _at(-5))
+
+
+def test_a_study_without_a_deadline_is_not_extended(storage: str | None) -> None:
+    study = _study(storage)
+    with pytest.raises(DeadlineError, match="has no deadline: pass deadline='2h'"):
+        terms.extend(open_table(study), study, "1h")
+    assert terms.read(open_table(study), study) is None
+
+
+def test_a_script_as_it_was_joins_after_its_deadline_was_moved(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    first, second = "2h", _at(3 * 3600)
+    terms.fix(engine, study, first)
+    terms.extend(engine, study, second)
+    moved = terms.extend(engine, study, "5h")
+    for script in (first, second, "5h"):
+        assert terms.fix(engine, study, script) == moved
+        assert terms.fix(engine, study, script, extend=True) == moved
+    sooner = terms.end_within(engine, study, 600)
+    assert sooner.deadline < moved.deadline
+    for script in (first, second, "5h"):
+        assert terms.fix(engine, study, script) == sooner
+    with pytest.raises(DeadlineConflict):
+        terms.fix(engine, study, "4h")
+
+
+def test_a_script_joins_though_its_instant_has_passed_since(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    at = _at(3600)
+    terms.fix(engine, study, at)
+    moved = terms.extend(engine, study, "2h")
+    assert terms.fix(engine, study, at, elapsed=-5400.0) == moved, "that much later, say"
+    with pytest.raises(DeadlineError, match="has passed"):
+        terms.fix(engine, study, _at(3000), elapsed=-5400.0)
+    with pytest.raises(DeadlineError, match=r"of the study .* has passed; create a new study"):
+        terms.fix(engine, study, at, elapsed=-9000.0)
+
+
 def test_passed_deadlines(storage: str | None) -> None:
     study = _study(storage)
     engine = open_table(study)
