@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,8 @@ def best(study: Study) -> Best:
     """The best report of any trial that is complete, pruned or still running.
 
     ``study.best_trial`` knows complete trials only; a trial that ended for the deadline where the
-    objective asks nothing but ``should_prune()`` is PRUNED, and may hold the best model. Of equal
+    objective asks nothing but ``should_prune()`` is PRUNED, and may hold the best model. Where
+    DeadlineGate has added a COMPLETE copy of it, this is still the trial that reported. Of equal
     reports the earliest counts; NaN counts never.
 
     Args:
@@ -60,8 +61,12 @@ def best(study: Study) -> Best:
 def find_best(study: Study) -> Best | None:
     """The same, and None where nothing was reported yet."""
     check_single_objective(study)
-    sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
-    trials = study.get_trials(deepcopy=False, states=_COUNTED)
+    return best_of(study.get_trials(deepcopy=False, states=_COUNTED), study.direction)
+
+
+def best_of(trials: Iterable[FrozenTrial], direction: StudyDirection) -> Best | None:
+    """The best report of some trials; None where nothing was reported."""
+    sign = -1.0 if direction == StudyDirection.MAXIMIZE else 1.0
     found = (
         Best(trial.number, value, step, trial.state, dict(trial.params))
         for trial in trials

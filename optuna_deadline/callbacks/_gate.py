@@ -12,6 +12,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from optuna_deadline import terms as _terms
+from optuna_deadline.callbacks._winner import complete_the_best
 from optuna_deadline.deadlines import format_duration
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.entrance import (
@@ -45,7 +46,10 @@ class DeadlineGate:
     It stops when its running trials have ended, which they do before the deadline. Extending the
     deadline opens the gate again for the processes that are still there.
 
-    Where ``study.optimize`` ends more than a tenth of its time early, a warning says why.
+    Where ``study.optimize`` ends more than a tenth of its time early, a warning says why. Where it
+    ends and the best report is of a trial that is PRUNED, as integrations leave it that ask nothing
+    but ``should_prune()``, the study gets a COMPLETE copy of that trial with this report for a
+    value; the user attribute ``optuna_deadline:copy_of`` names the trial.
 
     Args:
         publish: Keep a forecast, the rungs and a note in optuna-dashboard fresh, at the end of a
@@ -77,6 +81,8 @@ class DeadlineGate:
             if book.terms.gate_closed is not None:  # by a process to which less is left
                 _terms.open_gate(book.engine, book.terms)
             _explain_stop(study, book, left)
+        if study._stop_flag or left <= 0:
+            complete_the_best(study, book.numbers)
         if self._publish:
             self._show(study, book)
 

@@ -31,8 +31,9 @@ _UNMEASURED_ENDING = 0.1  # seconds to tell Optuna of a trial's end, until it is
 
 @dataclass
 class _Life:
-    """One trial of this process: its pace, and how many rungs it has recorded."""
+    """One trial of this process: its number and pace, and how many rungs it has recorded."""
 
+    number: int
     pace: Pace
     recorded: int = 0
 
@@ -77,7 +78,7 @@ class Book:
             life = self._lives.get(trial._trial_id)
             if life is None:
                 age = self._clock.since(trial.datetime_start) if trial.datetime_start else 0.0
-                life = self._lives[trial._trial_id] = _Life(Pace(started=now - age))
+                life = self._lives[trial._trial_id] = _Life(trial.number, Pace(started=now - age))
                 if len(self._lives) > _TRIALS_KEPT:
                     self._lives.popitem(last=False)
             life.pace = life.pace.reported(step, now)
@@ -88,6 +89,12 @@ class Book:
         with self._lock:
             newest = islice(reversed(self._lives.values()), _TRIALS_ASKED)
             return [life.pace for life in newest][::-1]
+
+    @property
+    def numbers(self) -> set[int]:
+        """The newest trials of this process that have reported."""
+        with self._lock:
+            return {life.number for life in self._lives.values()}
 
     @property
     def silent(self) -> list[float]:
