@@ -7,8 +7,8 @@ from dataclasses import replace
 from optuna.study import Study
 
 from optuna_deadline.budgets import Budget, BudgetLike
-from optuna_deadline.deadlines import parse_deadline
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.deadlines import parse_duration
+from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.forecast import forecast as look_ahead
 from optuna_deadline.history.reading import read_history
@@ -128,7 +128,4 @@ def duration_of(later: str) -> float:
     Raises:
         DeadlineError: It is an instant, or neither.
     """
-    given = parse_deadline(later).duration
-    if given is None:
-        raise DeadlineError(f"{later!r} is an instant; a later deadline needs a duration as 1h.")
-    return given
+    return parse_duration(later, argument("later"))

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Union
 
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, spelled
 
 DeadlineLike = Union[str, timedelta, datetime, "Deadline"]
 
-_WAYS = "give a timedelta, a text such as '2h30m', or a time with its zone"
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _UNIT = re.compile(
     r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)(?![a-z])",
@@ -80,7 +79,33 @@ def parse_deadline(deadline: DeadlineLike) -> Deadline:
         return _from_datetime(deadline, repr(deadline.isoformat(sep=" ")))
     if isinstance(deadline, str):
         return _from_text(deadline)
-    raise DeadlineError(f"{deadline!r} is no deadline; {_WAYS}.")
+    raise DeadlineError(f"{deadline!r} is no deadline; {_ways()}.")
+
+
+def parse_duration(text: str, what: str) -> float:
+    """The seconds of what can be a duration only.
+
+    Args:
+        text: As people write it.
+        what: What it is for, in the words of an error.
+
+    Raises:
+        DeadlineError: It is an instant, or neither.
+    """
+    try:
+        seconds = parse_deadline(text).duration
+    except DeadlineError:
+        seconds = None
+    if seconds is None:
+        raise DeadlineError(f"{what} needs a duration such as 10s or 1h, but got {text!r}.")
+    return seconds
+
+
+def _ways() -> str:
+    return spelled(
+        "give a timedelta, a text such as '2h30m', or a time with its zone",
+        "write a duration such as 2h30m, or a time with its zone such as 2030-01-31T18:00+01:00",
+    )
 
 
 def _from_datetime(moment: datetime, written: str) -> Deadline:
@@ -92,7 +117,7 @@ def _from_datetime(moment: datetime, written: str) -> Deadline:
     try:
         return Deadline(at=moment.timestamp())
     except (OverflowError, ValueError):
-        raise DeadlineError(f"The deadline {written} is out of range; {_WAYS}.") from None
+        raise DeadlineError(f"The deadline {written} is out of range; {_ways()}.") from None
 
 
 def _from_text(text: str) -> Deadline:
@@ -106,7 +131,7 @@ def _from_text(text: str) -> Deadline:
         try:
             moment = datetime.fromisoformat(f"{found['day']}T{time}.{fraction}{zone}")
         except ValueError as error:
-            raise DeadlineError(f"{text!r} is no deadline ({error}); {_WAYS}.") from None
+            raise DeadlineError(f"{text!r} is no deadline ({error}); {_ways()}.") from None
         return _from_datetime(moment, repr(text))
     return Deadline(duration=_seconds(text))
 
@@ -122,7 +147,7 @@ def _seconds(text: str) -> float:
         total, position, smallest = total + float(part[1]) * unit, part.end(), unit
     if position == 0:
         hint = ", and say the unit of the number" if _is_number(text) else ""
-        raise DeadlineError(f"{text!r} is no deadline; {_WAYS}{hint}.")
+        raise DeadlineError(f"{text!r} is no deadline; {_ways()}{hint}.")
     return total
 
 

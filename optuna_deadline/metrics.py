@@ -194,7 +194,8 @@ def serve(collector: StudyCollector, host: str, port: int) -> tuple[str, threadi
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise DeadlineError(
-            f"Port {port} of {host} cannot be had ({error.strerror}); name another with --port."
+            f"Port {port} of {host} cannot be had ({error.strerror}); name others with --port and "
+            "--host."
         ) from None
     return f"http://{host}:{server.server_port}/metrics", thread
 

@@ -11,13 +11,14 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, spelled
 
 #: The path of a file here, or the URL of one elsewhere.
 Location = Path | str
@@ -52,11 +53,30 @@ def place_of(given: Location) -> Location:
     """
     place = located(os.fspath(given))
     if isinstance(place, Path):
-        if place.exists() and not place.is_dir():
-            raise DeadlineError(f"{place} is a file: name a folder for checkpoints, or a URL.")
-        return place.resolve()
+        place = place.resolve()
+        check_folder(place)
+        return place
     check(place)
     return place
+
+
+def check_folder(folder: Path) -> None:
+    """Whether files can be kept there: make a folder in it or around it, and take it away.
+
+    Raises:
+        DeadlineError: They cannot.
+    """
+    there = folder
+    while not there.exists():
+        there = there.parent
+    try:
+        with tempfile.TemporaryDirectory(prefix=".probe-", dir=there):
+            pass
+    except OSError as error:
+        raise DeadlineError(
+            f"No checkpoint can be kept in {folder} ({there}: {error.strerror}): name another "
+            f"folder with {spelled('checkpoints=', '--checkpoints')}, or make room."
+        ) from None
 
 
 def root_of(place: Location, study_name: str, key: str) -> Location:

@@ -297,7 +297,7 @@ def too_late(stored: Terms, left: float, report: float) -> DeadlineError:
 
 def _extending(stored: Terms) -> str:
     """How a deadline is moved."""
-    return spelled("extend=True", f"'optuna-deadline extend {stored.name}'")
+    return spelled("extend=True", f"'optuna-deadline extend {stored.name} --deadline 2h'")
 
 
 def _extend(connection: sa.Connection, stored: Terms, wanted: Deadline, at: float) -> Terms:

@@ -13,7 +13,9 @@ from optuna_deadline.cli.databases import serving_storage
 @command
 def dashboard(
     storage: Storage,
-    port: Annotated[int, typer.Option(help="Port; 0 takes any that is free.")] = 8080,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")
+    ] = 8080,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 lets everybody in.")
     ] = "127.0.0.1",

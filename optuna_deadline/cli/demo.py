@@ -26,7 +26,8 @@ from optuna_deadline.cli.options import PolicyName, SlotPrice
 from optuna_deadline.cli.screen import shown
 from optuna_deadline.cli.watching import Watcher
 from optuna_deadline.cli.worker import describe
-from optuna_deadline.elastic import ElasticWorker, Result, agree
+from optuna_deadline.deadlines import parse_deadline
+from optuna_deadline.elastic import ElasticWorker, Result, agree, check, prepare
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.ends import find_winner
 from optuna_deadline.samplers import DeadlineSampler
@@ -40,8 +41,8 @@ _POLICY = "hypersched"
 @command
 def demo(
     deadline: Annotated[str, typer.Option(help="How long to tune.")] = "60s",
-    cpus: Annotated[int, typer.Option(help="CPU slots of each worker.")] = 2,
-    workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 1,
+    cpus: Annotated[int, typer.Option(min=1, help="CPU slots of each worker.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes on this machine.")] = 1,
     studies: Annotated[
         int, typer.Option(min=1, help="Studies that share the slots; the first one is shown.")
     ] = 1,
@@ -69,17 +70,20 @@ def demo(
     """Tune a small network on real digits, pausing, resuming and resizing its trials."""
     _check_installed()
     money = make_budget(budget, price)
+    resources = {"min_resource": 1, "max_resource": None, "reduction_factor": None}
+    parameters = merge(resources, parse_settings(settings))
+    check(policy, parameters)
+    wanted = parse_deadline(deadline)
+    divider = divider or ("market" if policy == "shockwave" else "even")
+    prepare(_OBJECTIVE, None, cpus, divider=divider, checkpoints=folder, budget=money)
     name = f"digits-{datetime.now():%Y%m%d-%H%M%S}"
     (folder / name).mkdir(parents=True, exist_ok=True)
     url = storage or f"sqlite:///{folder / name / 'study.db'}"
     study = _create(name, url, seed)
-    resources = {"min_resource": 1, "max_resource": None, "reduction_factor": None}
-    parameters = merge(resources, parse_settings(settings))
-    terms = agree(study, deadline, policy, parameters, budget=money)
+    terms = agree(study, wanted, policy, parameters, budget=money)
     rivals = [_create(f"{name}-{index}", url, seed + index) for index in range(1, studies)]
     for rival in rivals:
-        agree(rival, deadline, policy, parameters, budget=money)
-    divider = divider or ("market" if policy == "shockwave" else "even")
+        agree(rival, wanted, policy, parameters, budget=money)
     elastic = ElasticWorker(
         study, _OBJECTIVE, terms, cpus=cpus, pool=name, divider=divider, checkpoints=folder
     )

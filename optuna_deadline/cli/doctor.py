@@ -22,7 +22,7 @@ from optuna_deadline.cli.databases import NothingThere, check_url, complaint, op
 from optuna_deadline.cli.traffic import Traffic, measure, round_trip
 from optuna_deadline.elastic import CHECKPOINTS
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.stores import check, located
+from optuna_deadline.stores import check, check_folder, located
 from optuna_deadline.workers.devices import host_name, present_gpus
 from optuna_deadline.workers.errors import DATABASE_AWAY
 
@@ -102,6 +102,10 @@ def _room(given: str) -> Finding:
 
 
 def _disk(folder: Path) -> Finding:
+    try:
+        check_folder(folder.resolve())
+    except DeadlineError as error:
+        return Finding("disk", "bad", str(error))
     there = folder.resolve()
     while not there.exists():
         there = there.parent

@@ -19,7 +19,9 @@ def metrics(
         list[str] | None,
         typer.Option(help="A study, again for more; by default all that have not ended."),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port; 0 takes any that is free.")] = 9464,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")
+    ] = 9464,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 lets everybody in.")
     ] = "127.0.0.1",

@@ -19,7 +19,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import Json, Storage, app, command_of, say_json
 from optuna_deadline.cli.databases import check_made, make_storage
 from optuna_deadline.cli.view import clock
-from optuna_deadline.deadlines import parse_deadline
+from optuna_deadline.deadlines import parse_duration
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.promises import shortfalls
 from optuna_deadline.history.words import roughly
@@ -57,8 +57,8 @@ def create(
 
 
 def _seconds(option: str, text: str) -> float:
-    seconds = parse_deadline(text).duration
-    if seconds is None or seconds < _LEAST:
+    seconds = parse_duration(text, option)
+    if seconds < _LEAST:
         raise DeadlineError(
             f"{option} takes a duration from {_LEAST:.0f}s, as in 30s, but got {text!r}."
         )

@@ -16,7 +16,7 @@ from rich.table import Table
 from optuna_deadline import choice
 from optuna_deadline.cli.app import Settings, command, console
 from optuna_deadline.cli.options import ReductionFactor
-from optuna_deadline.deadlines import parse_deadline
+from optuna_deadline.deadlines import parse_duration
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import DEFAULT
@@ -139,10 +139,7 @@ def _read_deadline(text: str) -> tuple[float, bool]:
         if float(found[1]) > 0:
             return float(found[1]), True
         raise DeadlineError("The deadline 0x leaves no time; give 1x or more.")
-    given = parse_deadline(text)
-    if given.duration is None:
-        raise DeadlineError(f"{text!r} is an instant; virtual time needs a duration as 4x or 2h.")
-    return given.duration, False
+    return parse_duration(text, "Virtual time"), False
 
 
 def _table(title: str, rows: list[Row]) -> Table:

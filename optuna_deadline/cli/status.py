@@ -8,6 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 
 from optuna_deadline.allocation.engine import autocommit, open_table
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import Json, Storage, Study, command, console, say_json
 from optuna_deadline.cli.live import render
 from optuna_deadline.cli.plain import plain_view
@@ -53,5 +54,15 @@ def top(study: Study, storage: Storage) -> None:
         )
     screen = console if console.is_terminal else Console()
     with shown(Watcher(table, terms), screen):
-        while not table.orders("").settled:
+        while not _is_over(table):
             time.sleep(_LOOK)
+    if not table.orders("").settled:
+        print(f"No worker is there to end {study}: start one, or extend it.")
+
+
+def _is_over(table: AllocationTable) -> bool:
+    """Whether nothing more will happen: the study has ended, or its time has and none works."""
+    orders = table.orders("")
+    if orders.settled or table.now() < orders.end:
+        return orders.settled
+    return all(worker.study_id != table.study_id for worker in table.workers())

@@ -118,7 +118,7 @@ def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Desir
     lines = table.trials()
     line = next((line for line in lines if line.number == number), None)
     if line is None:
-        known = ", ".join(str(line.number) for line in lines if line.alive) or "none yet"
+        known = ", ".join(str(line.number) for line in lines if line.alive) or "none"
         raise DeadlineError(
             f"Workers of {study} know no trial {number} (those that can be steered: {known})."
         )
@@ -133,7 +133,9 @@ def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Desir
             if over >= 0
             else f"{study} has ended"
         )
-        raise DeadlineError(f"{ended}: give it time first, with 'optuna-deadline extend {study}'.")
+        raise DeadlineError(
+            f"{ended}: give it time first, with 'optuna-deadline extend {study} --deadline 2h'."
+        )
     return table, line
 
 

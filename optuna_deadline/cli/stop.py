@@ -10,8 +10,7 @@ from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.studies import load_study
-from optuna_deadline.deadlines import parse_deadline
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.deadlines import parse_duration
 from optuna_deadline.history.words import at_clock
 
 
@@ -24,9 +23,7 @@ def stop(
     ] = "10s",
 ) -> None:
     """End a study early, as its deadline would: the best model is kept, the rest is pruned."""
-    seconds = parse_deadline(within).duration
-    if seconds is None:
-        raise DeadlineError(f"{within!r} is an instant; --within needs a duration as 10s.")
+    seconds = parse_duration(within, "--within")
     found = load_study(study, storage)
     ended = study_terms.end_within(open_table(found), found, seconds)
     print(f"{study} ends at {at_clock(ended.deadline)}; after that see optuna-deadline load-best.")

@@ -54,7 +54,7 @@ class Present:
         if history.settled is not None or history.time_left + later <= 0:
             raise DeadlineError(
                 f"{history.name} has ended, and nothing more will come: give it time first, with "
-                f"'optuna-deadline extend {history.name}'."
+                f"'optuna-deadline extend {history.name} --deadline 2h'."
             )
         if history.plain:
             raise DeadlineError(

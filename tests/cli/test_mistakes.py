@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from optuna_deadline.allocation.engine import connect
 from optuna_deadline.allocation.reads import pools
-from optuna_deadline.cli import app
+from optuna_deadline.cli import app, demo
 from optuna_deadline.elastic import agree
 from optuna_deadline.terms import read_all
 from optuna_deadline.workers import devices
@@ -26,6 +26,7 @@ def folder(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(devices, "present_gpus", list)
     (tmp_path / "train.py").write_text(_TRAIN)
     (tmp_path / "notes.txt").write_text("no database, however long its text is" * 100)
+    monkeypatch.setattr(demo, "_check_installed", lambda: None)
     agree(optuna.create_study(study_name="s", storage=sqlite_url), "1h", None, {})
     optuna.create_study(study_name="plain", storage=sqlite_url)
     return tmp_path
@@ -44,7 +45,7 @@ def refused(words: str, code: int = 2) -> str:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("create s @ --deadline 2h", "move it for everybody with 'optuna-deadline extend s'"),
+        ("create s @ --deadline 2h", "with 'optuna-deadline extend s --deadline 2h'"),
         ("create new @ --deadline 2h --min-resource 0", "--min-resource must be a whole number"),
         ("create new @ --deadline 2h --max-resource 0", "not below --min-resource, but got 0"),
         ("create new @ --deadline 2h --budget 20usd", "as in --price 0.9."),
@@ -141,7 +142,10 @@ _NEW = "--storage sqlite:///new.db"
         (f"run train.py:objective {_NEW} --deadline 1h --cpus 0", "0 slots can train nothing"),
         (f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --patience 0", "--patience must"),
         (f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --park -1", "--park must be"),
-        (f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --checkpoints train.py", "a file"),
+        (
+            f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --checkpoints train.py",
+            "No checkpoint",
+        ),
         (
             f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --budget 20 --price a=1/4",
             "this host says none: name it with --host-type or",
@@ -152,7 +156,16 @@ _NEW = "--storage sqlite:///new.db"
         ("worker train.py:objective --study s @ --cpus 1 --until soon", "'soon' is no deadline"),
         ("worker train.py:objective --study s @ --cpus 1 --divider x", "There is no divider 'x'"),
         ("pool create '' @", "A pool needs a name"),
-        ("pool create lab @ --ttl soon", "'soon' is no"),
+        ("pool create lab @ --ttl soon", "--ttl needs a duration such as"),
+        ("stop s @ --within soon", "--within needs a duration such as"),
+        ("stop s @ --within 2030-01-01T00:00Z", "--within needs a duration such as"),
+        ("extend s @ --deadline soon", "write a duration such as 2h30m, or a time with its zone"),
+        ("forecast s @ --later soon", "--later needs a duration such as"),
+        ("demo --folder new --deadline soon", "write a duration such as 2h30m"),
+        ("demo --folder new --policy magic", "no policy 'magic'"),
+        ("demo --folder new --divider odd", "no divider 'odd'"),
+        ("demo --folder train.py/new", "No checkpoint can be kept in"),
+        ("simulate --deadline soon", "Virtual time needs a duration"),
     ],
 )
 def test_a_command_that_is_refused_leaves_nothing_behind(
@@ -168,3 +181,18 @@ def test_a_command_that_is_refused_leaves_nothing_behind(
     before = seen()
     assert says in refused(words)
     assert seen() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["dashboard @ --port 65536", "metrics @ --port -1", "demo --workers 0", "demo --cpus 0"],
+)
+def test_a_number_out_of_range_is_refused_by_its_option(folder: Path, words: str) -> None:
+    asked = CliRunner().invoke(app, shlex.split(words.replace("@", "--storage sqlite:///x.db")))
+    assert asked.exit_code == 2 and "Invalid value for" in asked.stderr
+    assert not (folder / "demo-output").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_no_database_that_is_away(folder: Path) -> None:
+    said = refused("create new --storage sqlite:////dev/fd/new.db --deadline 1h", code=1)
+    assert "cannot be used (unable to open database file): check --storage, and that" in said

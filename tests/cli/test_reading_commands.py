@@ -113,6 +113,19 @@ def test_a_live_view_follows_a_deadline_that_moves(url: str) -> None:
     assert watcher.view().time_left <= 60 < first.time_left
 
 
+def test_top_ends_where_the_deadline_has_passed_and_no_worker_is_left(url: str) -> None:
+    study = optuna.load_study(study_name="s", storage=url)
+    AllocationTable(open_table(study), "lab", study._study_id).leave("me")
+    run("stop", "s", "--storage", url, "--within", "0.01s")
+    assert "No worker is there to end s" in run("top", "s", "--storage", url)
+
+
+def test_a_kind_of_event_that_has_not_come_is_told_with_those_that_have(url: str) -> None:
+    asked = CliRunner().invoke(app, ["events", "s", "--storage", url, "--kind", "bogus"])
+    assert asked.exit_code == 0 and asked.stdout == ""
+    assert "Nothing of that kind has happened to s (there are: acquire, " in asked.stderr
+
+
 def test_events_are_told_oldest_first_and_chosen(url: str) -> None:
     lines = run("events", "s", "--storage", url).splitlines()
     assert lines[0].endswith("a worker joins s on node7")
@@ -245,6 +258,8 @@ def test_the_doctor_says_what_is_bad_and_what_to_do(
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage(1e9))
     assert "bad   disk: 1.0 GB free" in run("doctor", code=1)
+    said = run("doctor", "--checkpoints", f"{__file__}/folder", code=1)
+    assert "bad   disk: No checkpoint can be kept in" in said
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(0.0003, None), (0.005, None), (0.15, "12.6 s")])

@@ -97,7 +97,10 @@ def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> Non
         ({"patience": 0}, "patience must be a positive number of seconds"),
         ({"park": -1}, "park must be a number of trials"),
         ({"until": "soon"}, "'soon' is no deadline"),
-        ({"checkpoints": __file__}, "is a file: name a folder for checkpoints"),
+        (
+            {"checkpoints": __file__},
+            "No checkpoint can be kept in .*: name another folder with checkpoints=",
+        ),
         ({"budget": 9, "price": {"a": 1}}, "this host says none: name it with host_type="),
     ],
 )
