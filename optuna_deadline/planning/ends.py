@@ -25,6 +25,9 @@ _ROUND_TRIPS = 30
 #: Ends that are told before the table hears of them: should this process die, they are told again.
 _AT_ONCE = 25
 
+#: Ends that are not the winner's.
+_LOST = ("retired", "failed")
+
 
 @dataclass(frozen=True)
 class Winner:
@@ -184,7 +187,7 @@ class Champion:
         return mine is None or self._better(known.value, mine)
 
     def has_rival(self, number: int) -> bool:
-        """Whether rows name a better model than this trial's, which was the best; reads no file."""
+        """Whether rows name a better model than this trial's, the best so far; reads no file."""
         known = self._known
         if known is None or known.number != number or self._reports is None:
             return True
@@ -243,11 +246,28 @@ class Ends:
 
         What never had a slot was not tried: an enqueued configuration waits for an extension.
         """
-        untold = [line for line in lines if not line.told and not line.alive]
-        for line in untold:
-            if line.fence == 0:
-                self._trials.drop(line.number)
-        return self._tell(untold)
+        return self._tell([line for line in lines if not line.told and not line.alive], over=True)
+
+    def crown(self, me: str, term: int) -> None:
+        """Make the best model's trial the winner, of those that have not lost by Optuna's record.
+
+        Args:
+            me: The planner.
+            term: Its term.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+        lines = {line.number: line for line in self._table.trials()}
+        lost = {number for number, line in lines.items() if line.told and line.state in _LOST}
+        while (winner := self._champion.find(without=lost)) is not None:
+            if not self._trials.has_lost(lines[winner.number]):
+                self._table.conclude(
+                    me, term, winner.number, "complete", "the best model", winner.value,
+                    untold=True,
+                )  # fmt: skip
+                return
+            lost.add(winner.number)
 
     def seconds(self, round_trip: float) -> float:
         """How long the telling of one end takes, as it was measured of late.
@@ -257,12 +277,15 @@ class Ends:
         """
         return _ROUND_TRIPS * round_trip if self._seconds is None else self._seconds
 
-    def _tell(self, ended: list[Desired]) -> int:
+    def _tell(self, ended: list[Desired], *, over: bool = False) -> int:
         began = self._clock()
         for first in range(0, len(ended), _AT_ONCE):
             told = ended[first : first + _AT_ONCE]
             for line in told:
-                self._trials.end(line, partial(self._table.reports, number=line.number))
+                if over and line.fence == 0:
+                    self._trials.drop(line.number)
+                else:
+                    self._trials.end(line, partial(self._table.reports, number=line.number))
                 crashpoint("tell.after")
             self._table.mark_told(*[line.number for line in told])
         if ended:

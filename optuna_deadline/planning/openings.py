@@ -54,7 +54,9 @@ class Openings:
         return number
 
     def adopt(self, term: int) -> None:
-        """Put enqueued configurations on the table that were asked for and never came there.
+        """Put configurations on the table that were asked for and never came there.
+
+        They were enqueued, or are cells of a grid, which no other trial will have.
 
         Raises:
             LeaseLost: Another term has begun.
@@ -63,7 +65,7 @@ class Openings:
             return
         self._give_up()
         known = {line.number for line in self._table.trials()}
-        for number, trial_id in self._trials.enqueued_strays(known):
+        for number, trial_id in self._trials.configured_strays(known):
             self._table.open_trial(self._me, term, number, trial_id)
         self._unsure = False
 

@@ -30,9 +30,6 @@ from optuna_deadline.policies.requests import Obliging
 
 _logger = logging.getLogger("optuna_deadline")
 
-#: Ends that are not the winner's.
-_LOST = ("retired", "failed")
-
 #: Of the time that ends take to be told, what is set aside for them: a tick does more than that.
 _UNHURRIED = 2
 #: So many failures, and not one report, mean that the objective is broken.
@@ -310,7 +307,7 @@ class Planner:
             return False  # a trial still on its slots may bring a better model
         # Where an owner has died the trial is reaped soon.
         waiting = [line.number for line in alive if line.owner is None]
-        self._crown(term)
+        self._ends.crown(self._me, term)
         self._give_up(term, waiting)
         lines = self._table.trials()
         self._ends.tell_all(lines)
@@ -345,13 +342,3 @@ class Planner:
     def _retire(self, term: int, reasons: Mapping[int, str]) -> int:
         parts = portions(sorted(reasons.items()))
         return sum([self._table.retire(self._me, term, dict(part)) for part in parts])
-
-    def _crown(self, term: int) -> None:
-        """The best model's trial is COMPLETE, of those that Optuna does not know otherwise."""
-        lost = {line.number for line in self._table.trials() if line.told and line.state in _LOST}
-        winner = self._champion.find(without=lost)
-        if winner is not None:
-            self._table.conclude(
-                self._me, term, winner.number, "complete", "the best model", winner.value,
-                untold=True,
-            )  # fmt: skip

@@ -24,7 +24,8 @@ _STATES = {
     "failed": TrialState.FAIL,
 }
 
-_ENQUEUED = "fixed_params"  # Optuna's name for what study.enqueue_trial was given
+#: Optuna's names for what a trial was given when it was opened: by study.enqueue_trial, by a grid.
+_ENQUEUED, _CELL = "fixed_params", "grid_id"
 
 
 class Trials(Protocol):
@@ -60,8 +61,11 @@ class Trials(Protocol):
     def adopt_strays(self, known: set[int]) -> None:
         """The same with all that others opened and never put on the table."""
 
-    def enqueued_strays(self, known: set[int]) -> list[tuple[int, int]]:
-        """Number and id of those of them that have a configuration that was enqueued."""
+    def configured_strays(self, known: set[int]) -> list[tuple[int, int]]:
+        """Number and id of those of them whose configuration no other trial will have."""
+
+    def has_lost(self, line: Desired) -> bool:
+        """Whether the study's record has an end of the trial that is not the winner's."""
 
 
 class OptunaTrials:
@@ -119,10 +123,10 @@ class OptunaTrials:
         A copy of an enqueued one is enqueued first: killed between the two, it is tried twice.
         """
         with self._others_about():
-            for trial in self._running():
-                fixed = trial.system_attrs.get(_ENQUEUED)
-                if trial.number == number and fixed is not None:
-                    self._study.enqueue_trial(fixed, user_attrs=trial.user_attrs)
+            trial = self._trial(number)
+            fixed = trial.system_attrs.get(_ENQUEUED)
+            if fixed is not None and not trial.state.is_finished():
+                self._study.enqueue_trial(fixed, user_attrs=trial.user_attrs)
             self._tell(number, None, TrialState.PRUNED)
 
     def adopt_strays(self, known: set[int]) -> None:
@@ -133,25 +137,28 @@ class OptunaTrials:
         for trial in self._strays(known):
             self.drop(trial.number)
 
-    def enqueued_strays(self, known: set[int]) -> list[tuple[int, int]]:
-        """Trials with a configuration that a dead planner took from the queue."""
+    def configured_strays(self, known: set[int]) -> list[tuple[int, int]]:
+        """Trials with a configuration that a dead planner took from the queue or from a grid."""
         return [
             (trial.number, trial._trial_id)
             for trial in self._strays(known)
-            if _ENQUEUED in trial.system_attrs
+            if trial.system_attrs.keys() & {_ENQUEUED, _CELL}
         ]
+
+    def has_lost(self, line: Desired) -> bool:
+        """Whether it is PRUNED or has failed, whichever process has told it."""
+        with unless_deleted(self._study):
+            state = self._trial(line.number).state
+        return state.is_finished() and state is not TrialState.COMPLETE
 
     def _strays(self, known: set[int]) -> list[FrozenTrial]:
         with unless_deleted(self._study):
             return [
                 trial
-                for trial in self._running()
+                for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
                 if not trial.params and not trial.intermediate_values
                 if trial.number not in known
             ]
-
-    def _running(self) -> list[FrozenTrial]:
-        return self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
     def _tell(self, number: int, value: float | None, state: TrialState) -> None:
         self._study.stopped = False

@@ -40,9 +40,13 @@ class CountedTrials:
         for number in set(range(self.opened)) - known:
             self.drop(number)
 
-    def enqueued_strays(self, known: set[int]) -> list[tuple[int, int]]:
-        """None: nobody enqueues configurations."""
+    def configured_strays(self, known: set[int]) -> list[tuple[int, int]]:
+        """None: configurations are numbers."""
         return []
+
+    def has_lost(self, line: Desired) -> bool:
+        """As it was told."""
+        return self.ends.get(line.number, "complete") != "complete"
 
 
 @dataclass

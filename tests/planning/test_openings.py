@@ -135,6 +135,15 @@ def test_a_new_planner_adopts_the_enqueued_configuration_that_a_dead_one_took(
     assert scene.in_optuna() == [(TrialState.RUNNING, WANTED)]
 
 
+def test_a_new_planner_adopts_the_cell_of_a_grid_that_a_dead_one_took(scene: Scene) -> None:
+    scene.study.sampler = optuna.samplers.GridSampler({"lr": [0.1, 0.2]})
+    scene.study.ask()
+    scene.trials = OptunaTrials(scene.study)
+    scene.trials.open()  # and is killed
+    scene.planner("a").tick()
+    assert [number for number, _ in scene.on_the_table()] == [0, 1]
+
+
 def test_a_new_planner_leaves_alone_what_was_sampled_or_not_enqueued(scene: Scene) -> None:
     """A plain worker trains the one, and may be about to sample the other."""
     scene.study.ask().suggest_float("lr", 0, 1)

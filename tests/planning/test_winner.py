@@ -197,6 +197,17 @@ def test_where_optuna_has_heard_otherwise_of_the_best_the_next_is_complete(scene
     assert scene.end() == {0: TrialState.COMPLETE, 1: TrialState.PRUNED}
 
 
+def test_where_a_person_has_told_optuna_an_end_of_the_best_the_next_is_complete(
+    scene: Scene,
+) -> None:
+    scene.report(0, 1, 0.8)
+    scene.report(1, 1, 0.9)
+    scene.study.tell(1, state=TrialState.PRUNED)
+    scene.release(1, "retired", "finished")
+    scene.tick()
+    assert scene.end() == {0: TrialState.COMPLETE, 1: TrialState.PRUNED}
+
+
 def test_the_next_planner_keeps_the_end_too(scene: Scene) -> None:
     scene.report(0, 1, 0.8)
     scene.report(1, 1, 0.9)
