@@ -8,8 +8,12 @@ import typer
 
 from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.studies import load_study
+from optuna_deadline.history.reading import table_of
+from optuna_deadline.planning.ledger import Ledger
+from optuna_deadline.planning.rates import tariff_of
 
 
 @command
@@ -23,4 +27,17 @@ def extend(
     """Move a study's deadline to a later instant; workers that run obey it at their next look."""
     found = load_study(study, storage)
     moved = study_terms.extend(open_table(found), found, deadline)
-    print(f"{study}: deadline {moved}.")
+    print(f"{study}: deadline {moved}.{_money(*table_of(found))}")
+
+
+def _money(table: AllocationTable, terms: study_terms.Terms) -> str:
+    """What is left to pay for the time that was won, where slots cost something."""
+    if terms.budget is None:
+        return ""
+    ledger, now = Ledger(table, tariff_of(terms.budget, terms.started)), table.now()
+    ledger.read(now)
+    nodes = [{kind: rate.node} for kind, rate in ledger.tariff.rates.items()]
+    left = terms.budget.amount - ledger.spent(now)
+    if left <= 0 or not any(ledger.affordable(now, node) for node in nodes):
+        return f" Its budget of {terms.budget} is spent, and pays for no slot until then."
+    return f" {left:.4g} of {terms.budget} are left."

@@ -20,6 +20,7 @@ from optuna_deadline.allocation.clock import database_now
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.budgets import make_budget
 from optuna_deadline.checkpoints import Checkpoint, checksum
 from optuna_deadline.cli import app, doctor, traffic
 from optuna_deadline.cli.watching import Watcher
@@ -220,6 +221,23 @@ def test_each_extension_moves_the_deadline(url: str) -> None:
         run("extend", "s", "--storage", url, "--deadline", "3h")
         left.append(read("status", "s", "--storage", url)["deadline"])
     assert left[2] > left[1]
+
+
+def test_an_extension_says_what_money_is_left_for_it(sqlite_url: str) -> None:
+    study = optuna.create_study(study_name="s", storage=sqlite_url)
+    terms = agree(study, "1h", None, {}, budget=make_budget(20, 3600.0))
+    clock = [terms.started]
+    table = AllocationTable(open_table(study), "s", terms.study_id, now=lambda: clock[0])
+    extend = ("extend", "s", "--storage", sqlite_url, "--deadline")
+    assert run(*extend, "2h").endswith("). 20 of 20 usd are left.\n")
+    table.register("me", "host", 1, [], 1)
+    term = table.elect("me")
+    assert term is not None
+    for slots, seconds in ((1, 20), (0, 0)):
+        table.resize_pool("me", term, slots, terms.deadline)
+        clock[0] += seconds
+    said = run(*extend, "3h")
+    assert said.endswith(" Its budget of 20 usd is spent, and pays for no slot until then.\n")
 
 
 def test_a_deadline_is_moved_later_only(url: str) -> None:

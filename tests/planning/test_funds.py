@@ -19,6 +19,7 @@ from optuna_deadline.budgets import Budget
 from optuna_deadline.planning.ledger import Ledger
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.rates import tariff_of
+from optuna_deadline.planning.repricing import tell_price
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot
 from optuna_deadline.prices import Price
 from optuna_deadline.simulation.outside import CountedTrials
@@ -104,6 +105,25 @@ def test_a_budget_of_exactly_so_many_slots_buys_them_all(started: float, price: 
     assert orders.deadline - 3 <= orders.end <= orders.deadline
 
 
+@pytest.mark.parametrize("price", [Price(1.0), Price(1.0, granularity=60.0)])
+def test_an_exact_budget_keeps_its_slots_when_it_is_reckoned_again(price: Price) -> None:
+    paid = Paid(Budget(4.0, price), 1_790_000_000.3)
+    paid.table.register("a", "host", 1, [], 8)
+    planner = paid.planner("a")
+    for minute in range(1, 50):
+        paid.now = paid.started + 60 * minute + 0.7
+        paid.table.renew("a", [])
+        paid.look(planner, 1)
+        if minute == 20:
+            paid.table.register("b", "other", 2, [], 2)  # and leaves by its lease
+        if minute == 30:
+            planner = paid.planner("a")
+        assert paid.orders.pool_slots == 4, minute
+    assert paid.orders.end >= paid.orders.deadline - 3
+    paid.now = paid.orders.deadline
+    assert paid.spent <= 4.0
+
+
 def test_a_budget_of_a_little_less_buys_one_slot_less() -> None:
     paid = Paid(Budget(3.98, Price(1.0)))
     paid.table.register("a", "host", 1, [], 8)
@@ -159,6 +179,18 @@ def test_the_workers_of_another_study_bury_it_too(paid: Paid) -> None:
     other.reap()
     assert paid.spent == pytest.approx(1.0, abs=0.02)
     goes_on(paid, 2)
+
+
+def test_a_price_that_is_told_at_rest_holds_when_the_study_goes_on(paid: Paid) -> None:
+    paid.table.leave("a")
+    paid.now += 3 * HOUR
+    tell_price(paid.table, paid.budget, paid.started, "", Price(2.0))
+    paid.now += 10 * HOUR
+    paid.table.register("b", "host", 2, [], 4)
+    assert paid.spent == pytest.approx(1.0, abs=0.02)
+    orders = paid.look(paid.planner("b"))
+    assert (orders.settled, orders.pool_slots) == (False, 1)
+    assert orders.end == pytest.approx(min(orders.deadline, paid.now + 9.5 * HOUR), abs=60)
 
 
 def test_what_one_of_two_workers_leaves_is_paid_for(paid: Paid) -> None:
