@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,9 @@ class Price:
 
     def __post_init__(self) -> None:
         for per_hour in (self.per_hour, *(later for _, later in self.then)):
-            if not (math.isfinite(per_hour) and per_hour > 0):
+            if not (isinstance(per_hour, Real) and 0 < per_hour < math.inf):
                 raise DeadlineError(
-                    f"A price of {per_hour:g} for a slot and hour buys nothing; give a positive "
+                    f"A price of {per_hour!r} for a slot and hour buys nothing; give a positive "
                     "one, or no budget at all."
                 )
         for name in ("granularity", "startup", "minimum"):

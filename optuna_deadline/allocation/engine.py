@@ -54,7 +54,13 @@ def table_url(study: Study, table: str | None = None) -> URL:
         UnsupportedStorage: The storage has no database that ours could use, and no ``table``.
     """
     if table is not None:
-        return make_url(table)
+        try:
+            return make_url(table)
+        except sa.exc.ArgumentError:
+            raise UnsupportedStorage(
+                "table= names no database: write a URL such as sqlite:///table.db or "
+                "postgresql://user@host/database."
+            ) from None
     storage = study._storage
     backend = storage._backend if isinstance(storage, _CachedStorage) else storage
     if isinstance(backend, RDBStorage):

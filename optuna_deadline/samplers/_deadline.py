@@ -72,6 +72,10 @@ class DeadlineSampler(Wrapper):
             raise DeadlineError(
                 f"seed belongs to the default sampler; give it to {type(sampler).__name__} itself."
             )
+        if not (sampler is None or isinstance(sampler, BaseSampler)):
+            raise DeadlineError(
+                f"{sampler!r} is no sampler: give an object such as optuna.samplers.TPESampler()."
+            )
         if not 0 <= floor <= 1:
             raise DeadlineError(
                 f"floor is the part of the trials that are drawn from the study as it is, from 0 "

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 from dataclasses import dataclass
+from numbers import Integral
 
 from optuna_deadline.errors import DeadlineError, argument, spelled
 
@@ -42,9 +43,9 @@ def make_offer(gpus: str | int | None = None, cpus: int | None = None) -> Offer:
     if gpus is None and cpus is None:
         some = spelled("gpus='all' or cpus=2", "--gpus all or --cpus 2")
         raise DeadlineError(f"No slots were offered: name some with {some}.")
-    if cpus is not None and cpus < 0:
+    if cpus is not None and not (isinstance(cpus, Integral) and cpus >= 0):
         raise DeadlineError(
-            f"{argument('cpus')} must be a positive number of slots, but got {cpus}."
+            f"{argument('cpus')} must be a positive number of slots, but got {cpus!r}."
         )
     chosen = _choose_gpus(str(gpus)) if gpus is not None else ()
     if not chosen and not cpus:

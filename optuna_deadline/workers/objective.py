@@ -99,7 +99,12 @@ def source_of(objective: str | Objective | ObjectiveSource) -> ObjectiveSource:
         # multiprocessing has spawned knows its script by another name.
         if (script := sys.modules.get("__mp_main__")) is not None:
             cloudpickle.register_pickle_by_value(script)
-        return ObjectiveSource(pickled=cloudpickle.dumps(objective), path=path, folder=folder)
+        return ObjectiveSource(pickled=_pickled(objective), path=path, folder=folder)
+    if not isinstance(objective, str):
+        raise DeadlineError(
+            f"{objective!r} is no objective: give a function of a trial, or its place as "
+            "'train.py:objective'."
+        )
     where, separator, name = objective.rpartition(":")
     if not separator or not where or not name:
         raise DeadlineError(
@@ -113,6 +118,17 @@ def source_of(objective: str | Objective | ObjectiveSource) -> ObjectiveSource:
             place=f"{file}:{name}", path=[str(file.parent), *path], folder=folder
         )
     return ObjectiveSource(place=objective, path=[folder, *path], folder=folder)
+
+
+def _pickled(objective: Objective) -> bytes:
+    try:
+        pickled: bytes = cloudpickle.dumps(objective)
+    except Exception as error:  # whatever the objective's own values raise
+        raise DeadlineError(
+            f"The objective cannot travel to the processes that train ({error}): make what it "
+            "holds within it, or name its place as 'train.py:objective'."
+        ) from error
+    return pickled
 
 
 def import_place(

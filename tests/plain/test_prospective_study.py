@@ -185,6 +185,8 @@ def test_a_few_first_reports_are_not_taken_for_results() -> None:
 
 @pytest.mark.parametrize("startup", [-1, 2.5, None])
 def test_a_startup_that_is_no_count_is_refused(startup: Any) -> None:
+    with pytest.raises(DeadlineError, match="'tpe' is no sampler: give an object such as"):
+        DeadlineSampler("tpe")  # type: ignore[arg-type]
     with pytest.raises(DeadlineError, match="startup is how many trials"):
         DeadlineSampler(startup=startup)
 

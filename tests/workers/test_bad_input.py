@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import optuna
@@ -24,6 +26,11 @@ from optuna_deadline.workers.devices import Offer, make_offer
 
 def objective(trial: optuna.Trial) -> float:
     return 0.0
+
+
+def _holding_a_lock() -> Callable[[optuna.Trial], float]:
+    lock = threading.Lock()
+    return lambda trial: float(lock.locked())
 
 
 def test_no_slots() -> None:
@@ -91,6 +98,10 @@ def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> Non
         ({"objective": "nofile.py:objective"}, "There is no file nofile.py"),
         ({"objective": "objective"}, "names no objective"),
         ({"cpus": 0}, "0 slots can train nothing"),
+        ({"cpus": "2"}, "cpus must be a positive number of slots, but got '2'"),
+        ({"objective": None}, "None is no objective: give a function of a trial"),
+        ({"objective": _holding_a_lock()}, r"cannot travel .*\(cannot pickle '_thread.lock'"),
+        ({"table": "nonsense"}, "write a URL such as sqlite:///table.db"),
         ({"cpus": None}, "name some with gpus='all' or cpus=2"),
         ({"weight": 0}, "weight must be a positive number"),
         ({"divider": "odd"}, "no divider 'odd'"),
