@@ -24,6 +24,7 @@ from optuna_deadline.forecasting.entrance import (
 from optuna_deadline.forecasting.pace import step_before
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._book import Book
+from optuna_deadline.samplers._process import end_abandoned
 
 if TYPE_CHECKING:
     from optuna_deadline.dashboard.plain import PlainPublisher
@@ -46,10 +47,11 @@ class DeadlineGate:
     It stops when its running trials have ended, which they do before the deadline. Extending the
     deadline opens the gate again for the processes that are still there.
 
-    Where ``study.optimize`` ends more than a tenth of its time early, a warning says why. Where it
-    ends and the best report is of a trial that is PRUNED, as integrations leave it that ask nothing
-    but ``should_prune()``, the study gets a COMPLETE copy of that trial with this report for a
-    value; the user attribute ``optuna_deadline:copy_of`` names the trial.
+    Where ``study.optimize`` ends more than a tenth of its time early, a warning says why. At its end
+    trials of processes of this host that have died are ended, those of other hosts only where
+    the storage has Optuna's heartbeat; and if the best report is of a trial that is PRUNED, as
+    integrations leave it that ask nothing but ``should_prune()``, the study gets a COMPLETE copy
+    of it with this report for a value; the user attribute ``optuna_deadline:copy_of`` names it.
 
     Args:
         publish: Keep a forecast, the rungs and a note in optuna-dashboard fresh, at the end of a
@@ -82,6 +84,7 @@ class DeadlineGate:
                 _terms.open_gate(book.engine, book.terms)
             _explain_stop(study, book, left)
         if study._stop_flag or left <= 0:
+            end_abandoned(study)
             complete_the_best(study, book.numbers)
         if self._publish:
             self._show(study, book)

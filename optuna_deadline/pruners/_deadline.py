@@ -141,10 +141,13 @@ class DeadlinePruner(BasePruner):
         book.refresh()
         return book.late(trial.number, pace)
 
-    def admit(self, study: Study) -> None:
+    def admit(self, study: Study) -> bool:
         """Refuse the first trial of this process where it could not be of use.
 
         No statement for later trials: what starts near the deadline ends at its first report.
+
+        Returns:
+            Whether it is the first.
 
         Raises:
             DeadlineConflict: The study has another deadline.
@@ -158,7 +161,7 @@ class DeadlinePruner(BasePruner):
         book = self.book(study)
         # Also the first of another study.optimize, after the gate has ended one.
         if joined and not (book.stopping and not study._stop_flag):
-            return
+            return False
         if book.time_left() <= 0:
             book.refresh()
         left, quickest = book.time_left(), _quickest_report(study)
@@ -166,6 +169,7 @@ class DeadlinePruner(BasePruner):
             raise _terms.over(book.terms)
         if left < quickest:
             raise _terms.too_late(book.terms, left, quickest)
+        return True
 
     def terms(self, study: Study) -> Terms:
         """The study's terms as last read here, fixed now if nobody has."""

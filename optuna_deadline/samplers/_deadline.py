@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.pruners import find_deadline_pruner
+from optuna_deadline.samplers._process import end_abandoned, sign
 from optuna_deadline.samplers._prospects import ProspectiveStudy, look_ahead
 from optuna_deadline.samplers._situation import Look, TableLook
 from optuna_deadline.samplers._warm_start import StudyLike, WarmStart
@@ -103,10 +104,13 @@ class DeadlineSampler(Wrapper):
         pruner = find_deadline_pruner(study.pruner)
         if pruner is not None:
             try:
-                pruner.admit(study)
+                begins = pruner.admit(study)
             except Exception:
                 _put_back(study, trial)
                 raise
+            sign(study, trial)
+            if begins:
+                end_abandoned(study)
         super().before_trial(study, trial)
 
     def infer_relative_search_space(

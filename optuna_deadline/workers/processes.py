@@ -33,16 +33,21 @@ def own_boot(proc: Path = _PROC) -> str | None:
     return None if place is None or started is None else f"{place}.{started:x}"
 
 
+def is_gone(pid: int, boot: str | None, proc: Path = _PROC) -> bool:
+    """Whether a process is certain to have ended; False where nothing is known of it.
+
+    Args:
+        pid: Its id.
+        boot: What it said of itself, see :func:`own_boot`.
+        proc: The file system of processes.
+    """
+    of, _, started = (boot or "").rpartition(".")
+    return bool(of) and of == _place(proc) and _started(proc / str(pid)) != int(started, 16)
+
+
 def ended(workers: Iterable[Worker], proc: Path = _PROC) -> tuple[set[str], set[str]]:
     """The workers that are certain to have ended with all their ranks, and those but for ranks."""
-    place = _place(proc)
-    if place is None:
-        return set(), set()
-    gone = set()
-    for worker in workers:
-        of, _, started = (worker.boot or "").rpartition(".")
-        if of == place and _started(proc / str(worker.pid)) != int(started, 16):
-            gone.add(worker.id)
+    gone = {worker.id for worker in workers if is_gone(worker.pid, worker.boot, proc)}
     lingering = gone & _with_ranks(proc) if gone else gone
     return gone - lingering, lingering
 
