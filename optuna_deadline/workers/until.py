@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 
 from optuna_deadline.deadlines import DeadlineLike, format_duration, parse_deadline
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, spelled
 from optuna_deadline.forecasting.overheads import Overhead, leaving_seconds
 from optuna_deadline.workers.gang import Gang
 
@@ -45,7 +45,8 @@ class Until:
             said = f"in {format_duration(left)}" if left > 0 else "over"
             raise DeadlineError(
                 f"This worker's time is {said}, and saving its trials and leaving may take "
-                f"{format_duration(needed)}: give it longer (--until, or the job's time limit)."
+                f"{format_duration(needed)}: give it longer "
+                f"({spelled('until=', '--until')}, or the job's time limit)."
             )
 
     def bring_forward(self, at: float) -> None:

@@ -85,3 +85,41 @@ def test_processes_that_make_one_empty_database_at_once_all_have_it(empty_url: s
         sa.event.remove(models.BaseModel.metadata, "before_create", wait)
     assert made == ["s", "s"]
     assert has_table(empty_url, "alembic_version")
+
+
+@pytest.mark.postgres
+def test_an_account_that_may_make_no_tables_is_told_of_it(empty_postgres: str) -> None:
+    role = f"od_reader_{uuid.uuid4().hex[:8]}"
+    server = sa.create_engine(empty_postgres, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {role} LOGIN PASSWORD 'word'")
+    theirs = server.url.set(username=role, password="word")
+    url = theirs.render_as_string(hide_password=False)
+    asked = CliRunner().invoke(app, ["create", "s", "--storage", url, "--deadline", "1h"])
+    with server.connect() as connection:
+        connection.exec_driver_sql(f"DROP ROLE {role}")
+    server.dispose()
+    assert asked.exit_code == 1, (asked.output, asked.exception)
+    assert "The database refuses (permission denied for schema public): let" in asked.stderr
+
+
+@pytest.mark.postgres
+def test_a_database_that_only_reads_is_told_of_it(empty_postgres: str) -> None:
+    url = sa.make_url(empty_postgres).update_query_dict(
+        {"options": "-c default_transaction_read_only=on"}
+    )
+    text = url.render_as_string(hide_password=False)
+    asked = CliRunner().invoke(app, ["create", "s", "--storage", text, "--deadline", "1h"])
+    assert asked.exit_code == 1, (asked.output, asked.exception)
+    assert "The database refuses (cannot execute CREATE TYPE in a read-only" in asked.stderr
+
+
+def test_tables_of_another_version_of_optuna_are_told_of(sqlite_url: str) -> None:
+    optuna.create_study(study_name="s", storage=sqlite_url)
+    engine = sa.create_engine(sqlite_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = 'v99'")
+    engine.dispose()
+    asked = CliRunner().invoke(app, ["status", "s", "--storage", sqlite_url])
+    assert asked.exit_code == 2, (asked.output, asked.exception)
+    assert "no longer compatible with the table schema" in asked.stderr
