@@ -84,6 +84,8 @@ def show(
     if as_json:
         say_json([_values(table) for table in tables])
         return
+    if not tables:
+        print("There is no pool yet: the first worker of a study makes one.")
     console = Console()
     for table in tables:
         told = table.now(), table.tenants(), table.slots(), table.workers()

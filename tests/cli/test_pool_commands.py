@@ -65,3 +65,11 @@ def test_a_pool_says_which_deadline_it_cannot_hold_and_what_would_have_to_give(u
 def test_an_unknown_pool_is_named_with_those_there_are(url: str) -> None:
     asked = CliRunner().invoke(app, ["pool", "show", "--storage", url, "--pool", "lap"])
     assert asked.exit_code == 2
+
+
+def test_a_database_without_a_pool_is_told_of_as_such(sqlite_url: str) -> None:
+    agree(optuna.create_study(study_name="s", storage=sqlite_url), "1h", None, {})
+    shown = CliRunner().invoke(app, ["pool", "show", "--storage", sqlite_url])
+    assert shown.output == "There is no pool yet: the first worker of a study makes one.\n"
+    answer = CliRunner().invoke(app, ["pool", "show", "--storage", sqlite_url, "--json"])
+    assert json.loads(answer.output) == []
