@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
     from optuna_deadline.dashboard.publisher import Publisher
 
 
+_logger = logging.getLogger("optuna_deadline")
+
+_LONG = 30.0  # seconds for an import
+
+
 def planning(
     ticks: Sequence[Callable[[], bool]], interval: float, changed: Callable[[], None]
 ) -> Ticker:
@@ -45,6 +52,29 @@ def planning(
         return interval
 
     return Ticker("planner", work)
+
+
+def beginning(planner: Ticker, agent: Agent) -> Callable[[], None]:
+    """What lets planning begin once the objective is loaded: no trial could start before.
+
+    Where it never is, planning begins at the end, since the study has to be settled.
+    """
+    began, told = time.monotonic(), False
+
+    def look() -> None:
+        nonlocal told
+        if planner.ident is not None:
+            return
+        if agent.ready or agent.closing:
+            planner.start()
+        elif not told and time.monotonic() > began + _LONG:
+            told = True
+            _logger.warning(
+                "The objective is not loaded after %.0f s; trials start when its import ends.",
+                _LONG,
+            )
+
+    return look
 
 
 @contextmanager

@@ -25,7 +25,13 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.budgets import HOST_TYPE
 from optuna_deadline.deadlines import DeadlineLike
 from optuna_deadline.elastic.attendance import join, leaving_on_signals
-from optuna_deadline.elastic.companions import hearing, listening, planning, publishing
+from optuna_deadline.elastic.companions import (
+    beginning,
+    hearing,
+    listening,
+    planning,
+    publishing,
+)
 from optuna_deadline.elastic.outcome import outcome
 from optuna_deadline.elastic.pulse import pulse
 from optuna_deadline.elastic.result import Result
@@ -144,7 +150,12 @@ class ElasticWorker:
         self._source = replace(source_of(objective), library=library(self._folder))
 
     def run(self) -> Result:
-        """Work until the study is settled, or a signal asks to leave."""
+        """Work until the study is settled, or a signal asks to leave.
+
+        Raises:
+            DeadlineError: The objective cannot be loaded, or its import does not end.
+            StudyGone: The study was deleted.
+        """
         if self.table.orders("").settled:
             return self.result()
         until = Until(self._until, self._overhead())
@@ -193,7 +204,7 @@ class ElasticWorker:
             leaving.enter_context(hearing(self._notice, until, agent))
             join(agent, self.table, self._wait)
             self._tell_what_it_takes_from_others()
-            thread.start()
+            begin = beginning(thread, agent)
             if publisher is not None:
                 publisher.start()
             with (
@@ -203,6 +214,7 @@ class ElasticWorker:
             ):
 
                 def check() -> None:
+                    begin()
                     thread.check()
                     beat()
 
@@ -210,7 +222,13 @@ class ElasticWorker:
         if publisher is not None:
             left = min(self.terms.deadline - self.table.now(), until.at - time.monotonic())
             publisher.finish(max(_LAST_WORDS, left))
-        return self.result()
+        result = self.result()
+        if result.settled and result.number is None and not agent.ready:
+            raise DeadlineError(
+                "The study ended without a value, and the objective was not loaded here by then:"
+                " see why its import does not end, or give a later deadline."
+            )
+        return result
 
     @property
     def time_was_over(self) -> bool:

@@ -123,6 +123,17 @@ class Agent:
         self._writing = Writing(table, self.id, self._parking, replan)
         self._clerk = Ticker("clerk", self._carry_out)
 
+    @property
+    def ready(self) -> bool:
+        """Whether the objective is loaded."""
+        return self._board.zygote.ready
+
+    @property
+    def closing(self) -> bool:
+        """Whether the study's trials are ending, by the deadline as it was read last."""
+        left = self._deadline - time.monotonic()
+        return self._settled or left <= closing_seconds(self._writing.slowest_stop) + _LISTEN
+
     def wake(self) -> None:
         """Look at the plan now; callable from any thread or signal handler."""
         self._board.wake()

@@ -6,6 +6,7 @@ leak into a rank. It never trains and never touches CUDA itself.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import pickle
@@ -24,6 +25,8 @@ from optuna_deadline.workers.objective import Objective, ObjectiveSource
 from optuna_deadline.workers.processes import WORKER
 from optuna_deadline.workers.rank import RankSpec, run_rank
 
+_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
+_DIE, _LIVE = signal.SIGKILL, 0
 _PROGRAM = "import sys; from optuna_deadline.workers.zygote import main; main(int(sys.argv[1]))"
 
 
@@ -97,9 +100,12 @@ def main(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    _follow_the_worker(_DIE)
     gc.disable()  # looking for garbage among what is imported takes a quarter of the time
     try:
         source: ObjectiveSource = pickle.loads(control.recv_bytes())
+        if control.poll():  # nothing is asked before we are ready: the worker is gone
+            return
         if source.folder:
             os.chdir(source.folder)
         objective = source.load()
@@ -110,6 +116,7 @@ def main(descriptor: int) -> None:
         trace = traceback.format_exc(limit=-5)
         _answer(control, "failed", f"Loading the objective failed:\n{trace}")
         return
+    _follow_the_worker(_LIVE)
     if threading.active_count() > 1:
         print(
             "optuna-deadline: importing the objective started threads, which do not survive "
@@ -122,6 +129,16 @@ def main(descriptor: int) -> None:
     _answer(control, "ready", "")
     with suppress(BrokenPipeError):  # the worker is gone; the ranks see it themselves
         _serve(control, objective)
+
+
+def _follow_the_worker(signal_number: int) -> None:
+    """While an import runs, which may never end, nothing else tells that the worker is gone.
+
+    On Linux. Later the end of the pipe tells it, which does not depend on who forked us.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal_number)
 
 
 def _answer(control: RawLink, kind: str, text: str) -> None:
