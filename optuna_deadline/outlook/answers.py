@@ -17,12 +17,15 @@ from optuna_deadline.outlook.calibration import calibrate
 from optuna_deadline.outlook.draws import Draws
 from optuna_deadline.outlook.present import Present
 from optuna_deadline.outlook.runs import End, run
-from optuna_deadline.outlook.seeding import Change, machines
+from optuna_deadline.outlook.seeding import Change, machines, usual_looks
 from optuna_deadline.policies.plan import Policy
 
 AS_IT_IS = Change()
 DRAWS = 32  #: pairs of ends that are simulated, unless that takes longer than
 SECONDS = 10.0  #: after which no further pair begins
+
+#: Trials from which on it is tried how long a simulation takes, and the looks at the plan in it.
+_LARGE, _COARSE_LOOKS = 100, 12
 
 _LOW, _MID, _HIGH = (LEVELS.index(level) for level in (0.1, 0.5, 0.9))
 
@@ -102,6 +105,7 @@ class Question:
         policy: The study's policy, where it is an object of this process.
         draws: Pairs of ends to simulate.
         seed: Of the draws.
+        clock: Seconds that only ever rise.
 
     Raises:
         DeadlineError: The study has ended, has measured nothing yet, has no budget that could be
@@ -116,7 +120,9 @@ class Question:
         policy: choice.PolicyLike | None = None,
         draws: int = DRAWS,
         seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._present = Present.of(history, change.seconds)
         self._change = change
         self._draws = draws
@@ -129,18 +135,36 @@ class Question:
 
     def pairs(self, seconds: float = SECONDS) -> Iterator[Pair]:
         """The ends of each draw, one after the other, until the time is up; at least one pair."""
-        began = time.monotonic()
+        began = self._clock()
+        looks = self._affordable_looks(seconds)
         for number in range(self._draws):
-            if number and time.monotonic() - began > seconds:
+            if number and self._clock() - began > seconds:
                 return
-            yield self._pair(number)
+            yield self._pair(number, looks)
 
-    def _pair(self, number: int) -> Pair:
+    def _affordable_looks(self, seconds: float) -> int:
+        """How finely the rest of the study can be simulated, so that a pair takes half the time.
+
+        What a plan takes is the policy's own business, and grows with the trials: it is tried on a
+        coarse run, where the study is large. Other numbers than halves would waver with each run.
+        """
+        looks = usual_looks(self._present)
+        if len(self._present.lines) < _LARGE:
+            return looks
+        began = self._clock()
+        run(self._present, self._rests.draw(0), AS_IT_IS, self._make, _COARSE_LOOKS)
+        a_look = (self._clock() - began) / _COARSE_LOOKS
+        sides = 1 if self._change == AS_IT_IS else 2
+        while looks > _COARSE_LOOKS and looks * a_look * sides > seconds / 2:
+            looks = max(_COARSE_LOOKS, looks // 2)
+        return looks
+
+    def _pair(self, number: int, looks: int) -> Pair:
         rest = self._rests.draw(number)
-        as_it_is = run(self._present, rest, AS_IT_IS, self._make)
+        as_it_is = run(self._present, rest, AS_IT_IS, self._make, looks)
         if self._change == AS_IT_IS:
             return as_it_is, None
-        return as_it_is, run(self._present, rest, self._change, self._make)
+        return as_it_is, run(self._present, rest, self._change, self._make, looks)
 
     def answer(self, pairs: Sequence[Pair]) -> WhatIf:
         """What the pairs say."""

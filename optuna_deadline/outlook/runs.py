@@ -30,7 +30,13 @@ class End:
     opened: int
 
 
-def run(present: Present, rest: Workload, change: Change, make: Callable[[], Policy]) -> End:
+def run(
+    present: Present,
+    rest: Workload,
+    change: Change,
+    make: Callable[[], Policy],
+    looks: int | None = None,
+) -> End:
     """Simulate one rest of a study, under its policy, from now to its end.
 
     Args:
@@ -38,10 +44,11 @@ def run(present: Present, rest: Workload, change: Change, make: Callable[[], Pol
         rest: What its trials will come to.
         change: What would be different.
         make: Makes the policy, for each run its own.
+        looks: At the plan until the end; as many as usual unless given.
     """
     history = present.history
     before = area(in_use(history.holds), history.started, history.now)
-    world = make_world(present, rest, change, make())
+    world = make_world(present, rest, change, make(), looks)
     while world.at_work and world.timeline.now() <= world.latest and world.timeline.advance():
         pass
     world.say_all()

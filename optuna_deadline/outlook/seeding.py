@@ -64,14 +64,29 @@ def machines(present: Present, slots: int) -> dict[str, int]:
     return {worker: size for worker, size in found.items() if size}
 
 
-def make_world(present: Present, rest: Workload, change: Change, policy: Policy) -> World:
+def usual_looks(present: Present) -> int:
+    """How often a worker looks at the plan until the deadline, where plans take no long time."""
+    looks = _PLANNED_TRIALS // max(1, len(present.lines))
+    return min(_MOST_LOOKS, max(_LEAST_LOOKS, looks))
+
+
+def make_world(
+    present: Present, rest: Workload, change: Change, policy: Policy, looks: int | None = None
+) -> World:
     """A world with the study's trials, workers and money as they are but for a change.
 
     Trials that train go on without a start; begun units of the bill begin anew.
+
+    Args:
+        present: Where the study stands.
+        rest: What its trials will come to.
+        change: What would be different.
+        policy: The study's.
+        looks: Of a worker at the plan until the deadline; None for :func:`usual_looks`.
     """
     history = present.history
     left = present.now, history.deadline - history.started + change.seconds
-    cluster = _cluster(present, left[1] - left[0])
+    cluster = _cluster(present, left[1] - left[0], looks or usual_looks(present))
     timeline = Timeline(present.now)
     table = MemoryTable(now=timeline.now, deadline=left[1], ttl=cluster.ttl, grace=cluster.grace)
     trials = CountedTrials(opened=max(present.lines, default=-1) + 1)
@@ -89,10 +104,9 @@ def make_world(present: Present, rest: Workload, change: Change, policy: Policy)
     return world
 
 
-def _cluster(present: Present, seconds: float) -> Cluster:
+def _cluster(present: Present, seconds: float, looks: int) -> Cluster:
     overhead = present.measured.overhead
-    looks = _PLANNED_TRIALS // max(1, len(present.lines))
-    coarse = seconds / min(_MOST_LOOKS, max(_LEAST_LOOKS, looks))
+    coarse = seconds / looks
     return Cluster(
         slots=max([1, *present.machines.values()]),
         startup=overhead.startup,

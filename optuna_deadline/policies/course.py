@@ -11,7 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
 
 from optuna_deadline.forecasting.throughput import Speedup
 
@@ -131,7 +134,7 @@ def lay(
         halfway: The steps of those that train. They get to their next rung if it costs none of
             the others a place further up: two that share the slots may both come to no end.
     """
-    way = _Way(rungs, progress)
+    way = _way(tuple(rungs), tuple(progress))
     opened = len(progress)
     on_their_way = [0, *(sum(step > below for step in halfway) for below in rungs[:-1])]
 
@@ -171,16 +174,22 @@ def lay(
     return found if kept else without
 
 
+@lru_cache(maxsize=1)
+def _way(rungs: tuple[int, ...], progress: tuple[int, ...]) -> _Way:
+    """One for all the pools that a plan looks at."""
+    return _Way(rungs, progress)
+
+
 class _Way:
     """What some trials have yet to train, rung by rung, the furthest of them first."""
 
     def __init__(self, rungs: Sequence[int], progress: Sequence[int]) -> None:
-        furthest = sorted(progress, reverse=True)
+        furthest = np.array(sorted(progress, reverse=True), dtype=np.int64)
         self._parts = []
         for below, rung in pairwise((0, *rungs)):
-            parts = [rung - min(max(step, below), rung) for step in furthest]
-            trials = accumulate([part > 0 for part in parts], initial=0)
-            self._parts.append((rung - below, list(accumulate(parts, initial=0)), list(trials)))
+            parts = rung - np.clip(furthest, below, rung)
+            steps, trials = np.cumsum(parts).tolist(), np.cumsum(parts > 0).tolist()
+            self._parts.append((rung - below, [0, *steps], [0, *trials]))
 
     def costs(self, pool: Pool, counts: Sequence[int]) -> tuple[float, float, int]:
         """Seconds, slot-seconds and slots of all rungs in turn, for so many trials to each."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from optuna_deadline.policies.asha import promote, stand
 from optuna_deadline.policies.plan import Order, Pause, Plan, Retire
@@ -103,25 +104,26 @@ class Hyperband(Resources):
             standings += [stand(trial, rungs) for trial in mine if trial.alive]
         return promote(snapshot, standings, self.newcomers(snapshot))
 
-    def _pattern(self, last: int | None) -> list[int]:
-        """The brackets of successive trials, in the proportions of Hyperband's cohorts."""
+    def _pattern(self, last: int | None) -> tuple[int, ...]:
         if last is None:
-            brackets = UNSTATED
-        else:
-            brackets = len(milestones(self.min_resource, self.reduction_factor, last))
-        pattern = []
-        for bracket in range(brackets):
-            rungs = brackets - bracket  # that a trial of this bracket passes
-            pattern += [bracket] * math.ceil(
-                brackets / rungs * self.reduction_factor ** (rungs - 1)
-            )
+            return _pattern(UNSTATED, self.reduction_factor)
+        brackets = len(milestones(self.min_resource, self.reduction_factor, last))
+        return _pattern(brackets, self.reduction_factor)
+
+
+@lru_cache(maxsize=8)
+def _pattern(brackets: int, reduction_factor: int) -> tuple[int, ...]:
+    """The brackets of successive trials, in the proportions of Hyperband's cohorts.
+
+    They are many where trainings are long, and the same for each plan.
+    """
+    keyed = []
+    for bracket in range(brackets):
+        rungs = brackets - bracket  # that a trial of this bracket passes
+        count = math.ceil(brackets / rungs * reduction_factor ** (rungs - 1))
         # Spread evenly, so that every bracket is there from the beginning.
-        places: dict[int, int] = {}
-        keyed = []
-        for bracket in pattern:
-            place = places[bracket] = places.get(bracket, 0) + 1
-            keyed.append(((place - 0.5) / pattern.count(bracket), bracket))
-        return [bracket for _, bracket in sorted(keyed)]
+        keyed += [((place + 0.5) / count, bracket) for place in range(count)]
+    return tuple([bracket for _, bracket in sorted(keyed)])
 
 
 def _score_at(trial: TrialView, milestone: int) -> float:

@@ -17,6 +17,9 @@ from optuna_deadline.outlook.present import Present
 from optuna_deadline.outlook.runs import run
 from optuna_deadline.outlook.seeding import Change, make_world
 from optuna_deadline.policies import make_policy
+from optuna_deadline.policies.fifo import Fifo
+from optuna_deadline.policies.plan import Plan
+from optuna_deadline.policies.snapshot import Snapshot
 
 RECIPES = [
     Recipe(family="climbing", stopped=0.3),
@@ -174,3 +177,31 @@ def test_a_rest_is_simulated_to_its_end_beyond_what_was_known() -> None:
         for number in range(3)
     ]  # fmt: skip
     assert len({end.score for end in ends}) > 1, "ends differ from draw to draw"
+
+
+def test_a_policy_that_takes_long_to_plan_a_large_study_is_asked_less_often() -> None:
+    """An answer takes ten seconds, however long the study: its plans here take half a second."""
+    history = replace(RECIPES[0].make(), policy="fifo", parameters={})
+    last = max(line.number for line in history.trials)
+    ended = replace(
+        history.trials[0], state="retired", mode="stop", owner=None, slots=0, told=True
+    )
+    more = tuple(replace(ended, number=last + more) for more in range(1, 200))
+    time = 0.0
+
+    class Slow(Fifo):
+        def plan(self, snapshot: Snapshot) -> Plan:
+            nonlocal time
+            time += 0.5
+            return super().plan(snapshot)
+
+    def seconds_of(history: History) -> float:
+        began = time
+        question = Question(
+            history, Change(seconds=100.0), policy=Slow(), draws=9, clock=lambda: time
+        )
+        list(question.pairs(10.0))
+        return time - began
+
+    assert seconds_of(history) > 40.0
+    assert seconds_of(replace(history, trials=(*history.trials, *more))) < 40.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
+from growth import instructions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,6 +159,15 @@ def test_hyperband_begins_every_bracket_early() -> None:
     pattern = Hyperband(reduction_factor=4)._pattern(64)
     assert [pattern.count(bracket) for bracket in range(4)] == [64, 22, 8, 4]
     assert set(pattern[:16]) == {0, 1, 2, 3}
+
+
+def test_hyperbands_brackets_are_laid_out_once_however_long_a_training_is() -> None:
+    policy, seen = (
+        Hyperband(reduction_factor=5, max_resource=5**5),
+        snapshot(trial(0, [0.1], "paused"), left=1000),
+    )
+    first, second = (instructions(lambda: policy.plan(seen)) for _ in range(2))
+    assert second < first / 10, (first, second)
 
 
 def test_one_epoch_trains_the_best_as_soon_as_the_time_asks_for_it() -> None:
