@@ -61,7 +61,7 @@ def test_the_money_is_never_overspent(
 @pytest.mark.parametrize(
     ("budget", "price", "words"),
     [
-        ("20usd", None, r"needs a price: .*--price 0.9"),
+        ("20usd", None, r"needs a price: .* as in price=0\.9"),
         (None, 0.9, "A price without a budget"),
         (-3, 0.9, "A budget of -3 usd pays for nothing"),
         ("20 bananas", 0.9, "'20 bananas' is no budget"),
