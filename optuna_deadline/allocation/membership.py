@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.admission import admit, choose
 from optuna_deadline.allocation.bounds import wait_in_line
+from optuna_deadline.allocation.clock import database_now
 from optuna_deadline.allocation.records import About, Slot, Worker
 from optuna_deadline.allocation.resting import rest
 from optuna_deadline.allocation.roster import living, namesakes, offerers, slots
@@ -19,14 +21,18 @@ from optuna_deadline.errors import DeadlineError
 _REGISTRATION = 0x0D_EAD_115
 
 
-def one_at_a_time(tx: Transaction) -> None:
+def one_at_a_time(tx: Transaction) -> Transaction:
     """Let registrations queue: two that begin at once would name the same slots.
 
-    SQLite's BEGIN IMMEDIATE does it by itself.
+    SQLite's BEGIN IMMEDIATE does it by itself. On PostgreSQL the queue may be long, and what is
+    written after it has the time at which its turn came.
     """
-    if tx.connection.dialect.name == "postgresql":
-        wait_in_line(tx.connection)  # a cluster's workers may all start at once
-        tx.execute(sa.select(sa.func.pg_advisory_xact_lock(_REGISTRATION)))
+    if tx.connection.dialect.name != "postgresql":
+        return tx
+    wait_in_line(tx.connection)  # a cluster's workers may all start at once
+    turn = sa.select(sa.func.pg_advisory_xact_lock(_REGISTRATION), database_now())
+    _, now = tx.execute(turn).one()
+    return replace(tx, now=now if tx.given is None else tx.given())
 
 
 def ensure_pool(tx: Transaction, ttl: float, grace: float) -> tuple[float, float]:

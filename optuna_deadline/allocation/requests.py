@@ -69,7 +69,7 @@ def a_little_before(deadline: float, before: float | None, end: float) -> float:
 
 def drain(tx: Transaction, host: str, drained: bool) -> int:
     """Drain the pool's live workers on a host, or undo it; see the store's promise."""
-    one_at_a_time(tx)  # a worker that registers again writes a new row of itself
+    tx = one_at_a_time(tx)  # a worker that registers again writes a new row of itself
     names = [row.id for row in live_workers(tx) if row.host == host]
     changed = tx.execute(
         sa.update(worker)

@@ -99,14 +99,14 @@ class AllocationTable:
     ) -> list[Slot]:
         """Join the pool with devices and CPU shares; see :func:`membership.register`."""
         with self._tx("register") as tx:
-            membership.one_at_a_time(tx)
+            tx = membership.one_at_a_time(tx)
             self.ttl, self.grace = membership.ensure_pool(tx, self.ttl, self.grace)
             return membership.register(tx, me, host, pid, devices, cpus, self.ttl, weight, about)
 
     def make_pool(self) -> tuple[float, float]:
         """Make the pool unless it is there; returns its lease's seconds and its grace."""
         with self._tx() as tx:
-            membership.one_at_a_time(tx)
+            tx = membership.one_at_a_time(tx)
             self.ttl, self.grace = membership.ensure_pool(tx, self.ttl, self.grace)
         return self.ttl, self.grace
 
@@ -237,7 +237,7 @@ class AllocationTable:
     def bury(self, names: Collection[str]) -> int:
         """Free what workers hold that are known to have ended; see :func:`reaping.bury`."""
         with self._tx() as tx:
-            membership.one_at_a_time(tx)
+            tx = membership.one_at_a_time(tx)
             return reaping.bury(tx, names)
 
     # Fenced writes of a running segment.

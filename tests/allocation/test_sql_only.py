@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import optuna
 import pytest
 import sqlalchemy as sa
@@ -9,7 +12,7 @@ from stores import empty, sql_world
 
 from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation.engine import autocommit, connect, open_table
-from optuna_deadline.allocation.membership import leave
+from optuna_deadline.allocation.membership import leave, one_at_a_time
 from optuna_deadline.allocation.reads import pools_of
 from optuna_deadline.allocation.schema import worker
 from optuna_deadline.allocation.table import AllocationTable
@@ -107,3 +110,29 @@ def test_deleting_the_study_in_optuna_takes_its_rows_along(storage_url: str) -> 
     optuna.delete_study(study_name="study", storage=storage_url)
     assert world.table().trials() == [] and world.table().reports() == []
     assert "study" not in optuna.get_all_study_names(storage_url)
+
+
+@pytest.mark.postgres
+def test_a_worker_that_queued_to_register_has_the_time_of_its_turn(table_only_url: str) -> None:
+    """Of its lease nothing is gone, and its events come late for no reader."""
+    empty(table_only_url)
+    sql_world(table_only_url).table()
+    table = AllocationTable(connect(table_only_url), "pool", 1)
+    table.make_pool()
+    waits = (
+        sa.select(sa.func.count())
+        .select_from(sa.text("pg_locks"))
+        .where(sa.text("locktype = 'advisory' AND NOT granted"))
+    )
+    queued = threading.Thread(target=lambda: table.register("a", "host", 1, [], 1))
+    with table._tx() as tx:
+        one_at_a_time(tx)
+        queued.start()
+        with autocommit(connect(table_only_url)) as connection:
+            while not connection.execute(waits).scalar_one():
+                time.sleep(0.01)
+        turn = table.now()
+    queued.join()
+    [event] = table.events(kinds=["register"])
+    [worker_] = table.workers()
+    assert event.at >= turn and worker_.lease >= turn + table.ttl
