@@ -72,7 +72,8 @@ def test_a_gang_is_pinned_and_left_to_the_policy(table: AllocationTable, url: st
 
 
 def test_a_host_is_drained_of_every_study_and_pool(table: AllocationTable, url: str) -> None:
-    other = AllocationTable(table._tx.engine, "other", table.study_id)
+    second = agree(optuna.create_study(study_name="t", storage=url), "1h", None, {})
+    other = AllocationTable(table._tx.engine, "other", second.study_id)
     other.register("there", "node7", 4712, ["gpu:7"], 0)
     said = run("drain node7", url)
     assert said == (
