@@ -47,9 +47,9 @@ class DeadlineGate:
     It stops when its running trials have ended, which they do before the deadline. Extending the
     deadline opens the gate again for the processes that are still there.
 
-    Where ``study.optimize`` ends more than a tenth of its time early, a warning says why. At its end
-    trials of processes of this host that have died are ended, those of other hosts only where
-    the storage has Optuna's heartbeat; and if the best report is of a trial that is PRUNED, as
+    Where ``study.optimize`` ends more than a tenth of its time early, a warning says why. At its
+    end, trials of processes of this host that have died are ended, those of other hosts only where
+    the storage has Optuna's heartbeat. If the best report is then of a trial that is PRUNED, as
     integrations leave it that ask nothing but ``should_prune()``, the study gets a COMPLETE copy
     of it with this report for a value; the user attribute ``optuna_deadline:copy_of`` names it.
 
