@@ -190,14 +190,15 @@ def _offer(tx: Transaction, me: str, slot_id: int) -> None:
     Nor does a worker that died in a study that has ended since offer anything any more.
     """
     over = sa.select(study.c.study_id).where(study.c.settled.is_not(None))
-    rivals = sa.select(worker.c.id).where(
+    rival = sa.select(worker.c.id).where(
+        worker.c.id == offer.c.worker,
         sa.or_(
             worker.c.pool != tx.pool,
             worker.c.study_id == tx.study_id,
             sa.and_(worker.c.state != "live", worker.c.study_id.in_(over)),
-        )
+        ),
     )
-    tx.execute(sa.delete(offer).where(offer.c.slot_id == slot_id, offer.c.worker.in_(rivals)))
+    tx.execute(sa.delete(offer).where(offer.c.slot_id == slot_id, rival.exists()))
     tx.execute(sa.insert(offer).values(worker=me, slot_id=slot_id))
 
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from stores import empty, sql_world
 
 from optuna_deadline.allocation.engine import connect
-from optuna_deadline.allocation.schema import event, offer, tenant
+from optuna_deadline.allocation.schema import event, offer, tenant, worker
 from optuna_deadline.testing.worlds import AllocationWorld
 
 
@@ -82,3 +82,22 @@ def test_events_go_with_their_study(url: str) -> None:
     assert world.delete_study is not None and rows_of(url, event) > 0
     world.delete_study("past 0")
     assert rows_of(url, event) == 0
+
+
+def test_a_newcomer_looks_at_the_workers_of_its_slots_alone(sqlite_url: str) -> None:
+    """However many there were in the database: a search for each offer, and no scan."""
+    world = sql_world(sqlite_url)
+    world.join("w", cpus=2, study="now")
+    engine, said = connect(sqlite_url), []
+
+    def note(c: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
+        if statement.startswith(f"DELETE FROM {offer.name} "):
+            said.append((statement, parameters))
+
+    sa.event.listen(engine, "before_cursor_execute", note)
+    world.join("me", cpus=2, study="next")
+    sa.event.remove(engine, "before_cursor_execute", note)
+    assert len(said) == 2, "one for each slot"
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {said[0][0]}", said[0][1])
+        assert not [row[3] for row in rows if row[3].startswith(f"SCAN {worker.name}")]
