@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 #: Seconds assumed until something was measured (a warm fork, a restore, the first batch).
 PRIOR_STARTUP = 1.0
 PRIOR_STOP = 0.5
+
+#: Round trips from the end of training to the end of the study, as counted with four trials: those
+#: of the last looks and plans, and those of each trial. Below so many seconds they do not matter.
+_TRIPS, _TRIPS_OF_EACH, _NEAR = 200, 60, 0.003
+
+#: So many round trips were measured before they are believed.
+FEWEST_TRIPS = 3
 
 #: The newest measurements say enough.
 KEPT_COSTS = 50
@@ -34,6 +41,21 @@ def closing_seconds(stop: float) -> float:
         stop: Seconds that the slowest rank took to leave so far; beyond 10 it is killed instead.
     """
     return 1.0 + 1.5 * min(stop, 10.0)
+
+
+def far_seconds(trips: Sequence[float], slots: int, total: float) -> float:
+    """How much earlier than :func:`closing_seconds` says, where the database is far away.
+
+    Trials are written, told to Optuna and ended one after the other, with many round trips each.
+
+    Args:
+        trips: Seconds of the newest round trips; the shortest counts, for a stall soon passes.
+        slots: How many trials may train until then.
+        total: Seconds from the beginning to the deadline: a tenth at most is spent on this.
+    """
+    if len(trips) < FEWEST_TRIPS:
+        return 0.0
+    return min(total / 10, max(0.0, min(trips) - _NEAR) * (_TRIPS + slots * _TRIPS_OF_EACH))
 
 
 def leaving_seconds(stop: float, silence: float = 0.0) -> float:

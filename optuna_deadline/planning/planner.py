@@ -12,7 +12,7 @@ from optuna_deadline.allocation.records import Claim, Orders
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint, intact
 from optuna_deadline.errors import DeadlineError, LeaseLost
-from optuna_deadline.forecasting.overheads import closing_seconds
+from optuna_deadline.forecasting.overheads import closing_seconds, far_seconds
 from optuna_deadline.planning.binding import Binding
 from optuna_deadline.planning.claims import Claims, wait, wish
 from optuna_deadline.planning.ends import Champion, Ends
@@ -88,7 +88,8 @@ class Planner:
         self._term: int | None = None
         self.next_election = 0.0  #: of the clock's seconds
         self._reaps = False  # at the next tick: it was just elected
-        self._round_trip = 0.0  # seconds of the last one to the table
+        self._trips: tuple[float, ...] = ()  # seconds of the last ones to the table
+        self._started = started
         self.quiet_until = -math.inf
 
     def tick(self) -> bool:
@@ -110,7 +111,7 @@ class Planner:
             self._reaps = False
         asked = self._clock()
         orders, began = self._table.orders(self._me), self._clock()
-        self._round_trip = began - asked
+        self._trips = (*self._trips[-4:], began - asked)
         if orders.settled:
             return False
         try:
@@ -128,7 +129,7 @@ class Planner:
             reading = self._reader.read(orders.deadline)
         snapshot = reading.snapshot
         end = orders.end if self._funds is None else self._funds.end(orders)
-        closes_in = end - snapshot.now - closing_seconds(snapshot.overhead.stop)
+        closes_in = end - snapshot.now - self._closing(reading)
         if self._thin_out(term, reading, closes_in):
             reading = self._reader.read(orders.deadline)
         if self._funds is not None:
@@ -157,6 +158,12 @@ class Planner:
         if self._funds is not None:
             changed |= self._funds.resize(self._me, term, reading, orders, size)
         return changed or told > 0
+
+    def _closing(self, reading: Reading) -> float:
+        """How long before the end nothing is trained any more."""
+        snapshot = reading.snapshot
+        far = far_seconds(self._trips, snapshot.capacity, snapshot.deadline - self._started)
+        return closing_seconds(snapshot.overhead.stop) + far
 
     def _refuse_the_hopeless(self, reading: Reading) -> None:
         """An objective that only fails would be started again and again until the deadline."""
@@ -200,7 +207,7 @@ class Planner:
         """Until when a plan that is followed stays as it is, by the time alone."""
         if plan.holds_until is None or self._idle_plans:
             return -math.inf
-        closes = orders.end - closing_seconds(reading.snapshot.overhead.stop)
+        closes = orders.end - self._closing(reading)
         leases = [worker.lease for worker in reading.workers]
         return min(plan.holds_until, closes, reading.reap_from, *leases)
 
@@ -327,7 +334,7 @@ class Planner:
             for line in reading.trials.values()
             if line.alive and line.owner is None and (line.mode != "run" or closes_in <= 0)
         ]
-        each = _UNHURRIED * self._ends.seconds(self._round_trip)
+        each = _UNHURRIED * self._ends.seconds(self._trips[-1])
         if len(waiting) < 2 or len(waiting) * each < closes_in:
             return False
         excess = len(waiting) - 1 - (int(closes_in / each) if closes_in > 0 else 0)

@@ -14,7 +14,7 @@ from optuna_deadline.allocation.records import ALIVE, About, Desired, Orders
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.errors import LeaseLost
-from optuna_deadline.forecasting.overheads import closing_seconds
+from optuna_deadline.forecasting.overheads import closing_seconds, far_seconds
 from optuna_deadline.stores import Location
 from optuna_deadline.ticker import Ticker
 from optuna_deadline.workers.across import Across
@@ -88,6 +88,9 @@ class Agent:
         self._poll = poll
         self._gangs: dict[int, Gang] = {}
         self._parking = Parking(park, alike=not offer.gpus)
+        self._slots = offer.size
+        self._began = time.monotonic()
+        self._trips: tuple[float, ...] = ()  # seconds of the last looks at the plan
         self._deadline = float("inf")  # on the monotonic clock
         self.leaving: str | None = None
         self._asked = float("inf")  # when it was asked to leave, on the monotonic clock
@@ -247,6 +250,7 @@ class Agent:
             if now >= self._next_poll:
                 self._next_poll = now + self._poll
                 orders = self._table.orders(self.id)
+                self._trips = (*self._trips[-4:], time.monotonic() - now)
                 self._deadline = now + orders.end - orders.now
                 self._settled = orders.settled
                 self._mind_the_drain(orders.drained)
@@ -314,7 +318,12 @@ class Agent:
 
     def _in_time(self) -> bool:
         left, stop = self._deadline - time.monotonic(), self._writing.slowest_stop
-        return left > closing_seconds(stop) and not self._until.is_closing(stop)
+        return left > self._closing() and not self._until.is_closing(stop)
+
+    def _closing(self) -> float:
+        """How long before the deadline ranks are told to stop."""
+        far = far_seconds(self._trips, self._slots, self._deadline - self._began)
+        return closing_seconds(self._writing.slowest_stop) + far
 
     def _mind_the_drain(self, drained: bool) -> None:
         """A drained worker leaves once the plan has taken its trials elsewhere."""
@@ -351,7 +360,7 @@ class Agent:
             self.leave(TIME_IS_OVER)
         if self.leaving is None and self._sampling.error is not None:
             self.leave("the sampler fails")
-        if now >= self._deadline - closing_seconds(stop):
+        if now >= self._deadline - self._closing():
             for gang in gangs:
                 gang.direct(Directive(Kind.STOP, "the deadline", deadline=True))
         elif fading or self.leaving is not None:

@@ -1,0 +1,78 @@
+"""Where the database is far away, training ends in time for all ends to be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import optuna
+import pytest
+
+from optuna_deadline import choice
+from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.records import Orders
+from optuna_deadline.forecasting.overheads import far_seconds
+from optuna_deadline.planning.planner import Planner
+from optuna_deadline.planning.trials import OptunaTrials
+
+DEADLINE = 1e6
+
+
+def test_a_database_nearby_costs_no_training() -> None:
+    assert far_seconds([0.002] * 5, 64, 3600.0) == 0.0
+    assert far_seconds([], 64, 3600.0) == 0.0
+
+
+def test_the_farther_it_is_and_the_more_trials_train_the_earlier() -> None:
+    """At 34 ms and with four slots it took 15 s from the last step to the end of the study."""
+    assert far_seconds([0.034] * 5, 4, 3600.0) == pytest.approx(13.6, abs=0.1)
+    assert far_seconds([0.034] * 5, 8, 3600.0) > far_seconds([0.034] * 5, 4, 3600.0)
+    assert far_seconds([0.15] * 5, 4, 3600.0) > 60
+
+
+def test_a_stall_that_passes_is_no_distance() -> None:
+    assert far_seconds([0.002, 5.0, 5.0, 5.0, 5.0], 4, 3600.0) == 0.0
+    assert far_seconds([5.0, 5.0], 4, 3600.0) == 0.0, "nor is the first connection"
+
+
+def test_a_tenth_of_the_time_is_spent_on_it_at_most() -> None:
+    assert far_seconds([0.15] * 5, 4, 60.0) == 6.0
+
+
+class FarTable(MemoryTable):
+    """Each look at the plan takes as long as a round trip."""
+
+    def orders(self, me: str) -> Orders:
+        world.time += world.trip
+        return super().orders(me)
+
+
+@dataclass
+class World:
+    """A study with one worker of four slots, that is planned from far away."""
+
+    trip: float = 0.0
+    time: float = 1000.0
+
+    def begin(self) -> Planner:
+        self.table = FarTable(now=lambda: self.time, deadline=DEADLINE)
+        self.table.register("me", "host", 1, [], 4)
+        study = optuna.create_study(direction="maximize")
+        return Planner(
+            OptunaTrials(study), self.table, choice.make("fifo", {}), direction="maximize",
+            started=1000.0, me="me", clock=lambda: self.time,
+        )  # fmt: skip
+
+
+world = World()
+
+
+@pytest.mark.parametrize(("trip", "closed"), [(0.002, False), (0.034, True)])
+def test_the_planner_closes_so_much_earlier(trip: float, closed: bool) -> None:
+    world.trip = trip
+    planner = world.begin()
+    for _ in range(4):
+        planner.tick()
+    world.time = DEADLINE - 10.0
+    world.table.renew("me", [])
+    planner.tick()
+    assert world.table.orders("").settled is closed
