@@ -7,6 +7,7 @@ its own, and only then gets its row in the table. What has no row was never ther
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -63,6 +64,8 @@ def place_of(given: Location) -> Location:
 def check_folder(folder: Path) -> None:
     """Whether files can be kept there: make a folder in it or around it, and take it away.
 
+    A disk that is full may have room again when there is something to save.
+
     Raises:
         DeadlineError: They cannot.
     """
@@ -73,9 +76,11 @@ def check_folder(folder: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=".probe-", dir=there):
             pass
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return
         raise DeadlineError(
             f"No checkpoint can be kept in {folder} ({there}: {error.strerror}): name another "
-            f"folder with {spelled('checkpoints=', '--checkpoints')}, or make room."
+            f"folder with {spelled('checkpoints=', '--checkpoints')}."
         ) from None
 
 

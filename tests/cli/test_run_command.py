@@ -59,7 +59,7 @@ def test_a_study_begins_with_what_was_best_in_an_earlier_one(tmp_path: Path) -> 
     before = optuna.create_study(study_name="before", storage=url)
     before.enqueue_trial({"x": 0.123})
     before.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=1)
-    place = ("--study", "now", "--deadline", "4s", "--cpus", "1")
+    place = ("--study", "now", "--deadline", "10s", "--cpus", "1")
     gone = run(tmp_path, *place, "--earlier", "befor")
     assert gone.returncode == 2 and "no earlier study 'befor' beside 'now'" in gone.stderr
     done = run(tmp_path, *place, "--earlier", "before")
