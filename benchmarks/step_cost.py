@@ -52,10 +52,10 @@ class TimedCallback(DeadlineCallback):
         super().on_before_backward(*arguments, **named)
         self.times["on_before_backward"].append(time.perf_counter() - began)
 
-    def on_train_batch_end(self, *arguments: Any, **named: Any) -> None:
-        """As in DeadlineCallback."""
+    def _batch_ended(self, trainer: pl.Trainer) -> None:
+        """As in DeadlineCallback, after the module's ``on_train_batch_end``."""
         began = time.perf_counter()
-        super().on_train_batch_end(*arguments, **named)
+        super()._batch_ended(trainer)
         self.times["on_train_batch_end"].append(time.perf_counter() - began)
 
 

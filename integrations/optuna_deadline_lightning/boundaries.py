@@ -9,12 +9,61 @@ follows at once, and after it is a good place.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+
+
+def after_hooks(
+    trainer: pl.Trainer,
+    owner: Callback,
+    *,
+    batch: Callable[[], None],
+    validation: Callable[[], None],
+) -> Callable[[], None]:
+    """Call back at each batch's and each validation's end, when the module's hooks have run.
+
+    Lightning runs the hooks of callbacks first: a checkpoint made in one of them lacks what the
+    module does in its own, such as averaging weights or stepping a scheduler.
+
+    Args:
+        trainer: The trainer, which is about to train.
+        owner: The callback on whose behalf; a learning-rate finder trains without it.
+        batch: Called after ``on_train_batch_end``.
+        validation: Called after ``on_validation_end``.
+
+    Returns:
+        What undoes it.
+    """
+    connector, strategy = trainer._logger_connector, trainer.strategy
+    end_batch, end_validation = connector.on_batch_end, strategy.on_validation_end
+
+    def watched() -> bool:
+        return owner in trainer.callbacks  # type: ignore[attr-defined]
+
+    def batch_ended() -> None:
+        end_batch()
+        if trainer.training and watched():
+            batch()
+
+    def validation_ended() -> None:
+        end_validation()
+        if watched():
+            validation()
+
+    def undo() -> None:
+        connector.on_batch_end = end_batch  # type: ignore[method-assign]
+        strategy.on_validation_end = end_validation  # type: ignore[method-assign]
+
+    # What Lightning calls right after the module's hook, before it counts the batch.
+    connector.on_batch_end = batch_ended  # type: ignore[method-assign]
+    strategy.on_validation_end = validation_ended  # type: ignore[method-assign]
+    return undo
 
 
 def position(trainer: pl.Trainer) -> tuple[int, int]:
-    """The epoch and the batch that come next; valid in a batch's or a validation's end."""
+    """The epoch and the batch that come next; valid at a batch's or a validation's end."""
     done = trainer.fit_loop.batch_idx + 1
     if done >= trainer.num_training_batches or trainer.is_last_batch:
         return trainer.current_epoch + 1, 0
@@ -29,7 +78,7 @@ def progress(trainer: pl.Trainer) -> float:
 
 
 def resumes_exactly(trainer: pl.Trainer) -> bool:
-    """Whether a checkpoint made in this ``on_train_batch_end`` resumes exactly."""
+    """Whether a checkpoint made at this batch's end resumes exactly."""
     done = trainer.fit_loop.batch_idx + 1
     if done >= trainer.num_training_batches or trainer.is_last_batch or out_of_steps(trainer):
         return False

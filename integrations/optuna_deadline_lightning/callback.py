@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -87,6 +87,7 @@ class DeadlineCallback(Callback):
         self.segment = segment(trial)
         self._elastic: ElasticFit | None = None
         self._steps = Steps()
+        self._unhook: Callable[[], None] = lambda: None
         if self.segment.elastic:
             direction = direction_of(trial, self.segment, mode)
             self._elastic = ElasticFit(
@@ -191,6 +192,12 @@ class DeadlineCallback(Callback):
         if self._elastic is not None:
             self._elastic.pilot.term.install()
             self._elastic.start(trainer)
+            self._unhook = boundaries.after_hooks(
+                trainer,
+                self,
+                batch=partial(self._batch_ended, trainer),
+                validation=partial(self._validated, trainer),
+            )
             if self.segment.resume is not None:
                 begin_again(trainer, pl_module)
 
@@ -223,18 +230,6 @@ class DeadlineCallback(Callback):
         if self._elastic is not None and self._elastic.growing is not None:
             self._elastic.growing.scaling.after_backward(pl_module.parameters())
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
-        """Look for a directive at each optimizer step, and obey."""
-        if self._elastic is not None:
-            self._elastic.after_batch(trainer)
-
     def on_validation_batch_end(
         self,
         trainer: pl.Trainer,
@@ -249,17 +244,14 @@ class DeadlineCallback(Callback):
             self._elastic.alive(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Report, keep the best, and obey."""
-        if trainer.sanity_checking or trainer.state.fn != "fit":
-            return
-        value = monitored(trainer.callback_metrics, self.monitor)
-        step = self._steps.reached(trainer)
-        if step is not None:
-            self.trial.report(value, step=step)
-        if self._elastic is not None:
-            self._elastic.after_validation(trainer, None if step is None else value)
-        else:
+        """Report, and end or prune; a worker's trial does so after the module's own hook."""
+        if self._elastic is None and not trainer.sanity_checking and trainer.state.fn == "fit":
+            self._report(trainer)
             self._end_or_prune(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Leave the trainer as it was."""
+        self._unhook()
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Wait for a checkpoint that is on its way: it may be of the best value."""
@@ -270,6 +262,25 @@ class DeadlineCallback(Callback):
         """Let schedulers that watch a metric step in a resumed epoch too."""
         if self._elastic is not None:
             boundaries.resumed_in_full(trainer)
+
+    def _batch_ended(self, trainer: pl.Trainer) -> None:
+        """Look for a directive at each optimizer step, and obey."""
+        assert self._elastic is not None
+        self._elastic.after_batch(trainer)
+
+    def _validated(self, trainer: pl.Trainer) -> None:
+        """Report, keep the best, and obey."""
+        assert self._elastic is not None
+        self._elastic.after_validation(trainer, self._report(trainer))
+
+    def _report(self, trainer: pl.Trainer) -> float | None:
+        """The value that was reported; None where this step was reported before."""
+        value = monitored(trainer.callback_metrics, self.monitor)
+        step = self._steps.reached(trainer)
+        if step is None:
+            return None
+        self.trial.report(value, step=step)
+        return value
 
     def _end_or_prune(self, trainer: pl.Trainer) -> None:
         from optuna_deadline._out_of_time import out_of_time
@@ -283,6 +294,7 @@ class DeadlineCallback(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Close loggers in peace when a segment ends: Lightning would mark the run as failed."""
+        self._unhook()
         if isinstance(exception, SegmentEnd):
             for logger in trainer.loggers:
                 logger.finalize("finished")

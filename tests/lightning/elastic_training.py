@@ -38,6 +38,9 @@ class Net(pl.LightningModule):
             nn.Dropout(plan.dropout),
             nn.Linear(12, 2),
         )
+        if "hooks" in plan.extras:  # what the module keeps up in hooks of its own
+            self.register_buffer("average", torch.zeros(12, 8))
+            self.register_buffer("validations", torch.zeros(()))
         self.to(torch.float32 if plan.single else torch.float64)
         self.plan, self.seen, self.segment = plan, seen, segment
         seen.update(steps=[], evaluated=[])
@@ -64,6 +67,14 @@ class Net(pl.LightningModule):
     def on_before_zero_grad(self, optimizer: Any) -> None:
         if self.segment is not None:
             self.segment.step = self.trainer.global_step + 1
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if "hooks" in self.plan.extras:
+            self.average.lerp_(self.body[0].weight.detach(), 0.1)
+
+    def on_validation_end(self) -> None:
+        if "hooks" in self.plan.extras and not self.trainer.sanity_checking:
+            self.validations += 1
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         x, y, _ = batch

@@ -47,6 +47,7 @@ PLANS = [
     pytest.param(Plan("", epochs=4, extras=("accumulation",)), id="accumulation by epochs"),
     pytest.param(Plan("", epochs=5, extras=("best", "every")), id="kept checkpoints"),
     pytest.param(Plan("", epochs=6, extras=("best",), patience=1), id="early stopping"),
+    pytest.param(Plan("", extras=("hooks",)), id="what the module does in its own hooks"),
 ]
 
 
