@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 import torch
 from optuna_deadline_torch.best import Direction
 from optuna_deadline_torch.holdings import Holdings
+from optuna_deadline_torch.orders import fingerprints, refuse_another_order
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.scaling import Scaling, refuse_other
@@ -70,6 +71,7 @@ class ElasticFit:
         self._samplers: Sequence[ElasticBatchSampler] = ()
         self._position = (0, 0)
         self._base_batch = 0  # of the position, where steps are longer than a batch
+        self._order: dict[str, Any] | None = None  # of the batches that the checkpoint is of
         self._metrics: dict[str, float] = {}
         self._stepped = -1  # the global step at the last look
 
@@ -118,6 +120,10 @@ class ElasticFit:
         """Begin to train: say how far this can go."""
         self._stepped = trainer.global_step
         self.pilot.start()
+        epoch, batch = self._base_position(*self._position)
+        refuse_another_order(
+            self._samplers, epoch, batch, consensus=self.pilot.consensus, saved=self._order
+        )
         if self.growing is not None:
             self.growing.start(trainer, self.pilot.consensus)
         self._say_horizon(trainer)
@@ -166,6 +172,9 @@ class ElasticFit:
         grown = {} if self.growing is None else {"scaling": self.growing.state(step)}
         return {
             "position": [epoch, step],
+            "order": fingerprints(
+                self._samplers, *self._base_position(epoch, step), self.segment.world_size
+            ),
             "best": self.pilot.best.value,
             "reported": self.pilot.reported,
             "metrics": plain(trainer.callback_metrics),
@@ -179,6 +188,7 @@ class ElasticFit:
         self.pilot.best.value = state["best"]
         self.pilot.reported = self.steps.last = state["reported"]
         self._metrics = state["metrics"]
+        self._order = state.get("order")  # older checkpoints have none
         if self.growing is not None:
             self._base_batch = self.growing.load(state.get("scaling"))
         elif "scaling" in state:
@@ -186,6 +196,12 @@ class ElasticFit:
         self._adopt(self._samplers)
 
     # ---- inside
+
+    def _base_position(self, epoch: int, step: int) -> tuple[int, int]:
+        """A position, counted in batches of the whole training."""
+        if self.growing is None or not self._samplers or not step:
+            return epoch, step
+        return epoch, self.growing.batch(step)
 
     def _say_horizon(self, trainer: pl.Trainer) -> None:
         if (last := self.steps.horizon(trainer)) is not None:

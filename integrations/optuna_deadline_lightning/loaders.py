@@ -17,6 +17,8 @@ from optuna_deadline_torch.loaders import (
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.streams import Place, Remembering, Reread, Stateful
 
+from optuna_deadline.errors import DeadlineError
+
 
 class TrainingData:
     """Makes a trainer use the user's training data at the place where training is.
@@ -39,9 +41,22 @@ class TrainingData:
         self._adopt = adopt
         self._place = place
         self._seed = seed
+        self._limit: int | None = None  # of an epoch, in batches
 
     def attach(self, trainer: pl.Trainer) -> None:
-        """Take over the data of a trainer that has it attached and has not asked for it yet."""
+        """Take over the data of a trainer that has it attached and has not asked for it yet.
+
+        Raises:
+            DeadlineError: Lightning would change the data itself.
+        """
+        if getattr(trainer, "overfit_batches", 0) > 0:
+            raise DeadlineError(
+                "overfit_batches changes the training loader's order, which a trial needs to come"
+                " back to its place: pass limit_train_batches=N and a loader with shuffle=False to"
+                " train on the same N batches in each epoch."
+            )
+        limit = trainer.limit_train_batches
+        self._limit = limit if type(limit) is int else None
         # The one place that sees loaders passed to `fit`, from the module and from a data module.
         source = trainer.fit_loop._data_source
         ask = source.dataloader
@@ -73,6 +88,7 @@ class TrainingData:
     def _dealt(self, leaf: Any, samplers: list[ElasticBatchSampler]) -> Any:
         loader = elastic_loader(leaf, self._deal)
         sampler: Any = loader.batch_sampler
+        sampler.limit = self._limit
         samplers.append(sampler)
         return loader
 

@@ -68,6 +68,15 @@ class Consensus:
         dist.all_reduce(voice, group=self._group)
         return [float(number) / self.world_size for number in voice]
 
+    def same(self, number: int) -> bool:
+        """Whether all ranks have the same number of 63 bits; every rank calls it."""
+        if self.world_size == 1:
+            return True
+        voice = torch.tensor([number, -number], dtype=torch.int64)
+        dist.all_reduce(voice, op=dist.ReduceOp.MAX, group=self._group)
+        most, least = voice.tolist()
+        return bool(most == -least)
+
     def agree(self, newest: Directive, *, terminated: bool, save: bool) -> Verdict:
         """Agree on what to do now; every rank calls it at the same steps.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline_torch.sampler import ElasticBatchSampler
@@ -31,8 +32,23 @@ def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
             "The training loader has a DistributedSampler already: leave it out,"
             " each batch is dealt to the slots."
         )
+    if any(
+        isinstance(one, _BaseDataLoaderIter)
+        for name, one in vars(loader).items()
+        if name != "_iterator"
+    ):
+        raise DeadlineError(
+            f"The training loader ({type(loader).__name__}) has begun to read batches of its own,"
+            " which cannot be dealt to slots: pass an ordinary DataLoader with"
+            " persistent_workers=True, whose workers are kept between epochs too."
+        )
     dealt = deal(loader.batch_sampler)
+    try:
+        dealt.samples = len(loader.dataset)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        dealt.samples = None
     elastic = copy.copy(loader)
+    elastic._iterator = None  # one that was asked for a batch before keeps the user's order
     # A copy keeps the loader's class, collate function and workers; DataLoader itself forbids
     # the assignment, since changing the sampler under a running iterator would be lost.
     object.__setattr__(elastic, "batch_sampler", dealt)

@@ -21,6 +21,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
 from optuna_deadline_torch.best import direction_of
 from optuna_deadline_torch.holdings import Holdings
+from optuna_deadline_torch.orders import fingerprints, refuse_another_order
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
 from optuna_deadline_torch.sampler import ElasticBatchSampler
@@ -123,6 +124,8 @@ class ElasticLoop:
         self._over = False
         self._scaled = any("GradScaler" in type(one).__name__ for one in also.values())
         self._sources = Sources(partial(ElasticBatchSampler, seed=seed), None)
+        self._order: dict[str, Any] | None = None  # of the batches that the checkpoint is of
+        self._ordered: ElasticBatchSampler | None = None  # whose order was looked at
         self._in_epoch = self._dealt = self._dealing = False
         self._unsaved: float | None = None  # a value whose weights are not saved yet
         self._pending = 0  # batches that no optimizer step has used
@@ -164,6 +167,7 @@ class ElasticLoop:
             self.steps, self.value = position["steps"], position["value"]
             self._over = position["over"]
             self._sources.resume(position.get("loader"))
+            self._order = position.get("order")  # older checkpoints have none
             load(self._scaling, position.get("scaling"))
             pilot.best.value, pilot.reported = position["best"], position["reported"]
             self._reported = pilot.reported
@@ -326,6 +330,7 @@ class ElasticLoop:
         size = math.inf
         if exact:
             sampler.seek(self.epoch, self._start)
+            self._look_at_order(sampler)
             size = len(sampler.epoch_batches(self.epoch))
         elif self._per_epoch > 1:
             size = length_of(loader)
@@ -356,6 +361,22 @@ class ElasticLoop:
             self._after_batch(done, size)
             if self._over:
                 return
+
+    def _look_at_order(self, sampler: ElasticBatchSampler) -> None:
+        """Refuse batches that would be others in another segment or rank."""
+        if self._pilot is None:  # under plain Optuna training is never left
+            return
+        if sampler is not self._ordered:  # or one loader for each epoch
+            consensus = self._pilot.consensus
+            refuse_another_order(
+                [sampler], self.epoch, self._start, consensus=consensus, saved=self._order
+            )
+        self._ordered, self._order = sampler, None
+
+    def _order_so_far(self) -> dict[str, Any] | None:
+        if self._ordered is None:  # no batch was asked for yet, or none is dealt
+            return self._order
+        return fingerprints([self._ordered], self.epoch, self._start, self.segment.world_size)
 
     def _reseed(self, place: int) -> None:
         if self._pilot is not None:  # under plain Optuna the process may hold more than this trial
@@ -409,6 +430,7 @@ class ElasticLoop:
             "reported": self._pilot.reported,
             "over": self._over,
             "loader": self._sources.state(),
+            "order": self._order_so_far(),
         }
         if self._scaling is not None:
             position["scaling"] = self._scaling.state()

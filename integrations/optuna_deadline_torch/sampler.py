@@ -8,15 +8,52 @@ changes, and (epoch, batch) is all the state there is.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from torch.utils.data import Sampler
+import numpy as np
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline_torch.seeding import seeded
 
 _log = logging.getLogger(__name__)
+_SEEDED = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_PASSES = 10  # over the data, that an epoch of unknown length may have
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Batches of an epoch: all of them, and how many are meant."""
+
+    whole: Sequence[Sequence[int]]
+    count: int
+
+    def number(self) -> int:
+        """A number of 63 bits that other batches do not have."""
+        digest = hashlib.blake2b(digest_size=8)
+        for batch in self.whole[: self.count]:
+            try:
+                indices = np.asarray(batch, dtype=np.int64).tobytes()
+            except (TypeError, ValueError, OverflowError):  # keys of another kind
+                indices = repr(batch).encode()
+            digest.update(len(batch).to_bytes(8, "little") + indices)
+        return int.from_bytes(digest.digest(), "little") >> 1
+
+    def digest(self) -> str:
+        """That number as a text."""
+        return f"{self.number():016x}"
 
 
 class ElasticBatchSampler(Sampler[list[int]]):
@@ -58,6 +95,8 @@ class ElasticBatchSampler(Sampler[list[int]]):
         self.world_size = world_size
         self.per_step = world_size if grows else 1  #: batches of the whole training in a step
         self.steps: int | None = None  #: what its length is, where not the number of batches
+        self.limit: int | None = None  #: batches of an epoch, where the user's has no length
+        self.samples: int | None = None  #: in the data, where that is known
         self.epoch = 0
         self.start = 0
         self.cycles = False  #: whether it is begun again within an epoch, as one of several may be
@@ -106,7 +145,61 @@ class ElasticBatchSampler(Sampler[list[int]]):
                 generator = getattr(source, "generator", None)
                 if generator is not None:  # the user's own: it would go on from the last epoch
                     generator.manual_seed(seed)
-            return [list(batch) for batch in self.batches]
+            return self._listed()
+
+    def _listed(self) -> Sequence[Sequence[int]]:
+        """The batches that the user's sampler gives now.
+
+        Raises:
+            DeadlineError: It goes on for ever, as far as can be seen.
+        """
+        batches, samples = _length(self.batches), self.samples
+        limit = self.limit if batches is None else None
+        found: list[list[int]] = []
+        dealt = 0
+        for batch in islice(self.batches, limit):
+            found.append(list(batch))
+            dealt += len(found[-1])
+            if limit is not None:
+                continue
+            if batches is not None:
+                endless = len(found) > _PASSES * (batches + 1)
+            else:
+                endless = dealt > _PASSES * max(1_000_000 if samples is None else samples, 100)
+            if endless:
+                raise DeadlineError(
+                    f"The training loader's {self.kind} has given {dealt} samples of one epoch and"
+                    " goes on: let its __iter__ end with the epoch and its __len__ say how long"
+                    " that is, or, in Lightning, leave __len__ out and pass"
+                    " limit_train_batches=N to the trainer."
+                )
+        return found
+
+    @property
+    def kind(self) -> str:
+        """What the user calls the sampler that draws the order."""
+        inner = getattr(self.batches, "sampler", None)
+        own = inner is None or type(self.batches) is not BatchSampler
+        return type(self.batches if own else inner).__name__
+
+    def draws_alike(self, epoch: int) -> bool:
+        """Whether an epoch that is drawn again has the same batches."""
+        inner = getattr(self.batches, "sampler", None)
+        if type(self.batches) is BatchSampler and type(inner) in _SEEDED:
+            return True
+        again = self._draw(epoch, 0)
+        return Drawn(again, len(again)).number() == self.drawn_before(epoch, None).number()
+
+    def drawn_before(self, epoch: int, batch: int | None) -> Drawn:
+        """The batches of an epoch before one, or all of them, without what a rank takes of them.
+
+        Of a loader that is begun again within the epoch they are those of its newest cycle.
+        """
+        cycle = 0
+        if batch is not None and self.cycles:
+            cycle, batch = divmod(batch, max(len(self.epoch_batches(epoch)), 1))
+        whole = self.epoch_batches(epoch, cycle)
+        return Drawn(whole, len(whole) if batch is None else batch)
 
     def growth(self, batch: int) -> int:
         """How many batches the step has that begins with ``batch``."""
@@ -149,3 +242,11 @@ class ElasticBatchSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         return len(self.batches) if self.steps is None else self.steps
+
+
+def _length(batches: Any) -> int | None:
+    """How many batches there are; None where that is not known."""
+    try:
+        return len(batches)
+    except (TypeError, NotImplementedError):
+        return None

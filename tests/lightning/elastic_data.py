@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.utilities import CombinedLoader
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 
 def triple(batch: Any) -> Any:
@@ -65,11 +65,34 @@ class Stateful(Unsized):
         return self._batches()
 
 
+class OwnOrder(Sampler[int]):
+    """Draws from a generator of its own: one for all epochs, or a new one in each of them."""
+
+    def __init__(self, size: int, *, endless: bool = False) -> None:
+        self.size, self.endless = size, endless
+        self.generator_of_all = torch.Generator().manual_seed(3)
+
+    def __iter__(self) -> Iterator[int]:
+        own = None if self.endless else self.generator_of_all
+        yield from torch.randperm(self.size, generator=own).tolist()
+        while self.endless:
+            yield from torch.randperm(self.size).tolist()
+
+
 def source(name: str, loader: Any, data: Any, deadline: Any) -> Any:
     if name == "stream":
         return DataLoader(Stream(data, shuffled=False), 16)
     if name == "shuffled stream":
         return DataLoader(Stream(data, shuffled=True), 16)
+    if name == "own order":
+        return DataLoader(data, 16, sampler=OwnOrder(len(data)))
+    if name == "endless":
+        return DataLoader(data, 16, sampler=OwnOrder(len(data), endless=True))
+    if name == "other in each slot":
+        order = range(deadline.segment.rank, len(data))
+        return DataLoader(data, 16, sampler=list(order))
+    if name == "divided":
+        return DataLoader(data, 16 // deadline.segment.world_size, shuffle=True)
     if name == "stateful":
         return Stateful(data, 16)
     if name == "stateful stream":

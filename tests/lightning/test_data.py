@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,39 @@ def test_a_stream_among_several_is_begun_again_and_that_is_said(tmp_path: Path) 
     first, second = (segment[0]["steps"] for segment in segments)
     assert second[0]["ids"][16:] == first[0]["ids"][16:] == list(range(16))
     assert "is read again from an epoch's beginning" in log(tmp_path / "moved")
+
+
+def test_an_endless_sampler_trains_as_many_batches_as_the_limit_says(tmp_path: Path) -> None:
+    plan = Plan("", data="endless", trainer={"limit_train_batches": 7})
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, [(1, 4), (2, 10), (1, None)])
+    assert len(moved[0]) == 3 and len(trace(still[0])) == 21
+    assert_same(still, moved)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (Plan("", data="own order"), "draws another order when it is asked for the same epoch"),
+        (Plan("", data="other in each slot", ranks=2), "another order in each of the trial's 2"),
+        (Plan("", data="endless", trainer={"max_steps": 9}), "limit_train_batches=N"),
+        (Plan("", trainer={"overfit_batches": 3}), "pass limit_train_batches=N"),
+    ],
+)
+def test_an_order_that_could_not_be_kept_is_refused_before_the_first_step(
+    tmp_path: Path, plan: Plan, words: str
+) -> None:
+    for rank in run_segment(replace(plan, folder=str(tmp_path))):
+        assert words in rank["error"] and rank["steps"] == []
+
+
+@pytest.mark.parametrize("leave_at", [4, 0], ids=["in an epoch", "at its end"])
+def test_a_batch_that_the_objective_divides_by_the_slots_is_refused(
+    tmp_path: Path, leave_at: int
+) -> None:
+    plan = Plan(str(tmp_path), data="divided", leave_at=leave_at)
+    plan = plan if leave_at else replace(plan, trainer={"accumulate_grad_batches": 6})
+    [first] = run_segment(plan)
+    resume = first["published"][-1]["path"]
+    for rank in run_segment(replace(plan, fence=2, ranks=2, resume=resume)):
+        assert "pass the batch size of the whole step" in rank["error"] and rank["steps"] == []

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from optuna_deadline_torch import ElasticBatchSampler
+from optuna_deadline_torch.consensus import Consensus
 from optuna_deadline_torch.loaders import can_be_dealt, elastic_loader
+from optuna_deadline_torch.orders import fingerprints, refuse_another_order
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -110,3 +115,142 @@ def test_what_cannot_be_dealt() -> None:
     sharded = DataLoader(data, 8, sampler=DistributedSampler(data, 2, 0))
     with pytest.raises(DeadlineError, match="DistributedSampler"):
         elastic_loader(sharded, lambda batches: ElasticBatchSampler(batches))
+
+
+# ---- the order of a checkpoint is that of each segment
+
+
+class OwnNumbers(Sampler[int]):
+    """Draws from a generator of its own, which goes on over all epochs."""
+
+    def __init__(self, seed: int | None = 0) -> None:
+        self.numbers = np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers.permutation(N).tolist())
+
+
+class ByEpoch(OwnNumbers):
+    """The same, mended by the line that the refusal names."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.numbers = np.random.default_rng(epoch)
+
+
+class Counting(Sampler[int]):
+    """Counts its epochs itself."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        return iter(random.Random(self.epoch).sample(range(N), N))
+
+
+class Endless(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from torch.randperm(N).tolist()
+
+
+def in_batches(sampler: Any, size: int = 8) -> ElasticBatchSampler:
+    return ElasticBatchSampler(BatchSampler(sampler, size, drop_last=False), seed=1)
+
+
+def resume(sampler: ElasticBatchSampler, epoch: int, batch: int, saved: Any = None) -> None:
+    refuse_another_order([sampler], epoch, batch, consensus=Consensus(0, 1), saved=saved)
+
+
+@pytest.mark.parametrize("sampler", [OwnNumbers(), OwnNumbers(None), Counting()])
+def test_a_sampler_with_a_state_of_its_own_is_refused_before_the_first_step(sampler: Any) -> None:
+    with pytest.raises(DeadlineError, match=r"draws another order .*def set_epoch\(self, epoch\)"):
+        resume(in_batches(sampler), 0, 0)
+
+
+@pytest.mark.parametrize(
+    "sampler", [ByEpoch(), RandomSampler(range(N)), SequentialSampler(range(N))]
+)
+def test_an_order_that_follows_from_the_epoch_goes_on_at_each_place(sampler: Any) -> None:
+    for epoch, batch in ((0, 0), (0, 3), (2, 6), (3, 0)):
+        saved = fingerprints([in_batches(sampler)], epoch, batch, 1)
+        resume(in_batches(sampler), epoch, batch, saved)
+        resume(in_batches(sampler), epoch, batch, None)  # older checkpoints have none
+
+
+def test_another_order_within_an_epoch_is_refused() -> None:
+    saved = fingerprints([in_batches(RandomSampler(range(N)))], 1, 3, 1)
+    with pytest.raises(DeadlineError, match="order of samples that SequentialSampler draws for"):
+        resume(in_batches(SequentialSampler(range(N))), 1, 3, saved)
+    with pytest.raises(DeadlineError, match="Epoch 1 has 5 batches, and it had 7"):
+        resume(in_batches(RandomSampler(range(N - 20))), 1, 3, saved)
+    with pytest.raises(DeadlineError, match="batches of 4 samples"):
+        resume(in_batches(RandomSampler(range(N)), 4), 1, 3, saved)
+
+
+def test_a_batch_divided_by_the_slots_is_refused_at_every_place() -> None:
+    for epoch, batch in ((0, 4), (1, 0)):  # in an epoch, and between two
+        saved = fingerprints([in_batches(RandomSampler(range(N)), 17)], epoch, batch, 1)
+        halves = in_batches(RandomSampler(range(N)), 17 // 2)
+        two_ranks = type("TwoAlike", (Consensus,), {"same": lambda *_: True})(0, 2)
+        with pytest.raises(DeadlineError, match="the batch size of the whole step"):
+            refuse_another_order([halves], epoch, batch, consensus=two_ranks, saved=saved)
+    resume(halves, 1, 0, saved)  # on as many slots an epoch may have its own batch size
+
+
+def test_ranks_that_draw_different_orders_are_refused() -> None:
+    odd = type("TwoOdd", (Consensus,), {"same": lambda *_: False})(0, 2)
+    with pytest.raises(DeadlineError, match="another order in each of the trial's 2 slots"):
+        refuse_another_order(
+            [in_batches(RandomSampler(range(N)))], 0, 0, consensus=odd, saved=None
+        )
+
+
+def test_an_endless_sampler_is_refused_or_ends_at_its_limit() -> None:
+    sampler = in_batches(Endless())
+    sampler.samples = N
+    with pytest.raises(
+        DeadlineError, match=r"Endless has given \d+ samples .* limit_train_batches"
+    ):
+        sampler.epoch_batches(0)
+    sampler.limit = 9
+    assert len(sampler.epoch_batches(0)) == 9
+    assert sampler.epoch_batches(0) != sampler.epoch_batches(1)
+    resume(sampler, 1, 4, fingerprints([sampler], 1, 4, 1))
+
+
+def test_a_sampler_that_outlasts_its_length_for_ever_is_refused() -> None:
+    class Sized(Endless):
+        def __len__(self) -> int:
+            return N
+
+    with pytest.raises(DeadlineError, match="let its __iter__ end with the epoch"):
+        in_batches(Sized()).epoch_batches(0)
+
+
+def test_a_loader_that_reads_batches_of_its_own_is_refused() -> None:
+    class Repeating(DataLoader[Any]):
+        """Keeps its workers by one iterator for all epochs."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.iterator = super().__iter__()
+
+    with pytest.raises(DeadlineError, match=r"Repeating\) has begun .* persistent_workers=True"):
+        elastic_loader(Repeating(TensorDataset(torch.arange(N)), 8), ElasticBatchSampler)
+
+
+def test_a_loader_that_was_looked_into_before_is_dealt_all_the_same() -> None:
+    data = TensorDataset(torch.arange(N))
+    loader = DataLoader(data, 8, num_workers=1, persistent_workers=True)
+    next(iter(loader))  # its workers are kept, with the order that they have
+    elastic = elastic_loader(
+        loader, lambda batches: ElasticBatchSampler(batches, rank=1, world_size=2)
+    )
+    assert [len(x) for (x,) in elastic] == [4, 4, 4, 4, 4, 4, 2]

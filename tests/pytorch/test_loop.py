@@ -328,6 +328,85 @@ def test_a_stream_is_read_again_up_to_its_place(tmp_path: Path) -> None:
     assert read == [0.0, 2.0, 4.0]
 
 
+def test_another_order_than_the_checkpoints_is_refused_and_an_older_one_goes_on(
+    tmp_path: Path,
+) -> None:
+    def train(loader: DataLoader[Any]) -> None:
+        trial = PlayedTrial(segment)
+        trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+        loop, optimizer, _ = small(trial)
+        for _ in loop.epochs():
+            descend(loop, optimizer, loader)
+
+    data = TensorDataset(torch.randn(8, 2))
+    segment = PlayedSegment(replace(PLAN, folder=str(tmp_path), leave_at=0), 0)
+    with pytest.raises(SegmentEnd):
+        train(DataLoader(data, 2))
+    path = segment.resume = Path(segment.published[-1]["path"])
+    with pytest.raises(DeadlineError, match="has batches of 4 samples"):
+        train(DataLoader(data, 4))
+    with pytest.raises(DeadlineError, match="order of samples that list draws for epoch 0"):
+        train(DataLoader(data, 2, sampler=[*reversed(range(8))]))
+    with pytest.raises(DeadlineError, match="Epoch 0 has 3 batches, and it had 4"):
+        train(DataLoader(TensorDataset(torch.randn(6, 2)), 2))
+    with pytest.raises(SegmentEnd):
+        train(DataLoader(data, 2))
+    older = torch.load(path)
+    del older["optuna_deadline"]["order"]
+    torch.save(older, path)
+    with pytest.raises(SegmentEnd):
+        train(DataLoader(data, 2, shuffle=True))
+
+
+def test_a_sampler_with_a_state_of_its_own_is_refused_under_a_worker_only(tmp_path: Path) -> None:
+    class Once:
+        """As a batch sampler: another order each time."""
+
+        def __init__(self) -> None:
+            self.count = 0
+
+        def __iter__(self) -> Iterator[list[int]]:
+            self.count += 1
+            return iter([[(self.count + i) % 8] for i in range(8)])
+
+    loader = DataLoader(TensorDataset(torch.randn(8, 2)), batch_sampler=Once())  # type: ignore[arg-type]
+    trial = PlayedTrial(PlayedSegment(replace(PLAN, folder=str(tmp_path)), 0))
+    trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+    loop, optimizer, _ = small(trial)
+    with pytest.raises(DeadlineError, match="loader's Once draws another order"):
+        for _ in loop.epochs():
+            descend(loop, optimizer, loader)
+    assert loop.steps == 0
+    plain, optimizer, _ = small(optuna.create_study().ask())
+    for epoch in plain.epochs():
+        descend(plain, optimizer, loader)
+        plain.report(float(epoch))
+    assert plain.steps == 4 * 8
+
+
+def test_a_loader_of_its_own_for_each_epoch_goes_on(tmp_path: Path) -> None:
+    data = TensorDataset(torch.randn(8, 2))
+    segment = PlayedSegment(replace(PLAN, folder=str(tmp_path), leave_at=0), 0)
+    sizes: list[int] = []
+    for fence in range(1, 30):
+        segment.fence = fence
+        trial = PlayedTrial(segment)
+        trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+        loop, optimizer, _ = small(trial)
+        try:
+            for epoch in loop.epochs():
+                for (x,) in loop.batches(DataLoader(data, 2**epoch, shuffle=True)):
+                    sizes.append(len(x))
+                    optimizer.zero_grad()
+                    loop.backward(loop.model(x).square().mean())
+                    optimizer.step()
+                loop.report(0.5)
+            break
+        except SegmentEnd:
+            segment.resume = Path(segment.published[-1]["path"])
+    assert sizes == [1] * 8 + [2] * 4 + [4] * 2 + [8]
+
+
 def test_a_loader_with_a_state_goes_on_at_its_place_and_begins_each_epoch_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,125 @@
+"""That a trial goes on with the order of samples that it was trained with.
+
+A checkpoint names a place in an epoch, and that place means the same only where the epoch has the
+same batches in every segment and every rank. So a checkpoint has a fingerprint of the batches that
+were dealt, and training begins only where the loader draws them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline_torch.consensus import Consensus
+from optuna_deadline_torch.sampler import ElasticBatchSampler
+
+_MEND = (
+    "let it follow from the epoch alone, by a method of the sampler such as"
+    " `def set_epoch(self, epoch): self.rng = numpy.random.default_rng(epoch)`"
+)
+
+
+def fingerprints(
+    samplers: Sequence[ElasticBatchSampler], epoch: int, batch: int, slots: int
+) -> dict[str, Any]:
+    """What a checkpoint holds of the order, in plain numbers and texts.
+
+    Args:
+        samplers: Of the training's loaders.
+        epoch: The epoch to go on with.
+        batch: The batch of it to go on with.
+        slots: Of the segment.
+    """
+    loaders = []
+    for sampler in samplers:
+        drawn = sampler.drawn_before(epoch, batch) if batch else None
+        loaders.append(
+            {
+                "size": sampler.batch_size if isinstance(sampler.batch_size, int) else None,
+                "batches": None if drawn is None else len(drawn.whole),
+                "dealt": None if drawn is None else drawn.digest(),
+            }
+        )
+    return {"slots": slots, "loaders": loaders}
+
+
+def refuse_another_order(
+    samplers: Sequence[ElasticBatchSampler],
+    epoch: int,
+    batch: int,
+    *,
+    consensus: Consensus,
+    saved: dict[str, Any] | None,
+) -> None:
+    """Begin only where batches are those of all ranks and of the segments before.
+
+    Every rank calls it, before its first step.
+
+    Args:
+        samplers: Of the training's loaders.
+        epoch: The epoch to go on with.
+        batch: The batch of it to go on with.
+        consensus: Of the ranks.
+        saved: The :func:`fingerprints` of the checkpoint; None where it has none.
+
+    Raises:
+        DeadlineError: They are others.
+    """
+    for sampler in samplers:
+        if not sampler.draws_alike(epoch):
+            raise DeadlineError(
+                f"The training loader's {sampler.kind} draws another order when it is asked for"
+                " the same epoch again, so a trial that comes back would miss samples and see"
+                f" others twice: {_MEND}, or draw with torch's, numpy's or Python's global random"
+                " numbers, which are seeded for each epoch."
+            )
+        ranks = consensus.world_size
+        if ranks > 1 and not consensus.same(sampler.drawn_before(epoch, None).number()):
+            raise DeadlineError(
+                f"The training loader's {sampler.kind} draws another order in each of the"
+                f" trial's {ranks} slots, which share each batch: {_MEND}, and pass"
+                " the same data in every slot."
+            )
+    if saved is not None:
+        now = fingerprints(samplers, epoch, batch, consensus.world_size)
+        for sampler, one, other in zip(samplers, saved["loaders"], now["loaders"], strict=False):
+            _compare(sampler, epoch, one, other, (saved["slots"], now["slots"]))
+
+
+def _compare(
+    sampler: ElasticBatchSampler,
+    epoch: int,
+    saved: dict[str, Any],
+    now: dict[str, Any],
+    slots: tuple[int, int],
+) -> None:
+    before, size = saved["size"], now["size"]
+    begun = saved["dealt"] is not None  # another epoch may have a loader of its own
+    if before != size and (begun or _divided(before, size, *slots)):
+        raise DeadlineError(
+            f"The training loader has batches of {size} samples on {slots[1]} slots, and the"
+            f" trial's checkpoint is of batches of {before} on {slots[0]}: pass the batch size of"
+            " the whole step (`batch_size=64`, not `batch_size=64 // world_size`), since each"
+            " batch is dealt to the slots."
+        )
+    if begun and saved["batches"] != now["batches"]:
+        raise DeadlineError(
+            f"Epoch {epoch} has {now['batches']} batches, and it had {saved['batches']} when the"
+            " trial's checkpoint was made: build the training loader from the same data, with the"
+            " same batch size, in every segment."
+        )
+    if begun and saved["dealt"] != now["dealt"]:
+        raise DeadlineError(
+            f"The order of samples that {sampler.kind} draws for epoch {epoch} is not the one that"
+            f" the trial was trained with until its checkpoint: {_MEND}, and build the training"
+            " loader from the same data in every segment."
+        )
+
+
+def _divided(before: int | None, size: int | None, slots_before: int, slots: int) -> bool:
+    """Whether one batch was divided by the slots, in either segment."""
+    if before is None or size is None or slots_before == slots:
+        return False
+    whole = max(before * slots_before, size * slots)  # the least that both may be of
+    return whole // slots_before == before and whole // slots == size
