@@ -211,6 +211,7 @@ class DeadlineCallback(Callback):
     ) -> None:
         """Give the step its own random numbers, whatever ran before it."""
         if self._elastic is not None:
+            self._elastic.before_batch()
             reseed(self.seed, trainer.current_epoch, batch_idx, self.segment.rank)
             if self._elastic.growing is not None:
                 self._elastic.growing.begin_step(trainer.fit_loop.batch_idx)

@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 import torch
 from optuna_deadline_torch.best import Direction
 from optuna_deadline_torch.holdings import Holdings
-from optuna_deadline_torch.orders import fingerprints, refuse_another_order
+from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.scaling import Scaling, refuse_other
@@ -127,6 +127,10 @@ class ElasticFit:
         if self.growing is not None:
             self.growing.start(trainer, self.pilot.consensus)
         self._say_horizon(trainer)
+
+    def before_batch(self) -> None:
+        """Look where a batch comes from."""
+        refuse_undealt(self._samplers)
 
     def after_batch(self, trainer: pl.Trainer) -> None:
         """Look for a directive where the optimizer has just stepped, and obey."""

@@ -21,7 +21,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
 from optuna_deadline_torch.best import direction_of
 from optuna_deadline_torch.holdings import Holdings
-from optuna_deadline_torch.orders import fingerprints, refuse_another_order
+from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
 from optuna_deadline_torch.sampler import ElasticBatchSampler
@@ -347,6 +347,8 @@ class ElasticLoop:
                 batch = next(batches)
             except StopIteration:
                 return
+            if exact:
+                refuse_undealt([sampler])
             self.batch = done
             self._weight = sampler.weight(done) if exact else 1.0
             self._weighed = False

@@ -87,6 +87,20 @@ def refuse_another_order(
             _compare(sampler, epoch, one, other, (saved["slots"], now["slots"]))
 
 
+def refuse_undealt(samplers: Sequence[ElasticBatchSampler]) -> None:
+    """Take a batch only from a loader that was dealt; call with the first one in hand.
+
+    Raises:
+        DeadlineError: No loader has asked its sampler.
+    """
+    if samplers and not any(sampler.asked for sampler in samplers):
+        raise DeadlineError(
+            "The training loader gives batches without asking its batch_sampler, so they are not"
+            " dealt to the slots: let its __iter__ use super().__iter__(), or pass an ordinary"
+            " DataLoader."
+        )
+
+
 def _compare(
     sampler: ElasticBatchSampler,
     epoch: int,

@@ -101,6 +101,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
         self.start = 0
         self.cycles = False  #: whether it is begun again within an epoch, as one of several may be
         self.cycle = 0
+        self.asked = False  #: whether a loader has asked for a batch
         self._drawn: dict[tuple[int, int], Sequence[Sequence[int]]] = {}
 
     @property
@@ -223,6 +224,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
         return mine * self.world_size / whole
 
     def __iter__(self) -> Iterator[list[int]]:
+        self.asked = True
         batches = self.epoch_batches(self.epoch, self.cycle)
         for first in range(self.start, len(batches), self.per_step):
             batch = self._step(batches, first)

@@ -79,11 +79,20 @@ class OwnOrder(Sampler[int]):
             yield from torch.randperm(self.size).tolist()
 
 
+class Wrapping(DataLoader[Any]):
+    """Gives the batches of another loader."""
+
+    def __iter__(self) -> Any:
+        return iter(DataLoader(self.dataset, 16))
+
+
 def source(name: str, loader: Any, data: Any, deadline: Any) -> Any:
     if name == "stream":
         return DataLoader(Stream(data, shuffled=False), 16)
     if name == "shuffled stream":
         return DataLoader(Stream(data, shuffled=True), 16)
+    if name == "wrapping":
+        return Wrapping(data, 16)
     if name == "own order":
         return DataLoader(data, 16, sampler=OwnOrder(len(data)))
     if name == "endless":

@@ -98,6 +98,7 @@ def test_an_endless_sampler_trains_as_many_batches_as_the_limit_says(tmp_path: P
         (Plan("", data="own order"), "draws another order when it is asked for the same epoch"),
         (Plan("", data="other in each slot", ranks=2), "another order in each of the trial's 2"),
         (Plan("", data="endless", trainer={"max_steps": 9}), "limit_train_batches=N"),
+        (Plan("", data="wrapping"), "without asking its batch_sampler"),
         (Plan("", trainer={"overfit_batches": 3}), "pass limit_train_batches=N"),
     ],
 )

@@ -384,6 +384,18 @@ def test_a_sampler_with_a_state_of_its_own_is_refused_under_a_worker_only(tmp_pa
     assert plain.steps == 4 * 8
 
 
+def test_a_loader_that_does_not_ask_its_sampler_is_refused() -> None:
+    class Wrapping(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return iter(DataLoader(self.dataset, 2))
+
+    loop, optimizer, _ = small(optuna.create_study().ask())
+    with pytest.raises(DeadlineError, match="without asking its batch_sampler"):
+        for _ in loop.epochs():
+            descend(loop, optimizer, Wrapping(TensorDataset(torch.randn(8, 2)), 2))
+    assert loop.steps == 0
+
+
 def test_a_loader_of_its_own_for_each_epoch_goes_on(tmp_path: Path) -> None:
     data = TensorDataset(torch.randn(8, 2))
     segment = PlayedSegment(replace(PLAN, folder=str(tmp_path), leave_at=0), 0)
