@@ -306,7 +306,7 @@ class DeadlineCallback(Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the position in the data and the values so far."""
+        """Add the position in the data, the values so far, and gradients in hand."""
         if self._elastic is not None:
             checkpoint[_STATE] = self._elastic.state(trainer)
 

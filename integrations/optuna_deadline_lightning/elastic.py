@@ -18,7 +18,7 @@ from optuna_deadline_torch.seeding import reseed
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
-from optuna_deadline_lightning import boundaries
+from optuna_deadline_lightning import boundaries, gradients
 from optuna_deadline_lightning.growing import Growing
 from optuna_deadline_lightning.holdings import holdings
 from optuna_deadline_lightning.loaders import TrainingData
@@ -73,6 +73,7 @@ class ElasticFit:
         self._base_batch = 0  # of the position, where steps are longer than a batch
         self._order: dict[str, Any] | None = None  # of the batches that the checkpoint is of
         self._metrics: dict[str, float] = {}
+        self._gradients: dict[str, torch.Tensor] = {}
         self._stepped = -1  # the global step at the last look
 
     # ---- the data
@@ -119,6 +120,9 @@ class ElasticFit:
     def start(self, trainer: pl.Trainer) -> None:
         """Begin to train: say how far this can go."""
         self._stepped = trainer.global_step
+        gradients.watch(trainer)
+        gradients.put_back(trainer, self._gradients)
+        self._gradients = {}
         self.pilot.start()
         epoch, batch = self._base_position(*self._position)
         refuse_another_order(
@@ -168,10 +172,10 @@ class ElasticFit:
         ending = boundaries.ends_by_itself(trainer)
         self.pilot.obey(verdict, trainer.global_step, value=value, ending=ending)
 
-    # ---- what a checkpoint carries over, in plain numbers
+    # ---- what a checkpoint carries over, in plain numbers and tensors
 
     def state(self, trainer: pl.Trainer) -> dict[str, Any]:
-        """The position in the data and the values so far."""
+        """The position in the data, the values so far, and gradients in hand."""
         epoch, step = boundaries.position(trainer)
         grown = {} if self.growing is None else {"scaling": self.growing.state(step)}
         return {
@@ -182,6 +186,7 @@ class ElasticFit:
             "best": self.pilot.best.value,
             "reported": self.pilot.reported,
             "metrics": plain(trainer.callback_metrics),
+            "gradients": gradients.waiting(trainer),
             **grown,
         }
 
@@ -193,6 +198,7 @@ class ElasticFit:
         self.pilot.reported = self.steps.last = state["reported"]
         self._metrics = state["metrics"]
         self._order = state.get("order")  # older checkpoints have none
+        self._gradients = state.get("gradients", {})
         if self.growing is not None:
             self._base_batch = self.growing.load(state.get("scaling"))
         elif "scaling" in state:

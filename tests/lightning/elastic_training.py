@@ -43,6 +43,7 @@ class Net(pl.LightningModule):
             self.register_buffer("validations", torch.zeros(()))
         self.to(torch.float32 if plan.single else torch.float64)
         self.plan, self.seen, self.segment = plan, seen, segment
+        self.automatic_optimization = "two" not in plan.extras
         seen.update(steps=[], evaluated=[])
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
@@ -62,7 +63,22 @@ class Net(pl.LightningModule):
         plan = self.plan
         if plan.term_rank == self.global_rank and step + 1 == plan.leave_at:
             os.kill(os.getpid(), signal.SIGTERM)
-        return nn.functional.cross_entropy(self.body(x), y)
+        loss = nn.functional.cross_entropy(self.body(x), y)
+        if "two" in plan.extras:
+            self.step_each(loss)
+        return loss
+
+    def step_each(self, loss: torch.Tensor) -> None:
+        """Two optimizers, of which the second steps with the gradients of three batches."""
+        first, second = self.optimizers()  # type: ignore[misc, union-attr]
+        first.zero_grad()
+        self.manual_backward(loss)
+        first.step()
+        if (self.trainer.fit_loop.total_batch_idx + 1) % 3 == 0:
+            second.step()
+            second.zero_grad()
+        if self.segment is not None:
+            self.segment.step = self.trainer.global_step
 
     def on_before_zero_grad(self, optimizer: Any) -> None:
         if self.segment is not None:
@@ -90,6 +106,12 @@ class Net(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         if self.plan.estimate:
             assert self.trainer.estimated_stepping_batches > 0
+        if "two" in self.plan.extras:
+            first, second = self.body[0], self.body[-1]
+            return (
+                torch.optim.SGD(first.parameters(), lr=0.1, momentum=0.9),
+                torch.optim.SGD(second.parameters(), lr=0.1),
+            )
         if self.plan.optimizer == "adam":
             optimizer: Any = torch.optim.Adam(self.parameters(), lr=0.02)
         else:

@@ -48,6 +48,7 @@ PLANS = [
     pytest.param(Plan("", epochs=5, extras=("best", "every")), id="kept checkpoints"),
     pytest.param(Plan("", epochs=6, extras=("best",), patience=1), id="early stopping"),
     pytest.param(Plan("", extras=("hooks",)), id="what the module does in its own hooks"),
+    pytest.param(Plan("", extras=("two",)), id="an optimizer that accumulates beside another"),
 ]
 
 
@@ -63,6 +64,16 @@ def test_left_after_every_single_step(tmp_path: Path, plan: Plan) -> None:
     assert len(moved[0]) > 4
     assert_same(still, moved, tolerance=0.0)
     same(still, moved, 0.0)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_left_at_a_validation_before_an_accumulation_has_ended(tmp_path: Path, ranks: int) -> None:
+    trainer = {"accumulate_grad_batches": 4, "val_check_interval": 3}
+    plan = Plan("", epochs=2, trainer=trainer)
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, [(ranks, 0), (1, 0)] * 4)
+    assert len(moved[0]) == 6  # two validations and a step between them, in each epoch
+    assert_same(still, moved, tolerance=0.0 if ranks == 1 else 1e-9)
 
 
 @pytest.mark.parametrize("plan", PLANS)
