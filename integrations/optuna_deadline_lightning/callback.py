@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import SegmentEnd, segment
-from optuna_deadline_lightning import boundaries
+from optuna_deadline_lightning import boundaries, finders
 from optuna_deadline_lightning.elastic import ElasticFit
 from optuna_deadline_lightning.epochs import begin_again
 from optuna_deadline_lightning.metrics import monitored
@@ -171,6 +171,9 @@ class DeadlineCallback(Callback):
                 " Several devices per trial need an elastic worker."
             )
         if self._elastic is not None:
+            finders.refuse_batch_size(trainer)
+            if self.segment.resume is not None:
+                finders.go_on(trainer)
             # Last, so that the other callbacks' state in a checkpoint is of the same moment. Not
             # by deriving from Checkpoint: that forbids the user's `enable_checkpointing=False`.
             callbacks = only_useful(trainer, last=self)

@@ -18,7 +18,7 @@ from optuna_deadline_torch.seeding import reseed
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
-from optuna_deadline_lightning import boundaries, gradients
+from optuna_deadline_lightning import boundaries, finders, gradients
 from optuna_deadline_lightning.growing import Growing
 from optuna_deadline_lightning.holdings import holdings
 from optuna_deadline_lightning.loaders import TrainingData
@@ -74,6 +74,7 @@ class ElasticFit:
         self._order: dict[str, Any] | None = None  # of the batches that the checkpoint is of
         self._metrics: dict[str, float] = {}
         self._gradients: dict[str, torch.Tensor] = {}
+        self._rates: dict[str, float] = {}
         self._stepped = -1  # the global step at the last look
 
     # ---- the data
@@ -114,6 +115,8 @@ class ElasticFit:
         self.pilot.consensus.connect()
         if self.growing is not None:
             self.growing.prepare(trainer)
+        if self.segment.resume is not None:
+            finders.set_rates(trainer.lightning_module, self._rates)
         for name, value in self._metrics.items():
             trainer.callback_metrics[name] = torch.tensor(value, dtype=torch.float64)
 
@@ -187,6 +190,7 @@ class ElasticFit:
             "reported": self.pilot.reported,
             "metrics": plain(trainer.callback_metrics),
             "gradients": gradients.waiting(trainer),
+            "rates": finders.rates(trainer, trainer.lightning_module),
             **grown,
         }
 
@@ -199,6 +203,7 @@ class ElasticFit:
         self._metrics = state["metrics"]
         self._order = state.get("order")  # older checkpoints have none
         self._gradients = state.get("gradients", {})
+        self._rates = state.get("rates", {})
         if self.growing is not None:
             self._base_batch = self.growing.load(state.get("scaling"))
         elif "scaling" in state:

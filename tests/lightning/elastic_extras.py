@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import (
     Callback,
     EMAWeightAveraging,
     GradientAccumulationScheduler,
+    LearningRateFinder,
     ModelCheckpoint,
     StochasticWeightAveraging,
 )
@@ -48,6 +49,7 @@ def callbacks(plan: Plan) -> list[Callback]:
         ),
         "accumulation": lambda: GradientAccumulationScheduler({0: 1, 1: 2, 2: 3}),
         "counting": Counting,
+        "find": lambda: LearningRateFinder(1e-4, num_training_steps=30),
     }
     return [made[name]() for name in plan.extras if name in made]
 

@@ -43,6 +43,7 @@ class Net(pl.LightningModule):
             self.register_buffer("validations", torch.zeros(()))
         self.to(torch.float32 if plan.single else torch.float64)
         self.plan, self.seen, self.segment = plan, seen, segment
+        self.lr = 0.02
         self.automatic_optimization = "two" not in plan.extras
         seen.update(steps=[], evaluated=[])
 
@@ -56,7 +57,7 @@ class Net(pl.LightningModule):
                 "batch": batch_idx,
                 "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
                 "ids": ids.tolist(),
-                "weight": self.trainer.callbacks[-1]._elastic.weight(batch_idx),
+                "weight": self.weight(batch_idx),
             }
         )
         x = x.to(self.dtype)
@@ -67,6 +68,10 @@ class Net(pl.LightningModule):
         if "two" in plan.extras:
             self.step_each(loss)
         return loss
+
+    def weight(self, batch_idx: int) -> float:
+        last: Any = self.trainer.callbacks[-1]  # type: ignore[attr-defined]
+        return last._elastic.weight(batch_idx) if isinstance(last, DeadlineCallback) else 1.0
 
     def step_each(self, loss: torch.Tensor) -> None:
         """Two optimizers, of which the second steps with the gradients of three batches."""
@@ -113,7 +118,7 @@ class Net(pl.LightningModule):
                 torch.optim.SGD(second.parameters(), lr=0.1),
             )
         if self.plan.optimizer == "adam":
-            optimizer: Any = torch.optim.Adam(self.parameters(), lr=0.02)
+            optimizer: Any = torch.optim.Adam(self.parameters(), lr=self.lr)
         else:
             optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
         schedules = torch.optim.lr_scheduler
@@ -167,6 +172,7 @@ def train(plan: Plan, trial: Any, segment: PlayedSegment, seen: dict[str, Any]) 
             "enable_checkpointing": bool({"best", "every"} & set(plan.extras)),
             "enable_progress_bar": False,
             "callbacks": callbacks,
+            "default_root_dir": plan.folder,
             **plan.trainer,
         },
         **deadline.trainer_options(plugins=elastic_extras.plugins(plan)),
@@ -175,6 +181,7 @@ def train(plan: Plan, trial: Any, segment: PlayedSegment, seen: dict[str, Any]) 
     trainer.fit(model, source, DataLoader(validation, 20), ckpt_path=deadline.ckpt_path)
     seen["extras"] = elastic_extras.states(trainer)
     seen["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    seen["lr"] = model.lr
     seen["global_step"] = trainer.global_step
     if trainer.is_global_zero:
         torch.save(model.state_dict(), Path(plan.folder) / "final.pt")

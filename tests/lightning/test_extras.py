@@ -76,6 +76,19 @@ def test_left_at_a_validation_before_an_accumulation_has_ended(tmp_path: Path, r
     assert_same(still, moved, tolerance=0.0 if ranks == 1 else 1e-9)
 
 
+@pytest.mark.parametrize("moves", [EACH_STEP, MOVES], ids=["each step", "resized"])
+def test_a_learning_rate_is_found_once_in_a_trial(
+    tmp_path: Path, moves: list[tuple[int, int | None]]
+) -> None:
+    plan = Plan("", extras=("find",), schedule="")
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, moves)
+    assert len(moved[0]) > 2
+    assert_same(still, moved, tolerance=0.0 if moves is EACH_STEP else 1e-6)
+    rates = {segment[0].get("lr") for found in (still, moved) for segment in found[0][-1:]}
+    assert len(rates) == 1 and rates != {0.02}, "the module knows the rate that was found"
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_resized(tmp_path: Path, plan: Plan) -> None:
     still = chain(tmp_path / "still", plan, [(1, None)])

@@ -14,7 +14,7 @@ import optuna
 import pytest
 import torch
 from elastic_harness import Plan, PlayedSegment, PlayedTrial
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback
 from optuna.trial import TrialState
 from optuna_deadline_lightning import DeadlineCallback
 from torch import nn
@@ -211,3 +211,15 @@ def test_sharded_strategies_are_refused_under_a_worker(tmp_path: Path, strategy:
     callback = DeadlineCallback(PlayedTrial(PlayedSegment(Plan(str(tmp_path)), 0)), "val_loss")
     with pytest.raises(DeadlineError, match="cannot change its number of slots"):
         callback.trainer_options(strategy=strategy)
+
+
+def test_a_search_for_the_batch_size_is_refused_under_a_worker(tmp_path: Path) -> None:
+    callback = DeadlineCallback(PlayedTrial(PlayedSegment(Plan(str(tmp_path)), 0)), "val_loss")
+    trainer = pl.Trainer(
+        logger=False,
+        enable_checkpointing=False,
+        callbacks=[BatchSizeFinder(), callback],
+        **callback.trainer_options(),
+    )
+    with pytest.raises(DeadlineError, match="BatchSizeFinder searches anew each time"):
+        callback.setup(_attached(trainer), Small(0.1), "fit")

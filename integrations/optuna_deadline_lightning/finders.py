@@ -1,0 +1,66 @@
+"""Lightning's searches for a learning rate and a batch size, in a trial of several segments.
+
+Each ends with the trainer at its very beginning, in place of where the trial was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.utilities.parsing import (
+    lightning_getattr,
+    lightning_hasattr,
+    lightning_setattr,
+)
+
+from optuna_deadline.errors import DeadlineError
+
+
+def refuse_batch_size(trainer: pl.Trainer) -> None:
+    """Take callbacks that let the batch be.
+
+    Raises:
+        DeadlineError: One of them searches for its size.
+    """
+    if any(isinstance(one, BatchSizeFinder) for one in _callbacks(trainer)):
+        raise DeadlineError(
+            "BatchSizeFinder searches anew each time that a trial goes on, and on one slot only:"
+            " give the loader a batch size, or draw one with trial.suggest_categorical."
+        )
+
+
+def rates(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
+    """The learning rates that were found, by the module's attribute."""
+    found: dict[str, float] = {}
+    for one in _callbacks(trainer):
+        if isinstance(one, LearningRateFinder) and one._update_attr:
+            names = [one._attr_name] if one._attr_name else ["lr", "learning_rate"]
+            name = next((name for name in names if lightning_hasattr(module, name)), None)
+            rate = None if name is None else lightning_getattr(module, name)
+            if name is not None and isinstance(rate, (int, float)):
+                found[name] = float(rate)
+    return found
+
+
+def go_on(trainer: pl.Trainer) -> None:
+    """Search no more: the trial has its learning rate; call in ``setup`` of a fit that resumes."""
+    for one in _callbacks(trainer):
+        if isinstance(one, LearningRateFinder):
+            one.on_fit_start = _nothing  # type: ignore[assignment]
+
+
+def set_rates(module: pl.LightningModule, found: dict[str, float]) -> None:
+    """Let the module know them again; the optimizer's own are restored with it."""
+    for name, rate in found.items():
+        lightning_setattr(module, name, rate)
+
+
+def _callbacks(trainer: pl.Trainer) -> list[Any]:
+    found: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    return found
+
+
+def _nothing(*_: Any) -> None:
+    """The search was made in the trial's first segment."""
