@@ -1,0 +1,90 @@
+"""A change of structure changes no decision: the audits of simulated studies keep their digests.
+
+`decisions.json` holds a digest of each study's audit. A change that is meant to decide otherwise
+writes it anew with `OPTUNA_DEADLINE_RECORD=1 pytest tests/simulation/test_same_decisions.py`, and
+its commit says why. Another SciPy solves the integer programmes in another order, so the digests
+hold for the versions that wrote them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import scipy
+
+from optuna_deadline.policies import known_policies, make_policy
+from optuna_deadline.simulation import Cluster, Faults, Funding, Simulation, generate
+from optuna_deadline.simulation.outcome import events
+
+DIGESTS = Path(__file__).with_name("decisions.json")
+VERSIONS = {
+    "python": ".".join(map(str, sys.version_info[:2])),
+    "numpy": numpy.__version__,
+    "scipy": scipy.__version__,
+}
+SEEDS = range(3)
+FREE = Cluster(slots=4, startup=3.0)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "free": {"cluster": FREE},
+    "paid": {
+        "cluster": Cluster(slots=1, startup=3.0),
+        "funding": Funding(budget=1500.0, startup=10.0, minimum=20.0, offer=6),
+    },
+    "faults": {
+        "cluster": Cluster(
+            slots=2,
+            hosts=2,
+            startup=3.0,
+            ttl=10.0,
+            grace=5.0,
+            faults=Faults(crash_every=200.0, host_every=300.0, reboot=20.0, straggler_share=0.2),
+        )
+    },
+    "gangs": {"cluster": Cluster(slots=1, hosts=4, startup=2.0, across=0.9)},
+}
+
+
+def digest(policy: str, setting: str, seed: int) -> str:
+    """Of all events of a study, in their order."""
+    workload = generate("crossing", seed, configurations=24, steps=27, step_seconds=4.0)
+    study = Simulation(
+        make_policy(policy, {"max_resource": workload.steps}),
+        workload,
+        deadline=5 * workload.full_seconds,
+        seed=seed,
+        **SETTINGS[setting],
+    )
+    study.run()
+    found = hashlib.sha256()
+    for event in events(study.world):
+        detail = json.dumps(event.detail, sort_keys=True, default=str)
+        found.update(
+            f"{event.at:.4f} {event.kind} {event.number} {event.slot} {event.fence} "
+            f"{event.term} {event.worker} {detail}\n".encode()
+        )
+    return found.hexdigest()[:16]
+
+
+def digests(policy: str) -> dict[str, list[str]]:
+    """By setting, one for each seed."""
+    return {setting: [digest(policy, setting, seed) for seed in SEEDS] for setting in SETTINGS}
+
+
+@pytest.mark.parametrize("policy", known_policies())
+def test_a_policy_decides_as_recorded(policy: str) -> None:
+    recorded = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {}
+    if os.environ.get("OPTUNA_DEADLINE_RECORD"):
+        recorded["versions"] = VERSIONS
+        recorded[policy] = digests(policy)
+        DIGESTS.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
+        return
+    if recorded["versions"] != VERSIONS:
+        pytest.skip(f"the digests are of {recorded['versions']}")
+    assert digests(policy) == recorded[policy]
