@@ -31,11 +31,11 @@ def table_only_url(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def make_world(storage_url: str) -> Callable[[], World]:
+def make_world(storage_url: str) -> Callable[..., World]:
     """Worlds on one database."""
 
-    def make() -> World:
-        study = optuna.create_study(storage=storage_url, study_name="study", load_if_exists=True)
+    def make(name: str = "study") -> World:
+        study = optuna.create_study(storage=storage_url, study_name=name, load_if_exists=True)
         engine = open_table(study)
         terms = study_terms.fix(engine, study, "1h")
         return World(study, engine, terms.study_id, terms.deadline, terms.started)
@@ -44,6 +44,6 @@ def make_world(storage_url: str) -> Callable[[], World]:
 
 
 @pytest.fixture
-def world(make_world: Callable[[], World]) -> World:
+def world(make_world: Callable[..., World]) -> World:
     """One world."""
     return make_world()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -82,16 +82,21 @@ def test_a_plan_a_release_and_the_end_are_heard(world: World, listening: Heard) 
     assert listening.wait(4)
 
 
-def test_renewals_reports_and_other_pools_are_not_heard(world: World, listening: Heard) -> None:
+def test_renewals_reports_and_other_pools_are_not_heard(
+    world: World, listening: Heard, make_world: Callable[..., World]
+) -> None:
     world.join("a")
     grant = world.grant("a")
     assert listening.wait(2)
     world.table().renew("a", grant.slots)
     world.table().add_report("a", grant, 1, 0.5, 1.0)
-    world.join("b", host="there", pool="pool 2")
-    term = world.table("pool 2").elect("b")
+    other = make_world("another")
+    other.join("b", host="there", pool="pool 2")
+    term = other.table("pool 2").elect("b")
     assert term is not None
-    world.table("pool 2").write_plan("b", term, [])
+    number = other.study.ask().number
+    other.table("pool 2").open_trial("b", term, number, number)
+    other.table("pool 2").write_plan("b", term, [Assignment(number, "run", "b", 1, "test")])
     world.plan("a")  # whatever came before it has come by now
     assert listening.wait(3)
     assert listening.count == 3
