@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -22,6 +23,8 @@ from optuna_deadline.policies.resources import check_resources
 from optuna_deadline.pruners._book import Book
 from optuna_deadline.pruners._clock import Clock, ProcessClock
 from optuna_deadline.terms import Terms
+
+_logger = logging.getLogger("optuna_deadline")
 
 
 class DeadlinePruner(BasePruner):
@@ -79,7 +82,10 @@ class DeadlinePruner(BasePruner):
         check_resources(min_resource, max_resource, reduction_factor)
         self._deadline = parse_deadline(deadline)
         if self._deadline.at is not None and self._deadline.at <= time.time():
-            raise _terms.passed(self._deadline)
+            _logger.warning(
+                "The deadline %s has passed; only a study that was extended goes on.",
+                self._deadline,
+            )
         self.policy = policy
         resources = {
             "min_resource": min_resource,

@@ -8,10 +8,12 @@ import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import optuna
 import pytest
 from pruned import pruned_study, reported
 
-from optuna_deadline import DeadlinePruner
+from optuna_deadline import DeadlinePruner, DeadlineSampler, terms
+from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.errors import (
     DeadlineConflict,
     DeadlineError,
@@ -104,9 +106,30 @@ def test_another_deadline_in_a_second_process(storage_url: str) -> None:
     reported(pruned_study(storage_url, deadline=timedelta(hours=2)), 1.0).should_prune()
 
 
-def test_past_deadline_is_refused_at_once() -> None:
+def test_a_past_deadline_is_told_at_once_and_refused_before_a_trial_trains(
+    storage_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = []
+    pruner = DeadlinePruner(datetime.now(timezone.utc) - timedelta(seconds=1))
+    assert "has passed; only a study that was extended goes on" in caplog.text
+    study = optuna.create_study(storage=storage_url, pruner=pruner, sampler=DeadlineSampler())
     with pytest.raises(DeadlineError, match="has passed; give one in the future"):
-        DeadlinePruner(datetime.now(timezone.utc) - timedelta(seconds=1))
+        study.optimize(trained.append, n_trials=1)
+    assert trained == []
+
+
+def test_a_script_whose_instant_has_passed_joins_the_extended_study(storage_url: str) -> None:
+    study = optuna.create_study(storage=storage_url, sampler=DeadlineSampler())
+    at = datetime.now(timezone.utc) - timedelta(seconds=1)
+    engine = open_table(study)
+    terms.fix(engine, study, at, elapsed=60.0)
+    terms.extend(engine, study, "1h")
+    study.pruner = DeadlinePruner(at)
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"]
+
+
+def test_a_deadline_without_a_time_zone_is_refused_at_once() -> None:
     with pytest.raises(DeadlineError, match="no time zone"):
         DeadlinePruner(datetime.now() + timedelta(hours=1))
 
