@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
+from optuna_deadline_torch.seeding import MOVING, READING
 
 
 def after_hooks(
@@ -21,8 +23,11 @@ def after_hooks(
     *,
     batch: Callable[[], None],
     validation: Callable[[], None],
+    fetch: Callable[[int], None],
 ) -> Callable[[], None]:
     """Call back at each batch's and each validation's end, when the module's hooks have run.
+
+    And where a batch is fetched, for which there is no hook.
 
     Lightning runs the hooks of callbacks first: a checkpoint made in one of them lacks what the
     module does in its own, such as averaging weights or stepping a scheduler.
@@ -32,12 +37,16 @@ def after_hooks(
         owner: The callback on whose behalf; a learning-rate finder trains without it.
         batch: Called after ``on_train_batch_end``.
         validation: Called after ``on_validation_end``.
+        fetch: Called with ``READING`` before a training batch is fetched, and with ``MOVING``
+            before it is moved to its device.
 
     Returns:
         What undoes it.
     """
     connector, strategy = trainer._logger_connector, trainer.strategy
     end_batch, end_validation = connector.on_batch_end, strategy.on_validation_end
+    loop: Any = trainer.fit_loop.epoch_loop
+    before_fetch, after_fetch = loop._on_before_fetch, loop._on_after_fetch
 
     def watched() -> bool:
         return owner in trainer.callbacks  # type: ignore[attr-defined]
@@ -52,13 +61,26 @@ def after_hooks(
         if watched():
             validation()
 
+    def fetch_begins() -> None:
+        before_fetch()
+        if watched():
+            fetch(READING)
+
+    def fetch_ends() -> None:
+        after_fetch()
+        if watched():
+            fetch(MOVING)
+
     def undo() -> None:
         connector.on_batch_end = end_batch  # type: ignore[method-assign]
         strategy.on_validation_end = end_validation  # type: ignore[method-assign]
+        loop._on_before_fetch, loop._on_after_fetch = before_fetch, after_fetch
 
     # What Lightning calls right after the module's hook, before it counts the batch.
     connector.on_batch_end = batch_ended  # type: ignore[method-assign]
     strategy.on_validation_end = validation_ended  # type: ignore[method-assign]
+    # What the loop hands to its data fetcher, for the profiler.
+    loop._on_before_fetch, loop._on_after_fetch = fetch_begins, fetch_ends
     return undo
 
 

@@ -200,14 +200,17 @@ class DeadlineCallback(Callback):
                 self,
                 batch=partial(self._batch_ended, trainer),
                 validation=partial(self._validated, trainer),
+                fetch=partial(self._fetching, trainer),
             )
             if self.segment.resume is not None:
                 begin_again(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Say how many steps an epoch has, where that depends on the slots."""
-        if self._elastic is not None and self._elastic.growing is not None:
-            self._elastic.growing.begin_epoch(trainer)
+        """Give an epoch's start its own random numbers, and say how many steps there are."""
+        if self._elastic is not None:
+            reseed(self.seed, trainer.current_epoch, -1, self.segment.rank)
+            if self._elastic.growing is not None:
+                self._elastic.growing.begin_epoch(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -266,6 +269,11 @@ class DeadlineCallback(Callback):
         """Let schedulers that watch a metric step in a resumed epoch too."""
         if self._elastic is not None:
             boundaries.resumed_in_full(trainer)
+
+    def _fetching(self, trainer: pl.Trainer, part: int) -> None:
+        """Give what reads or moves the next batch its own random numbers."""
+        batch = trainer.fit_loop.batch_idx + 1
+        reseed(self.seed, trainer.current_epoch, batch, self.segment.rank, part)
 
     def _batch_ended(self, trainer: pl.Trainer) -> None:
         """Look for a directive at each optimizer step, and obey."""

@@ -13,7 +13,7 @@ from optuna_deadline_torch.orders import fingerprints, refuse_another_order, ref
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.scaling import Scaling, refuse_other
-from optuna_deadline_torch.seeding import reseed
+from optuna_deadline_torch.seeding import READING, reseed
 
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
@@ -65,7 +65,7 @@ class ElasticFit:
             self.pilot.deal,
             self._adopt,
             lambda: self._position,
-            lambda epoch, batch: reseed(seed, epoch, batch, segment.rank),
+            lambda epoch, batch: reseed(seed, epoch, batch, segment.rank, READING),
         )
         self._trainer: pl.Trainer | None = None
         self._samplers: Sequence[ElasticBatchSampler] = ()

@@ -11,11 +11,49 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.sampler import ElasticBatchSampler, Indices
+from optuna_deadline_torch.seeding import reseed
 
 _log = logging.getLogger(__name__)
 
 Deal = Callable[[Any], ElasticBatchSampler]
+
+
+class ReadSeeded:
+    """The user's dataset, read with random numbers that follow from the batch.
+
+    Those of a loader's worker process would follow from how many batches it has read before.
+    Reading includes the collate function, which is called right after it.
+
+    Args:
+        dataset: A map-style dataset, whose attributes are read and set through this one.
+    """
+
+    dataset: Any
+
+    def __init__(self, dataset: Any) -> None:
+        self.__dict__["dataset"] = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dataset[index]
+
+    def __getitems__(self, indices: list[Any]) -> Any:
+        if isinstance(indices, Indices):
+            reseed(*indices.parts)
+        if read := getattr(self.dataset, "__getitems__", None):
+            return read(indices)
+        return [self.dataset[index] for index in indices]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.dataset, name, value)
 
 
 def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
@@ -53,6 +91,8 @@ def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
     # the assignment, since changing the sampler under a running iterator would be lost.
     object.__setattr__(elastic, "batch_sampler", dealt)
     object.__setattr__(elastic, "sampler", dealt)
+    if elastic.num_workers:  # else a batch is read where it is asked for, in this process
+        object.__setattr__(elastic, "dataset", ReadSeeded(loader.dataset))
     return elastic
 
 

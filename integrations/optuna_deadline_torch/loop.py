@@ -46,7 +46,8 @@ class ElasticLoop:
 
     In a segment that resumes, the objective runs from its beginning; the constructor then puts
     the states back, and both loops go on where the checkpoint was made. A sum kept over an epoch's
-    batches therefore covers only those of this segment.
+    batches therefore covers only those of this segment, and a loader that is read without
+    :meth:`batches` begins again.
 
     Args:
         trial: The trial that the objective was called with.
@@ -202,6 +203,10 @@ class ElasticLoop:
                 processes. One that cannot be dealt (over an ``IterableDataset``, say) is read on
                 one slot only; after a pause it goes on from its ``state_dict`` if it has one, else
                 it is read again from its beginning up to its place.
+
+        A second loader beside this one, as in ``zip(loop.batches(a), b)``, is not dealt, and
+        begins again in an epoch that is resumed: pass one loader over pairs, such as those of
+        ``torch.utils.data.StackDataset(a, b)``.
         """
         if not self._in_epoch or self._dealt or self._unsaved is not None:
             raise DeadlineError(

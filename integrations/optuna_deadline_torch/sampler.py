@@ -26,7 +26,7 @@ from torch.utils.data import (
 )
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline_torch.seeding import seeded
+from optuna_deadline_torch.seeding import READING, seeded
 
 _log = logging.getLogger(__name__)
 _SEEDED = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -54,6 +54,16 @@ class Drawn:
     def digest(self) -> str:
         """That number as a text."""
         return f"{self.number():016x}"
+
+
+class Indices(list[int]):
+    """The indices of a batch, with what its samples' random numbers are seeded from.
+
+    Attributes:
+        parts: The seed's parts, which pickling keeps: samples are read in another process.
+    """
+
+    parts: tuple[int, ...] = ()
 
 
 class ElasticBatchSampler(Sampler[list[int]]):
@@ -225,11 +235,14 @@ class ElasticBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         self.asked = True
-        batches = self.epoch_batches(self.epoch, self.cycle)
+        epoch, cycle = self.epoch, self.cycle
+        batches = self.epoch_batches(epoch, cycle)
         for first in range(self.start, len(batches), self.per_step):
             batch = self._step(batches, first)
             # A rank without a sample still has to take part: it gets one of weight 0.
-            yield list(batch[self.rank :: self.world_size]) or list(batch[:1])
+            mine = Indices(batch[self.rank :: self.world_size] or batch[:1])
+            mine.parts = self.seed, epoch, cycle, first, self.rank, READING
+            yield mine
         self.cycle, self.start = self.cycle + self.cycles, 0
 
     def _step(self, batches: Sequence[Sequence[int]], first: int) -> Sequence[int]:

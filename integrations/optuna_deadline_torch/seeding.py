@@ -14,6 +14,9 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+#: A last part of the seed, for what reads a batch or moves it: its step has numbers of its own.
+READING, MOVING = 1, 2
+
 
 def mixed(*parts: int) -> int:
     """A well-mixed 63-bit number from a few small ones, the same in every process."""

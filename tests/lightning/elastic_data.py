@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch.utilities import CombinedLoader
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
 
 def triple(batch: Any) -> Any:
@@ -79,6 +82,53 @@ class OwnOrder(Sampler[int]):
             yield from torch.randperm(self.size).tolist()
 
 
+def seed_anew() -> None:
+    """Let nothing depend on the random numbers of a process."""
+    seed = int.from_bytes(os.urandom(4), "little")
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+def noise() -> torch.Tensor:
+    """Random numbers of all three libraries."""
+    return torch.randn(8) + torch.from_numpy(np.random.randn(8)) + random.gauss(0, 1)
+
+
+class Augmented(Dataset[Any]):
+    """Samples that are others each time, by chance."""
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> Any:
+        x, y, ids = self.data[index]
+        return x + 0.1 * noise(), y, ids
+
+
+class AugmentedAtOnce(Augmented):
+    """The same for a batch at once, as Hugging Face's do."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        common = noise()
+        return [(x + common, y, ids) for x, y, ids in (self.data[one] for one in indices)]
+
+
+def augment_batch(samples: Any) -> Any:
+    """A collate function that augments."""
+    x, y, ids = default_collate(samples)
+    return x + 0.1 * noise(), y, ids
+
+
+def augmented(data: Any, workers: int, *, at_once: bool = False) -> DataLoader[Any]:
+    """A loader that augments wherever a loader may."""
+    samples = AugmentedAtOnce(data) if at_once else Augmented(data)
+    return DataLoader(samples, 16, shuffle=True, num_workers=workers, collate_fn=augment_batch)
+
+
 class Wrapping(DataLoader[Any]):
     """Gives the batches of another loader."""
 
@@ -91,6 +141,8 @@ def source(name: str, loader: Any, data: Any, deadline: Any) -> Any:
         return DataLoader(Stream(data, shuffled=False), 16)
     if name == "shuffled stream":
         return DataLoader(Stream(data, shuffled=True), 16)
+    if name == "augmented":
+        return augmented(data, loader.num_workers)
     if name == "wrapping":
         return Wrapping(data, 16)
     if name == "own order":

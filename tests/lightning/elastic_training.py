@@ -47,6 +47,12 @@ class Net(pl.LightningModule):
         self.automatic_optimization = "two" not in plan.extras
         seen.update(steps=[], evaluated=[])
 
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        if self.plan.data != "augmented" or not self.trainer.training:
+            return batch
+        x, y, ids = batch
+        return x + 0.1 * elastic_data.noise(), y, ids
+
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         x, y, ids = elastic_data.triple(batch)
         step = self.trainer.global_step
@@ -145,7 +151,7 @@ class Net(pl.LightningModule):
 
 
 def train(plan: Plan, trial: Any, segment: PlayedSegment, seen: dict[str, Any]) -> None:
-    torch.manual_seed(os.getpid())  # nothing may depend on what ran before
+    elastic_data.seed_anew()
     training, validation = data(plan.samples)
     model = Net(plan, seen, segment)
     deadline = DeadlineCallback(

@@ -119,3 +119,13 @@ def test_a_batch_that_the_objective_divides_by_the_slots_is_refused(
     resume = first["published"][-1]["path"]
     for rank in run_segment(replace(plan, fence=2, ranks=2, resume=resume)):
         assert "pass the batch size of the whole step" in rank["error"] and rank["steps"] == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_augmented_samples_are_those_of_a_trial_that_never_left(
+    tmp_path: Path, workers: int
+) -> None:
+    plan = Plan("", data="augmented", workers=workers, dropout=0.5)
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, [(1, 4), (1, 9), (1, 12), (1, None)])
+    assert len(moved[0]) == 4 and assert_same(still, moved) == 0.0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 from collections.abc import Iterator
 from typing import Any
 
+import elastic_data
 import numpy as np
 import pytest
 import torch
@@ -254,3 +257,35 @@ def test_a_loader_that_was_looked_into_before_is_dealt_all_the_same() -> None:
         loader, lambda batches: ElasticBatchSampler(batches, rank=1, world_size=2)
     )
     assert [len(x) for (x,) in elastic] == [4, 4, 4, 4, 4, 4, 2]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_random_numbers_of_a_read_follow_from_the_batch(at_once: bool) -> None:
+    """Whichever worker reads it, and however many batches that has read before."""
+    data = TensorDataset(torch.zeros(96, 8), torch.zeros(96), torch.arange(96))
+
+    def batches(start: int, *, workers: int, epoch: int = 1, rank: int = 0) -> list[torch.Tensor]:
+        elastic_data.seed_anew()
+        loader = elastic_loader(
+            elastic_data.augmented(data, workers, at_once=at_once),
+            lambda inner: ElasticBatchSampler(inner, seed=4, rank=rank, world_size=2),
+        )
+        loader.batch_sampler.seek(epoch, start)  # type: ignore[union-attr]
+        return [x for x, _, _ in loader]
+
+    whole = batches(0, workers=2)
+    assert len(whole) == 6 and not any(map(torch.equal, whole, whole[1:]))
+    for start, workers in ((3, 2), (2, 1)):
+        assert all(map(torch.equal, whole[start:], batches(start, workers=workers)))
+    assert not any(map(torch.equal, whole, batches(0, workers=2, epoch=2)))
+    assert not any(map(torch.equal, whole, batches(0, workers=2, rank=1)))
+
+
+def test_a_dataset_that_workers_read_keeps_its_attributes() -> None:
+    data = elastic_data.Augmented(TensorDataset(torch.zeros(8, 8), *2 * [torch.zeros(8)]))
+    loader = elastic_loader(DataLoader(data, 4, num_workers=1), ElasticBatchSampler)
+    dataset: Any = pickle.loads(pickle.dumps(copy.copy(loader.dataset)))
+    assert len(dataset) == 8 and len(dataset.data) == 8 and not hasattr(dataset, "missing")
+    loader.dataset.strength = 2  # type: ignore[attr-defined]
+    assert vars(data)["strength"] == 2
+    assert len(loader.dataset[0]) == 3

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import elastic_data
 import torch
 from elastic_harness import Plan
 from elastic_training import data
@@ -41,7 +42,7 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
     else:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scheduler = scheduler_for(plan.schedule, optimizer)
-    torch.manual_seed(os.getpid())  # nothing may depend on what ran before
+    elastic_data.seed_anew()
     loop = ElasticLoop(
         trial,
         model,
@@ -58,6 +59,8 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
         lambda *_: seen["rates"].append(optimizer.param_groups[0]["lr"])
     )
     loader = DataLoader(training, plan.batch, shuffle=True, num_workers=plan.workers)
+    if plan.data == "augmented":
+        loader = elastic_data.augmented(training, plan.workers)
     accumulate = plan.trainer.get("accumulate_grad_batches", 1)
     seen.update(steps=[], draws=[])
     x_held, y_held, _ = validation[:]

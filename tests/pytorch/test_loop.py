@@ -72,6 +72,10 @@ def joined(seen: list[dict[str, Any]], key: str) -> list[Any]:
         pytest.param(replace(PLAN, dropout=0.5, batch=17), id="dropout, partial last batch"),
         pytest.param(replace(PLAN, trainer={"accumulate_grad_batches": 4}), id="accumulated"),
         pytest.param(replace(PLAN, epochs=1, workers=1), id="loader with a worker"),
+        pytest.param(replace(PLAN, epochs=1, data="augmented"), id="augmented"),
+        pytest.param(
+            replace(PLAN, epochs=1, data="augmented", workers=2), id="augmented in workers"
+        ),
         pytest.param(replace(PLAN, reports=4), id="four reports an epoch"),
         pytest.param(
             replace(PLAN, reports=4, trainer={"accumulate_grad_batches": 4}),
