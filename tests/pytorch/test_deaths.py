@@ -44,6 +44,8 @@ def test_two_ranks_die_in_every_way(
     assert sorted(trial.intermediate_values) == list(range(struck_objective.EPOCHS))
     table = AllocationTable(open_table(study), study.study_name, study._study_id)
     outcomes = [segment.outcome for segment in table.segments()]
+    if outcomes[0] == "resize":  # a trial may begin on one slot before the plan gives it two
+        del outcomes[0]
     assert outcomes == ["died", "died", "died", "keep", "died", "complete"]
     assert table.trials()[0].failures <= 1, "it got further between its deaths"
     words = caplog.text
