@@ -24,8 +24,9 @@ def after_hooks(
     batch: Callable[[], None],
     validation: Callable[[], None],
     fetch: Callable[[int], None],
+    epoch: Callable[[], None],
 ) -> Callable[[], None]:
-    """Call back at each batch's and each validation's end, when the module's hooks have run.
+    """Call back at the ends of batches and validations, when the module's hooks have run.
 
     And where a batch is fetched, for which there is no hook.
 
@@ -39,6 +40,7 @@ def after_hooks(
         validation: Called after ``on_validation_end``.
         fetch: Called with ``READING`` before a training batch is fetched, and with ``MOVING``
             before it is moved to its device.
+        epoch: Called before all that looks at an epoch's metrics in ``on_train_epoch_end``.
 
     Returns:
         What undoes it.
@@ -47,6 +49,7 @@ def after_hooks(
     end_batch, end_validation = connector.on_batch_end, strategy.on_validation_end
     loop: Any = trainer.fit_loop.epoch_loop
     before_fetch, after_fetch = loop._on_before_fetch, loop._on_after_fetch
+    end_epoch = connector.epoch_end_reached
 
     def watched() -> bool:
         return owner in trainer.callbacks  # type: ignore[attr-defined]
@@ -71,16 +74,23 @@ def after_hooks(
         if watched():
             fetch(MOVING)
 
+    def epoch_ended() -> None:
+        end_epoch()
+        if trainer.training and watched():
+            epoch()
+
     def undo() -> None:
         connector.on_batch_end = end_batch  # type: ignore[method-assign]
         strategy.on_validation_end = end_validation  # type: ignore[method-assign]
         loop._on_before_fetch, loop._on_after_fetch = before_fetch, after_fetch
+        connector.epoch_end_reached = end_epoch  # type: ignore[method-assign]
 
     # What Lightning calls right after the module's hook, before it counts the batch.
     connector.on_batch_end = batch_ended  # type: ignore[method-assign]
     strategy.on_validation_end = validation_ended  # type: ignore[method-assign]
     # What the loop hands to its data fetcher, for the profiler.
     loop._on_before_fetch, loop._on_after_fetch = fetch_begins, fetch_ends
+    connector.epoch_end_reached = epoch_ended  # type: ignore[method-assign]
     return undo
 
 

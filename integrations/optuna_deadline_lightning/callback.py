@@ -201,6 +201,7 @@ class DeadlineCallback(Callback):
                 batch=partial(self._batch_ended, trainer),
                 validation=partial(self._validated, trainer),
                 fetch=partial(self._fetching, trainer),
+                epoch=partial(self._elastic.end_epoch, trainer),
             )
             if self.segment.resume is not None:
                 begin_again(trainer, pl_module)

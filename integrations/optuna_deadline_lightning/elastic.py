@@ -18,7 +18,7 @@ from optuna_deadline_torch.seeding import READING, reseed
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
-from optuna_deadline_lightning import boundaries, finders, gradients
+from optuna_deadline_lightning import boundaries, finders, gradients, results
 from optuna_deadline_lightning.growing import Growing
 from optuna_deadline_lightning.holdings import holdings
 from optuna_deadline_lightning.loaders import TrainingData
@@ -73,6 +73,7 @@ class ElasticFit:
         self._base_batch = 0  # of the position, where steps are longer than a batch
         self._order: dict[str, Any] | None = None  # of the batches that the checkpoint is of
         self._metrics: dict[str, float] = {}
+        self._results: dict[str, Any] = {}
         self._gradients: dict[str, torch.Tensor] = {}
         self._rates: dict[str, float] = {}
         self._stepped = -1  # the global step at the last look
@@ -125,7 +126,8 @@ class ElasticFit:
         self._stepped = trainer.global_step
         gradients.watch(trainer)
         gradients.put_back(trainer, self._gradients)
-        self._gradients = {}
+        results.go_on(trainer, self._results)
+        self._gradients, self._results = {}, {}
         self.pilot.start()
         epoch, batch = self._base_position(*self._position)
         refuse_another_order(
@@ -154,6 +156,10 @@ class ElasticFit:
             elif verdict.directive.kind is Kind.STOP or boundaries.resumes_exactly(trainer):
                 self.pilot.obey(verdict, trainer.global_step)
 
+    def end_epoch(self, trainer: pl.Trainer) -> None:
+        """Let the epoch's means be of all slots."""
+        results.average(trainer, self.pilot.consensus)
+
     def alive(self, trainer: pl.Trainer) -> None:
         """Training stands where it stood."""
         self.segment.progress(self.steps.progress(trainer))
@@ -178,7 +184,7 @@ class ElasticFit:
     # ---- what a checkpoint carries over, in plain numbers and tensors
 
     def state(self, trainer: pl.Trainer) -> dict[str, Any]:
-        """The position in the data, the values so far, and gradients in hand."""
+        """The position in the data, the values and means so far, and gradients in hand."""
         epoch, step = boundaries.position(trainer)
         grown = {} if self.growing is None else {"scaling": self.growing.state(step)}
         return {
@@ -189,6 +195,7 @@ class ElasticFit:
             "best": self.pilot.best.value,
             "reported": self.pilot.reported,
             "metrics": plain(trainer.callback_metrics),
+            "results": results.state(trainer, self.pilot.consensus),
             "gradients": gradients.waiting(trainer),
             "rates": finders.rates(trainer, trainer.lightning_module),
             **grown,
@@ -202,6 +209,7 @@ class ElasticFit:
         self.pilot.reported = self.steps.last = state["reported"]
         self._metrics = state["metrics"]
         self._order = state.get("order")  # older checkpoints have none
+        self._results = state.get("results", {})
         self._gradients = state.get("gradients", {})
         self._rates = state.get("rates", {})
         if self.growing is not None:

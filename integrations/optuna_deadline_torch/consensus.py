@@ -77,6 +77,14 @@ class Consensus:
         most, least = voice.tolist()
         return bool(most == -least)
 
+    def gather(self, own: Any) -> list[Any]:
+        """What each rank has, tensors on the CPU; every rank calls it at the same steps."""
+        if self.world_size == 1:
+            return [own]
+        everyone: list[Any] = [None] * self.world_size
+        dist.all_gather_object(everyone, own, group=self._group)
+        return everyone
+
     def agree(self, newest: Directive, *, terminated: bool, save: bool) -> Verdict:
         """Agree on what to do now; every rank calls it at the same steps.
 

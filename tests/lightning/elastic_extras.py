@@ -10,6 +10,7 @@ import torch
 from elastic_harness import Plan
 from lightning.pytorch.callbacks import (
     Callback,
+    EarlyStopping,
     EMAWeightAveraging,
     GradientAccumulationScheduler,
     LearningRateFinder,
@@ -43,6 +44,12 @@ def callbacks(plan: Plan) -> list[Callback]:
         "swa": lambda: StochasticWeightAveraging(0.05, swa_epoch_start=2, annealing_epochs=2),
         "best": lambda: ModelCheckpoint(
             plan.folder + "/best", monitor="val_acc", mode="max", save_top_k=2, save_last=True
+        ),
+        "best mean": lambda: ModelCheckpoint(
+            plan.folder + "/best", monitor="loss_epoch", save_on_train_epoch_end=True
+        ),
+        "stop by mean": lambda: EarlyStopping(
+            "loss_epoch", patience=1, min_delta=0.03, check_on_train_epoch_end=True
         ),
         "every": lambda: ModelCheckpoint(
             plan.folder + "/every", every_n_train_steps=4, save_top_k=-1

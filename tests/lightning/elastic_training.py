@@ -150,10 +150,16 @@ class Net(pl.LightningModule):
         return [optimizer], [config]
 
 
-def train(plan: Plan, trial: Any, segment: PlayedSegment, seen: dict[str, Any]) -> None:
+def train(
+    plan: Plan,
+    trial: Any,
+    segment: PlayedSegment,
+    seen: dict[str, Any],
+    net: type[Net] = Net,
+) -> None:
     elastic_data.seed_anew()
     training, validation = data(plan.samples)
-    model = Net(plan, seen, segment)
+    model = net(plan, seen, segment)
     deadline = DeadlineCallback(
         trial,
         plan.monitor,
@@ -175,7 +181,7 @@ def train(plan: Plan, trial: Any, segment: PlayedSegment, seen: dict[str, Any]) 
         **{
             "max_epochs": plan.epochs,
             "logger": False,
-            "enable_checkpointing": bool({"best", "every"} & set(plan.extras)),
+            "enable_checkpointing": bool({"best", "every", "best mean"} & set(plan.extras)),
             "enable_progress_bar": False,
             "callbacks": callbacks,
             "default_root_dir": plan.folder,

@@ -1,0 +1,295 @@
+"""Epoch means and metrics that are on their way, for an epoch that is resumed in its middle.
+
+Lightning keeps neither the sums of ``self.log(..., on_epoch=True)`` nor the states of torchmetrics
+in its checkpoints: without them an epoch's mean would be of its batches after the resume only.
+What ranks have summed is added up where it is saved, and shared out again where training goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.trainer.connectors.logger_connector.result import (
+    _Metadata,
+    _ResultMetric,
+    _Sync,
+)
+from optuna_deadline_torch.consensus import Consensus
+from optuna_deadline_torch.saver import copied
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.utilities.data import (
+    dim_zero_cat,
+    dim_zero_max,
+    dim_zero_mean,
+    dim_zero_min,
+    dim_zero_sum,
+)
+
+_log = logging.getLogger(__name__)
+
+_SETTINGS = (
+    "fx",
+    "name",
+    "prog_bar",
+    "logger",
+    "on_step",
+    "on_epoch",
+    "enable_graph",
+    "add_dataloader_idx",
+    "dataloader_idx",
+    "metric_attribute",
+)
+_KINDS = {
+    dim_zero_sum: "sum",
+    dim_zero_cat: "cat",
+    dim_zero_mean: "mean",
+    dim_zero_max: "max",
+    dim_zero_min: "min",
+}
+
+
+def state(trainer: pl.Trainer, consensus: Consensus) -> dict[str, Any]:
+    """What all ranks have logged and measured in this epoch; every rank calls it.
+
+    Returns:
+        Plain numbers, texts and tensors: those of all ranks in rank 0, which writes.
+    """
+    own = {"logged": dict(_logged(trainer)), "metrics": dict(_measured(trainer))}
+    if trainer.world_size == 1:
+        return own
+    return merged(consensus.gather(_on_cpu(own)))
+
+
+def average(trainer: pl.Trainer, consensus: Consensus) -> None:
+    """Let the means of an epoch that ends be of all slots; every rank calls it.
+
+    A module that is written for one slot logs them without ``sync_dist=True``: each rank would
+    stop early, and keep checkpoints, by what it saw of the batches alone.
+    """
+    if trainer.world_size == 1:
+        return
+    means = {
+        key: entry
+        for key, entry in _logged(trainer)
+        if entry["samples"] is not None and entry["on_epoch"] and not entry["rank_zero_only"]
+    }
+    whole = merged(consensus.gather(_on_cpu({"logged": means, "metrics": {}})))["logged"]
+    for key in means:
+        one, value = trainer.fit_loop.epoch_loop._results[key], whole[key]["value"]
+        one._computed = (value / whole[key]["samples"]).to(one.value)
+
+
+def go_on(trainer: pl.Trainer, saved: Mapping[str, Any]) -> None:
+    """Let the epoch go on with them; call in ``on_train_start``.
+
+    Args:
+        trainer: The trainer.
+        saved: What :func:`state` returned; empty where the checkpoint has none.
+    """
+    if not saved:
+        return
+    rank, ranks = trainer.global_rank, trainer.world_size
+    modules = dict(trainer.lightning_module.named_modules())
+    for name, metric in modules.items():
+        if isinstance(metric, Metric):
+            _put_back(name, metric, saved["metrics"].get(name), rank, ranks)
+    results = trainer.fit_loop.epoch_loop._results
+    for key, entry in saved["logged"].items():
+        made = _made(trainer, modules, share(entry, ranks))
+        if made is not None and (rank == 0 or not entry["rank_zero_only"]):
+            results[key] = made
+    # Else Lightning takes the first batch here for the first of its epoch, and begins anew.
+    trainer._logger_connector._first_loop_iter = False
+
+
+def merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What several ranks know, as one would."""
+    whole: dict[str, Any] = {"logged": {}, "metrics": {}}
+    for kind, merge in (("logged", _merged_entry), ("metrics", _merged_metric)):
+        for name in dict.fromkeys(name for part in parts for name in part[kind]):
+            whole[kind][name] = merge([part[kind][name] for part in parts if name in part[kind]])
+    return whole
+
+
+def share(entry: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    """What each of the ranks begins with, so that together they have what was logged."""
+    value, samples = entry["value"], entry["samples"]
+    parts = 1 if entry["rank_zero_only"] else ranks
+    if value is not None and entry["on_epoch"] and entry["reduce_fx"] in ("mean", "sum"):
+        value = value / parts if parts > 1 else value
+    if samples is not None:
+        samples = samples / parts if parts > 1 else samples.round().to(torch.int64)
+    return {**entry, "value": value, "samples": samples}
+
+
+# ---- what self.log has summed
+
+
+class _Kept(_Metadata):
+    """How a value was logged, as far as a checkpoint knows: the next ``log`` says the rest.
+
+    On one slot Lightning forgets ``sync_dist``, which matters again on two.
+    """
+
+    def __ne__(self, other: object) -> bool:
+        if isinstance(other, _Metadata):
+            self.__dict__.update(other.__dict__)
+            self.__class__ = _Metadata  # type: ignore[assignment]
+            return False
+        return True
+
+
+def _logged(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
+    for key, one in trainer.fit_loop.epoch_loop._results.items():
+        meta = one.meta
+        if one.has_reset:
+            continue
+        last = one._forward_cache
+        yield (
+            key,
+            {
+                **{name: getattr(meta, name) for name in _SETTINGS},
+                "reduce_fx": meta.reduce_fx.__name__,
+                "sync": meta.sync.should,
+                "rank_zero_only": meta.sync.rank_zero_only,
+                "value": one.value.detach() if one.is_tensor else None,
+                "samples": (
+                    one.cumulated_batch_size.detach().double()
+                    if one.is_tensor and meta.is_mean_reduction
+                    else None
+                ),
+                "last": last.detach() if isinstance(last, torch.Tensor) else None,
+                "updates": one._update_count,
+            },
+        )
+
+
+def _merged_entry(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = dict(entries[0])
+    if first["value"] is not None and first["on_epoch"]:
+        values = torch.stack([entry["value"] for entry in entries])
+        first["value"] = _reduced(values, first["reduce_fx"].replace("mean", "sum"))
+    if first["samples"] is not None:
+        first["samples"] = sum(entry["samples"] for entry in entries)
+    first["updates"] = max(entry["updates"] for entry in entries)
+    return first
+
+
+def _made(
+    trainer: pl.Trainer, modules: Mapping[str, Any], entry: Mapping[str, Any]
+) -> _ResultMetric | None:
+    device = trainer.strategy.root_device
+    meta = _Kept(
+        **{name: entry[name] for name in _SETTINGS},
+        reduce_fx=getattr(torch, entry["reduce_fx"]),
+    )
+    meta.sync = _Sync(
+        fn=trainer.strategy.reduce,
+        _should=entry["sync"] and trainer.world_size > 1,
+        rank_zero_only=entry["rank_zero_only"],
+    )
+    made = _ResultMetric(meta, is_tensor=entry["value"] is not None)
+    if made.is_tensor:
+        made.value = entry["value"].to(device, copy=True)
+        if entry["samples"] is not None:
+            made.cumulated_batch_size = entry["samples"].to(device, copy=True)
+    else:
+        made.value = modules.get(entry["metric_attribute"])
+        if not isinstance(made.value, Metric):
+            return None
+    made._forward_cache = None if entry["last"] is None else entry["last"].to(device)
+    made._update_count = entry["updates"]
+    return made
+
+
+# ---- what torchmetrics have
+
+
+def _measured(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
+    # Those of a validation, which Lightning resets as soon as it has ended.
+    results = trainer.fit_loop.epoch_loop.val_loop._results.values()
+    ending = {id(one.value) for one in results if not (one.is_tensor or one.has_reset)}
+    modules = list(trainer.lightning_module.named_modules())
+    for _, module in modules:
+        if isinstance(module, MetricCollection):  # else metrics that share a state have old ones
+            module.items(keep_base=True, copy_state=False)
+    for name, metric in modules:
+        if isinstance(metric, Metric) and metric._update_count and id(metric) not in ending:
+            states = {one: getattr(metric, one) for one in metric._defaults}
+            kinds = {one: _kind(metric._reductions[one], states[one]) for one in states}
+            yield (
+                name,
+                {
+                    "states": {one: _plain(value) for one, value in states.items()},
+                    "kinds": kinds,
+                    "updates": metric._update_count,
+                },
+            )
+
+
+def _kind(reduction: Any, value: Any) -> str:
+    if reduction is None and isinstance(value, list):
+        return "cat"
+    return _KINDS.get(reduction, "other")
+
+
+def _plain(value: Any) -> Any:
+    return [*value] if isinstance(value, list) else value.detach()
+
+
+def _merged_metric(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = metrics[0]
+    states: dict[str, Any] = {}
+    for one, kind in first["kinds"].items():
+        values = [metric["states"][one] for metric in metrics]
+        if kind == "cat" and isinstance(values[0], list):
+            states[one] = [item for value in values for item in value]
+        elif kind == "cat":
+            states[one] = torch.cat(values)
+        elif kind == "other":
+            states[one] = values[0]
+        else:
+            states[one] = _reduced(torch.stack(values), kind)
+    return {**first, "states": states, "updates": sum(metric["updates"] for metric in metrics)}
+
+
+def _put_back(
+    name: str, metric: Metric, saved: Mapping[str, Any] | None, rank: int, ranks: int
+) -> None:
+    if saved is None:
+        if any(metric._persistent.values()):  # a module's checkpoint has it before its reset
+            metric.reset()
+        return
+    if ranks > 1 and rank == 0 and "other" in saved["kinds"].values():
+        _log.warning(
+            "The metric %r combines what several slots have measured in a way of its own, which a"
+            " trial that moves in the middle of an epoch cannot follow: its value of this epoch"
+            " may differ. Measure it in validation.",
+            name,
+        )
+    metric.reset()
+    metric._update_count = max(1, round(saved["updates"] / ranks))
+    for one, value in saved["states"].items():
+        if rank and saved["kinds"][one] not in ("mean", "max", "min"):
+            continue  # rank 0 has it all, and the ranks' states are added up
+        if isinstance(value, list):
+            device = "cpu" if metric.compute_on_cpu else metric.device
+            setattr(metric, one, [item.to(device, copy=True) for item in value])
+        else:
+            setattr(metric, one, value.to(metric.device, copy=True))
+
+
+def _on_cpu(own: dict[str, Any]) -> Any:
+    return copied(own, lambda one: one.detach().cpu())
+
+
+def _reduced(values: torch.Tensor, kind: str) -> torch.Tensor:
+    if kind == "max":
+        return values.amax(0)
+    if kind == "min":
+        return values.amin(0)
+    return values.sum(0) if kind == "sum" else values.mean(0)
