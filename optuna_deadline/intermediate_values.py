@@ -62,6 +62,8 @@ def _store_at_once(backend: RDBStorage, trial_id: int, values: Mapping[int, floa
         backend.check_trial_is_updatable(trial_id, row.state)
         for first in range(0, len(rows), _AT_ONCE):
             some = rows[first : first + _AT_ONCE]
-            connection.execute(
-                insert(TrialIntermediateValueModel).values(some).on_conflict_do_nothing()
-            )
+            statement = insert(TrialIntermediateValueModel).values(some)
+            try:
+                connection.execute(statement.on_conflict_do_nothing())
+            except sa.exc.IntegrityError:  # the trial was deleted since the look at it
+                raise KeyError(f"No trial has the id {trial_id}.") from None

@@ -78,3 +78,18 @@ def test_hundreds_of_values_cost_a_few_statements(storage_url: str) -> None:
     store_values(study._storage, trial._trial_id, {step: 0.5 for step in range(500)})
     assert len(said) == 3, said
     assert len(study.get_trials()[0].intermediate_values) == 500
+
+
+@pytest.mark.postgres
+def test_a_trial_that_is_deleted_between_two_statements_is_gone(postgres_url: str) -> None:
+    study = optuna.create_study(storage=postgres_url)
+    trial = study.ask()
+    backend = study._storage._backend  # type: ignore[attr-defined]
+
+    def delete(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT INTO trial_intermediate_values"):
+            optuna.delete_study(study_name=study.study_name, storage=postgres_url)
+
+    sa.event.listen(backend.engine, "before_cursor_execute", delete)
+    with pytest.raises(KeyError, match="No trial has the id"):
+        store_values(study._storage, trial._trial_id, VALUES)
