@@ -150,18 +150,23 @@ def _count_rungs(connection: sa.Connection) -> None:
         f"INSERT INTO {total} (study_id, rung, total) VALUES (NEW.study_id, NEW.rung, 1) "
         f"ON CONFLICT (study_id, rung) DO UPDATE SET total = {total}.total + 1;"
     )
-    trigger = f"CREATE TRIGGER {rung}_counts AFTER INSERT ON {rung} FOR EACH ROW"
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(
-            f"CREATE OR REPLACE FUNCTION {rung}_count() RETURNS trigger LANGUAGE plpgsql AS "
-            f"$$ BEGIN {count} RETURN NULL; END $$"
-        )
-        connection.exec_driver_sql(f"{trigger} EXECUTE FUNCTION {rung}_count()")
-        return
-    connection.exec_driver_sql(f"{trigger} BEGIN {count} END")
-    if sa.inspect(connection).has_table("studies"):
+    _create_trigger(connection, f"{rung}_count", f"AFTER INSERT ON {rung}", count)
+    if connection.dialect.name == "sqlite" and sa.inspect(connection).has_table("studies"):
         connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
         _let_sqlite_follow(connection)
+
+
+def _create_trigger(connection: sa.Connection, name: str, when: str, statement: str) -> None:
+    """Run a statement for each row, by a trigger whose name ends in ``s``."""
+    trigger = f"CREATE TRIGGER {name}s {when} FOR EACH ROW"
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(
+            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN {statement} RETURN NULL; END $$"
+        )
+        connection.exec_driver_sql(f"{trigger} EXECUTE FUNCTION {name}()")
+        return
+    connection.exec_driver_sql(f"{trigger} BEGIN {statement} END")
 
 
 def _let_people_ask(connection: sa.Connection) -> None:
@@ -204,15 +209,7 @@ def _let_events_go_with_their_study(connection: sa.Connection) -> None:
     """An event refers to no row, so that it can be written whatever is deleted meanwhile."""
     study = schema.study.name
     forget = f"DELETE FROM {schema.event.name} WHERE study_id = OLD.study_id;"
-    trigger = f"CREATE TRIGGER {study}_forgets AFTER DELETE ON {study} FOR EACH ROW"
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(
-            f"CREATE OR REPLACE FUNCTION {study}_forget() RETURNS trigger LANGUAGE plpgsql AS "
-            f"$$ BEGIN {forget} RETURN NULL; END $$"
-        )
-        connection.exec_driver_sql(f"{trigger} EXECUTE FUNCTION {study}_forget()")
-        return
-    connection.exec_driver_sql(f"{trigger} BEGIN {forget} END")
+    _create_trigger(connection, f"{study}_forget", f"AFTER DELETE ON {study}", forget)
 
 
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
