@@ -6,6 +6,7 @@ import logging
 import os
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     if report.failed and server is not None:
         report.sections.append(("the end of PostgreSQL's log", server.log()))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Each reason for skips once, with its count."""
+    reports = [each for each in terminalreporter.stats.get("skipped", []) if each.skipped]
+    reasons = Counter(
+        each.longrepr[2] if isinstance(each.longrepr, tuple) else str(each.longrepr)
+        for each in reports
+        if not hasattr(each, "wasxfail")
+    )
+    if reasons:
+        terminalreporter.section("reasons for skips")
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count:5} {reason.removeprefix('Skipped: ')}")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
