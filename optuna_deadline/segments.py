@@ -6,11 +6,15 @@ it the one thing that differs: where to resume from, where to save, and whether 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from optuna_deadline.directives import KEEP, Directive
+from optuna_deadline.errors import DeadlineError
+
+_logger = logging.getLogger("optuna_deadline")
 
 
 class SegmentEnd(BaseException):
@@ -49,6 +53,18 @@ class Segment(Protocol):
 
     def even(self, batch: int) -> None:
         """Say that the trial's number of slots is to divide ``batch``; the next plan minds it."""
+
+    def limit_slots(self, slots: int, reason: str) -> None:
+        """Say that the trial cannot train on more than ``slots`` slots; the next plan minds it.
+
+        Where it has more now it is directed down, as by any plan: it saves, leaves, and goes on
+        with so many. Where what it has trained is not to be kept, save nothing and call
+        :meth:`leave` after this: the trial goes on from its last checkpoint. Any rank may say it.
+
+        Args:
+            slots: The most that it can train on, from 1. A limit is lowered, and never raised.
+            reason: Why, in one sentence; it is shown beside the trial.
+        """
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished, synced file in :attr:`folder` the trial's newest checkpoint.
@@ -129,6 +145,10 @@ class WholeTrial:
     def even(self, batch: int) -> None:
         """A plain trial has one device."""
 
+    def limit_slots(self, slots: int, reason: str) -> None:
+        """Log it: plain Optuna does not say how many devices a trial has."""
+        _logger.warning("This trial trains on %s: %s", at_most(slots), reason)
+
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Nobody resumes a plain trial."""
 
@@ -149,6 +169,17 @@ class WholeTrial:
 
     def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
         """Nobody tells a plain trial to."""
+
+
+def at_most(slots: int) -> str:
+    """A trial's limit in words: "one slot only", "2 slots at most".
+
+    Raises:
+        DeadlineError: It is no number of slots that a trial can be limited to.
+    """
+    if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+        raise DeadlineError(f"Limit a trial to a whole number of slots from 1, not {slots!r}.")
+    return "one slot only" if slots == 1 else f"{slots} slots at most"
 
 
 def segment(trial: Any) -> Segment:

@@ -40,8 +40,8 @@ def acquire(
     Returns:
         The grant, or None where the plan has changed, somebody holds a slot or the trial, a slot
         is lent to another study, the study's deadline or the end of its money has passed, its
-        trials would hold more slots than it pays for, or a person has the trial held or the worker
-        drained.
+        trials would hold more slots than it pays for, the trial cannot train on so many, or a
+        person has it held or the worker drained.
     """
     others = others or {}
     wanted = _wanted(tx, me, number, slot_ids, others)
@@ -85,6 +85,8 @@ def _wanted(
     if wanted is None or wanted.owner is not None or wanted.state not in ("ready", "paused"):
         return None
     if (wanted.desired_mode, wanted.desired_worker) != ("run", me) or wanted.held is not None:
+        return None
+    if wanted.desired_slots > (wanted.slot_limit or wanted.desired_slots):
         return None
     desired = json.loads(wanted.desired_others or "[]")
     return wanted if gangs.as_planned(wanted.desired_slots, desired, slot_ids, others) else None

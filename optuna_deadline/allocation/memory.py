@@ -222,5 +222,20 @@ class MemoryTable(MemoryLeases):
             if batch is not None:
                 self._put(study.trials[grant.number], batch=batch)
 
+    def limit_slots(self, me: str, grant: Grant, slots: int, reason: str) -> None:
+        """Say on how many slots the trial can train at most."""
+        with self._lock:
+            line = self._guard(me, grant).trials[grant.number]
+            if line.slot_limit is None or line.slot_limit > slots:
+                self._put(line, slot_limit=slots, limit_reason=reason)
+                self._event(
+                    "limit",
+                    number=grant.number,
+                    fence=grant.fence,
+                    worker=me,
+                    slots=slots,
+                    reason=reason,
+                )
+
 
 _promises: type[AllocationStore] = MemoryTable  # checked by mypy

@@ -37,7 +37,7 @@ class MemoryLeases(MemoryGangs):
                 return None
             if not as_planned(line.slots, line.others, slot_ids, others):
                 return None
-            if line.held is not None:
+            if line.held is not None or line.slots > (line.slot_limit or line.slots):
                 return None
             if study.settled is not None or now >= min(study.deadline, study.funds_end):
                 return None

@@ -56,6 +56,8 @@ _DESIRED = (
     trial.c.held,
     trial.c.pinned,
     trial.c.batch,
+    trial.c.slot_limit,
+    trial.c.limit_reason,
     trial.c.desired_others,
 )
 _BY_ID = attrgetter("id")

@@ -136,6 +136,8 @@ class Desired:
     held: float | None = None  #: since when a person wants it to have no slots
     pinned: int | None = None  #: the size that a person wants its gang to have
     batch: int | None = None  #: what the size of its gang is to divide
+    slot_limit: int | None = None  #: the most slots that it can train on
+    limit_reason: str | None = None  #: why, in one sentence
     others: Others = ()  #: of its slots, those of further workers
 
     @property

@@ -95,11 +95,16 @@ def _ask(
         sa.update(trial).where(*_living(tx, number), before).values(**columns)
     ).rowcount
     if written:
-        planner = sa.select(tenant.c.planner).where(
-            tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id
-        )
-        notify(tx, tx.execute(planner).scalars())
+        notify_planner(tx)
     return bool(written)
+
+
+def notify_planner(tx: Transaction) -> None:
+    """Wake the worker that plans the study when this transaction commits."""
+    planner = sa.select(tenant.c.planner).where(
+        tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id
+    )
+    notify(tx, tx.execute(planner).scalars())
 
 
 def _lives(tx: Transaction, number: int) -> bool:

@@ -186,6 +186,9 @@ trial = _table(
     sa.Column("desired_others", sa.Text),
     # Since version 10: the size of its gang is to divide this.
     sa.Column("batch", sa.Integer),
+    # Since version 12: the most slots that it can train on, and why.
+    sa.Column("slot_limit", sa.Integer),
+    sa.Column("limit_reason", sa.Text),
 )
 
 segment = _table(
@@ -305,7 +308,9 @@ SINCE_10 = (trial.c.batch,)
 SINCE_11 = sa.Index(f"ix_{PREFIX}worker_study", worker.c.study_id)
 
 #: Columns that version 12 of the schema brought.
-SINCE_12 = (study.c.key, worker.c.boot, study.c.earlier)
+SINCE_12 = (
+    study.c.key, worker.c.boot, study.c.earlier, trial.c.slot_limit, trial.c.limit_reason,
+)  # fmt: skip
 
 #: Since version 5 without the slot's provider.
 SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)

@@ -318,6 +318,16 @@ class AllocationStore(Protocol):
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
 
+    def limit_slots(self, me: str, grant: Grant, slots: int, reason: str) -> None:
+        """Say on how many slots the trial can train at most, and why, in one sentence.
+
+        From now on it is granted no more; what it holds above that it gives back as the plan has
+        it. A limit is lowered, and never raised: the same or a larger one changes nothing.
+
+        Raises:
+            LeaseLost: The worker does not own the trial under the grant's fence.
+        """
+
     def elect(self, me: str) -> int | None:
         """Become or stay the study's planner for ttl seconds; returns the term.
 

@@ -288,6 +288,11 @@ class AllocationTable:
         with self._tx() as tx:
             writes.set_progress(tx, me, grant, said)
 
+    def limit_slots(self, me: str, grant: Grant, slots: int, reason: str) -> None:
+        """Say on how many slots the trial can train at most."""
+        with self._tx() as tx:
+            writes.limit_slots(tx, me, grant, slots, reason)
+
     # The plan.
 
     def elect(self, me: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Fenced writes of a running segment: reports, checkpoints, progress.
+"""Fenced writes of a running segment: reports, checkpoints, progress, limits.
 
 Each first locks the trial's row under (owner, fence); a zombie finds nothing to lock and changes
 nothing. On PostgreSQL reports and progress go by :mod:`at_once`.
@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
 from optuna_deadline.allocation.records import Grant, NewReport
+from optuna_deadline.allocation.requests import notify_planner
 from optuna_deadline.allocation.schema import checkpoint, report, segment, trial
 from optuna_deadline.allocation.transaction import Transaction
 from optuna_deadline.checkpoints import Checkpoint
@@ -167,3 +168,22 @@ def set_progress(tx: Transaction, me: str, grant: Grant, said: Mapping[str, floa
             .where(trial.c.study_id == tx.study_id, trial.c.number == grant.number)
             .values(known)
         )
+
+
+def limit_slots(tx: Transaction, me: str, grant: Grant, slots: int, reason: str) -> None:
+    """Say on how many slots the trial can train at most; see the store's promise."""
+    guard(tx, me, grant)
+    lowered = tx.execute(
+        sa.update(trial)
+        .where(
+            trial.c.study_id == tx.study_id,
+            trial.c.number == grant.number,
+            sa.or_(trial.c.slot_limit.is_(None), trial.c.slot_limit > slots),
+        )
+        .values(slot_limit=slots, limit_reason=reason)
+    ).rowcount
+    if lowered:
+        tx.event(
+            "limit", number=grant.number, fence=grant.fence, worker=me, slots=slots, reason=reason
+        )
+        notify_planner(tx)

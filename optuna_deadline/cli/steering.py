@@ -19,6 +19,7 @@ from optuna_deadline.history.reading import table_of
 from optuna_deadline.history.words import count, roughly
 from optuna_deadline.planning.crossing import groups_of
 from optuna_deadline.policies.fitting import fitting, says
+from optuna_deadline.segments import at_most
 
 _NOBODY = 0  # a host is drained without being of one of its studies
 _SOON = 10.0  #: seconds before its deadline in which a study does not come to another host
@@ -63,6 +64,7 @@ def give(
     if slots is not None:
         _check_room(table, study, slots)
         _check_batch(trial, slots, line.batch)
+        _check_limit(trial, slots, line)
     _written(table.pin(trial, slots), study, trial)
     if slots is None:
         print(f"How many slots trial {trial} of {study} has is up to its policy.{_alone(table)}")
@@ -176,6 +178,15 @@ def _check_batch(number: int, slots: int, batch: int | None) -> None:
         raise DeadlineError(
             f"{says(slots, batch)}, and trial {number} wants even slices: give it"
             f" {fitting(slots, batch)}, or another divisor of {batch}."
+        )
+
+
+def _check_limit(number: int, slots: int, line: Desired) -> None:
+    """Refuse a gang that a trial cannot train on."""
+    if line.slot_limit is not None and slots > line.slot_limit:
+        raise DeadlineError(
+            f"Trial {number} trains on {at_most(line.slot_limit)}, give it no more:"
+            f" {line.limit_reason}"
         )
 
 

@@ -20,7 +20,9 @@ from optuna_deadline.terms import Terms
 
 _DECISIONS = 40
 #: The rest, checkpoints above all, is far more and is not shown.
-_KINDS = ("plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "drain", "price")
+_KINDS = (
+    "plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "limit", "drain", "price",
+)  # fmt: skip
 _SHOWN = {"retired": "pruned"}
 
 

@@ -12,7 +12,7 @@ from optuna_deadline.history.lives import Hold, Life, Spell, Wait
 KINDS = (
     "open", "plan", "acquire", "start", "resume", "release", "reap", "lost",
     "paused", "retired", "failed", "complete", "gate", "pool", "settle", "elect",
-    "hold", "pin", "drain", "price", "rest", "register",
+    "hold", "pin", "limit", "drain", "price", "rest", "register",
 )  # fmt: skip
 _ENDED = ("retired", "failed", "complete")
 #: Ends that the plan has ordered; to all others its reason is another matter.

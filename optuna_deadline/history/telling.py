@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.history.words import count
+from optuna_deadline.segments import at_most
 
 
 def asked(event: Event, trial: str) -> str:
@@ -23,6 +24,8 @@ def asked(event: Event, trial: str) -> str:
     if event.kind == "price":
         of = f" of {detail['type']}" if detail["type"] else ""
         return f"a slot{of} costs {float(str(detail['per_hour'])):g} for an hour"
+    if event.kind == "limit":
+        return f"{trial} trains on {at_most(int(str(detail['slots'])))}: {detail['reason']}"
     if event.kind == "drain":
         return f"{detail['host']} is {'' if detail['drained'] else 'no longer '}drained"
     return ""

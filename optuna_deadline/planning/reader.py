@@ -197,6 +197,7 @@ class SnapshotReader:
             horizon=line.horizon,
             step_seconds=self._throughputs.step_seconds.get(line.number),
             batch=line.batch,
+            slot_limit=line.slot_limit,
         )
 
 

@@ -2,7 +2,8 @@
 
 A policy is shown the study without the trials that somebody has asked for: as trials that train no
 more, whose reports count as ever, on the slots that pinned gangs leave. Its plan is then completed
-with what was asked.
+with what was asked. A trial that cannot train on as many slots as the policy would give it is
+treated as if it were pinned to the most that it can, so that others have the rest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from optuna_deadline.policies.money import Money
 from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Run
-from optuna_deadline.policies.snapshot import Snapshot, TrialView
+from optuna_deadline.policies.snapshot import Request, Snapshot, TrialView
 
 _HELD = "held by request, until it is resumed"
 _NO_ROOM = "waits: all slots are pinned to other trials"
@@ -29,6 +30,8 @@ class Obliging:
     Where slots cost money a pinned gang has nodes of its own, and the policy is shown a purse
     without what these cost until the deadline.
 
+    No trial has more slots than it can train on, also where it is pinned to more.
+
     Args:
         policy: Decides about all others.
     """
@@ -37,6 +40,18 @@ class Obliging:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The policy's plan for what nobody has asked for, and what was asked."""
+        snapshot, limits = _within_limits(snapshot)
+        plan = self._obey(snapshot)
+        asked = {request.number: request for request in snapshot.requests}
+        while over := _over(plan, limits):
+            if snapshot.money is not None:  # a pinned gang would have nodes of its own
+                return replace(plan, orders={**plan.orders, **over})
+            for number, order in over.items():
+                asked[number] = Request(number, pinned=order.slots, why=order.reason)
+            plan = self._obey(replace(snapshot, requests=tuple(asked.values())))
+        return plan
+
+    def _obey(self, snapshot: Snapshot) -> Plan:
         if not snapshot.requests:
             return self.policy.plan(snapshot)
         asked = {request.number: request for request in snapshot.requests}
@@ -59,6 +74,11 @@ class Obliging:
         if snapshot.money is not None:
             return self._with_money(snapshot, rest, snapshot.money, held, pins)
         seated, orders = _seat(pins, snapshot.capacity, snapshot.largest_gang, node=1)
+        orders |= {
+            number: replace(order, reason=asked[number].why)
+            for number, order in orders.items()
+            if isinstance(order, Run) and asked[number].why
+        }
         plan = self._plan_on(rest, snapshot.capacity - seated)
         return _completed(plan, orders, held)
 
@@ -108,6 +128,36 @@ class Obliging:
         elif wanted > snapshot.capacity:
             size = wanted  # the policy asks for no size, and what there is does not do
         return replace(_completed(plan, orders, held), pool_slots=size)
+
+
+def _within_limits(snapshot: Snapshot) -> tuple[Snapshot, dict[int, int]]:
+    """The study with gangs and pins no larger than its trials can train on, and their limits."""
+    alive = [trial for trial in snapshot.trials if trial.alive]
+    limits = {t.number: t.slot_limit for t in alive if t.slot_limit is not None}
+    most = snapshot.largest_gang
+    if snapshot.max_slots is not None:
+        most = min(most, snapshot.max_slots)
+    if limits and len(limits) == len(alive):
+        most = min(most, max(limits.values()))
+    if snapshot.max_slots is None and not limits:
+        return snapshot, limits
+    requests = []
+    for request in snapshot.requests:
+        bounds = (request.pinned, snapshot.max_slots, limits.get(request.number))
+        if request.pinned is not None:
+            least = min(bound for bound in bounds if bound is not None)
+            request = request._replace(pinned=least)
+        requests.append(request)
+    return replace(snapshot, largest_gang=most, requests=tuple(requests)), limits
+
+
+def _over(plan: Plan, limits: Mapping[int, int]) -> dict[int, Run]:
+    """What trials are to have instead that were given more slots than they can train on."""
+    return {
+        number: Run(limit, f"{limit} of {order.slots}: it can train on no more")
+        for number, limit in limits.items()
+        if isinstance(order := plan.orders.get(number), Run) and order.slots > limit
+    }
 
 
 def _without(snapshot: Snapshot, gone: set[int]) -> Snapshot:

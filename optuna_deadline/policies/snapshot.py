@@ -33,6 +33,7 @@ class TrialView:
     horizon: int | None = None  #: the step at which the objective would stop by itself
     step_seconds: float | None = None  #: seconds a step takes on one slot
     batch: int | None = None  #: what the size of its gang is to divide; None for any size
+    slot_limit: int | None = None  #: the most slots that it can train on, kept for every policy
 
     @property
     def alive(self) -> bool:
@@ -89,6 +90,7 @@ class Snapshot:
     money: Money | None = None  #: None where slots cost nothing; then the capacity is given
     requests: tuple[Request, ...] = ()  #: obeyed for every policy, which sees none
     exhausted: bool = False  #: nothing is left to search: no new trial is opened
+    max_slots: int | None = None  #: the most that any trial may have; policies see it as the gang
 
     @property
     def time_left(self) -> float:

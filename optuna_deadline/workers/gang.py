@@ -107,6 +107,7 @@ class Gang:
     stop_seconds: float | None = None  #: from the directive to the last rank's exit
     verdict: Verdict | None = None
     lost: bool = False
+    limit: tuple[int, str] | None = None  #: the most slots that its ranks can train on, and why
     saved: bool = False  #: whether the table has a checkpoint of this segment
     parked: bool = False  #: whether its process uses no device and waits
     torn_at: float | None = None  #: when it hung up on ranks on other hosts, which may not know

@@ -18,6 +18,7 @@ from optuna_deadline.deleted import unless_deleted
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.intermediate_values import store_values
+from optuna_deadline.segments import at_most
 from optuna_deadline.stores import Location, located
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import Gang, Verdict
@@ -111,6 +112,20 @@ class Hearing:
     def _hear_even(self, batch: int) -> None:
         self._gang.progress.batch = batch
         self._gang.progress_changed = True
+
+    def _hear_limit(self, slots: int, reason: str) -> None:
+        gang = self._gang
+        if gang.limit is None or slots < gang.limit[0]:  # the other ranks say the same
+            gang.limit = slots, reason
+            gang.backlog.add(self._write_limit)
+
+    def _write_limit(self) -> None:
+        assert self._gang.limit is not None
+        self._table.limit_slots(self._me, self._gang.grant, *self._gang.limit)
+        _logger.warning(
+            "Trial %d trains on %s: %s", self._gang.number, at_most(self._gang.limit[0]),
+            self._gang.limit[1],
+        )  # fmt: skip
 
     def _hear_report(self, value: float, step: int, trained: float) -> None:
         self._gang.backlog.add(NewReport(step, value, self._gang.trained_before + trained))

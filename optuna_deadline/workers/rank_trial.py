@@ -15,7 +15,7 @@ from optuna.trial import BaseTrial
 from optuna_deadline.checkpoints import checksum, write_checked
 from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.segments import SegmentEnd
+from optuna_deadline.segments import SegmentEnd, at_most
 from optuna_deadline.stores import Location, upload, within
 from optuna_deadline.workers.link import Link
 
@@ -114,6 +114,11 @@ class RankSegment:
         """Say that the number of slots is to divide the batch."""
         if self.rank == 0:
             self._link.tell("even", batch=batch)
+
+    def limit_slots(self, slots: int, reason: str) -> None:
+        """Say that the trial cannot train on more slots."""
+        at_most(slots)  # refuses what is no limit
+        self._link.tell("limit", slots=slots, reason=reason)
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished file the trial's newest checkpoint."""

@@ -24,6 +24,8 @@ def judge(gang: Gang) -> Verdict:
     leaving = "deadline" if told.deadline else told.kind.value
     if kind == "result":
         return _judge_value(payload)
+    if kind == "left" and gang.limit is not None and not told.leave:
+        return Verdict("paused", "limit", failures=gang.failures)
     if kind == "left":
         return Verdict("retired" if leaving == "stop" else "paused", leaving)
     if kind == "pruned":

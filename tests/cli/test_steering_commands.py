@@ -162,6 +162,17 @@ def test_a_size_that_does_not_divide_the_batch_is_refused(
     assert "trains on 1 slot" in run("give 0 --study s --gpus 1", url)
 
 
+def test_more_slots_than_a_trial_can_train_on_are_refused(
+    table: AllocationTable, url: str
+) -> None:
+    grant = Grant(0, 100, table.trials()[0].fence, ((1, 1),), ("0",))
+    table.limit_slots("me", grant, 1, "Its batches are whole.")
+    says = "Trial 0 trains on one slot only, give it no more: Its batches are whole."
+    assert says in run("give 0 --study s --gpus 2", url, code=2)
+    assert "trains on 1 slot" in run("give 0 --study s --gpus 1", url)
+    assert "trial 0 of s trains on one slot only: Its batches are whole." in run("events s", url)
+
+
 def test_a_request_is_recorded_though_nobody_lives(table: AllocationTable, url: str) -> None:
     table.leave("me")
     for command in ("pause 1", "give 1 --gpus 8", "resume 1"):

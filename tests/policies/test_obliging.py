@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import (
     Money,
     Pause,
@@ -187,3 +188,65 @@ def test_no_more_nodes_are_bought_than_can_be_paid_for() -> None:
         0.0, 0.0, 100.0, 2, 2, (trial(0, 0),), money=money, requests=(Request(0, pinned=1),)
     )
     assert Obliging(Spy()).plan(view).pool_slots == money.affordable == 3
+
+
+@st.composite
+def limited(draw: st.DrawFn) -> Snapshot:
+    """A study of few trials that scale well, of which some cannot train on many slots."""
+    view = draw(asked_of())
+    limits = st.sampled_from([None, None, 1, 2, 3])
+    trials = tuple(replace(trial, slot_limit=draw(limits)) for trial in view.trials[:3])
+    return replace(
+        view,
+        trials=trials,
+        requests=tuple(request for request in view.requests if request.number < len(trials)),
+        largest_gang=view.capacity,
+        speedup=Speedup({2: 1.9, 4: 3.5, 8: 6.0}),
+        max_slots=draw(limits),
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(view=limited())
+@often
+def test_no_trial_is_given_more_slots_than_it_can_train_on(name: str, view: Snapshot) -> None:
+    plan = policy_of(name).plan(view)
+    assert set(plan.orders) == {trial.number for trial in view.trials if trial.alive}
+    assert 0 <= plan.slots <= view.capacity
+    for trial in view.trials:
+        if trial.alive:
+            bounds = (view.max_slots, trial.slot_limit, view.largest_gang)
+            assert size_of(plan, trial.number) <= min(b for b in bounds if b is not None)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "seer"])
+@given(view=limited())
+@often
+def test_limits_are_planned_the_same_again(name: str, view: Snapshot) -> None:
+    after = carried_out(view, policy_of(name).plan(view))
+    again = policy_of(name).plan(after)
+    for trial in after.trials:
+        if trial.alive:
+            assert size_of(again, trial.number) == trial.slots, again.orders[trial.number]
+
+
+class AllToTheFirst:
+    """Gives all slots to the first trial, and none to the others."""
+
+    def plan(self, view: Snapshot) -> Plan:
+        alive = [trial.number for trial in view.trials if trial.alive]
+        rest = {number: Pause("waits") for number in alive[1:]}
+        return Plan({number: Run(view.largest_gang, "first") for number in alive[:1]} | rest)
+
+
+def test_what_a_limited_trial_cannot_use_others_get() -> None:
+    trials = tuple(
+        TrialView(n, "running", slot_limit=limit) for n, limit in enumerate([1, 2, None])
+    )
+    view = Snapshot(0.0, 0.0, 100.0, 4, 4, trials)
+    orders = Obliging(AllToTheFirst()).plan(view).orders
+    assert orders == {
+        0: Run(1, "1 of 4: it can train on no more"),
+        1: Run(2, "2 of 3: it can train on no more"),
+        2: Run(1, "first"),
+    }

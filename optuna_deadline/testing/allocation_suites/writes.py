@@ -177,3 +177,40 @@ class WriteSuite:
         assert [row.fence for row in table.segments()] == [1, 2, 3]
         [running] = [row for row in table.segments() if row.ended is None]
         assert (running.position_from, running.startup) == (1, None)
+
+    def test_a_limited_trial_is_granted_no_more_slots_than_it_can_train_on(
+        self, world: AllocationWorld
+    ) -> None:
+        slots = world.join("a", cpus=2)
+        grant, table = world.grant("a", slots=2), world.table()
+        table.limit_slots("a", grant, 1, "its batches are whole")
+        [line] = table.trials()
+        assert (line.slot_limit, line.limit_reason) == (1, "its batches are whole")
+        assert table.orders("a").desired == (line,) and table.untold() == [line]
+        assert table.renew("a", grant.slots).kept == set(grant.slots), "it trains until it leaves"
+        table.release("a", grant, "paused", ended="limit")
+        assert table.acquire("a", grant.number, slots) is None, "the plan is from before"
+        world.plan("a", 1, grant.number)
+        assert table.acquire("a", grant.number, slots[:1]) is not None
+
+    def test_a_limit_is_lowered_and_never_raised_and_is_in_the_log_once_for_each_change(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=1)
+        grant, table = world.grant("a"), world.table()
+        for limit, reason in [(4, "four"), (4, "again"), (2, "two"), (3, "three")]:
+            table.limit_slots("a", grant, limit, reason)
+        assert (table.trials()[0].slot_limit, table.trials()[0].limit_reason) == (2, "two")
+        said = [
+            (e.number, e.fence, e.worker, e.detail) for e in table.events() if e.kind == "limit"
+        ]
+        assert said == [
+            (grant.number, grant.fence, "a", {"slots": 4, "reason": "four"}),
+            (grant.number, grant.fence, "a", {"slots": 2, "reason": "two"}),
+        ]
+        with pytest.raises(LeaseLost):
+            table.limit_slots("b", grant, 1, "not its own")
+        world.lose(grant)
+        with pytest.raises(LeaseLost):
+            table.limit_slots("a", grant, 1, "too late")
+        assert table.trials()[0].slot_limit == 2

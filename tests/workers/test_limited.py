@@ -1,0 +1,100 @@
+"""What a rank says of the slots that its trial can train on is on the table, once."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import optuna
+import pytest
+
+from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.directives import KEEP
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.segments import SegmentEnd, WholeTrial
+from optuna_deadline.workers.gang import Gang
+from optuna_deadline.workers.hearing import Hearing
+from optuna_deadline.workers.link import Link
+from optuna_deadline.workers.rank_trial import RankSegment
+from optuna_deadline.workers.ranks import Rank
+from optuna_deadline.workers.sampling import Sampling
+from optuna_deadline.workers.verdicts import judge
+
+
+def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:
+    """A trial on two slots, and its ranks' segments, whose words are heard at once."""
+    table = MemoryTable("pool", 1, now=lambda: 1000.0, deadline=2000.0)
+    slots = [slot.id for slot in table.register("me", "host", 1, [], 2)]
+    term = table.elect("me")
+    assert term is not None
+    table.open_trial("me", term, 0, 100)
+    table.write_plan("me", term, [Assignment(0, "run", "me", 2, "test")])
+    grant = table.acquire("me", 0, slots)
+    assert grant is not None
+    gang = Gang(grant, 0, 0.0)
+    study = optuna.create_study()
+    gang.listener = Hearing(table, "me", gang, study.ask(), lambda *_: None, Sampling())
+    segments = []
+    for index in range(2):
+        rank = Rank(index, None)
+
+        def tell(what: str, rank: Rank = rank, **facts: Any) -> None:
+            gang.hear(rank, ("tell", what, facts))
+
+        link = SimpleNamespace(tell=tell, newest=KEEP)
+        segments.append(
+            RankSegment(
+                cast(Link, link),
+                rank=index,
+                world_size=2,
+                fence=1,
+                folder=folder,
+                resume=None,
+                direction="minimize",
+            )
+        )
+        gang.ranks.append(rank)
+    return table, gang, segments
+
+
+def test_all_ranks_may_say_it_and_it_is_written_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table, gang, segments = two_ranks(tmp_path)
+    for segment in segments:
+        segment.limit_slots(1, "its batches are whole")
+    with caplog.at_level(logging.WARNING, "optuna_deadline"):
+        assert gang.listener is not None
+        gang.backlog.write(gang.listener.report, gang.listener.commit, math.inf)
+    assert table.trials()[0].slot_limit == 1
+    assert [event.kind for event in table.events()].count("limit") == 1
+    assert caplog.messages == ["Trial 0 trains on one slot only: its batches are whole"]
+
+
+def test_a_gang_that_leaves_by_itself_for_its_limit_goes_on_later(tmp_path: Path) -> None:
+    _, gang, segments = two_ranks(tmp_path)
+    segments[1].limit_slots(1, "its batches are whole")
+    for segment, rank in zip(segments, gang.ranks, strict=True):
+        with pytest.raises(SegmentEnd) as end:
+            segment.leave()
+        gang.hear(rank, ("end", "left", end.value.directive.kind.value))
+    verdict = judge(gang)
+    assert (verdict.state, verdict.ended) == ("paused", "limit")
+
+
+@pytest.mark.parametrize("slots", [0, -1, 1.5, "two", True])
+def test_what_is_no_number_of_slots_is_refused(tmp_path: Path, slots: Any) -> None:
+    for segment in (two_ranks(tmp_path)[2][0], WholeTrial()):
+        with pytest.raises(DeadlineError, match="whole number of slots from 1, not"):
+            segment.limit_slots(slots, "it is wrong")
+
+
+def test_under_plain_optuna_it_is_said_once_and_nothing_else_happens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    WholeTrial().limit_slots(2, "its batches are whole")
+    assert caplog.messages == ["This trial trains on 2 slots at most: its batches are whole"]
