@@ -284,6 +284,7 @@ class DeadlineCallback(Callback):
     def _validated(self, trainer: pl.Trainer) -> None:
         """Report, keep the best, and obey."""
         assert self._elastic is not None
+        self._elastic.pilot.leave_if_apart()
         self._elastic.after_validation(trainer, self._report(trainer))
 
     def _report(self, trainer: pl.Trainer) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.best import Direction
 from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
@@ -57,6 +58,7 @@ class ElasticFit:
             seed=seed,
             save_every=save_every,
             take=self._take,
+            trained=self._trained_alike,
             holds=self._holds,
             grows=scaling is not None,
             even=even,
@@ -233,6 +235,15 @@ class ElasticFit:
     def _holds(self) -> Holdings:
         assert self._trainer is not None
         return holdings(self._trainer)
+
+    def _trained_alike(self) -> Trained:
+        assert self._trainer is not None
+        return Trained(
+            self._trainer.lightning_module.parameters(),
+            self._trainer.optimizers,
+            "call `self.manual_backward(loss)` in place of `loss.backward()`, and train only in"
+            " training_step",
+        )
 
     def _take(self) -> dict[str, Any]:
         assert self._trainer is not None

@@ -19,6 +19,7 @@ from torch import nn
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
+from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.best import direction_of
 from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
@@ -155,6 +156,7 @@ class ElasticLoop:
             seed=self._seed,
             save_every=save_every,
             take=self._take,
+            trained=self._trained_alike,
             prove=partial(read, mmap=True),
             holds=lambda: Holdings(self._states.objects),
             grows=self._scaling is not None,
@@ -276,6 +278,8 @@ class ElasticLoop:
                 " last batch of an epoch too, and before a report, else a pause here would lose"
                 " them."
             )
+        if self._pilot is not None:
+            self._pilot.leave_if_apart()
         self.value = self._unsaved = float(value)
         self._reported = self._step
         self.trial.report(self.value, self._reported)
@@ -426,6 +430,13 @@ class ElasticLoop:
         better = value is not None and self._pilot.best.improved(value)
         verdict = self._pilot.agree(save=better or self._pilot.due)
         self._pilot.obey(verdict, self.steps, value=value, ending=ending)
+
+    def _trained_alike(self) -> Trained:
+        return Trained(
+            self._states.model.parameters(),
+            [one for one in self._states.objects if isinstance(one, torch.optim.Optimizer)],
+            "call `loop.model(x)` in place of `model(x)`",
+        )
 
     def _take(self) -> dict[str, Any]:
         assert self._pilot is not None

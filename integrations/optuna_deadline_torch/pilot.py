@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optuna_deadline.directives import Kind
+from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
+from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.best import Best, Direction
 from optuna_deadline_torch.consensus import Consensus, Verdict
 from optuna_deadline_torch.holdings import Holdings
@@ -28,6 +29,7 @@ class Pilot:
         seed: Draws the order of samples.
         save_every: Seconds between safety checkpoints.
         take: Takes what a checkpoint holds, as it is now; every rank calls it.
+        trained: What all ranks must have alike.
         prove: Raises if a checkpoint that was just written cannot be read again.
         holds: Everything whose tensors lie on the device, for a trial that is parked.
         grows: Whether a step takes a batch for each rank.
@@ -42,6 +44,7 @@ class Pilot:
         seed: int,
         save_every: float,
         take: Callable[[], Mapping[str, Any]],
+        trained: Callable[[], Trained],
         prove: Callable[[Path], Any] = lambda path: None,
         holds: Callable[[], Holdings] | None = None,
         grows: bool = False,
@@ -58,6 +61,7 @@ class Pilot:
         self.reported = -1  #: the last step that was reported
         self._save_every = save_every
         self._take = take
+        self._trained = trained
         self._holds = holds
         self.saver = Saver(segment, prove)
         self._saved_at = time.monotonic()
@@ -133,6 +137,22 @@ class Pilot:
         if leave:
             self.segment.leave(directive)
 
+    def leave_if_apart(self) -> None:
+        """Go back to the last checkpoint, on one slot, where ranks no longer have one model.
+
+        Every rank calls it, before a checkpoint is made and before a value is reported.
+
+        Raises:
+            SegmentEnd: They have not.
+        """
+        if self.segment.world_size == 1:
+            return
+        reason = self._trained().difference(self.consensus)
+        if reason is not None:
+            self.segment.limit_slots(1, reason)
+            self.finish()
+            self.segment.leave(Directive(Kind.RESIZE, reason))
+
     def finish(self) -> None:
         """Wait, in all ranks, until nothing is on its way: whoever left earlier would end it."""
         self.saver.wait()
@@ -161,6 +181,7 @@ class Pilot:
         return True
 
     def _save(self, step: int, value: float | None, *, wait: bool) -> None:
+        self.leave_if_apart()
         state = self._take()
         if self.segment.rank == 0:
             self._write(state, step, value, wait=wait)

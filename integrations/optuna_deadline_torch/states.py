@@ -27,18 +27,18 @@ class States:
                     f"{name}={type(one).__name__} has no state_dict() and load_state_dict(),"
                     " so a checkpoint cannot hold it: leave it out, or give it both."
                 )
-        self._model = model
+        self.model = model
         self._others = dict(others)
 
     @property
     def objects(self) -> list[Any]:
         """The model and the others."""
-        return [self._model, *self._others.values()]
+        return [self.model, *self._others.values()]
 
     def taken(self, position: Mapping[str, Any]) -> dict[str, Any]:
         """All of it, as it is now; training goes on to change it."""
         return {
-            "state_dict": self._model.state_dict(),
+            "state_dict": self.model.state_dict(),
             "states": {name: one.state_dict() for name, one in self._others.items()},
             "optuna_deadline": dict(position),
         }
@@ -52,7 +52,7 @@ class States:
                 f"The trial's checkpoint and its objective differ in {', '.join(sorted(missing))}:"
                 " pass the same objects to ElasticLoop in every segment."
             )
-        self._model.load_state_dict(checkpoint["state_dict"])
+        self.model.load_state_dict(checkpoint["state_dict"])
         for name, one in self._others.items():
             one.load_state_dict(checkpoint["states"][name])
         position: dict[str, Any] = checkpoint["optuna_deadline"]

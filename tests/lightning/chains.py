@@ -32,6 +32,35 @@ def chain(
     return segments, torch.load(folder / "final.pt")
 
 
+def limited(
+    folder: Path, plan: Plan, moves: list[tuple[int, int | None]]
+) -> tuple[dict[str, torch.Tensor], list[str], list[int]]:
+    """Train as a planner would that minds limits: the last weights, the reasons, and the sizes."""
+    folder.mkdir()
+    reasons: list[str] = []
+    sizes: list[int] = []
+    resume = None
+    for fence in range(1, 20):
+        ranks, leave_at = moves[min(fence, len(moves)) - 1]
+        now = replace(
+            plan,
+            folder=str(folder),
+            fence=fence,
+            ranks=1 if reasons else ranks,
+            leave_at=leave_at,
+            resume=resume,
+        )
+        seen = run_segment(now)
+        sizes.append(now.ranks)
+        assert all(rank["error"] is None for rank in seen), seen
+        reasons += sorted({reason for rank in seen for _, reason in rank["limits"]})
+        if seen[0]["exitcode"] == 0:
+            return torch.load(folder / "final.pt"), reasons, sizes
+        assert [rank["exitcode"] for rank in seen] == [LEFT] * now.ranks
+        resume = seen[0]["published"][-1]["path"] if seen[0]["published"] else resume
+    raise AssertionError("it never ends")
+
+
 def trace(segments: list[list[dict[str, Any]]]) -> list[tuple[Any, ...]]:
     """What each batch trained on, whoever did it."""
     rows = []

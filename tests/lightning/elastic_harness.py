@@ -77,6 +77,7 @@ class PlayedSegment:
         self.published: list[dict[str, Any]] = []
         self.positions: list[float] = []
         self.last_step: int | None = None
+        self.limits: list[tuple[int, str]] = []
 
     @property
     def folder(self) -> Path:
@@ -98,6 +99,9 @@ class PlayedSegment:
 
     def horizon(self, last_step: int) -> None:
         self.last_step = last_step
+
+    def limit_slots(self, slots: int, reason: str) -> None:
+        self.limits.append((slots, reason))
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         assert path.exists() and path.parent == self.folder
@@ -188,5 +192,6 @@ def _rank(plan: Plan, rank: int, port: int, out: str) -> None:
     seen["published"] = segment.published
     seen["positions"] = segment.positions
     seen["horizon"] = segment.last_step
+    seen["limits"] = segment.limits
     Path(out).write_text(json.dumps(seen))
     sys.exit(code)

@@ -28,6 +28,8 @@ def net(dropout: float = 0.0) -> nn.Module:
 def scheduler_for(name: str, optimizer: Any) -> Any:
     if name == "plateau":
         return lr_scheduler.ReduceLROnPlateau(optimizer, "max", 0.5, patience=0)
+    if name == "plateau of losses":
+        return lr_scheduler.ReduceLROnPlateau(optimizer, "min", 0.5, patience=0)
     if name == "epoch":
         return lr_scheduler.ExponentialLR(optimizer, 0.7)
     return lr_scheduler.CosineAnnealingLR(optimizer, 40)
@@ -87,12 +89,16 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
             )
             if plan.term_rank == loop.segment.rank and loop.steps + 1 == plan.leave_at:
                 os.kill(os.getpid(), signal.SIGTERM)
-            loop.backward(nn.functional.cross_entropy(loop.model(x), y) / accumulate)
+            score = model(x) if "beside" in plan.extras else loop.model(x)
+            loss = nn.functional.cross_entropy(score, y)
+            loop.backward(loss / accumulate)
             if (loop.batch + 1) % accumulate == 0 or loop.batch + 1 == len(loader):
                 optimizer.step()
                 optimizer.zero_grad()
                 if plan.schedule == "cosine":
                     step_scheduler()
+                elif plan.schedule == "plateau of losses":
+                    scheduler.step(loss)
             segment.step = loop.steps
             if plan.reports > 1 and loop.report_due:
                 loop.report(evaluate())

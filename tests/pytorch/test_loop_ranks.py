@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from chains import assert_same, chain
+from chains import assert_same, chain, limited
 from elastic_harness import LEFT, Plan, run_segment
 
 pytestmark = pytest.mark.slow
@@ -48,3 +48,24 @@ def test_stopped_without_a_checkpoint(tmp_path: Path) -> None:
     assert seen[0]["left"] == ["stop", "as scripted", 7]
     assert [(rank["exitcode"], len(rank["steps"])) for rank in seen] == [(LEFT, 4)] * 2
     assert not list(tmp_path.glob("*.ckpt")) and not seen[0]["published"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (replace(PLAN, extras=("beside",)), "call `loop.model(x)` in place of `model(x)`"),
+        (replace(PLAN, schedule="plateau of losses"), "scheduler such as ReduceLROnPlateau"),
+    ],
+    ids=["gradients", "rates"],
+)
+@pytest.mark.parametrize("leave_at", [9, None], ids=["at a directive", "at a report"])
+def test_nothing_of_slots_that_came_apart_is_kept(
+    tmp_path: Path, plan: Plan, words: str, leave_at: int | None
+) -> None:
+    still, _, _ = limited(tmp_path / "still", plan, [(1, None)])
+    moved, reasons, sizes = limited(
+        tmp_path / "moved", plan, [(1, 4), (2, leave_at), (1, 13), (2, None)]
+    )
+    assert len(reasons) == 1 and words in reasons[0]
+    assert sizes == [1, 2, 1, 1], "on one slot from then on"
+    assert all(torch.equal(still[name], moved[name]) for name in still)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.saver import HostMemory, Saver, write_state
 from torch import nn
@@ -110,8 +111,13 @@ def test_a_slow_disk_is_waited_for_by_a_directive_and_by_nobody_else(
 
     disk = SlowDisk(tmp_path)
     pilot = Pilot(
-        disk, direction="minimize", seed=0, save_every=0.0, take=lambda: {"a": torch.ones(1)}
-    )  # type: ignore[arg-type]
+        disk,  # type: ignore[arg-type]
+        direction="minimize",
+        seed=0,
+        save_every=0.0,
+        take=lambda: {"a": torch.ones(1)},
+        trained=lambda: Trained([], [], ""),
+    )
     pilot.consensus.connect()
     disk.free.clear()
     with caplog.at_level(logging.WARNING):
