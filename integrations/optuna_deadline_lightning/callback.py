@@ -157,6 +157,8 @@ class DeadlineCallback(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take the training loader over, and the last place among the callbacks."""
+        if self._elastic is not None:
+            self._elastic.prepare(trainer)
         if stage != "fit":
             return
         if not trainer.enable_validation:
@@ -218,7 +220,7 @@ class DeadlineCallback(Callback):
     ) -> None:
         """Give the step its own random numbers, whatever ran before it."""
         if self._elastic is not None:
-            self._elastic.before_batch()
+            self._elastic.before_batch(trainer.fit_loop.batch_idx)
             reseed(self.seed, trainer.current_epoch, batch_idx, self.segment.rank)
             if self._elastic.growing is not None:
                 self._elastic.growing.begin_step(trainer.fit_loop.batch_idx)

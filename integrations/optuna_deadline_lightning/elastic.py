@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,6 +11,7 @@ import torch
 from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.best import Direction
 from optuna_deadline_torch.holdings import Holdings
+from optuna_deadline_torch.measures import Measures
 from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.sampler import ElasticBatchSampler
@@ -20,6 +22,7 @@ from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
 from optuna_deadline_lightning import boundaries, finders, gradients, results
+from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
 from optuna_deadline_lightning.growing import Growing
 from optuna_deadline_lightning.holdings import holdings
 from optuna_deadline_lightning.loaders import TrainingData
@@ -79,6 +82,7 @@ class ElasticFit:
         self._gradients: dict[str, torch.Tensor] = {}
         self._rates: dict[str, float] = {}
         self._stepped = -1  # the global step at the last look
+        self._measures: Measures | None = None
 
     # ---- the data
 
@@ -112,6 +116,12 @@ class ElasticFit:
 
     # ---- from the first step to the last
 
+    def prepare(self, trainer: pl.Trainer) -> None:
+        """Tell what ranks share, and is combined, from what each evaluates for itself."""
+        self._measures = Measures(partial(evaluating, trainer))
+        self._measures.watch()
+        evaluate_alone(trainer)
+
     def connect(self, trainer: pl.Trainer) -> None:
         """Connect the ranks; a fit that has nothing left to do still has its metrics."""
         self._trainer = trainer
@@ -139,12 +149,16 @@ class ElasticFit:
             self.growing.start(trainer, self.pilot.consensus)
         self._say_horizon(trainer)
 
-    def before_batch(self) -> None:
-        """Look where a batch comes from."""
+    def before_batch(self, batch: int) -> None:
+        """Look where a batch comes from; a slot without a sample of it measures nothing."""
         refuse_undealt(self._samplers)
+        assert self._measures is not None
+        self._measures.begin_batch(padded=self.weight(batch) == 0.0)
 
     def after_batch(self, trainer: pl.Trainer) -> None:
         """Look for a directive where the optimizer has just stepped, and obey."""
+        assert self._measures is not None
+        self._measures.end_batch()
         if self.growing is not None:
             self.growing.end_step(trainer)
         self.segment.progress(self.steps.progress(trainer))
@@ -159,8 +173,8 @@ class ElasticFit:
                 self.pilot.obey(verdict, trainer.global_step)
 
     def end_epoch(self, trainer: pl.Trainer) -> None:
-        """Let the epoch's means be of all slots."""
-        results.average(trainer, self.pilot.consensus)
+        """Let the epoch's means and sums be of all slots."""
+        results.combine(trainer, self.pilot.consensus)
 
     def alive(self, trainer: pl.Trainer) -> None:
         """Training stands where it stood."""

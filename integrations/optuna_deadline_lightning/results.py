@@ -19,6 +19,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
     _Sync,
 )
 from optuna_deadline_torch.consensus import Consensus
+from optuna_deadline_torch.measures import Updates, measured_whole
 from optuna_deadline_torch.saver import copied
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import (
@@ -30,6 +31,7 @@ from torchmetrics.utilities.data import (
 )
 
 _log = logging.getLogger(__name__)
+_told: set[str] = set()  # the names of sums, once in a segment
 
 _SETTINGS = (
     "fx",
@@ -64,23 +66,33 @@ def state(trainer: pl.Trainer, consensus: Consensus) -> dict[str, Any]:
     return merged(consensus.gather(_on_cpu(own)))
 
 
-def average(trainer: pl.Trainer, consensus: Consensus) -> None:
-    """Let the means of an epoch that ends be of all slots; every rank calls it.
+def combine(trainer: pl.Trainer, consensus: Consensus) -> None:
+    """Let the means and sums of an epoch that ends be of all slots; every rank calls it.
 
     A module that is written for one slot logs them without ``sync_dist=True``: each rank would
     stop early, and keep checkpoints, by what it saw of the batches alone.
     """
     if trainer.world_size == 1:
         return
-    means = {
+    own = {
         key: entry
         for key, entry in _logged(trainer)
-        if entry["samples"] is not None and entry["on_epoch"] and not entry["rank_zero_only"]
+        if entry["value"] is not None and entry["on_epoch"] and not entry["rank_zero_only"]
     }
-    whole = merged(consensus.gather(_on_cpu({"logged": means, "metrics": {}})))["logged"]
-    for key in means:
+    whole = merged(consensus.gather(_on_cpu({"logged": own, "metrics": {}})))["logged"]
+    for key in own:
         one, value = trainer.fit_loop.epoch_loop._results[key], whole[key]["value"]
-        one._computed = (value / whole[key]["samples"]).to(one.value)
+        samples = whole[key]["samples"]
+        one._computed = (value if samples is None else value / samples).to(one.value)
+    sums = {entry["name"] for entry in own.values() if entry["reduce_fx"] == "sum"}
+    if trainer.is_global_zero and (new := sorted(sums - _told)):
+        _told.update(new)
+        _log.warning(
+            "The sums that training logs (%s) are added up over the slots: let each be a sum over"
+            " samples. A sum of batch means or a count of batches grows with the slots: log it as"
+            " a mean.",
+            ", ".join(new),
+        )
 
 
 def go_on(trainer: pl.Trainer, saved: Mapping[str, Any]) -> None:
@@ -163,7 +175,7 @@ def _logged(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
                     else None
                 ),
                 "last": last.detach() if isinstance(last, torch.Tensor) else None,
-                "updates": one._update_count,
+                "updates": int(one._update_count),
             },
         )
 
@@ -226,7 +238,8 @@ def _measured(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
                 {
                     "states": {one: _plain(value) for one, value in states.items()},
                     "kinds": kinds,
-                    "updates": metric._update_count,
+                    "updates": int(metric._update_count),
+                    "whole": measured_whole(metric),
                 },
             )
 
@@ -243,6 +256,8 @@ def _plain(value: Any) -> Any:
 
 def _merged_metric(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = metrics[0]
+    if first.get("whole"):  # every rank has measured the same
+        return dict(first)
     states: dict[str, Any] = {}
     for one, kind in first["kinds"].items():
         values = [metric["states"][one] for metric in metrics]
@@ -264,7 +279,8 @@ def _put_back(
         if any(metric._persistent.values()):  # a module's checkpoint has it before its reset
             metric.reset()
         return
-    if ranks > 1 and rank == 0 and "other" in saved["kinds"].values():
+    whole = saved.get("whole", False)  # older checkpoints do not say it
+    if ranks > 1 and rank == 0 and not whole and "other" in saved["kinds"].values():
         _log.warning(
             "The metric %r combines what several slots have measured in a way of its own, which a"
             " trial that moves in the middle of an epoch cannot follow: its value of this epoch"
@@ -272,9 +288,10 @@ def _put_back(
             name,
         )
     metric.reset()
-    metric._update_count = max(1, round(saved["updates"] / ranks))
+    updates = saved["updates"] if whole else max(1, round(saved["updates"] / ranks))
+    metric._update_count = Updates.of(updates, whole)
     for one, value in saved["states"].items():
-        if rank and saved["kinds"][one] not in ("mean", "max", "min"):
+        if rank and not whole and saved["kinds"][one] not in ("mean", "max", "min"):
             continue  # rank 0 has it all, and the ranks' states are added up
         if isinstance(value, list):
             device = "cpu" if metric.compute_on_cpu else metric.device

@@ -22,6 +22,7 @@ from optuna_deadline.segments import segment
 from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.best import direction_of
 from optuna_deadline_torch.holdings import Holdings
+from optuna_deadline_torch.measures import Measures
 from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
@@ -128,7 +129,8 @@ class ElasticLoop:
         self._sources = Sources(partial(ElasticBatchSampler, seed=seed), None)
         self._order: dict[str, Any] | None = None  # of the batches that the checkpoint is of
         self._ordered: ElasticBatchSampler | None = None  # whose order was looked at
-        self._in_epoch = self._dealt = self._dealing = False
+        self._in_epoch = self._dealt = self._dealing = self._evaluating = False
+        self._measures = Measures(lambda: self._evaluating or not self._dealing)
         self._unsaved: float | None = None  # a value whose weights are not saved yet
         self._pending = 0  # batches that no optimizer step has used
         self._weight, self._weighed = 1.0, True
@@ -163,6 +165,7 @@ class ElasticLoop:
             even=even,
         )
         pilot.term.install()
+        self._measures.watch()
         self._sources = Sources(pilot.deal, self.segment.world_size)
         if self.segment.resume is not None:
             position = self._states.load(self.segment.resume)
@@ -216,9 +219,12 @@ class ElasticLoop:
                 " one place in the data is all that a checkpoint keeps."
             )
         self._dealt = self._dealing = True
+        if self._pilot is not None:
+            self._measures.watch()
         try:
             yield from self._deal(loader)
         finally:  # a `break` comes here too
+            self._measures.end_batch()
             self._dealing = False
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -255,7 +261,8 @@ class ElasticLoop:
                 if loop.report_due:
                     loop.report(evaluate(model))
         """
-        return self._has_new_share and (not self._pending or self._scaled)
+        self._evaluating = self._has_new_share and (not self._pending or self._scaled)
+        return self._evaluating
 
     def report(self, value: float) -> None:
         """Report a value, which every slot computes from the whole validation set.
@@ -280,6 +287,7 @@ class ElasticLoop:
             )
         if self._pilot is not None:
             self._pilot.leave_if_apart()
+        self._evaluating = False
         self.value = self._unsaved = float(value)
         self._reported = self._step
         self.trial.report(self.value, self._reported)
@@ -366,7 +374,10 @@ class ElasticLoop:
             if self._scaling is not None:
                 self._scaling.begin(growth, even=growth > 1 and sampler.even(done))
             self._shares = int(min((done + growth) / size, 1.0) * self._per_epoch + _ROUNDING)
+            self._evaluating = False
+            self._measures.begin_batch(padded=self._weight == 0.0)
             yield batch
+            self._measures.end_batch()
             done += growth
             self._start = done
             self._after_batch(done, size)

@@ -22,6 +22,12 @@ class States:
 
     def __init__(self, model: Any, others: Mapping[str, Any]) -> None:
         for name, one in others.items():
+            if any(base.__module__.startswith("torchmetrics") for base in type(one).__mro__):
+                raise DeadlineError(
+                    f"{name}={type(one).__name__} is a metric, whose sums are divided between the"
+                    " slots, so a checkpoint cannot hold them: leave it out, and let it begin anew"
+                    " in each segment."
+                )
             if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
                 raise DeadlineError(
                     f"{name}={type(one).__name__} has no state_dict() and load_state_dict(),"

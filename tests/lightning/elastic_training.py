@@ -15,7 +15,7 @@ from elastic_harness import Plan, PlayedSegment
 from lightning.pytorch.callbacks import EarlyStopping
 from optuna_deadline_lightning import DeadlineCallback
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def data(samples: int) -> tuple[TensorDataset, TensorDataset]:
@@ -190,7 +190,11 @@ def train(
         **deadline.trainer_options(plugins=elastic_extras.plugins(plan)),
     )
     source = elastic_data.source(plan.data, loader, training, deadline)
-    trainer.fit(model, source, DataLoader(validation, 20), ckpt_path=deadline.ckpt_path)
+    held_out = DataLoader(validation, 20)
+    if "divided validation" in plan.extras:
+        part = DistributedSampler(validation, segment.world_size, segment.rank)
+        held_out = DataLoader(validation, 20, sampler=part)
+    trainer.fit(model, source, held_out, ckpt_path=deadline.ckpt_path)
     seen["extras"] = elastic_extras.states(trainer)
     seen["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}
     seen["lr"] = model.lr

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from chains import chain, trace
+from chains import chain, reports, trace
 from elastic_harness import Plan, run_segment
 from optuna_deadline_lightning.results import merged, share
 
@@ -34,6 +34,46 @@ def test_means_sums_and_metrics_are_of_the_whole_epoch(
     for wanted, found in zip(means(still[0]), means(moved[0]), strict=True):
         assert found == pytest.approx(wanted, abs=tolerance, rel=tolerance)
         assert found["total"] % PLAN.samples == 0 and len(found["samples"]) == PLAN.samples
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("monitor", ["val_errors", "val_sum", "val_correct", "val_gathered"])
+def test_a_sum_that_is_monitored_is_the_same_on_any_number_of_slots(
+    tmp_path: Path, monitor: str
+) -> None:
+    plan = replace(PLAN, epochs=1, monitor=monitor)
+    one = chain(tmp_path / "one", plan, [(1, None)])
+    two = chain(tmp_path / "two", plan, [(2, None)])
+    assert reports(one[0]) == reports(two[0])
+    assert one[0][0][0]["means"][0]["validated"] == 40
+
+
+@pytest.mark.slow
+def test_a_sample_that_pads_a_slots_part_of_a_batch_is_measured_once(tmp_path: Path) -> None:
+    plan = replace(PLAN, samples=91)  # a last batch of one sample
+    one = chain(tmp_path / "one", plan, [(1, None)])
+    two = chain(tmp_path / "two", plan, [(2, None)])
+    for wanted, found in zip(means(one[0]), means(two[0]), strict=True):
+        assert found == pytest.approx(wanted, abs=1e-6, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_sums_of_training_and_those_made_by_hand_are_told_on_several_slots(tmp_path: Path) -> None:
+    plan = replace(PLAN, epochs=1, extras=("by hand",))
+    chain(tmp_path / "one", plan, [(1, None)])
+    chain(tmp_path / "two", plan, [(2, None)])
+    said = [(tmp_path / one / "rank-1-0.json.log").read_text() for one in ("one", "two")]
+    assert "The sums that training logs" not in said[0]
+    assert said[1].count("The sums that training logs (summed, unsynced) are added up") == 1
+    assert said[1].count("calls torch.distributed.") == 1
+    assert "elastic_results calls torch.distributed.all_reduce in validation" in said[1]
+
+
+@pytest.mark.slow
+def test_a_validation_loader_that_is_divided_is_refused(tmp_path: Path) -> None:
+    plan = replace(PLAN, folder=str(tmp_path), ranks=2, extras=("divided validation",))
+    for rank in run_segment(plan):
+        assert "every slot evaluates the whole validation set" in rank["error"]
 
 
 @pytest.mark.slow

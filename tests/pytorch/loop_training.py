@@ -64,13 +64,22 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
     if plan.data == "augmented":
         loader = elastic_data.augmented(training, plan.workers)
     accumulate = plan.trainer.get("accumulate_grad_batches", 1)
-    seen.update(steps=[], draws=[])
+    seen.update(steps=[], draws=[], measured=[])
+    if "measured" in plan.extras:
+        from torchmetrics import SumMetric
+
+        trained, errors = SumMetric(), SumMetric()
     x_held, y_held, _ = validation[:]
 
     def evaluate() -> float:
         model.eval()
         with torch.no_grad():
-            value = float((model(x_held).argmax(1) == y_held).double().mean())
+            right = model(x_held).argmax(1) == y_held
+            value = float(right.double().mean())
+        if "measured" in plan.extras:
+            errors.reset()
+            errors.update(~right)
+            value = float(errors.compute())
         model.train()
         seen["draws"].append(float(torch.rand(1)))
         return value
@@ -100,8 +109,13 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
                 elif plan.schedule == "plateau of losses":
                     scheduler.step(loss)
             segment.step = loop.steps
+            if "measured" in plan.extras:
+                trained.update(ids)
             if plan.reports > 1 and loop.report_due:
                 loop.report(evaluate())
+        if "measured" in plan.extras:
+            seen["measured"].append(float(trained.compute()))
+            trained.reset()
         if plan.reports == 1:
             loop.report(value := evaluate())
         if plan.schedule == "plateau":

@@ -19,6 +19,7 @@ from optuna_deadline_torch import ElasticLoop
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torchmetrics import SumMetric
 
 from optuna_deadline import DeadlinePruner
 from optuna_deadline.errors import DeadlineError
@@ -262,6 +263,8 @@ def test_what_is_refused() -> None:
         loop(engine)
     with pytest.raises(DeadlineError, match="wrapped in DataParallel already"):
         loop(nn.DataParallel(nn.Linear(1, 1)))
+    with pytest.raises(DeadlineError, match="total=SumMetric is a metric"):
+        loop(nn.Linear(1, 1), total=SumMetric())
     with pytest.raises(DeadlineError, match="ema=dict has no state_dict"):
         loop(nn.Linear(1, 1), ema={})
     with pytest.raises(DeadlineError, match="Nothing was reported"):

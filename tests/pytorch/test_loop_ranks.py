@@ -69,3 +69,13 @@ def test_nothing_of_slots_that_came_apart_is_kept(
     assert len(reasons) == 1 and words in reasons[0]
     assert sizes == [1, 2, 1, 1], "on one slot from then on"
     assert all(torch.equal(still[name], moved[name]) for name in still)
+
+
+@pytest.mark.parametrize("reports", [1, 4])
+def test_a_metric_adds_up_divided_batches_and_no_evaluation(tmp_path: Path, reports: int) -> None:
+    plan = replace(PLAN, reports=reports, samples=97, extras=("measured",))  # the last one pads
+    one = chain(tmp_path / "one", plan, [(1, None)])
+    two = chain(tmp_path / "two", plan, [(2, None)])
+    assert_same(one, two)
+    for ranks in (*one[0], *two[0]):
+        assert all(rank["measured"] == [sum(range(97))] * plan.epochs for rank in ranks)
