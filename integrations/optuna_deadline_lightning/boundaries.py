@@ -143,6 +143,14 @@ def ends_by_itself(trainer: pl.Trainer) -> bool:
     return trainer.should_stop or last_epoch or out_of_steps(trainer)
 
 
+def finish_batch(trainer: pl.Trainer) -> None:
+    """Step a ReduceLROnPlateau of the steps, as Lightning does after the place of a checkpoint.
+
+    Call before the first step of a resumed fit.
+    """
+    trainer.fit_loop.epoch_loop.update_lr_schedulers("step", update_plateau_schedulers=True)
+
+
 def resumed_in_full(trainer: pl.Trainer) -> None:
     """Let the end of a resumed epoch be like any other; call in ``on_train_epoch_end``.
 

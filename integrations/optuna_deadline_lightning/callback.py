@@ -207,6 +207,7 @@ class DeadlineCallback(Callback):
             )
             if self.segment.resume is not None:
                 begin_again(trainer, pl_module)
+                boundaries.finish_batch(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Give an epoch's start its own random numbers, and say how many steps there are."""

@@ -257,6 +257,7 @@ class ElasticFit:
             self._trainer.optimizers,
             "call `self.manual_backward(loss)` in place of `loss.backward()`, and train only in"
             " training_step",
+            [config.scheduler for config in self._trainer.lr_scheduler_configs],
         )
 
     def _take(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Gradients that wait for their step, where a checkpoint is made between the two.
+"""Gradients that wait for their step in a fit, where a checkpoint is made between the two.
 
 With two optimizers one may accumulate while the other steps; and a validation may come before the
-last batch of an accumulation. Such gradients are part of what training goes on from.
+last batch of an accumulation.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-
-_USED = "_optuna_deadline_used"  # the version of a gradient that a step has used
+from optuna_deadline_torch import gradients
+from optuna_deadline_torch.gradients import Named
 
 
 def watch(trainer: pl.Trainer) -> None:
@@ -21,8 +21,7 @@ def watch(trainer: pl.Trainer) -> None:
     Only where the module steps by itself: else Lightning knows whether it accumulates.
     """
     if not trainer.lightning_module.automatic_optimization:
-        for optimizer in trainer.optimizers:
-            optimizer.register_step_post_hook(_note_used)
+        gradients.watch(trainer.optimizers)
 
 
 def waiting(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
@@ -33,35 +32,17 @@ def waiting(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
     automatic = trainer.lightning_module.automatic_optimization
     if automatic and not trainer.fit_loop._should_accumulate():
         return {}
-    found = {
-        name: parameter.grad.detach()
-        for name, parameter in _trained(trainer)
-        if parameter.grad is not None
-        and getattr(parameter.grad, _USED, None) != parameter.grad._version
-    }
+    found = gradients.waiting(_trained(trainer))
     return found if trainer.world_size == 1 else _mean(trainer, found)
 
 
-def put_back(trainer: pl.Trainer, gradients: Mapping[str, torch.Tensor]) -> None:
+def put_back(trainer: pl.Trainer, waited: Mapping[str, torch.Tensor]) -> None:
     """Let training go on with gradients that were waiting."""
-    for name, parameter in _trained(trainer):
-        if name in gradients:
-            parameter.grad = gradients[name].to(parameter, copy=True)
+    gradients.put_back(_trained(trainer), waited)
 
 
-def _note_used(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                setattr(parameter.grad, _USED, parameter.grad._version)
-
-
-def _trained(trainer: pl.Trainer) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    groups = (group for one in trainer.optimizers for group in one.param_groups)
-    wanted = {id(parameter) for group in groups for parameter in group["params"]}
-    for name, parameter in trainer.lightning_module.named_parameters():
-        if id(parameter) in wanted:
-            yield name, parameter
+def _trained(trainer: pl.Trainer) -> Iterator[Named]:
+    return gradients.trained(trainer.lightning_module, trainer.optimizers)
 
 
 def _mean(trainer: pl.Trainer, found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from optuna_deadline_torch.consensus import Consensus
 
@@ -34,20 +35,30 @@ class Trained:
         parameters: Of the bare model.
         optimizers: Of it.
         remedy: What to do where parameters differ, as an end of a sentence.
+        schedulers: Of the learning rates; others of what a checkpoint holds may be among them.
     """
 
     parameters: Iterable[torch.Tensor]
     optimizers: Iterable[torch.optim.Optimizer]
     remedy: str
+    schedulers: Iterable[Any] = ()
 
     def difference(self, consensus: Consensus) -> str | None:
         """In which way the ranks differ, in words; None where they agree. Every rank calls it."""
         rates = [_number(group["lr"]) for one in self.optimizers for group in one.param_groups]
-        known = consensus.gather((digest(self.parameters), " ".join(rates)))
-        if len({rates for _, rates in known}) > 1:
-            listed = " and ".join(dict.fromkeys(_first_apart([r.split() for _, r in known])))
+        best = [_number(one.best) for one in self.schedulers if isinstance(one, ReduceLROnPlateau)]
+        own = digest(self.parameters), " ".join(rates), " ".join(best)
+        digests, all_rates, bests = zip(*consensus.gather(own), strict=True)
+        if len({*all_rates}) > 1:
+            listed = " and ".join(dict.fromkeys(_first_apart([r.split() for r in all_rates])))
             return f"its slots have come to different learning rates ({listed}): {_SCHEDULER}"
-        if len({digest for digest, _ in known}) > 1:
+        if len({*bests}) > 1:
+            listed = " and ".join(dict.fromkeys(_first_apart([b.split() for b in bests])))
+            return (
+                f"a ReduceLROnPlateau has watched other values in each slot (at best {listed}):"
+                f" {_SCHEDULER}"
+            )
+        if len({*digests}) > 1:
             return (
                 "its slots have come to different parameters, since each has stepped with"
                 f" gradients or learning rates of its own: {self.remedy}; and {_SCHEDULER}"

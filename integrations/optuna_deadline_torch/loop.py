@@ -445,8 +445,9 @@ class ElasticLoop:
     def _trained_alike(self) -> Trained:
         return Trained(
             self._states.model.parameters(),
-            [one for one in self._states.objects if isinstance(one, torch.optim.Optimizer)],
+            self._states.optimizers,
             "call `loop.model(x)` in place of `model(x)`",
+            self._states.objects,
         )
 
     def _take(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline_torch import gradients
 
 
 class States:
@@ -35,6 +36,12 @@ class States:
                 )
         self.model = model
         self._others = dict(others)
+        gradients.watch(self.optimizers)
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """All of them."""
+        return [one for one in self._others.values() if isinstance(one, torch.optim.Optimizer)]
 
     @property
     def objects(self) -> list[Any]:
@@ -46,6 +53,7 @@ class States:
         return {
             "state_dict": self.model.state_dict(),
             "states": {name: one.state_dict() for name, one in self._others.items()},
+            "gradients": gradients.waiting(gradients.trained(self.model, self.optimizers)),
             "optuna_deadline": dict(position),
         }
 
@@ -61,6 +69,8 @@ class States:
         self.model.load_state_dict(checkpoint["state_dict"])
         for name, one in self._others.items():
             one.load_state_dict(checkpoint["states"][name])
+        waited = checkpoint.get("gradients", {})  # older checkpoints have none
+        gradients.put_back(gradients.trained(self.model, self.optimizers), waited)
         position: dict[str, Any] = checkpoint["optuna_deadline"]
         return position
 

@@ -51,6 +51,17 @@ def test_what_differs_is_said(other: tuple[float, Any], words: str | None) -> No
     assert (found is None) if words is None else (found is not None and words in found)
 
 
+def test_a_scheduler_that_watches_values_of_its_slot_is_told_before_its_rates_differ() -> None:
+    def watching(value: float) -> Trained:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        scheduler.step(value)
+        return Trained([], [optimizer], "do this", [optimizer, scheduler])
+
+    assert watching(0.5).difference(Known(voice(watching(0.5)))) is None
+    assert "(at best 0.5 and 0.4)" in str(watching(0.5).difference(Known(voice(watching(0.4)))))
+
+
 @pytest.mark.parametrize(
     "dtype",
     [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int8],
