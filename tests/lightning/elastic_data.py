@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from elastic_harness import Plan
 from lightning.pytorch.utilities import CombinedLoader
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 
 def triple(batch: Any) -> Any:
@@ -136,38 +145,152 @@ class Wrapping(DataLoader[Any]):
         return iter(DataLoader(self.dataset, 16))
 
 
-def source(name: str, loader: Any, data: Any, deadline: Any) -> Any:
-    if name == "stream":
-        return DataLoader(Stream(data, shuffled=False), 16)
-    if name == "shuffled stream":
-        return DataLoader(Stream(data, shuffled=True), 16)
-    if name == "augmented":
+class Prefetching(DataLoader[Any]):
+    """Does something with each batch before it gives it."""
+
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            yield [part.clone() for part in batch]
+
+
+class KeepsIterator(DataLoader[Any]):
+    """Keeps its workers by one iterator over all epochs, as timm's MultiEpochsDataLoader."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.iterator = super().__iter__()
+
+    def __iter__(self) -> Any:
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+class CountsEpochs(Sampler[int]):
+    """Draws another order each time that it is asked, from a count of its own."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.epoch = size, 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        generator = torch.Generator().manual_seed(self.epoch)
+        return iter(torch.randperm(self.size, generator=generator).tolist())
+
+
+class Buckets(Sampler[list[int]]):
+    """Batches of several sizes, and more of them in one epoch than in another."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.epoch = size, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def _batches(self) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(self.epoch)
+        left = torch.randperm(self.size, generator=generator).tolist()
+        found: list[list[int]] = []
+        while left:
+            count = 9 + 5 * (len(found) % 3) + self.epoch
+            found.append(left[:count])
+            left = left[count:]
+        return found
+
+    def __len__(self) -> int:
+        return len(self._batches())
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self._batches())
+
+
+class Unmeasured(Buckets):
+    """The same without a length."""
+
+    __len__ = None  # type: ignore[assignment]
+
+
+class OwnGenerator(Augmented):
+    """Draws from a generator that it keeps."""
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        super().__init__(data)
+        self.rng = np.random.default_rng(4)
+
+    def __getitem__(self, index: int) -> Any:
+        x, y, ids = self.data[index]
+        return x + 0.1 * torch.from_numpy(self.rng.standard_normal(8)), y, ids
+
+
+def shuffled(data: Any, size: int = 16, **options: Any) -> DataLoader[Any]:
+    return DataLoader(data, size, shuffle=True, **options)
+
+
+def sampled(data: Any, sampler: Any) -> DataLoader[Any]:
+    return DataLoader(data, 16, sampler=sampler)
+
+
+def other_in_each_slot(data: Any, segment: Any) -> Any:
+    return sampled(data, list(range(segment.rank, len(data))))
+
+
+def divided(data: Any, segment: Any) -> Any:
+    return shuffled(data, 16 // segment.world_size)
+
+
+def chosen_by_number(data: Any, segment: Any) -> Any:
+    """Batches made by the sampler, which are read at once."""
+    order = [list(range(first, min(first + 16, len(data)))) for first in range(0, len(data), 16)]
+    return DataLoader(data, batch_size=None, sampler=order)
+
+
+def two(data: Any, *, short: int = 24) -> dict[str, Any]:
+    return {"a": shuffled(data), "b": shuffled(data, short)}
+
+
+#: By name: made from the samples, in a segment.
+SOURCES: dict[str, Callable[[Any, Any], Any]] = {
+    "stream": lambda data, _: DataLoader(Stream(data, shuffled=False), 16),
+    "shuffled stream": lambda data, _: DataLoader(Stream(data, shuffled=True), 16),
+    "wrapping": lambda data, _: Wrapping(data, 16),
+    "own order": lambda data, _: sampled(data, OwnOrder(len(data))),
+    "own epochs": lambda data, _: sampled(data, CountsEpochs(len(data))),
+    "endless": lambda data, _: sampled(data, OwnOrder(len(data), endless=True)),
+    "other in each slot": other_in_each_slot,
+    "divided": divided,
+    "stateful": lambda data, _: Stateful(data, 16),
+    "stateful stream": lambda data, _: Unsized(data, 16),
+    "two, uneven": lambda data, _: two(data, short=9),
+    "dict of two": lambda data, _: two(data),
+    "list with a stream": lambda data, _: [
+        shuffled(data),
+        DataLoader(Stream(data, shuffled=False), 16),
+    ],
+    "combined min_size": lambda data, _: CombinedLoader(two(data), "min_size"),
+    "combined max_size": lambda data, _: CombinedLoader(two(data), "max_size"),
+    "combined max_size_cycle": lambda data, _: CombinedLoader(two(data), "max_size_cycle"),
+    "persistent": lambda data, _: shuffled(data, num_workers=2, persistent_workers=True),
+    "weighted": lambda data, _: sampled(
+        data, WeightedRandomSampler(torch.arange(1.0, len(data) + 1).tolist(), len(data))
+    ),
+    "generator": lambda data, _: shuffled(data, generator=torch.Generator().manual_seed(3)),
+    "distributed": lambda data, _: sampled(data, DistributedSampler(data, num_replicas=1, rank=0)),
+    "buckets": lambda data, _: DataLoader(data, batch_sampler=Buckets(len(data))),
+    "unmeasured": lambda data, _: DataLoader(data, batch_sampler=Unmeasured(len(data))),
+    "batched": chosen_by_number,
+    "prefetching": lambda data, _: Prefetching(data, 16, shuffle=True),
+    "keeps its iterator": lambda data, _: KeepsIterator(data, 16, shuffle=True, num_workers=1),
+    "read at random": lambda data, _: shuffled(Augmented(data)),
+    "read at random by workers": lambda data, _: shuffled(Augmented(data), num_workers=2),
+    "collated at random": lambda data, _: shuffled(data, collate_fn=augment_batch),
+    "own generator": lambda data, _: shuffled(OwnGenerator(data)),
+}
+
+
+def source(plan: Plan, loader: Any, data: Any, segment: Any) -> Any:
+    """The training data that a plan names, else ``loader``."""
+    if plan.data == "augmented":
         return augmented(data, loader.num_workers)
-    if name == "wrapping":
-        return Wrapping(data, 16)
-    if name == "own order":
-        return DataLoader(data, 16, sampler=OwnOrder(len(data)))
-    if name == "endless":
-        return DataLoader(data, 16, sampler=OwnOrder(len(data), endless=True))
-    if name == "other in each slot":
-        order = range(deadline.segment.rank, len(data))
-        return DataLoader(data, 16, sampler=list(order))
-    if name == "divided":
-        return DataLoader(data, 16 // deadline.segment.world_size, shuffle=True)
-    if name == "stateful":
-        return Stateful(data, 16)
-    if name == "stateful stream":
-        return Unsized(data, 16)
-    if name == "two, uneven":
-        return {"a": DataLoader(data, 16, shuffle=True), "b": DataLoader(data, 9, shuffle=True)}
-    if name == "dict of two":
-        return {"a": DataLoader(data, 16, shuffle=True), "b": DataLoader(data, 24, shuffle=True)}
-    if name == "list with a stream":
-        return [DataLoader(data, 16, shuffle=True), DataLoader(Stream(data, shuffled=False), 16)]
-    if name.startswith("combined "):
-        loaders = {
-            "a": DataLoader(data, 16, shuffle=True),
-            "b": DataLoader(data, 24, shuffle=True),
-        }
-        return CombinedLoader(loaders, name.removeprefix("combined "))
-    return loader
+    return SOURCES[plan.data](data, segment) if plan.data in SOURCES else loader

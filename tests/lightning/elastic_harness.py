@@ -23,7 +23,7 @@ from forking import CONTEXT, preload
 from optuna_deadline.checkpoints import write_atomically
 
 LEFT = 85
-preload("torch", "lightning.pytorch", "optuna")
+preload("torch", "lightning.pytorch", "optuna", "torchmetrics", "optuna_deadline_lightning")
 
 
 @dataclass
@@ -61,6 +61,8 @@ class Plan:
     scaling: str = ""  # the name of a rule by which the batch grows
     extras: tuple[str, ...] = ()  # more callbacks and plugins, by names of elastic_extras
     data: str = ""  # other training data, by a name of elastic_data
+    net: str = ""  # another module, by a name of elastic_nets
+    options: dict[str, Any] = field(default_factory=dict)  # of the trainer, for the slots
     trainer: dict[str, Any] = field(default_factory=dict)
 
 

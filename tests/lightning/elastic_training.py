@@ -15,7 +15,15 @@ from elastic_harness import Plan, PlayedSegment
 from lightning.pytorch.callbacks import EarlyStopping
 from optuna_deadline_lightning import DeadlineCallback
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    DistributedSampler,
+    TensorDataset,
+    random_split,
+)
+
+from optuna_deadline.workers.rank import seed_by_trial
 
 
 def data(samples: int) -> tuple[TensorDataset, TensorDataset]:
@@ -38,20 +46,10 @@ class Net(pl.LightningModule):
             nn.Dropout(plan.dropout),
             nn.Linear(12, 2),
         )
-        if "hooks" in plan.extras:  # what the module keeps up in hooks of its own
-            self.register_buffer("average", torch.zeros(12, 8))
-            self.register_buffer("validations", torch.zeros(()))
         self.to(torch.float32 if plan.single else torch.float64)
         self.plan, self.seen, self.segment = plan, seen, segment
         self.lr = 0.02
-        self.automatic_optimization = "two" not in plan.extras
-        seen.update(steps=[], evaluated=[])
-
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        if self.plan.data != "augmented" or not self.trainer.training:
-            return batch
-        x, y, ids = batch
-        return x + 0.1 * elastic_data.noise(), y, ids
+        seen.update(steps=[], evaluated=[], epochs=[])
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         x, y, ids = elastic_data.triple(batch)
@@ -66,42 +64,25 @@ class Net(pl.LightningModule):
                 "weight": self.weight(batch_idx),
             }
         )
-        x = x.to(self.dtype)
         plan = self.plan
         if plan.term_rank == self.global_rank and step + 1 == plan.leave_at:
             os.kill(os.getpid(), signal.SIGTERM)
-        loss = nn.functional.cross_entropy(self.body(x), y)
-        if "two" in plan.extras:
-            self.step_each(loss)
-        return loss
+        return self.loss(self.body(x.to(self.dtype)), y)
+
+    def loss(self, score: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(score, y)
 
     def weight(self, batch_idx: int) -> float:
         last: Any = self.trainer.callbacks[-1]  # type: ignore[attr-defined]
         return last._elastic.weight(batch_idx) if isinstance(last, DeadlineCallback) else 1.0
 
-    def step_each(self, loss: torch.Tensor) -> None:
-        """Two optimizers, of which the second steps with the gradients of three batches."""
-        first, second = self.optimizers()  # type: ignore[misc, union-attr]
-        first.zero_grad()
-        self.manual_backward(loss)
-        first.step()
-        if (self.trainer.fit_loop.total_batch_idx + 1) % 3 == 0:
-            second.step()
-            second.zero_grad()
-        if self.segment is not None:
-            self.segment.step = self.trainer.global_step
-
     def on_before_zero_grad(self, optimizer: Any) -> None:
         if self.segment is not None:
             self.segment.step = self.trainer.global_step + 1
 
-    def on_train_batch_end(self, *_: Any) -> None:
-        if "hooks" in self.plan.extras:
-            self.average.lerp_(self.body[0].weight.detach(), 0.1)
-
-    def on_validation_end(self) -> None:
-        if "hooks" in self.plan.extras and not self.trainer.sanity_checking:
-            self.validations += 1
+    def on_train_epoch_end(self) -> None:
+        found = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+        self.seen["epochs"].append((self.current_epoch, found))
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         x, y, _ = batch
@@ -117,12 +98,6 @@ class Net(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         if self.plan.estimate:
             assert self.trainer.estimated_stepping_batches > 0
-        if "two" in self.plan.extras:
-            first, second = self.body[0], self.body[-1]
-            return (
-                torch.optim.SGD(first.parameters(), lr=0.1, momentum=0.9),
-                torch.optim.SGD(second.parameters(), lr=0.1),
-            )
         if self.plan.optimizer == "adam":
             optimizer: Any = torch.optim.Adam(self.parameters(), lr=self.lr)
         else:
@@ -157,8 +132,13 @@ def train(
     seen: dict[str, Any],
     net: type[Net] = Net,
 ) -> None:
-    elastic_data.seed_anew()
     training, validation = data(plan.samples)
+    if plan.data == "random split":
+        seed_by_trial(trial.number)  # as the rank of a worker does
+        training, validation = random_split(
+            ConcatDataset([training, validation]), [plan.samples, len(validation)]
+        )
+    elastic_data.seed_anew()
     model = net(plan, seen, segment)
     deadline = DeadlineCallback(
         trial,
@@ -187,9 +167,9 @@ def train(
             "default_root_dir": plan.folder,
             **plan.trainer,
         },
-        **deadline.trainer_options(plugins=elastic_extras.plugins(plan)),
+        **deadline.trainer_options(plugins=elastic_extras.plugins(plan), **plan.options),
     )
-    source = elastic_data.source(plan.data, loader, training, deadline)
+    source = elastic_data.source(plan, loader, training, segment)
     held_out = DataLoader(validation, 20)
     if "divided validation" in plan.extras:
         part = DistributedSampler(validation, segment.world_size, segment.rank)

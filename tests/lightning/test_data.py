@@ -17,12 +17,9 @@ EACH_STEP = [(1, 0)] * 60
 @pytest.mark.parametrize(
     "data",
     [
-        "stateful",
         "stateful stream",
         "stream",
         "shuffled stream",
-        "dict of two",
-        "combined min_size",
         "combined max_size",
         "combined max_size_cycle",
     ],
@@ -46,34 +43,11 @@ def log(folder: Path) -> str:
     return (folder / "rank-2-0.json.log").read_text()
 
 
-@pytest.mark.parametrize("data", ["dict of two", "combined min_size", "combined max_size_cycle"])
-def test_several_loaders_are_dealt(tmp_path: Path, data: str) -> None:
-    plan = Plan("", data=data)
-    still = chain(tmp_path / "still", plan, [(1, None)])
-    moved = chain(tmp_path / "moved", plan, [(1, 2), (2, 7), (1, 10), (2, None)])
-    assert len(moved[0]) >= 3
-    assert_same(still, moved)
-
-
 def test_within_an_epoch_a_short_loader_is_begun_again_in_a_new_order(tmp_path: Path) -> None:
     [[seen]] = chain(tmp_path / "one", Plan("", epochs=1, data="dict of two"), [(1, None)])[0]
     short = [step["ids"][16:] for step in seen["steps"]]  # of 4 batches, where the other has 6
     assert sorted(i for ids in short[:4] for i in ids) == list(range(96))
     assert short[4] != short[0] and len(short) == 6
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ("two, uneven", "are not shared alike between 2 slots"),
-        ("stream", "cannot be dealt to 2 slots"),
-        ("stateful", "cannot be dealt to 2 slots"),
-        ("list with a stream", "cannot be dealt to 2 slots"),
-    ],
-)
-def test_what_is_refused_on_two_slots(tmp_path: Path, data: str, words: str) -> None:
-    for rank in run_segment(Plan(str(tmp_path), ranks=2, data=data)):
-        assert words in rank["error"]
 
 
 def test_a_stream_among_several_is_begun_again_and_that_is_said(tmp_path: Path) -> None:
@@ -84,48 +58,11 @@ def test_a_stream_among_several_is_begun_again_and_that_is_said(tmp_path: Path) 
     assert "is read again from an epoch's beginning" in log(tmp_path / "moved")
 
 
-def test_an_endless_sampler_trains_as_many_batches_as_the_limit_says(tmp_path: Path) -> None:
-    plan = Plan("", data="endless", trainer={"limit_train_batches": 7})
-    still = chain(tmp_path / "still", plan, [(1, None)])
-    moved = chain(tmp_path / "moved", plan, [(1, 4), (2, 10), (1, None)])
-    assert len(moved[0]) == 3 and len(trace(still[0])) == 21
-    assert_same(still, moved)
-
-
-@pytest.mark.parametrize(
-    ("plan", "words"),
-    [
-        (Plan("", data="own order"), "draws another order when it is asked for the same epoch"),
-        (Plan("", data="other in each slot", ranks=2), "another order in each of the trial's 2"),
-        (Plan("", data="endless", trainer={"max_steps": 9}), "limit_train_batches=N"),
-        (Plan("", data="wrapping"), "without asking its batch_sampler"),
-        (Plan("", trainer={"overfit_batches": 3}), "pass limit_train_batches=N"),
-    ],
-)
-def test_an_order_that_could_not_be_kept_is_refused_before_the_first_step(
-    tmp_path: Path, plan: Plan, words: str
+def test_a_batch_that_the_objective_divides_by_the_slots_is_refused_at_an_epochs_end(
+    tmp_path: Path,
 ) -> None:
-    for rank in run_segment(replace(plan, folder=str(tmp_path))):
-        assert words in rank["error"] and rank["steps"] == []
-
-
-@pytest.mark.parametrize("leave_at", [4, 0], ids=["in an epoch", "at its end"])
-def test_a_batch_that_the_objective_divides_by_the_slots_is_refused(
-    tmp_path: Path, leave_at: int
-) -> None:
-    plan = Plan(str(tmp_path), data="divided", leave_at=leave_at)
-    plan = plan if leave_at else replace(plan, trainer={"accumulate_grad_batches": 6})
+    plan = Plan(str(tmp_path), data="divided", leave_at=0, trainer={"accumulate_grad_batches": 6})
     [first] = run_segment(plan)
     resume = first["published"][-1]["path"]
     for rank in run_segment(replace(plan, fence=2, ranks=2, resume=resume)):
         assert "pass the batch size of the whole step" in rank["error"] and rank["steps"] == []
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_augmented_samples_are_those_of_a_trial_that_never_left(
-    tmp_path: Path, workers: int
-) -> None:
-    plan = Plan("", data="augmented", workers=workers, dropout=0.5)
-    still = chain(tmp_path / "still", plan, [(1, None)])
-    moved = chain(tmp_path / "moved", plan, [(1, 4), (1, 9), (1, 12), (1, None)])
-    assert len(moved[0]) == 4 and assert_same(still, moved) == 0.0

@@ -1,0 +1,38 @@
+"""What the guide's table says of each habit is what becomes of a training that has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from habits import HABITS
+from verdicts import Row, check, table
+
+TABLE = [*table("lightning.md")]
+WAITS = {
+    "a summed loss": "a step of one slot and of two is not compared yet",
+    "class weights in the loss": "the same",
+    "ignore_index": "the same",
+    "a contrastive loss within the batch": "the same",
+}
+ROWS = [
+    pytest.param(
+        row,
+        id=row.habit,
+        marks=[pytest.mark.xfail(strict=True, reason=WAITS[row.habit])]
+        if row.habit in WAITS
+        else [],
+    )
+    for row in TABLE
+]
+
+
+def test_each_habit_has_one_line_that_says_what_to_do() -> None:
+    assert sorted(row.habit for row in TABLE) == sorted(HABITS)
+    assert [row.habit for row in TABLE if not row.advice and row[1:3] != ("exact", "exact")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS)
+def test_paused_and_moved_it_trains_as_the_guide_says(tmp_path: Path, row: Row) -> None:
+    check(tmp_path, HABITS[row.habit], row)

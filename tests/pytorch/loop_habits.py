@@ -1,0 +1,71 @@
+"""What users do in a loop of their own, by the names that the guide's table has for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elastic_harness import Plan
+from verdicts import Habit
+
+
+def habit(words: str = "", *, each: bool = False, shifts: bool = False, **changes: Any) -> Habit:
+    """Of 7 batches in an epoch, of which the last has 4 samples."""
+    plan = Plan("", training="loop_kinds", **{"samples": 100, **changes})
+    return Habit(plan, words, each=each, shifts=shifts)
+
+
+HABITS = {
+    "DataLoader(shuffle=True)": habit(),
+    "a batch_size that the slots do not divide": habit(batch=33),
+    "num_workers=2, persistent_workers=True": habit(data="persistent"),
+    "WeightedRandomSampler": habit(data="weighted"),
+    "a batch sampler with set_epoch, such as buckets": habit(data="buckets"),
+    "a sampler with a generator of its own": habit("draws another order", data="own order"),
+    "a sampler that counts epochs itself": habit("draws another order", data="own epochs"),
+    "batch_size // world_size": habit("the batch size of the whole step", data="divided"),
+    "IterableDataset": habit("cannot be dealt", data="stream"),
+    "a loader with state_dict": habit("cannot be dealt", data="stateful"),
+    "zip(loop.batches(a), b)": habit(net="zip"),
+    "StackDataset(a, b)": habit(net="stacked"),
+    "a break out of loop.batches": habit(net="break"),
+    "random_split without a generator": habit(net="random split"),
+    "dropout": habit(dropout=0.5),
+    "augmentation in a dataset": habit(data="read at random"),
+    "augmentation in a dataset, num_workers=2": habit(data="read at random by workers"),
+    "augmentation in the loop's body": habit(net="noise"),
+    "a dataset with a generator of its own": habit(data="own generator"),
+    "a loss that is a mean": habit(batch=15),
+    "a summed loss": habit("mean", net="summed"),
+    "class weights in the loss": habit("mean", net="class weights"),
+    "ignore_index": habit("mean", net="ignore_index"),
+    "a contrastive loss within the batch": habit("mean", net="contrastive"),
+    "model(x) in place of loop.model(x)": habit("loop.model(x)", net="model"),
+    "loss.backward() in place of loop.backward(loss)": habit(
+        "Call loop.backward(loss)", net="loss.backward"
+    ),
+    "Adam": habit(net="adam"),
+    "LBFGS": habit(net="lbfgs"),
+    "clip_grad_norm_": habit(net="clip"),
+    "a step every three batches": habit(net="accumulate", each=True),
+    "two optimizers": habit(net="two"),
+    "two optimizers, one of which accumulates": habit(net="two, one accumulates", each=True),
+    "OneCycleLR": habit(net="one cycle", each=True),
+    "a scheduler that ElasticLoop is not given": habit(net="schedule unnamed", shifts=True),
+    "ReduceLROnPlateau on a validation metric": habit(net="plateau", epochs=4, each=True),
+    "ReduceLROnPlateau on a step's training loss": habit(
+        "ReduceLROnPlateau", net="plateau of the step"
+    ),
+    "AveragedModel": habit(net="average", each=True),
+    "a mean of losses in a variable": habit(net="mean of losses"),
+    "BatchNorm": habit(norm=True),
+    "SyncBatchNorm on CPU": habit("SyncBatchNorm", net="SyncBatchNorm", norm=True),
+    "BatchNorm with one sample of a batch in a slot": habit(
+        "more than 1 value per channel", norm=True, samples=98
+    ),
+    "parameters that the loss does not use": habit("find_unused_parameters", net="unused"),
+    "the same with find_unused_parameters": habit(
+        net="unused", options={"ddp": {"find_unused_parameters": True}}
+    ),
+    "a model that is wrapped already": habit("wrapped in DataParallel", net="wrapped"),
+    "torch.compile of a part": habit(net="compiled part", epochs=2),
+}
