@@ -14,12 +14,11 @@ from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.measures import Measures
 from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.pilot import Pilot
-from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, refuse_other
 from optuna_deadline_torch.seeding import READING, reseed
 
 from optuna_deadline.directives import Kind
-from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
 from optuna_deadline_lightning import boundaries, finders, gradients, results
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
@@ -96,14 +95,7 @@ class ElasticFit:
             return 1.0
         if self.growing is not None:
             batch = self.growing.batch(batch)
-        weights = {sampler.weight(batch) for sampler in self._samplers}
-        if len(weights) > 1:
-            raise DeadlineError(
-                "The batches of several training loaders are not shared alike between"
-                f" {self.segment.world_size} slots, so one loss cannot be weighed: choose sizes"
-                " that the number of slots divides and drop_last=True, or allow one slot."
-            )
-        return weights.pop() if weights else 1.0
+        return one_weight(self._samplers, batch)
 
     def _adopt(self, samplers: Sequence[ElasticBatchSampler]) -> None:
         self._samplers = samplers

@@ -8,9 +8,10 @@ one is asked for. So it does not matter whether a scheduler steps before or afte
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import optuna
 import torch
@@ -26,11 +27,11 @@ from optuna_deadline_torch.measures import Measures
 from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
-from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, load
 from optuna_deadline_torch.schedules import Schedules
 from optuna_deadline_torch.seeding import reseed
-from optuna_deadline_torch.sources import Sources, length_of
+from optuna_deadline_torch.sources import Sources, again_and_again, length_of, tell_zipped
 from optuna_deadline_torch.states import States, read
 
 Batch = TypeVar("Batch")
@@ -49,7 +50,7 @@ class ElasticLoop:
     In a segment that resumes, the objective runs from its beginning; the constructor then puts
     the states back, and both loops go on where the checkpoint was made. A sum kept over an epoch's
     batches therefore covers only those of this segment, and a loader that is read without
-    :meth:`batches` begins again.
+    :meth:`batches` begins again: read several as ``loop.batches(a, b)``.
 
     Args:
         trial: The trial that the objective was called with.
@@ -128,7 +129,9 @@ class ElasticLoop:
         self._scaled = any("GradScaler" in type(one).__name__ for one in also.values())
         self._sources = Sources(partial(ElasticBatchSampler, seed=seed), None)
         self._order: dict[str, Any] | None = None  # of the batches that the checkpoint is of
-        self._ordered: ElasticBatchSampler | None = None  # whose order was looked at
+        self._ordered: Sequence[ElasticBatchSampler] = ()  # whose order was looked at
+        self._given: Callable[[], Any] = lambda: None  # the batches that the user iterates over
+        self._looked = False  # at how the user does it
         self._in_epoch = self._dealt = self._dealing = self._evaluating = False
         self._measures = Measures(lambda: self._evaluating or not self._dealing)
         self._unsaved: float | None = None  # a value whose weights are not saved yet
@@ -200,7 +203,15 @@ class ElasticLoop:
             self.epoch, self._start = self.epoch + 1, 0
             self._look(ending=self._over or self._trained)
 
-    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+    @overload
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]: ...
+
+    @overload
+    def batches(
+        self, loader: Iterable[Any], *others: Iterable[Any]
+    ) -> Iterator[tuple[Any, ...]]: ...
+
+    def batches(self, loader: Iterable[Any], *others: Iterable[Any]) -> Iterator[Any]:
         """The batches of the epoch that are left, each dealt to the slots.
 
         Args:
@@ -208,11 +219,18 @@ class ElasticLoop:
                 processes. One that cannot be dealt (over an ``IterableDataset``, say) is read on
                 one slot only; after a pause it goes on from its ``state_dict`` if it has one, else
                 it is read again from its beginning up to its place.
+            *others: Loaders to read beside it, a batch of each at every step, in a tuple. The
+                epoch is as long as the first loader: one that is shorter begins again with a new
+                order, as under ``itertools.cycle``, and of one that is longer the rest is left.
 
-        A second loader beside this one, as in ``zip(loop.batches(a), b)``, is not dealt, and
-        begins again in an epoch that is resumed: pass one loader over pairs, such as those of
-        ``torch.utils.data.StackDataset(a, b)``.
+        In place of ``zip(loop.batches(a), b)``, where ``b`` would be dealt to no slot and begin
+        again in an epoch that is resumed, write ``loop.batches(a, b)``.
         """
+        batches = self._batches(loader, others)
+        self._given = weakref.ref(batches)  # weak: a `break` is to end it
+        return batches
+
+    def _batches(self, loader: Iterable[Any], others: Sequence[Iterable[Any]]) -> Generator[Any]:
         if not self._in_epoch or self._dealt or self._unsaved is not None:
             raise DeadlineError(
                 "Ask for loop.batches(...) once in each epoch of loop.epochs(), before the report:"
@@ -222,7 +240,7 @@ class ElasticLoop:
         if self._pilot is not None:
             self._measures.watch()
         try:
-            yield from self._deal(loader)
+            yield from self._deal(loader, others)
         finally:  # a `break` comes here too
             self._measures.end_batch()
             self._dealing = False
@@ -340,18 +358,27 @@ class ElasticLoop:
             return self._scaling.complete(self._epochs, self.epoch)
         return self.epoch >= self._epochs
 
-    def _deal(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+    def _deal(self, loader: Iterable[Any], others: Sequence[Iterable[Any]]) -> Iterator[Any]:
         source = self._sources.of(loader)
-        sampler: Any = getattr(source, "batch_sampler", None)
-        exact = isinstance(sampler, ElasticBatchSampler)
+        first: Any = getattr(source, "batch_sampler", None)
+        exact = isinstance(first, ElasticBatchSampler)
+        beside = [self._sources.beside(one) for one in others]
+        samplers = [one.batch_sampler for one in (source, *beside)] if exact else []
         size = math.inf
+        if beside:
+            self._refuse_beside(samplers, [loader, *others])
         if exact:
-            sampler.seek(self.epoch, self._start)
-            self._look_at_order(sampler)
-            size = len(sampler.epoch_batches(self.epoch))
+            first.cycles = False
+            for sampler in samplers:
+                sampler.seek(self.epoch, self._start)
+            self._look_at_order(samplers)
+            size = len(first.epoch_batches(self.epoch))
+            for number in range(self._start, size) if beside else ():
+                one_weight(samplers, number)  # before the first step, if at all
         elif self._per_epoch > 1:
             size = length_of(loader)
         batches, done = iter(source), self._start
+        more = [again_and_again(one) for one in beside]
         if self._scaling is not None and not done:
             self._scaling.begin_pass(size)
         if not exact and not self._sources.remembers:
@@ -364,15 +391,20 @@ class ElasticLoop:
                 batch = next(batches)
             except StopIteration:
                 return
+            if more:
+                batch = (batch, *map(next, more))
             if exact:
-                refuse_undealt([sampler])
+                refuse_undealt(samplers)
+            if self._pilot is not None and not self._looked:
+                self._looked = True
+                tell_zipped(self._given())
             self.batch = done
-            self._weight = sampler.weight(done) if exact else 1.0
+            self._weight = one_weight(samplers, done) if exact else 1.0
             self._weighed = False
             self._pending += 1
-            growth = sampler.growth(done) if exact else 1
+            growth = first.growth(done) if exact else 1
             if self._scaling is not None:
-                self._scaling.begin(growth, even=growth > 1 and sampler.even(done))
+                self._scaling.begin(growth, even=growth > 1 and first.even(done))
             self._shares = int(min((done + growth) / size, 1.0) * self._per_epoch + _ROUNDING)
             self._evaluating = False
             self._measures.begin_batch(padded=self._weight == 0.0)
@@ -384,21 +416,37 @@ class ElasticLoop:
             if self._over:
                 return
 
-    def _look_at_order(self, sampler: ElasticBatchSampler) -> None:
+    def _refuse_beside(self, samplers: Sequence[Any], loaders: Sequence[Any]) -> None:
+        if not samplers:
+            raise DeadlineError(
+                f"The first of several loaders must be dealt too, and {type(loaders[0]).__name__}"
+                " cannot be: pass DataLoaders over map-style datasets to loop.batches(a, b)."
+            )
+        if len({id(one) for one in loaders}) < len(loaders):
+            raise DeadlineError(
+                "loop.batches(a, a) has one loader twice: pass two loaders over the same data."
+            )
+        if self._scaling is not None:
+            raise DeadlineError(
+                "scaling=... trains on the batches of one loader: pass one over pairs, such as"
+                " those of torch.utils.data.StackDataset(a, b)."
+            )
+
+    def _look_at_order(self, samplers: Sequence[ElasticBatchSampler]) -> None:
         """Refuse batches that would be others in another segment or rank."""
         if self._pilot is None:  # under plain Optuna training is never left
             return
-        if sampler is not self._ordered:  # or one loader for each epoch
+        if samplers != self._ordered:  # or one loader for each epoch
             consensus = self._pilot.consensus
             refuse_another_order(
-                [sampler], self.epoch, self._start, consensus=consensus, saved=self._order
+                samplers, self.epoch, self._start, consensus=consensus, saved=self._order
             )
-        self._ordered, self._order = sampler, None
+        self._ordered, self._order = samplers, None
 
     def _order_so_far(self) -> dict[str, Any] | None:
-        if self._ordered is None:  # no batch was asked for yet, or none is dealt
+        if not self._ordered:  # no batch was asked for yet, or none is dealt
             return self._order
-        return fingerprints([self._ordered], self.epoch, self._start, self.segment.world_size)
+        return fingerprints(self._ordered, self.epoch, self._start, self.segment.world_size)
 
     def _reseed(self, place: int) -> None:
         if self._pilot is not None:  # under plain Optuna the process may hold more than this trial

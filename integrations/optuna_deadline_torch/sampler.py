@@ -259,6 +259,22 @@ class ElasticBatchSampler(Sampler[list[int]]):
         return len(self.batches) if self.steps is None else self.steps
 
 
+def one_weight(samplers: Sequence[ElasticBatchSampler], batch: int) -> float:
+    """What one loss over a batch of each loader is scaled by in this rank.
+
+    Raises:
+        DeadlineError: There are slices of several batches, and not all alike.
+    """
+    weights = {sampler.weight(batch) for sampler in samplers}
+    if len(weights) > 1:
+        raise DeadlineError(
+            "The batches of several training loaders are not shared alike between"
+            f" {samplers[0].world_size} slots, so one loss cannot be weighed: choose sizes that"
+            " the number of slots divides and drop_last=True, or allow one slot."
+        )
+    return weights.pop() if weights else 1.0
+
+
 def _length(batches: Any) -> int | None:
     """How many batches there are; None where that is not known."""
     try:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+import logging
+from collections.abc import Iterator
 from typing import Any
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline_torch.loaders import (
@@ -13,6 +19,8 @@ from optuna_deadline_torch.loaders import (
     tell_reread,
 )
 from optuna_deadline_torch.streams import Stateful
+
+_log = logging.getLogger(__name__)
 
 
 class Sources:
@@ -45,6 +53,21 @@ class Sources:
             self._known[id(loader)] = loader, source
         return self._known[id(loader)][1]
 
+    def beside(self, loader: Any) -> Any:
+        """What to iterate over for a loader beside the first one, whose place is its own too.
+
+        Raises:
+            DeadlineError: It cannot be dealt.
+        """
+        if not can_be_dealt(loader):
+            raise DeadlineError(
+                f"A loader beside the first one must be dealt too, and {type(loader).__name__}"
+                " cannot be: pass DataLoaders over map-style datasets to loop.batches(a, b)."
+            )
+        source = self.of(loader)
+        source.batch_sampler.cycles = True
+        return source
+
     def resume(self, state: dict[str, Any] | None) -> None:
         """Let the loader that has a state go on from this one."""
         self._begin_at = state
@@ -69,6 +92,41 @@ class Sources:
                 self._begin_at = None
         else:
             tell_reread(loader)
+
+
+def again_and_again(source: Any) -> Iterator[Any]:
+    """The batches of a loader that begins anew, with another order, as often as it ends.
+
+    Raises:
+        DeadlineError: It has none.
+    """
+    while True:
+        empty = True
+        for batch in source:
+            empty = False
+            yield batch
+        if empty:
+            raise DeadlineError("A loader beside the first one has no batches: give it some.")
+
+
+def tell_zipped(batches: Any) -> bool:
+    """Warn where a loader is zipped with the loop's batches; whether it is.
+
+    Args:
+        batches: The iterator of batches that the loop gave away, in use.
+    """
+    kinds = (_BaseDataLoaderIter, itertools.cycle)
+    zipped = any(
+        type(holder) is tuple and any(isinstance(one, kinds) for one in holder)
+        for holder in gc.get_referrers(batches)  # what zip keeps is a tuple of iterators
+    )
+    if zipped:
+        _log.warning(
+            "A loader beside loop.batches(...), as in zip(loop.batches(a), b), is not dealt to the"
+            " slots and begins again each time that the trial comes back: write"
+            " `for x, y in loop.batches(a, b)`, where b goes on at its place."
+        )
+    return zipped
 
 
 def length_of(loader: Any) -> int:

@@ -15,7 +15,7 @@ from elastic_training import data
 from optuna_deadline_torch import ElasticLoop
 from torch import nn
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 
 def net(dropout: float = 0.0) -> nn.Module:
@@ -63,6 +63,12 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
     loader = DataLoader(training, plan.batch, shuffle=True, num_workers=plan.workers)
     if plan.data == "augmented":
         loader = elastic_data.augmented(training, plan.workers)
+    several = [loader]
+    if plan.data == "beside":  # one that begins again within an epoch, one that is longer
+        shorter = Subset(training, range(0, plan.samples, 2))
+        several += [DataLoader(shorter, 12, shuffle=True), DataLoader(training, 4, shuffle=True)]
+    if plan.data == "zipped":
+        beside = DataLoader(training, plan.batch, shuffle=True)
     accumulate = plan.trainer.get("accumulate_grad_batches", 1)
     seen.update(steps=[], draws=[], measured=[])
     if "measured" in plan.extras:
@@ -85,7 +91,9 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
         return value
 
     for epoch in loop.epochs():
-        for x, y, ids in loop.batches(loader):
+        batches = loop.batches(*several)
+        for batch in zip(batches, beside) if plan.data == "zipped" else batches:  # noqa: B905
+            x, y, ids = elastic_data.triple(batch)
             seen["steps"].append(
                 {
                     "step": loop.steps,

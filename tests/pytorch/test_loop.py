@@ -482,3 +482,31 @@ def test_a_step_that_a_scaler_skips_loses_nothing() -> None:
         assert loop.steps == 3 * (epoch + 1)
         loop.report(1.0)
     assert loop.result() == 1.0
+
+
+def test_loaders_beside_the_first_one_go_on_at_their_places(tmp_path: Path) -> None:
+    plan = replace(PLAN, data="beside", samples=100)  # 7 batches; of the shorter one 5
+    [still] = segments(tmp_path / "still", plan, None)
+    paused = segments(tmp_path / "paused", plan, 0)
+    assert len(paused) > 20
+    assert [step for one in paused for step in one["steps"]] == still["steps"]
+    for epoch in range(plan.epochs):
+        ids = [step["ids"] for step in still["steps"] if step["epoch"] == epoch]
+        shorter = [one for part in ids[:5] for one in part[16:-4]]
+        assert sorted(shorter) == [*range(0, 100, 2)], "all of it, and then it begins again"
+        assert ids[5][16:-4] != ids[0][16:-4], "in another order"
+    again = torch.load(tmp_path / "paused" / "final.pt")
+    assert all(
+        torch.equal(one, again[name])
+        for name, one in torch.load(tmp_path / "still" / "final.pt").items()
+    )
+
+
+def test_a_loader_that_is_zipped_with_the_batches_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for data in ("", "beside", "zipped"):
+        caplog.clear()
+        segments(tmp_path / f"data {data}", replace(PLAN, data=data), None)
+        said = [one for one in caplog.messages if "write `for x, y in loop.batches(a, b)`" in one]
+        assert len(said) == (data == "zipped")

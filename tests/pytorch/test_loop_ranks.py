@@ -79,3 +79,19 @@ def test_a_metric_adds_up_divided_batches_and_no_evaluation(tmp_path: Path, repo
     assert_same(one, two)
     for ranks in (*one[0], *two[0]):
         assert all(rank["measured"] == [sum(range(97))] * plan.epochs for rank in ranks)
+
+
+def test_loaders_beside_the_first_one_are_dealt_too(tmp_path: Path) -> None:
+    plan = replace(PLAN, data="beside", samples=96)
+    still = chain(tmp_path / "still", plan, [(1, None)])
+    moved = chain(tmp_path / "moved", plan, [(1, 4), (2, 9), (1, 13), (2, None)])
+    assert len(moved[0]) == 4
+    assert_same(still, moved)
+
+
+def test_loaders_whose_batches_are_not_shared_alike_are_refused_before_a_step(
+    tmp_path: Path,
+) -> None:
+    plan = replace(PLAN, data="beside", samples=97, ranks=2, folder=str(tmp_path))
+    for rank in run_segment(plan):
+        assert "one loss cannot be weighed" in rank["error"] and not rank["steps"]
