@@ -64,3 +64,14 @@ def spelled(python: str, command: str) -> str:
 def argument(name: str) -> str:
     """The name of an argument, as an option where a command runs."""
     return spelled(name, f"--{name.replace('_', '-')}")
+
+
+def at_most(slots: int) -> str:
+    """A trial's limit in words: "one slot only", "2 slots at most".
+
+    Raises:
+        DeadlineError: It is no number of slots that a trial can be limited to.
+    """
+    if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+        raise DeadlineError(f"Limit a trial to a whole number of slots from 1, not {slots!r}.")
+    return "one slot only" if slots == 1 else f"{slots} slots at most"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from optuna_deadline.directives import KEEP, Directive
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import at_most
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -169,17 +169,6 @@ class WholeTrial:
 
     def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
         """Nobody tells a plain trial to."""
-
-
-def at_most(slots: int) -> str:
-    """A trial's limit in words: "one slot only", "2 slots at most".
-
-    Raises:
-        DeadlineError: It is no number of slots that a trial can be limited to.
-    """
-    if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
-        raise DeadlineError(f"Limit a trial to a whole number of slots from 1, not {slots!r}.")
-    return "one slot only" if slots == 1 else f"{slots} slots at most"
 
 
 def segment(trial: Any) -> Segment:

@@ -50,6 +50,7 @@ class Terms:
         budget: What may be spent, None where slots cost nothing.
         gate_closed: When the gate was closed, None while new trials may start.
         read: When the row was read.
+        max_slots: The most slots that a trial may have, None for any number.
         earlier: Deadlines that held before, each as its duration, if it was one, and its instant.
     """
 
@@ -65,6 +66,7 @@ class Terms:
     read: float = field(compare=False)
     budget: Budget | None = None
     earlier: tuple[tuple[float | None, float], ...] = field(default=(), compare=False)
+    max_slots: int | None = None
 
     @property
     def maximize(self) -> bool:
@@ -86,6 +88,7 @@ def fix(
     policy: choice.PolicyLike | None = None,
     parameters: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
+    max_slots: int | None = None,
     extend: bool = False,
     elapsed: float = 0.0,
 ) -> Terms:
@@ -100,6 +103,8 @@ def fix(
             policy and parameters, whatever it asks for.
         parameters: The policy's parameters, as JSON can hold them.
         budget: What may be spent, and the price; None joins what is stored.
+        max_slots: The most slots that a trial may have; None for any number. A joining process
+            obeys the stored one.
         extend: Move a stored deadline to a later instant, for everybody, also after it passed.
             Asking again for the deadline that holds joins it, and so does one that held before it
             was moved, as long as there is time.
@@ -130,6 +135,7 @@ def fix(
                 "duration": wanted.duration,
                 "policy": choice.name_of(policy),
                 "parameters": json.dumps(dict(parameters or {}), sort_keys=True),
+                "max_slots": max_slots,
                 "money": None if budget is None else budget.to_json(),
             }
             identity.introduce(connection, study, values)
@@ -143,7 +149,9 @@ def fix(
         if extend and not joins and (not _same(stored, wanted) or stored.deadline <= began):
             stored = _extend(connection, stored, wanted, at)
     _check_join(stored, wanted, began)
-    _warn_of_ignored(stored, None if policy is None else choice.name_of(policy), parameters)
+    _warn_of_ignored(
+        stored, None if policy is None else choice.name_of(policy), parameters, max_slots
+    )
     return stored
 
 
@@ -353,8 +361,19 @@ def _held(stored: Terms, wanted: Deadline) -> bool:
 
 
 def _warn_of_ignored(
-    stored: Terms, policy: str | None, parameters: Mapping[str, Any] | None
+    stored: Terms,
+    policy: str | None,
+    parameters: Mapping[str, Any] | None,
+    max_slots: int | None,
 ) -> None:
+    if max_slots is not None and max_slots != stored.max_slots:
+        _logger.warning(
+            "The trials of the study %r train on %s slots, as its first process said, not on %d"
+            " at most.",
+            stored.name,
+            "any number of" if stored.max_slots is None else f"at most {stored.max_slots}",
+            max_slots,
+        )
     if policy is not None and policy != stored.policy:
         _logger.warning(
             "The study %r goes by the policy %r, which its first process chose, not by %r.",
@@ -384,5 +403,6 @@ def _terms(row: sa.Row[Any], now: float) -> Terms:
         gate_closed=row.gate_closed,
         read=now,
         budget=None if row.money is None else Budget.from_json(row.money),
+        max_slots=row.max_slots,
         earlier=tuple([(told, at) for told, at in json.loads(row.earlier or "[]")]),
     )

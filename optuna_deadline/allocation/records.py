@@ -262,6 +262,12 @@ class SegmentRow(NamedTuple):
     trained: float | None
     workers: int = 1  #: more than one for a gang that crosses them
 
+    @property
+    def stepped(self) -> bool:
+        """Whether it has trained a step."""
+        begin, end = self.position_from, self.position_to
+        return begin is not None and end is not None and end > begin
+
 
 class NewReport(NamedTuple):
     """A report as its segment makes it."""

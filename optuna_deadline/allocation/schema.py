@@ -61,6 +61,7 @@ study = _table(
     sa.Column("key", sa.String(36)),
     # JSON: deadlines that held before; of each the duration, if one was given, and the instant.
     sa.Column("earlier", sa.Text),
+    sa.Column("max_slots", sa.Integer),  # of a trial; NULL for any number
 )
 
 rung = _table(
@@ -309,7 +310,8 @@ SINCE_11 = sa.Index(f"ix_{PREFIX}worker_study", worker.c.study_id)
 
 #: Columns that version 12 of the schema brought.
 SINCE_12 = (
-    study.c.key, worker.c.boot, study.c.earlier, trial.c.slot_limit, trial.c.limit_reason,
+    study.c.key, worker.c.boot, study.c.earlier, study.c.max_slots,
+    trial.c.slot_limit, trial.c.limit_reason,
 )  # fmt: skip
 
 #: Since version 5 without the slot's provider.

@@ -18,6 +18,7 @@ from optuna_deadline.cli.options import (
     Deadline,
     Earlier,
     MaxResource,
+    MaxSlots,
     MinResource,
     Money,
     PolicyName,
@@ -27,7 +28,7 @@ from optuna_deadline.cli.options import (
 )
 from optuna_deadline.cli.studies import begin_with, sampler_of
 from optuna_deadline.deadlines import parse_deadline
-from optuna_deadline.elastic import agree, check
+from optuna_deadline.elastic import agree, check, check_max_slots
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.prices import PriceLike, read_prices
@@ -58,6 +59,7 @@ def create(
     min_resource: MinResource = 1,
     max_resource: MaxResource = None,
     reduction_factor: ReductionFactor = None,
+    max_slots: MaxSlots = None,
     budget: Money = None,
     price: SlotPrice = None,
     prices: PriceFile = None,
@@ -68,6 +70,7 @@ def create(
     _, terms = make(
         study, storage, deadline, direction, policy, settings, min_resource, max_resource,
         reduction_factor, make_budget(budget, price_given(price, prices)), earlier, extend,
+        max_slots,
     )  # fmt: skip
     limits = f"deadline {terms}" + (f", budget {terms.budget}" if terms.budget else "")
     print(f"{study}: {terms.direction}, {limits}, policy {terms.policy}.")
@@ -87,6 +90,7 @@ def make(
     money: Budget | None,
     earlier: list[str] | None = None,
     extend: bool = False,
+    max_slots: int | None = None,
 ) -> tuple[optuna.Study, Terms]:
     """A study that exists, and its terms; see :func:`create` for the arguments.
 
@@ -105,6 +109,7 @@ def make(
     parameters = merge(resources, parse_settings(settings))
     wanted = parse_deadline(deadline)
     check(policy, parameters)
+    check_max_slots(max_slots)
     if earlier:
         check_made(url)
     elif wanted.instant(now := time.time()) <= now and not is_made(url):
@@ -124,7 +129,9 @@ def make(
     if earlier:
         begin_with(created, earlier)
     created.sampler = sampler_of(created)
-    return created, agree(created, wanted, policy, parameters, extend=extend, budget=money)
+    return created, agree(
+        created, wanted, policy, parameters, extend=extend, budget=money, max_slots=max_slots
+    )
 
 
 def _check_direction(study: optuna.Study, wanted: Direction | None) -> None:

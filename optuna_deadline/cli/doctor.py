@@ -16,12 +16,13 @@ import typer
 
 from optuna_deadline.allocation.clock import database_now
 from optuna_deadline.allocation.engine import autocommit, connect
-from optuna_deadline.allocation.schema import report
+from optuna_deadline.allocation.records import ALIVE
+from optuna_deadline.allocation.schema import report, study, trial
 from optuna_deadline.cli.app import GONE, Json, command, say_json
 from optuna_deadline.cli.databases import NothingThere, check_url, complaint, open_storage
 from optuna_deadline.cli.traffic import Traffic, measure, round_trip
 from optuna_deadline.elastic import CHECKPOINTS
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, at_most
 from optuna_deadline.stores import check, check_folder, located
 from optuna_deadline.workers.devices import host_name, present_gpus
 from optuna_deadline.workers.errors import DATABASE_AWAY
@@ -120,7 +121,7 @@ def _database(text: str) -> Iterator[Finding]:
     url = check_url(text)
     sqlite = url.get_backend_name() == "sqlite"
     name = url.render_as_string(hide_password=True)
-    looks: list[Callable[[sa.Connection], Finding]] = [_answers, _clock]
+    looks: list[Callable[[sa.Connection], Finding]] = [_answers, _clock, _limits]
     engine: sa.Engine | None
     try:
         try:
@@ -161,6 +162,27 @@ def _answers(connection: sa.Connection) -> Finding:
         words = f"{words}; plans see what a worker's trials say {late:.1f} s late for each trial"
         return Finding("latency", "note", words)
     return Finding("latency", "good", words)
+
+
+def _limits(connection: sa.Connection) -> Finding:
+    """Living trials that cannot train on many slots, the newest of them with its reason."""
+    nothing = Finding("slots", "good", "no trial is limited to fewer than there are")
+    if not sa.inspect(connection).has_table(trial.name):
+        return nothing
+    columns = study.c.name, trial.c.number, trial.c.slot_limit, trial.c.limit_reason
+    query = (
+        sa.select(*columns)
+        .join(trial, trial.c.study_id == study.c.study_id)
+        .where(trial.c.slot_limit.is_not(None), trial.c.state.in_(ALIVE))
+        .order_by(study.c.study_id.desc(), trial.c.number.desc())
+    )
+    found = connection.execute(query).all()
+    if not found:
+        return nothing
+    name, number, limit, reason = found[0]
+    words = f"trial {number} of {name} trains on {at_most(limit)}: {reason}"
+    more = f" ({len(found) - 1} more are limited)" if len(found) > 1 else ""
+    return Finding("slots", "note", f"{words}{more}")
 
 
 def _clock(connection: sa.Connection) -> Finding:

@@ -14,6 +14,7 @@ from optuna_deadline.cli.view import TrialRow, View, by_relevance, clock, figure
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE = 12
 _DECISIONS = 6
+_LIMITS = 3  # the most recent trials that are limited
 _FIXED = 8  # four lines at the top, a heading, a line for the rest, two blank ones
 _COLOURS = {
     "running": "green",
@@ -34,7 +35,8 @@ def render(view: View, height: int = 24) -> RenderableType:
         height: The lines there are; trials that do not fit are counted in one line.
     """
     decisions = view.decisions[-_DECISIONS:]
-    extra = bool(view.shares) + bool(view.drained) + bool(view.alone)
+    limits = view.limits[:_LIMITS]
+    extra = bool(view.shares) + bool(view.drained) + bool(view.alone) + len(limits)
     room = max(1, height - _FIXED - len(decisions) - extra)
     rows = by_relevance(view)
     shown, rest = rows[:room], rows[room:]
@@ -47,6 +49,8 @@ def render(view: View, height: int = 24) -> RenderableType:
     if view.alone:
         hosts = f"alone    {', '.join(view.alone)}: no other host reaches the checkpoints"
         parts.append(Text(hosts, style="yellow", no_wrap=True, overflow="ellipsis"))
+    for limit in limits:
+        parts.append(Text(f"slots  {limit}", style="yellow", no_wrap=True, overflow="ellipsis"))
     parts.append(Text())
     parts.append(_trials(view, shown))
     if rest:

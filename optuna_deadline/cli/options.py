@@ -17,6 +17,9 @@ MaxResource = Annotated[
 ReductionFactor = Annotated[
     int | None, typer.Option(help="A rung keeps one in this many; the policy's own by default.")
 ]
+MaxSlots = Annotated[
+    int | None, typer.Option(help="The most slots that a trial may have; any number by default.")
+]
 Money = Annotated[str | None, typer.Option(help="What may be spent, as in 20usd; needs --price.")]
 SlotPrice = Annotated[
     str | None,

@@ -17,6 +17,7 @@ from optuna_deadline.cli.options import (
     Earlier,
     HostType,
     MaxResource,
+    MaxSlots,
     MinResource,
     Money,
     ObjectivePlace,
@@ -58,6 +59,7 @@ def run(
     min_resource: MinResource = 1,
     max_resource: MaxResource = None,
     reduction_factor: ReductionFactor = None,
+    max_slots: MaxSlots = None,
     budget: Money = None,
     price: SlotPrice = None,
     prices: PriceFile = None,
@@ -81,11 +83,11 @@ def run(
     money = make_budget(budget, price_given(price, prices))
     source, offer = prepare(
         objective, gpus, cpus, patience=patience, park=park, checkpoints=checkpoints,
-        budget=money, host_type=host_type,
+        budget=money, host_type=host_type, max_slots=max_slots,
     )  # fmt: skip
     made, terms = make(
         study or _name(objective), storage, deadline, direction, policy, settings, min_resource,
-        max_resource, reduction_factor, money, earlier,
+        max_resource, reduction_factor, money, earlier, max_slots=max_slots,
     )  # fmt: skip
     worker = ElasticWorker(
         made, source, terms, offer=offer, checkpoints=checkpoints, patience=patience, park=park,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from rich.console import Console
 
@@ -37,7 +37,9 @@ def status(study: Study, storage: Storage, as_json: Json = False) -> None:
         say_json({**asdict(view), "deadline": deadline, "warning": warning})
         return
     screen = Console()
-    screen.print(render(view, max(24, screen.height)))
+    screen.print(render(replace(view, limits=()), max(24, screen.height)))
+    for words in view.limits:
+        screen.print(words, markup=False, highlight=False, soft_wrap=True)
     if warning is not None:
         console.print(f"{study}: {warning}.", markup=False, soft_wrap=True)
 

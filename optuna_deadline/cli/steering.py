@@ -14,12 +14,11 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import Storage, command
 from optuna_deadline.cli.databases import check_made
 from optuna_deadline.cli.studies import load_study
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, at_most
 from optuna_deadline.history.reading import table_of
 from optuna_deadline.history.words import count, roughly
 from optuna_deadline.planning.crossing import groups_of
 from optuna_deadline.policies.fitting import fitting, says
-from optuna_deadline.segments import at_most
 
 _NOBODY = 0  # a host is drained without being of one of its studies
 _SOON = 10.0  #: seconds before its deadline in which a study does not come to another host

@@ -65,6 +65,7 @@ class View:
     resizes: int = 0
     drained: tuple[str, ...] = ()  #: hosts of the pool that are being emptied
     alone: tuple[str, ...] = ()  #: hosts of the study whose checkpoints others do not reach
+    limits: tuple[str, ...] = ()  #: what cannot be trained on many slots, and why
     slot_hours: float = 0.0  #: that trials have held slots
     spent: float | None = None  #: money; None where slots cost nothing
     budget: str = ""  #: all that may be spent, in words

@@ -15,6 +15,7 @@ from optuna_deadline.cli.view import Decision, TrialRow, View
 from optuna_deadline.history.telling import asked
 from optuna_deadline.planning.homes import lonely
 from optuna_deadline.planning.ledger import Ledger
+from optuna_deadline.planning.limits import Limits, limited
 from optuna_deadline.planning.rates import tariff_of
 from optuna_deadline.terms import Terms
 
@@ -68,6 +69,11 @@ class Watcher:
             self._segments[segment.number, segment.fence] = segment
         self._last_segments = now
         segments = list(self._segments.values())
+        limits = Limits(self._terms.max_slots)
+        for segment in segments:
+            limits.take(segment)
+        for line in trials:
+            limits.see(line)
         ended = Counter(segment.outcome for segment in segments)
         starts = len(segments) - len({segment.number for segment in segments})
         return View(
@@ -91,6 +97,7 @@ class Watcher:
             resizes=ended["resize"],
             drained=tuple(sorted({row.host for row in workers if row.drained is not None})),
             alone=tuple(sorted(lonely(row for row in workers if row.study_id == mine))),
+            limits=tuple(limited(trials, limits)),
             slot_hours=sum(
                 row.slots * ((now if row.ended is None else row.ended) - row.granted)
                 for row in segments

@@ -2,7 +2,16 @@
 
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.running import run
-from optuna_deadline.elastic.terms import agree, check, prepare
+from optuna_deadline.elastic.terms import agree, check, check_max_slots, prepare
 from optuna_deadline.elastic.worker import CHECKPOINTS, ElasticWorker
 
-__all__ = ["CHECKPOINTS", "ElasticWorker", "Result", "agree", "check", "prepare", "run"]
+__all__ = [
+    "CHECKPOINTS",
+    "ElasticWorker",
+    "Result",
+    "agree",
+    "check",
+    "check_max_slots",
+    "prepare",
+    "run",
+]

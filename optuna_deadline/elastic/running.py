@@ -31,6 +31,7 @@ def run(
     min_resource: int = 1,
     max_resource: int | None = None,
     reduction_factor: int | None = None,
+    max_slots: int | None = None,
     extend: bool = False,
     budget: BudgetLike | None = None,
     price: PriceLike | None = None,
@@ -65,6 +66,8 @@ def run(
         min_resource: The first rung, in report steps.
         max_resource: The step at which a trial is done; None takes what the objectives say.
         reduction_factor: Every rung keeps one in this many; None for the policy's own.
+        max_slots: The most slots that a trial may have: 1 where the training cannot be shared;
+            None for any number. The first process of a study says it for all.
         extend: Move the study's deadline to this one.
         budget: What may be spent in all, as 20 or "20usd"; the study ends when it is used up. The
             policy then says how many of the slots on offer are used and paid for.
@@ -107,6 +110,7 @@ def run(
     source, offer = prepare(
         objective, gpus, cpus, weight=weight, divider=divider, patience=patience, park=park,
         until=until, checkpoints=checkpoints, budget=money, host_type=host_type,
+        max_slots=max_slots,
     )  # fmt: skip
     resources = {
         "min_resource": min_resource,
@@ -116,7 +120,7 @@ def run(
     parameters = choice.merge(resources, policy_parameters)
     agreed = agree(
         study, deadline, policy, parameters,
-        extend=extend, table=table, budget=money,
+        extend=extend, table=table, budget=money, max_slots=max_slots,
     )  # fmt: skip
     worker = ElasticWorker(
         study, source, agreed, offer=offer, pool=pool, weight=weight, divider=divider,

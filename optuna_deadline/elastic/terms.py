@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from pathlib import Path
@@ -23,6 +24,8 @@ from optuna_deadline.workers.devices import Offer, make_offer
 from optuna_deadline.workers.gang import PATIENCE
 from optuna_deadline.workers.objective import Objective, ObjectiveSource, source_of
 
+_logger = logging.getLogger("optuna_deadline")
+
 
 def agree(
     study: Study,
@@ -33,6 +36,7 @@ def agree(
     extend: bool = False,
     table: str | None = None,
     budget: Budget | None = None,
+    max_slots: int | None = None,
 ) -> Terms:
     """The study's terms: those asked for, its pruner's, or those that hold already.
 
@@ -48,9 +52,12 @@ def agree(
         return study_terms.fix(
             engine, study, deadline,
             policy=policy, parameters=parameters, budget=budget, extend=extend,
+            max_slots=check_max_slots(max_slots),
         )  # fmt: skip
     if budget is not None:
         raise DeadlineError("A budget is fixed with the deadline: pass deadline='2h' too.")
+    if max_slots is not None:
+        raise DeadlineError("max_slots is fixed with the deadline: pass deadline='2h' too.")
     if isinstance(study.pruner, DeadlinePruner):
         return study.pruner.terms(study)
     found = study_terms.read(engine, study)
@@ -86,6 +93,7 @@ def prepare(
     checkpoints: str | Path | None = None,
     budget: Budget | None = None,
     host_type: str | None = None,
+    max_slots: int | None = None,
 ) -> tuple[ObjectiveSource, Offer]:
     """What a worker trains and on which slots, checked before a study agrees on anything.
 
@@ -96,6 +104,7 @@ def prepare(
     check_weight(weight)
     check_patience(patience)
     check_park(park)
+    check_max_slots(max_slots)
     make_divider(divider)
     if until is not None:
         parse_deadline(until)
@@ -103,7 +112,15 @@ def prepare(
         place_of(checkpoints)
     if budget is not None and not (host_type or os.environ.get(HOST_TYPE)):
         budget.check_type(None, budget.prices)
-    return source, make_offer(gpus, cpus)
+    offer = make_offer(gpus, cpus)
+    if max_slots is not None and max_slots > offer.size:
+        _logger.warning(
+            "%s is %d and there are %d slots here: it limits nothing until other workers come.",
+            argument("max_slots"),
+            max_slots,
+            offer.size,
+        )
+    return source, offer
 
 
 def check_weight(weight: float | None) -> float | None:
@@ -130,6 +147,20 @@ def check_patience(patience: float) -> float:
             f"{argument('patience')} must be a positive number of seconds, but got {patience!r}."
         )
     return patience
+
+
+def check_max_slots(max_slots: int | None) -> int | None:
+    """The most slots that a trial may have, if it is a number of slots.
+
+    Raises:
+        DeadlineError: It is none.
+    """
+    whole = isinstance(max_slots, int) and not isinstance(max_slots, bool)
+    if max_slots is not None and not (whole and max_slots > 0):
+        raise DeadlineError(
+            f"{argument('max_slots')} must be a number of slots such as 1, but got {max_slots!r}."
+        )
+    return max_slots
 
 
 def check_park(park: int) -> int:

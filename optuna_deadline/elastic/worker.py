@@ -189,6 +189,7 @@ class ElasticWorker:
             whole=self._in_hand,
             purse=self._ledger,
             ceiling=self._ceiling,
+            max_slots=self.terms.max_slots,
         )
         leader = PoolLeader(self.table, self._divider, agent.id)
         ticks = (leader.tick, planner.tick)

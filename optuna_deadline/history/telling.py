@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from optuna_deadline.allocation.records import Event
+from optuna_deadline.errors import at_most
 from optuna_deadline.history.words import count
-from optuna_deadline.segments import at_most
 
 
 def asked(event: Event, trial: str) -> str:

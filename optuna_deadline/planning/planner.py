@@ -50,6 +50,7 @@ class Planner:
         whole: Whether a checkpoint can be loaded.
         purse: Knows what was spent, where slots cost money.
         ceiling: Slots that could be had if the study wants them.
+        max_slots: The most that a trial may have; any number, if not given.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Planner:
         whole: Callable[[Checkpoint], bool] = intact,
         purse: Purse | None = None,
         ceiling: int = 0,
+        max_slots: int | None = None,
     ) -> None:
         self._funds = None if purse is None else Funds(table, purse, ceiling)
         self._ceiling = ceiling
@@ -76,10 +78,11 @@ class Planner:
         self._clock = clock
         self._champion = Champion(table, direction, whole, lambda: self._reader.best_reports)
         self._ends = Ends(trials, table, self._champion, clock)
-        self._reader = SnapshotReader(table, direction, started)
+        self._reader = SnapshotReader(table, direction, started, max_slots)
         self._binding = Binding(table)
         self._claims = Claims()
         self._said: Claim | None = None
+        self._learned: int | None = None
         self._say_again = 0.0
         self._idle_plans = 0
         self._failed: set[int] = set()
@@ -134,6 +137,7 @@ class Planner:
             reading = self._reader.read(orders.deadline)
         if self._funds is not None:
             reading = self._funds.see(reading, orders)
+        self._tell_the_limit()
         self._refuse_the_hopeless(reading)
         told = self._ends.tell(reading.ended)
         if closes_in <= 0:
@@ -164,6 +168,13 @@ class Planner:
         snapshot = reading.snapshot
         far = far_seconds(self._trips, snapshot.capacity, snapshot.deadline - self._started)
         return closing_seconds(snapshot.overhead.stop) + far
+
+    def _tell_the_limit(self) -> None:
+        """Say once what is learned from trials that cannot train on many slots."""
+        learned = self._reader.limits.learned
+        if learned != self._learned and learned is not None:
+            _logger.warning("From here on %s.", self._reader.limits.words())
+        self._learned = learned
 
     def _refuse_the_hopeless(self, reading: Reading) -> None:
         """An objective that only fails would be started again and again until the deadline."""

@@ -16,6 +16,7 @@ from optuna_deadline.forecasting.throughput import Pace, Speedup, Throughputs
 from optuna_deadline.planning.best_reports import BestReports
 from optuna_deadline.planning.crossing import APART, Crossing
 from optuna_deadline.planning.encounters import Encounters
+from optuna_deadline.planning.limits import Limits
 from optuna_deadline.policies.snapshot import WORST, Report, Request, Snapshot, TrialView
 
 _STEP = attrgetter("step")
@@ -49,12 +50,21 @@ class SnapshotReader:
         table: The allocation table.
         direction: "minimize" or "maximize".
         started: When the study began, in the database's seconds.
+        max_slots: The most that its terms let a trial have.
 
     Attributes:
+        limits: On how many slots its trials can train.
         best_reports: Of each trial, as it was read last.
     """
 
-    def __init__(self, table: AllocationStore, direction: str, started: float) -> None:
+    def __init__(
+        self,
+        table: AllocationStore,
+        direction: str,
+        started: float,
+        max_slots: int | None = None,
+    ) -> None:
+        self.limits = Limits(max_slots)
         self._table = table
         self._started = started
         self._new_reports = Tail(table.reports)
@@ -110,6 +120,7 @@ class SnapshotReader:
             speedup=self._speedup(crossing, capacities),
             overhead=self._overhead,
             requests=self._requests,
+            max_slots=self.limits.most,
         )
         return Reading(
             snapshot, lines, ended, roster.workers, capacities, roster.offered, self._done,
@@ -137,6 +148,7 @@ class SnapshotReader:
                 continue
             known[key] = row
             self._encounters.take(row)
+            self.limits.take(row)
             self._done += _slot_seconds(row) - (0.0 if before is None else _slot_seconds(before))
             if before is None or (before.startup, before.stop) != (row.startup, row.stop):
                 costs_changed = True
@@ -166,6 +178,7 @@ class SnapshotReader:
             if known.get(line.number) != line:
                 known[line.number] = line
                 stale.add(line.number)
+                self.limits.see(line)
         if stale:
             for number in sorted(stale & known.keys()):
                 self._look_at(number)

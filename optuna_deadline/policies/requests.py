@@ -133,22 +133,21 @@ class Obliging:
 def _within_limits(snapshot: Snapshot) -> tuple[Snapshot, dict[int, int]]:
     """The study with gangs and pins no larger than its trials can train on, and their limits."""
     alive = [trial for trial in snapshot.trials if trial.alive]
-    limits = {t.number: t.slot_limit for t in alive if t.slot_limit is not None}
-    most = snapshot.largest_gang
-    if snapshot.max_slots is not None:
-        most = min(most, snapshot.max_slots)
-    if limits and len(limits) == len(alive):
-        most = min(most, max(limits.values()))
-    if snapshot.max_slots is None and not limits:
+    most = snapshot.max_slots
+    bounds = {t.number: [b for b in (most, t.slot_limit) if b is not None] for t in alive}
+    limits = {number: min(known) for number, known in bounds.items() if known}
+    if most is None and not limits:
         return snapshot, limits
+    if len(limits) == len(alive):
+        most = max(limits.values(), default=most)
+    largest = min(snapshot.largest_gang, most or snapshot.largest_gang)
     requests = []
     for request in snapshot.requests:
-        bounds = (request.pinned, snapshot.max_slots, limits.get(request.number))
         if request.pinned is not None:
-            least = min(bound for bound in bounds if bound is not None)
-            request = request._replace(pinned=least)
+            least = limits.get(request.number, request.pinned)
+            request = request._replace(pinned=min(request.pinned, least))
         requests.append(request)
-    return replace(snapshot, largest_gang=most, requests=tuple(requests)), limits
+    return replace(snapshot, largest_gang=largest, requests=tuple(requests)), limits
 
 
 def _over(plan: Plan, limits: Mapping[int, int]) -> dict[int, Run]:

@@ -44,6 +44,7 @@ class Verdict:
     value: float | None = None
     failures: int = 0
     words: str = ""  #: for the log, where something went wrong
+    limit: tuple[int, str] | None = None  #: on how many slots it goes on at most, and why
 
 
 class Listener(Protocol):
@@ -108,6 +109,7 @@ class Gang:
     verdict: Verdict | None = None
     lost: bool = False
     limit: tuple[int, str] | None = None  #: the most slots that its ranks can train on, and why
+    reported: bool = False  #: whether it has reported in this segment
     saved: bool = False  #: whether the table has a checkpoint of this segment
     parked: bool = False  #: whether its process uses no device and waits
     torn_at: float | None = None  #: when it hung up on ranks on other hosts, which may not know
@@ -139,6 +141,13 @@ class Gang:
         if self.torn_at is None or self.parted or self.directive.deadline:
             return False
         return time.monotonic() - self.torn_at < _PARTING
+
+    @property
+    def stepped(self) -> bool:
+        """Whether it has trained a step in this segment, as far as its ranks have said."""
+        start, position = self.progress.start, self.progress.position
+        moved = start is not None and position is not None and position > start
+        return moved or self.reported or self.saved
 
     @property
     def over(self) -> bool:

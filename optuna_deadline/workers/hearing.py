@@ -16,9 +16,8 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints import Checkpoint
 from optuna_deadline.deleted import unless_deleted
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.errors import StudyGone
+from optuna_deadline.errors import StudyGone, at_most
 from optuna_deadline.intermediate_values import store_values
-from optuna_deadline.segments import at_most
 from optuna_deadline.stores import Location, located
 from optuna_deadline.workers.errors import DATABASE_AWAY
 from optuna_deadline.workers.gang import Gang, Verdict
@@ -128,6 +127,7 @@ class Hearing:
         )  # fmt: skip
 
     def _hear_report(self, value: float, step: int, trained: float) -> None:
+        self._gang.reported = True
         self._gang.backlog.add(NewReport(step, value, self._gang.trained_before + trained))
 
     def report(self, new: Sequence[NewReport]) -> None:

@@ -15,7 +15,8 @@ from optuna.trial import BaseTrial
 from optuna_deadline.checkpoints import checksum, write_checked
 from optuna_deadline.crashpoints import crashpoint
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.segments import SegmentEnd, at_most
+from optuna_deadline.errors import at_most
+from optuna_deadline.segments import SegmentEnd
 from optuna_deadline.stores import Location, upload, within
 from optuna_deadline.workers.link import Link
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Callable
+from dataclasses import replace
 
 from optuna_deadline.directives import Kind
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.workers.gang import Gang, Verdict
 from optuna_deadline.workers.link import UNTRUSTED
 
@@ -17,8 +20,78 @@ MOST_DEATHS = 3
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "can't allocate memory", "out of memory")
 
 
-def judge(gang: Gang) -> Verdict:
-    """Decide what becomes of a trial whose ranks have all exited."""
+_UNUSED = (
+    "Some parameters have no part in the loss: leave them out of the model, or in Lightning pass"
+    ' trainer_options(strategy="ddp_find_unused_parameters_true").'
+)
+#: What cannot be trained on several slots, by torch's and Lightning's words.
+_ONE_SLOT_ONLY = {
+    "Expected more than 1 value per channel when training": (
+        "BatchNorm needs two samples or more on each slot, and its share of a batch is one: pass"
+        " drop_last=True to the training loader, or a batch size that leaves a larger last batch."
+    ),
+    "SyncBatchNorm layers only work with GPU modules": (
+        "SyncBatchNorm works on GPUs only: leave sync_batchnorm=True out where slots are CPUs."
+    ),
+    "Expected to have finished reduction in the prior iteration": _UNUSED,
+    "parameters that were not used in producing the loss": _UNUSED,
+}
+_OURS = f"{DeadlineError.__name__}: "
+
+#: Signals of a process that has crashed by itself.
+_CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL)
+
+
+def judge(gang: Gang, proven: Callable[[], int] = lambda: 0) -> Verdict:
+    """Decide what becomes of a trial whose ranks have all exited.
+
+    Training that is refused on several slots, or that crashes on more of them than it has ever
+    trained a step on, fails no trial: that goes on from its checkpoint on as many as it had.
+
+    Args:
+        gang: Its segment.
+        proven: Finds the most slots on which the trial has trained steps before.
+    """
+    verdict = _judge(gang)
+    failed = verdict.state == "failed"
+    if gang.size == 1 or not (failed or verdict.ended == "died"):
+        return verdict
+    if (refusal := _refusal(gang)) is not None:
+        return _limited(1, refusal)
+    crashed = failed or gang.hung or _crashed(gang)
+    if not crashed or gang.stepped or gang.last_words()[0] == "result":
+        return verdict
+    before = proven()
+    if before >= gang.size:
+        return verdict
+    what = verdict.words.partition("\n")[0].partition("; it ")[0].rstrip(".")
+    limited = _limited(max(1, before), f"On {gang.size} slots {what}.")
+    return replace(limited, words=verdict.words)
+
+
+def _limited(slots: int, reason: str) -> Verdict:
+    return Verdict("paused", "limit", limit=(slots, " ".join(reason.split())))
+
+
+def _refusal(gang: Gang) -> str | None:
+    """What a rank said that cannot be trained on several slots, in one sentence."""
+    lines = [rank.end[1][0] for rank in gang.ranks if rank.end and rank.end[0] == "error"]
+    for line in lines:
+        if line.startswith(_OURS):
+            return str(line.removeprefix(_OURS))
+        for sign, sentence in _ONE_SLOT_ONLY.items():
+            if sign in line:
+                return sentence
+    return None
+
+
+def _crashed(gang: Gang) -> bool:
+    """Whether a rank ended by a fault of its own, and not for want of memory or by a kill."""
+    codes = {rank.exit_code for rank in gang.ranks if rank.end is None}
+    return not codes.isdisjoint(_CRASHES)
+
+
+def _judge(gang: Gang) -> Verdict:
     kind, payload = gang.last_words()
     told = gang.directive
     leaving = "deadline" if told.deadline else told.kind.value

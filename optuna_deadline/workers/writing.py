@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.errors import LeaseLost
+from optuna_deadline.errors import LeaseLost, at_most
 from optuna_deadline.workers.gang import Gang, Verdict
 from optuna_deadline.workers.parking import Parking
 from optuna_deadline.workers.verdicts import judge
@@ -117,6 +117,8 @@ class Writing:
             with suppress(LeaseLost):
                 if gang.progress_changed:
                     self._write_progress(gang)
+                if gang.verdict.limit is not None:
+                    self._table.limit_slots(self._me, gang.grant, *gang.verdict.limit)
             self._table.release(
                 self._me,
                 gang.grant,
@@ -129,10 +131,13 @@ class Writing:
         self._replan()
 
     def _judge(self, gang: Gang) -> Verdict:
-        verdict = judge(gang)
+        verdict = judge(gang, lambda: self._proven(gang))
         self._time_stop(gang)
         if verdict.words and not gang.lost:
             _logger.warning("Trial %d: %s", gang.number, verdict.words)
+        if verdict.limit is not None and not gang.lost:
+            slots, why = verdict.limit
+            _logger.warning("Trial %d trains on %s: %s", gang.number, at_most(slots), why)
         if verdict.ended == "complete" and gang.silent:
             _logger.warning(
                 "Trial %d never reported: call trial.report(value, step) in the objective, or "
@@ -147,6 +152,11 @@ class Writing:
                 time.monotonic() - gang.granted_at,
             )
         return verdict
+
+    def _proven(self, gang: Gang) -> int:
+        """The most slots on which the trial has trained steps before this segment."""
+        rows = self._table.segments()
+        return max([row.slots for row in rows if row.number == gang.number and row.stepped] + [0])
 
     def _time_stop(self, gang: Gang) -> None:
         if gang.directed_at is not None:

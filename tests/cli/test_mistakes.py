@@ -47,6 +47,7 @@ def refused(words: str, code: int = 2) -> str:
     [
         ("create s @ --deadline 2h", "with 'optuna-deadline extend s --deadline 2h'"),
         ("create new @ --deadline 2h --min-resource 0", "--min-resource must be a whole number"),
+        ("create new @ --deadline 2h --max-slots 0", "--max-slots must be a number of slots"),
         ("create new @ --deadline 2h --max-resource 0", "not below --min-resource, but got 0"),
         ("create new @ --deadline 2h --budget 20usd", "as in --price 0.9."),
         ("create new @ --deadline 2h --price 0.9", "give --budget 20usd too"),
@@ -142,6 +143,10 @@ _NEW = "--storage sqlite:///new.db"
         (f"run train.py:objective {_NEW} --deadline 1h --cpus 0", "0 slots can train nothing"),
         (f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --patience 0", "--patience must"),
         (f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --park -1", "--park must be"),
+        (
+            f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --max-slots -1",
+            "--max-slots must be",
+        ),
         (
             f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --checkpoints train.py",
             "No checkpoint",

@@ -18,7 +18,7 @@ from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation import schema
 from optuna_deadline.allocation.clock import database_now
 from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.budgets import make_budget
 from optuna_deadline.checkpoints import Checkpoint, checksum
@@ -72,6 +72,27 @@ def test_status_is_the_study_now(url: str) -> None:
     found = read("status", "s", "--storage", url)
     assert (found["best_value"], found["slots_used"]) == (0.9, 2)
     assert found["rows"][0]["value"] is None, "JSON knows no NaN"
+
+
+def test_why_a_trial_has_one_slot_only_is_said_by_status_top_and_doctor(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = optuna.load_study(study_name="s", storage=url)
+    table = AllocationTable(open_table(study), "lab", study._study_id)
+    assert {f["name"]: f for f in read("doctor", "--storage", url)}["slots"]["state"] == "good"
+    reason = "SyncBatchNorm works on GPUs only: leave sync_batchnorm=True out on CPU slots."
+    grant = Grant(0, 0, 1, ((1, 1), (2, 1)), ("gpu:0", "gpu:1"))
+    table.limit_slots("me", grant, 1, reason)
+    words = f"trial 0 trains on one slot only: {reason}"
+    assert words in run("status", "s", "--storage", url)
+    assert read("status", "s", "--storage", url)["limits"] == [words]
+    found = {f["name"]: f for f in read("doctor", "--storage", url)}["slots"]
+    assert found["state"] == "note"
+    assert found["words"] == f"trial 0 of s trains on one slot only: {reason}"
+    term = table.elect("me")
+    assert term is not None
+    table.settle("me", term)
+    assert words in run("top", "s", "--storage", url)
 
 
 def test_top_ends_with_the_study(url: str) -> None:

@@ -15,13 +15,14 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 SURFACE = {
     "run": [
         "objective", "--deadline", "--study", "--storage", "--direction", "--gpus", "--cpus",
-        "--policy", "--set", "--min-resource", "--max-resource", "--reduction-factor", "--budget",
+        "--policy", "--set", "--min-resource", "--max-resource", "--reduction-factor",
+        "--max-slots", "--budget",
         "--price", "--prices", "--earlier", "--host-type", "--checkpoints", "--patience", "--park",
         "--publish", "--log",
     ],
     "create": [
         "study", "--storage", "--deadline", "--direction", "--policy", "--set", "--min-resource",
-        "--max-resource", "--reduction-factor", "--budget", "--price", "--prices",
+        "--max-resource", "--reduction-factor", "--max-slots", "--budget", "--price", "--prices",
         "--earlier", "--extend",
     ],
     "worker": [

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
+
 from optuna_deadline.allocation.memory import MemoryTable
-from optuna_deadline.allocation.records import Grant
+from optuna_deadline.allocation.records import Desired, Grant, SegmentRow
+from optuna_deadline.planning.limits import Limits
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies import Order, Pause, Plan, Run, Snapshot
 from optuna_deadline.simulation.outside import CountedTrials
 
 
 class LargestFirst:
-    """Of two trials, the largest gang that there can be for the first, the rest for the other."""
+    """Of two trials, the largest gang that there can be for the first, the rest for the other.
+
+    Args:
+        trials: How many are opened, as long as two live.
+    """
+
+    def __init__(self, trials: int) -> None:
+        self.trials = trials
 
     def plan(self, snapshot: Snapshot) -> Plan:
         orders: dict[int, Order] = {}
@@ -20,19 +30,20 @@ class LargestFirst:
                 size = min(left, snapshot.largest_gang)
                 orders[trial.number] = Run(size, "fits") if size else Pause("waits")
                 left -= size
-        return Plan(orders, start=max(0, 2 - len(snapshot.trials)), gate_open=False)
+        start = min(2 - len(orders), self.trials - len(snapshot.trials))
+        return Plan(orders, start=max(0, start), gate_open=False)
 
 
 class Lab:
     """A worker of two slots that does what it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, trials: int = 2, max_slots: int | None = None) -> None:
         self.now = 1000.0
         self.table = MemoryTable("pool", 1, now=lambda: self.now, deadline=2000.0)
         self.table.register("a", "a", 1, [], 2)
         self.planner = Planner(
-            CountedTrials(), self.table, LargestFirst(), direction="maximize", started=0.0,
-            me="a", clock=lambda: self.now,
+            CountedTrials(), self.table, LargestFirst(trials), direction="maximize", started=0.0,
+            me="a", clock=lambda: self.now, max_slots=max_slots,
         )  # fmt: skip
 
     def planned(self) -> dict[int, int]:
@@ -79,3 +90,75 @@ def test_a_pin_above_the_limit_is_the_limit() -> None:
     lab.table.limit_slots("a", lab.grant(0), 1, "its batches are whole")
     assert lab.table.pin(0, 2)
     assert lab.planned() == {0: 1, 1: 1}
+
+
+def segment(
+    number: int, slots: int, *, steps: float = 0.0, outcome: str | None = "resize"
+) -> SegmentRow:
+    return SegmentRow(number, slots, slots, 0.0, 9.0, outcome, 1.0, 1.0, 4.0, 4.0 + steps, 5.0)
+
+
+def limited(number: int, slots: int | None) -> Desired:
+    return Desired(
+        number, 100, "failed", 1, None, "pause", None, 0, "", 0.0, None, None, False, 0,
+        slot_limit=slots,
+    )  # fmt: skip
+
+
+def learned(lines: list[Desired], segments: list[SegmentRow], most: int | None = None) -> Limits:
+    limits = Limits(most)
+    for line in lines:
+        limits.see(line)
+    for row in segments:
+        limits.take(row)
+    return limits
+
+
+def test_two_trials_that_cannot_train_on_more_speak_for_all_if_none_ever_has() -> None:
+    alone = [segment(number, 1, steps=9.0) for number in range(3)]
+    vain = [segment(number, 2) for number in range(2)]
+    two = [limited(0, 1), limited(1, 1), limited(2, None)]
+    assert learned(two, alone + vain).most == 1
+    words = "all trials train on one slot only: 2 could not on more, and none has"
+    assert learned(two, alone + vain).words() == words
+    assert learned(two[:1], alone + vain).most is None, "one trial may be a special case"
+    assert learned(two, [*alone, *vain, segment(2, 2, steps=0.1)]).most is None, "another one can"
+    tail = [segment(n, 2, steps=3.0, outcome="limit") for n in range(2)]
+    assert learned(two, alone + tail).most == 1, "what was trained there came to nothing"
+    running = segment(1, 2, steps=3.0, outcome=None)
+    assert learned(two, [*alone, tail[0], running]).most is None
+    assert learned(two, [*alone, tail[0], running, tail[1]]).most == 1, "and ended so"
+    whole = segment(2, 2, outcome="complete")
+    assert learned(two, [*alone, *vain, whole]).most is None, "too short to say where it was"
+    assert learned(two, alone).most is None, "they have said it by themselves, of themselves"
+    assert (
+        learned([limited(0, 1), limited(1, 2)], [*alone, segment(0, 2), segment(1, 4)]).most == 2
+    )
+
+
+def test_the_studys_terms_hold_where_they_allow_less() -> None:
+    rows = [segment(0, 4), segment(1, 4)]
+    assert learned([], rows, 3).most == 3 and "3 slots at most" in learned([], rows, 3).words()
+    assert learned([limited(0, 2), limited(1, 2)], rows, 3).most == 2
+    assert learned([limited(0, 2), limited(1, 2)], rows, 1).most == 1
+    assert learned([], rows).words() == ""
+
+
+def test_further_trials_are_begun_and_kept_on_what_two_could(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lab = Lab(trials=3)
+    for number in range(2):
+        lab.planned()
+        grant = lab.grant(number)
+        assert grant.size == 2
+        lab.table.limit_slots("a", grant, 1, "its batches are whole")
+        lab.table.release("a", grant, "failed", ended="error")
+    assert lab.planned() == {2: 1}
+    said = [message for message in caplog.messages if "all trials" in message]
+    assert len(said) == 1 and said[0].startswith("From here on all trials train on one slot only")
+    assert lab.table.pin(2, 2) and lab.planned() == {2: 1}
+
+
+def test_what_the_terms_allow_is_planned() -> None:
+    assert Lab(max_slots=1).planned() == {0: 1, 1: 1}

@@ -250,3 +250,12 @@ def test_what_a_limited_trial_cannot_use_others_get() -> None:
         1: Run(2, "2 of 3: it can train on no more"),
         2: Run(1, "first"),
     }
+
+
+def test_what_the_study_allows_is_kept_though_a_policy_asks_for_more() -> None:
+    class Two:
+        def plan(self, view: Snapshot) -> Plan:
+            return Plan({trial.number: Run(2, "two") for trial in view.trials if trial.alive})
+
+    view = Snapshot(0.0, 0.0, 9.0, 2, 2, (TrialView(0, "running"),), max_slots=1)
+    assert Obliging(Two()).plan(view).slots == 1

@@ -19,6 +19,7 @@ from optuna_deadline.allocation import schema
 from optuna_deadline.allocation.engine import connect, disconnect, open_table
 from optuna_deadline.allocation.migrations import MIGRATIONS, version
 from optuna_deadline.cli import app
+from optuna_deadline.elastic import prepare
 from optuna_deadline.errors import DeadlineError, SchemaMismatch
 from optuna_deadline.workers import devices
 from optuna_deadline.workers.devices import Offer, make_offer
@@ -107,6 +108,11 @@ def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> Non
         ({"divider": "odd"}, "no divider 'odd'"),
         ({"patience": 0}, "patience must be a positive number of seconds"),
         ({"park": -1}, "park must be a number of trials"),
+        ({"max_slots": 0}, "max_slots must be a number of slots such as 1, but got 0"),
+        ({"max_slots": -1}, "max_slots must be a number of slots such as 1, but got -1"),
+        ({"max_slots": "two"}, "max_slots must be a number of slots such as 1, but got 'two'"),
+        ({"max_slots": True}, "max_slots must be a number of slots such as 1, but got True"),
+        ({"max_slots": 1, "deadline": None}, "pass deadline='2h' too"),
         ({"until": "soon"}, "'soon' is no deadline"),
         (
             {"checkpoints": __file__},
@@ -125,6 +131,17 @@ def test_a_run_that_is_refused_fixes_no_deadline(
             **{"objective": objective, "cpus": 1, "deadline": "1h", **arguments},  # type: ignore[arg-type]
         )
     assert terms.read(open_table(study), study) is None
+
+
+def test_more_slots_for_a_trial_than_there_are_limit_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    prepare(objective, None, 2, max_slots=2)
+    assert caplog.messages == []
+    prepare(objective, None, 2, max_slots=64)
+    assert caplog.messages == [
+        "max_slots is 64 and there are 2 slots here: it limits nothing until other workers come."
+    ]
 
 
 def test_several_objectives_are_refused() -> None:

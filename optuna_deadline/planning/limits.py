@@ -1,0 +1,73 @@
+"""On how many slots a study's trials can train at most, as its table shows by now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from optuna_deadline.allocation.records import Desired, SegmentRow
+from optuna_deadline.errors import at_most
+
+#: So many trials that cannot train on more slots speak for all, if none has ever done so.
+_ENOUGH = 2
+
+
+class Limits:
+    """Learns from each trial's limit and from each segment.
+
+    Args:
+        max_slots: What the study's terms allow; None for any number.
+    """
+
+    def __init__(self, max_slots: int | None = None) -> None:
+        self._max_slots = max_slots
+        self._limits: dict[int, int] = {}
+        self._tried: dict[int, int] = {}  # by trial, the most slots that it was ever granted
+        # By trial and fence, the slots on which a step was trained, and not to be taken back.
+        self._proven: dict[tuple[int, int], int] = {}
+
+    def see(self, line: Desired) -> None:
+        """Take a trial as the table has it, living or not."""
+        if line.slot_limit is not None:
+            self._limits[line.number] = line.slot_limit
+
+    def take(self, row: SegmentRow) -> None:
+        """Take a segment, again where it has come further."""
+        self._tried[row.number] = max(row.slots, self._tried.get(row.number, 0))
+        trained = row.stepped or row.outcome == "complete"  # the last steps may be untold
+        if trained and row.outcome != "limit":
+            self._proven[row[:2]] = row.slots
+        else:
+            self._proven.pop(row[:2], None)
+
+    @property
+    def learned(self) -> int | None:
+        """The limit of trials that were granted more in vain, where it holds for all others."""
+        limits = [most for n, most in self._limits.items() if self._tried.get(n, 0) > most]
+        if len(limits) < _ENOUGH:
+            return None
+        most = max(limits)
+        return most if max(self._proven.values(), default=0) <= most else None
+
+    @property
+    def most(self) -> int | None:
+        """The most slots that any trial of the study is to have; None for any number."""
+        known = [most for most in (self._max_slots, self.learned) if most is not None]
+        return min(known, default=None)
+
+    def words(self) -> str:
+        """What holds for all trials, and why; nothing where any number of slots does."""
+        if self.learned is not None and self.learned == self.most:
+            return (
+                f"all trials train on {at_most(self.learned)}: {len(self._limits)} could not on"
+                " more, and none has"
+            )
+        return "" if self.most is None else f"all trials train on {at_most(self.most)}: max_slots"
+
+
+def limited(lines: Sequence[Desired], limits: Limits) -> Iterator[str]:
+    """A study's limit, then that of each living trial with its reason, the newest first."""
+    if words := limits.words():
+        yield words
+    for line in reversed(lines):
+        if line.alive and line.slot_limit is not None:
+            yield f"trial {line.number} trains on {at_most(line.slot_limit)}: {line.limit_reason}"
