@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import optuna
@@ -33,30 +34,30 @@ def bouncer(postgres: PostgresServer) -> Iterator[Bouncer]:
         yield pooler
 
 
-@pytest.fixture(scope="module", params=["psycopg2", "psycopg"])
-def pooled_url(
-    request: pytest.FixtureRequest, postgres: PostgresServer, bouncer: Bouncer
-) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def pooled(postgres: PostgresServer, bouncer: Bouncer) -> Iterator[Callable[[str], str]]:
+    """The URL of a database behind the pooler, by driver."""
     name = f"od_pooled_{uuid.uuid4().hex[:8]}"
     postgres.create_database(name)
-    url = bouncer.url(name, request.param)
-    yield url
-    disconnect(connect(url))
+    yield functools.partial(bouncer.url, name)
+    for driver in ("psycopg", "psycopg2"):
+        disconnect(connect(bouncer.url(name, driver)))
     postgres.drop_database(name)
 
 
 class TestPooled(AllocationStoreTestCase):
+    """By psycopg, which prepares statements by itself: another session would not have them."""
+
     @pytest.fixture
-    def world(self, pooled_url: str) -> AllocationWorld:
-        empty(pooled_url)
-        return sql_world(pooled_url)
+    def world(self, pooled: Callable[[str], str]) -> AllocationWorld:
+        url = pooled("psycopg")
+        empty(url)
+        return sql_world(url)
 
 
-def test_a_worker_behind_the_pooler(pooled_url: str, tmp_path: Path) -> None:
-    empty(pooled_url)
-    study = optuna.create_study(
-        study_name="pooled", storage=pooled_url.replace("+psycopg:", "+psycopg2:")
-    )
+def test_a_worker_behind_the_pooler(pooled: Callable[[str], str], tmp_path: Path) -> None:
+    empty(pooled("psycopg2"))
+    study = optuna.create_study(study_name="pooled", storage=pooled("psycopg2"))
 
     def objective(trial: optuna.Trial) -> float:
         x = trial.suggest_float("x", 0, 1)
