@@ -17,6 +17,10 @@ import torch
 #: A last part of the seed, for what reads a batch or moves it: its step has numbers of its own.
 READING, MOVING = 1, 2
 
+#: More parts of every seed within steps, and of none that an order is drawn from. A check of a
+#: move sets it, to see how much of a difference other draws make.
+other_draws: tuple[int, ...] = ()
+
 
 def mixed(*parts: int) -> int:
     """A well-mixed 63-bit number from a few small ones, the same in every process."""
@@ -26,7 +30,7 @@ def mixed(*parts: int) -> int:
 
 def reseed(*parts: int) -> None:
     """Seed Python, NumPy and torch (every device in use) from ``parts``."""
-    seed = mixed(*parts)
+    seed = mixed(*parts, *other_draws)
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)

@@ -46,6 +46,7 @@ _CONTENTS = (
         "give",
         "drain",
         "pool",
+        "check",
         "doctor",
         "demo",
         "simulate",

@@ -52,6 +52,10 @@ SURFACE = {
     "drain": ["host", "--storage", "--undo"],
     "pool create": ["pool", "--storage", "--ttl", "--grace"],
     "pool show": ["--storage", "--pool", "--json"],
+    "check": [
+        "objective", "--steps", "--slots", "--params", "--seed", "--gpus", "--tolerance",
+        "--patience", "--json",
+    ],
     "doctor": ["--storage", "--checkpoints", "--json"],
     "demo": [
         "--deadline", "--cpus", "--workers", "--studies", "--storage", "--policy", "--set",

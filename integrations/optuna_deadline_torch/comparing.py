@@ -1,0 +1,138 @@
+"""How far two checkpoints of one training are apart, and how far it is from itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from optuna_deadline_torch import seeding
+
+#: Parts of a checkpoint, of a loop's and of Lightning's, that training goes on from.
+_WEIGHTS = "state_dict"
+_LIGHTNING = {"optimizer_states": "optimizer", "lr_schedulers": "schedules"}
+
+
+def compare(one: Path, other: Path) -> dict[str, Any]:
+    """The relative gap of each part, and what no figure can say.
+
+    Args:
+        one: The undisturbed training's.
+        other: Another one's, at the same step.
+
+    Returns:
+        ``parts``, by name: the length of the difference of all its tensors, as one vector,
+        relative to the vector's own, or the largest relative gap of its numbers if that is more;
+        and ``unlike``, a list of texts.
+    """
+    try:
+        left, right = _read(one), _read(other)
+    except Exception:  # whatever wrote it: a segment's own file may be of any kind
+        same = one.read_bytes() == other.read_bytes()
+        return {"parts": {}, "unlike": [] if same else ["the checkpoints are other bytes"]}
+    first, second = _parts(left), _parts(right)
+    found = {name: _apart(first[name], second.get(name)) for name in first}
+    return {"parts": found, "unlike": list(_unlike(left, right))}
+
+
+def draw_otherwise() -> None:
+    """Give each step of this process other random numbers, and leave the order of samples."""
+    seeding.other_draws = (1,)
+
+
+def round_otherwise() -> None:
+    """Change the last digit of each weight after each step of this process, as sums may."""
+    draws = torch.Generator().manual_seed(1)
+
+    def nudge(optimizer: Any, *_: Any) -> None:
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for weights in group["params"]:
+                    if weights.is_floating_point() and weights.grad is not None:
+                        signs = torch.rand(weights.shape, generator=draws).sub_(0.5).sign_()
+                        last = torch.finfo(weights.dtype).eps / 2 * weights.abs()
+                        weights.add_(last * signs.to(weights))
+
+    register_optimizer_step_post_hook(nudge)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    # What it holds is the user's own, written a moment ago.
+    found = torch.load(path, map_location="cpu", weights_only=False)
+    return found if isinstance(found, dict) else {_WEIGHTS: found}
+
+
+def _parts(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    parts = {"weights": checkpoint.get(_WEIGHTS)}
+    if parts["weights"] is None:  # a file of the user's own making
+        return {"weights": dict(checkpoint)}
+    parts |= {name: checkpoint[key] for key, name in _LIGHTNING.items() if key in checkpoint}
+    parts |= checkpoint.get("states", {})
+    if "callbacks" in checkpoint:  # their tensors; their numbers may be seconds
+        tensors = {key: one for key, one in _leaves(checkpoint["callbacks"]) if _is_tensor(one)}
+        parts["callbacks"] = tensors
+    return parts
+
+
+def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping):
+        for key, part in tree.items():
+            yield from _leaves(part, f"{path}/{key}")
+    elif isinstance(tree, (list, tuple)):
+        for index, part in enumerate(tree):
+            yield from _leaves(part, f"{path}/{index}")
+    elif _is_tensor(tree) or isinstance(tree, (int, float)):
+        yield path, tree
+
+
+def _is_tensor(one: Any) -> bool:
+    return isinstance(one, torch.Tensor)
+
+
+def _apart(one: Any, other: Any) -> float:
+    left, right = dict(_leaves(one)), dict(_leaves(other))
+    if left.keys() != right.keys():
+        return math.inf
+    gap = length = worst = 0.0
+    for key, mine in left.items():
+        yours = right[key]
+        if _is_tensor(mine) and mine.ndim:
+            if not _is_tensor(yours) or mine.shape != yours.shape:
+                return math.inf
+            if torch.equal(mine, yours):
+                length += float(mine.double().square().nansum())
+                continue
+            mine, yours = mine.double(), yours.double()
+            same = (mine == yours) | (mine.isnan() & yours.isnan())
+            gap += float(torch.where(same, 0.0, mine - yours).square().sum())
+            length += float(mine.square().nansum())
+        else:
+            worst = max(worst, _relative(float(mine), float(yours)))
+    if not gap:
+        return worst
+    return max(worst, math.sqrt(gap / length) if length and math.isfinite(gap) else math.inf)
+
+
+def _relative(one: float, other: float) -> float:
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return 0.0
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return math.inf
+    return abs(one - other) / max(abs(one), abs(other))
+
+
+def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    left, right = one.get("optuna_deadline", {}), other.get("optuna_deadline", {})
+    for where in ("position", "reported"):
+        if left.get(where) != right.get(where):
+            yield f"it is at {where} {right.get(where)}, and undisturbed at {left.get(where)}"
+    if _dealt(left) != _dealt(right):
+        yield "it has seen other batches of the epoch"
+
+
+def _dealt(state: Mapping[str, Any]) -> list[Any]:
+    return [loader["dealt"] for loader in (state.get("order") or {}).get("loaders", [])]

@@ -1,0 +1,134 @@
+"""What a check adds to a rank: it leaves at the step that is asked, and nothing else is played."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optuna_deadline.directives import KEEP, Directive, Kind
+from optuna_deadline.workers.objective import Objective, ObjectiveSource
+from optuna_deadline.workers.rank_trial import RankSegment, RankTrial
+
+_LEAVE = Directive(Kind.RESIZE, "the check moves it")
+_COMPARE = "optuna_deadline_torch.comparing"
+
+#: Trainings that differ for a reason which is no fault, and the functions that make them so.
+OTHER_DRAWS, OTHER_ROUNDING = "draw_otherwise", "round_otherwise"
+VARIANTS = (OTHER_DRAWS, OTHER_ROUNDING)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a rank is asked to do."""
+
+    leave_at: int = 0  #: the step, counted over all segments
+    done: int = 0  #: the steps before this segment
+    variant: str | None = None  #: a name of :data:`VARIANTS`
+    compare: tuple[str, str] | None = None  #: two checkpoints, in place of a training
+    log: str | None = None  #: where what the objective prints goes
+
+
+@dataclass(frozen=True)
+class CheckedSource(ObjectiveSource):
+    """An objective that ranks run as a check asks."""
+
+    def load(self) -> Objective:
+        """Import or unpickle it."""
+        return Checked(super().load())
+
+
+class Checked:
+    """Runs the objective with a segment that leaves where the check says.
+
+    Args:
+        objective: The user's.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def __call__(self, trial: RankTrial) -> float:
+        """In a rank."""
+        link = trial._link
+        order: Order = link.ask("order")
+        if order.log is not None:
+            log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+        if order.compare is not None:
+            link.tell("compared", **_compared(*map(Path, order.compare)))
+            return 0.0
+        if order.variant is not None:
+            getattr(importlib.import_module(_COMPARE), order.variant)()
+        return self._objective(CheckedTrial(trial, order))
+
+
+class CheckedTrial(RankTrial):
+    """The rank's trial, whose segment is the check's.
+
+    Args:
+        trial: The rank's.
+        order: What is asked.
+    """
+
+    def __init__(self, trial: RankTrial, order: Order) -> None:
+        super().__init__(trial._link, trial._segment, trial.number)
+        self._checked = CheckedSegment(trial._segment, order)
+        self._looked = False
+
+    @property
+    def segment(self) -> Any:
+        """Where to resume from, where to save, whether to leave."""
+        if not self._looked:
+            self._looked = self._pausable = True
+            self._link.tell("looked")
+        return self._checked
+
+
+class CheckedSegment:
+    """A rank's segment that leaves at a step; a step is where training asks whether to leave.
+
+    Args:
+        segment: The rank's.
+        order: What is asked.
+    """
+
+    checked = True  #: so that an objective with ``check=True`` begins no check within a check
+
+    def __init__(self, segment: RankSegment, order: Order) -> None:
+        self._segment = segment
+        self._order = order
+        self._done = order.done
+        self._position = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._segment, name)
+
+    def newest(self) -> Directive:
+        """To leave, from the step on that was asked for."""
+        self._done += 1
+        if self._segment.rank == 0:
+            self._segment._link.tell("step", number=self._done, position=self._position)
+        return _LEAVE if self._done >= self._order.leave_at else KEEP
+
+    def directive(self) -> Directive:
+        """The same on every rank, since each counts alike."""
+        return self.newest()
+
+    def progress(self, position: float) -> None:
+        """Kept for the next step."""
+        self._position = position
+        self._segment.speaks = True
+
+
+def _compared(one: Path, other: Path) -> dict[str, Any]:
+    try:
+        compare = importlib.import_module(_COMPARE).compare
+    except ImportError:  # an objective without torch has checkpoints of its own kind
+        same = one.read_bytes() == other.read_bytes()
+        return {"parts": {}, "unlike": [] if same else ["the checkpoints are other bytes"]}
+    found: dict[str, Any] = compare(one, other)
+    return found

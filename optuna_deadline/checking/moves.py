@@ -1,0 +1,360 @@
+"""Which trainings a check makes of an objective, and what their differences say."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from optuna_deadline.checking.inside import OTHER_DRAWS, OTHER_ROUNDING
+from optuna_deadline.checking.rows import (
+    ALIKE,
+    ROUNDING,
+    Gap,
+    Result,
+    Row,
+    judged,
+    together,
+    values_apart,
+)
+from optuna_deadline.checking.runs import Leg, Run, Runs
+from optuna_deadline.errors import DeadlineError
+
+STEPS = 12  #: where nothing is said, and an epoch and a half would take too long
+FEWEST = 5  #: a step to begin with, one to move at, one to come back, and the last
+_SHORT = 20.0  # seconds that a training of an epoch and a half may take unasked
+_CHAOS = 1e-3  # what grows to more from a last digit is no rounding
+_SAME = "the same training does twice"
+
+_VARIANTS = {
+    OTHER_ROUNDING: "other rounding does",
+    OTHER_DRAWS: "other random numbers (dropout, augmentation) do",
+}
+
+_SEED = (
+    "Seed the generators that it makes itself, or draw from torch's, numpy's and Python's global"
+    " ones; where kernels differ: torch.use_deterministic_algorithms(True)."
+)
+_KEEP = (
+    "Keep what lasts longer than a step where a checkpoint holds it: in the module's buffers or"
+    " on_save_checkpoint, or with ElasticLoop(..., name=state)."
+)
+_MEAN = (
+    "Let the loss be a mean over its batch, call loop.model and loop.backward (ElasticLoop), and"
+    " use norms over channels in place of batch norms; or allow one slot per trial."
+)
+_WHOLE = (
+    "Report a mean over the validation set, which each slot evaluates as a whole: no sum over"
+    " slots (sync_dist=True with reduce_fx='sum')."
+)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far a training is from itself for a reason that is no fault of a move."""
+
+    figure: float  #: in what a checkpoint holds
+    values: float  #: in reported values
+    words: str  #: "no more than" what
+
+    def at_least(self, other: Noise) -> Noise:
+        """The larger one, and what it is by."""
+        words = self.words if self.figure > other.figure else other.words
+        return Noise(max(self.figure, other.figure), max(self.values, other.values), words)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Where a training is left."""
+
+    last: int
+    within: int  #: in the middle of an epoch
+    report: int | None  #: right after a report
+    back: int  #: from several slots
+
+    @property
+    def away(self) -> int:
+        """To several slots, before the report if there is one."""
+        return self.within if self.report is None else max(1, min(self.within, self.report - 1))
+
+
+def choose_steps(last: int, reported: list[int]) -> Steps:
+    """Where to leave a training of ``last`` steps.
+
+    Args:
+        last: At which all trainings end.
+        reported: For each report, how many steps were before it.
+    """
+    ends = {step + 1 for step in reported}  # the look that follows a report is right there
+    near = sorted(range(1, last), key=lambda step: abs(step - last / 3))
+    within = next((one for one in near if one not in ends and one + 1 not in ends), near[0])
+    report = next((one for one in sorted(ends) if 1 < one < last), None)
+    back = max(2 * last // 3, within + 1, 0 if report is None else report + 1)
+    return Steps(last, within, report, min(back, last - 1))
+
+
+class Check:
+    """Trains an objective undisturbed, paused and moved.
+
+    Args:
+        runs: Trains it.
+        steps: How many steps; None for an epoch and a half if that is short.
+        slots: On how many slots a moved training is for a while; 1 for pauses alone.
+        tolerance: Relative; up to which a move is exact.
+        told: Called with the name of what is tried next and how many steps it trains.
+    """
+
+    def __init__(
+        self,
+        runs: Runs,
+        *,
+        steps: int | None = None,
+        slots: int = 2,
+        tolerance: float = ROUNDING,
+        told: Callable[[str, int], None] = lambda name, steps: None,
+    ) -> None:
+        self._runs = runs
+        self._asked = steps
+        self._slots = slots
+        self._tolerance = tolerance
+        self._told = told
+        self._noise = self._value_noise = 0.0
+        self._length: int | None = None  # the steps of a whole training, where it is so short
+
+    def rows(self) -> Iterator[Row]:
+        """Each row as soon as it is known.
+
+        Raises:
+            DeadlineError: The objective raises, saves no checkpoint, or has too few steps.
+        """
+        still, steps = self._undisturbed()
+        yield self._twice(still, steps)
+        yield self._paused(f"paused in an epoch (step {steps.within})", still, steps, steps.within)
+        yield self._paused_at_a_report(still, steps)
+        if self._slots > 1:
+            yield from self._moved(still, steps)
+
+    # ---- undisturbed
+
+    def _undisturbed(self) -> tuple[Run, Steps]:
+        last = self._asked or STEPS
+        still = self._train("undisturbed", Leg(1, last))
+        self._refuse(still)
+        self._length = len(still.positions) if still.ended else None
+        if self._asked is None:
+            last = _better(still, last)
+            if last != len(still.positions) or still.ended:
+                still = self._train("undisturbed", Leg(1, last))
+                self._refuse(still)
+        if still.ended:
+            there = max(len(still.positions) - 2, 0)
+            raise DeadlineError(
+                f"The objective ends by itself after {len(still.positions)} steps, where"
+                f" {last} were asked for: "
+                + (
+                    f"ask for {there} or fewer, or let it train longer."
+                    if there >= FEWEST
+                    else "let it train longer, so that there is something to leave."
+                )
+            )
+        if still.checkpoint is None:
+            raise DeadlineError(
+                "The objective leaves at a directive, but has saved no checkpoint to go on from:"
+                " call segment.save(...) before segment.leave()."
+            )
+        return still, choose_steps(len(still.positions), [one[0] for one in still.reported])
+
+    def _refuse(self, run: Run) -> None:
+        if run.refusal is not None:
+            raise DeadlineError(
+                f"On one slot, undisturbed, the objective is refused: {run.refusal}"
+            )
+        if run.crash is not None:
+            raise DeadlineError(
+                "On one slot, undisturbed, the objective fails:"
+                f" {run.crash.rstrip('.')}{_place(run.trace)}."
+            )
+        if not run.looked:
+            raise DeadlineError(
+                "The objective never looks at its segment, so it can be neither paused nor moved:"
+                " its trials train to their end on one slot. Add DeadlineCallback to its Trainer,"
+                " or write its loops with ElasticLoop."
+            )
+        if not run.positions:
+            raise DeadlineError(
+                "The objective never asks whether to leave: look at segment.directive() between"
+                " its steps, save and leave."
+            )
+
+    def _twice(self, still: Run, steps: Steps) -> Row:
+        name = "undisturbed, twice"
+        run = self._train(name, Leg(1, steps.last))
+        if (row := _trouble(name, run, "")) is not None:
+            return row
+        gap = self._gap(still, run)
+        self._noise = _finite(gap.figure)
+        self._value_noise = _finite(values_apart(still.values, run.values).figure)
+        row = judged(name, gap, advice=_SEED)
+        if row.result is Result.DIFFERS and not gap.unlike:
+            return Row(name, row.result, row.words, _SEED, row.figure, excused=True)
+        return row
+
+    # ---- paused
+
+    def _paused(self, name: str, still: Run, steps: Steps, at: int) -> Row:
+        run = self._train(name, Leg(1, at), Leg(1, steps.last))
+        if (
+            row := _trouble(name, run, "Mend that: a trial that is paused is lost by it.")
+        ) is not None:
+            return row
+        return judged(name, self._gap(still, run), noise=self._noise, advice=_KEEP)
+
+    def _paused_at_a_report(self, still: Run, steps: Steps) -> Row:
+        if steps.report is not None:
+            name = f"paused at a report (step {steps.report})"
+            return self._paused(name, still, steps, steps.report)
+        return Row("paused at a report", Result.NOT_TRIED, self._no_report(still))
+
+    # ---- moved
+
+    def _moved(self, still: Run, steps: Steps) -> Iterator[Row]:
+        away, back, slots = steps.away, steps.back, self._slots
+        name = f"moved to {slots} slots and back (steps {away}, {back})"
+        if still.limit is not None and still.limit[0] < slots:
+            yield Row(name, Result.NOT_TRIED, still.limit[1])
+            return
+        legs = Leg(1, away), Leg(slots, back), Leg(1, steps.last)
+        run = self._train(name, *legs)
+        on_more = f"reported on {slots} slots"
+        stays = "Its trials stay on one slot; to share steps between slots, mend that."
+        if (row := _trouble(name, run, stays)) is not None:
+            yield row
+            yield Row(on_more, Result.NOT_TRIED, "it did not come so far")
+            return
+        gap = self._gap(still, run).without_optimizer()
+        values = self._values_on_more(still, run)
+        noise = Noise(self._noise, self._value_noise, _SAME)
+        rounding = Noise(self._tolerance, self._tolerance, "")
+        if max(gap.figure, values.figure) > max(self._tolerance, ALIKE * self._noise):
+            measured = self._noise_of(OTHER_ROUNDING, still, steps)
+            if measured.figure < _CHAOS and not self._noise:
+                rounding = measured.at_least(rounding)
+            if gap.figure > ALIKE * rounding.figure or values.figure > ALIKE * rounding.values:
+                noise = self._noise_of(OTHER_DRAWS, still, steps).at_least(noise)
+        row = judged(
+            name,
+            gap,
+            tolerance=_several(rounding.figure, self._tolerance),
+            noise=noise.figure,
+            noise_is=noise.words,
+            advice=_MEAN,
+        )
+        yield row
+        if not values.parts:
+            yield Row(on_more, Result.NOT_TRIED, self._no_report(still))
+            return
+        yield judged(
+            on_more,
+            values,
+            tolerance=_several(rounding.values, self._tolerance),
+            noise=noise.values,
+            noise_is=noise.words,
+            advice="It follows from the weights." if row.bad else _WHOLE,
+        )
+
+    def _noise_of(self, variant: str, still: Run, steps: Steps) -> Noise:
+        """How far a training is from itself for a reason that is no fault."""
+        words = _VARIANTS[variant]
+        run = self._train(words, Leg(1, steps.last), variant=variant)
+        if not run.whole:
+            return Noise(0.0, 0.0, words)
+        figure = self._gap(still, run).without_optimizer().figure
+        values = values_apart(still.values, run.values).figure
+        return Noise(_finite(figure), _finite(values), words)
+
+    def _values_on_more(self, still: Run, run: Run) -> Gap:
+        there = {step for _, step, slots in run.reported if slots > 1}
+        if not there:
+            return Gap()
+        return values_apart(
+            {step: value for step, value in still.values.items() if step in there},
+            {step: value for step, value in run.values.items() if step in there},
+        )
+
+    # ---- inside
+
+    def _train(self, name: str, *legs: Leg, variant: str | None = None) -> Run:
+        self._told(name, legs[-1].leave_at)
+        return self._runs.train(*legs, variant=variant)
+
+    def _no_report(self, still: Run) -> str:
+        """Why there is no report to look at, and what to ask for."""
+        if self._length is not None:
+            return f"the training ends with its first report, after {self._length} steps"
+        wanted = _epoch_and_a_half(still)
+        more = "ask for more with --steps" if wanted is None else f"--steps {wanted} has one"
+        return f"no report lies within {len(still.positions)} steps; {more}"
+
+    def _gap(self, still: Run, run: Run) -> Gap:
+        on_one = {step for _, step, slots in run.reported if slots == 1 or self._slots == 1}
+        values = values_apart(
+            {step: value for step, value in still.values.items() if step in on_one},
+            {step: value for step, value in run.values.items() if step in on_one},
+        )
+        missing = still.values.keys() - run.values.keys()
+        unlike = (f"step {min(missing)} is never reported",) if missing else ()
+        return together([self._runs.gap(still, run), values, Gap(unlike=unlike)])
+
+
+def _finite(figure: float) -> float:
+    return figure if math.isfinite(figure) else 0.0
+
+
+def _several(rounding: float, tolerance: float) -> float:
+    """Up to where a gap is rounding: what was measured, or what is allowed anyway."""
+    return tolerance if rounding <= tolerance else ALIKE * rounding
+
+
+def _better(still: Run, last: int) -> int:
+    """How many steps to train where nobody says it."""
+    if still.ended:  # the last one or two cannot be left at
+        return max(len(still.positions) - 2, FEWEST)
+    count = len(still.positions)
+    wanted = _epoch_and_a_half(still)
+    if wanted is None or any(one[0] + 1 < count for one in still.reported):
+        return count
+    seconds = still.seconds / (count - 1) * wanted
+    return wanted if wanted > last and seconds <= _SHORT else count
+
+
+def _epoch_and_a_half(still: Run) -> int | None:
+    """So many steps have a report among them; None where nothing tells how far a step is."""
+    if len(still.positions) < 2 or still.positions[-1] <= still.positions[0]:
+        return None
+    per_step = (still.positions[-1] - still.positions[0]) / (len(still.positions) - 1)
+    return math.ceil(1.5 / per_step) + 2
+
+
+def _trouble(name: str, run: Run, advice: str) -> Row | None:
+    if run.refusal is not None:
+        return Row(name, Result.REFUSED, run.refusal)
+    if run.crash is not None:
+        return Row(name, Result.CRASHED, f"{run.crash}{_place(run.trace)}", advice)
+    if run.ended:
+        return Row(name, Result.DIFFERS, "it ends earlier than undisturbed", _KEEP)
+    if run.checkpoint is None:
+        return Row(name, Result.CRASHED, "it leaves without a checkpoint", advice)
+    return None
+
+
+def _place(trace: str) -> str:
+    """Where an error was raised, in the user's own code if it is in the trace."""
+    places = re.findall(r'File "([^"]+)", line (\d+)', trace)
+    own = [
+        one for one in places if "site-packages" not in one[0] and "optuna_deadline" not in one[0]
+    ]
+    if not own:
+        return ""
+    file, line = own[-1]
+    return f" ({file.rpartition('/')[2]}, line {line})"

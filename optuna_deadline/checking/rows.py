@@ -1,0 +1,141 @@
+"""What a check finds, in rows: pure, from figures to words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+#: Relative: what sums over another number of slots round otherwise, in single precision.
+ROUNDING = 1e-6
+#: Two trainings of one kind differ by no more than so many times another two.
+ALIKE = 3.0
+_OPTIMIZER = "optimizer"
+
+
+class Result(str, Enum):
+    """What came of one way to train."""
+
+    EXACT = "exact"
+    DIFFERS = "differs"
+    REFUSED = "refused"  #: in words, before a step was wrong
+    CRASHED = "crashed"
+    NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far two trainings are apart; the figures are relative, 0 is bit by bit the same."""
+
+    parts: Mapping[str, float] = field(default_factory=dict)  #: weights, optimizer, ...
+    unlike: tuple[str, ...] = ()  #: what no figure can say, in words
+
+    @property
+    def figure(self) -> float:
+        """The largest figure; infinite where something is unlike."""
+        return math.inf if self.unlike else max(self.parts.values(), default=0.0)
+
+    def without_optimizer(self) -> Gap:
+        """What a move is judged by: an average of gradients that cancel keeps no digit exact."""
+        parts = {name: gap for name, gap in self.parts.items() if not name.startswith(_OPTIMIZER)}
+        return Gap(parts, self.unlike)
+
+    def __str__(self) -> str:
+        if self.unlike:
+            return "; ".join(self.unlike)
+        if not self.figure:
+            return "0"
+        worst = max(self.parts, key=lambda name: self.parts[name])
+        name = "weights" if self.parts.get("weights") else worst
+        return f"{self.parts[name]:.1e} in {name}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to train, and what came of it."""
+
+    name: str
+    result: Result
+    words: str = ""
+    advice: str = ""
+    figure: float | None = None
+    excused: bool = False  #: differs no more than the training does by itself
+
+    @property
+    def bad(self) -> bool:
+        """Whether a model would silently be another one, or a trial be lost."""
+        return self.result is Result.CRASHED or (
+            self.result is Result.DIFFERS and not self.excused
+        )
+
+    def __str__(self) -> str:
+        if self.result is Result.EXACT:
+            return f"exact ({self.words})" if self.words else "exact"
+        joint = (
+            " by" if self.result is Result.DIFFERS and (self.words or "x")[0].isdigit() else ":"
+        )
+        return f"{self.result.value}{joint} {self.words}" if self.words else self.result.value
+
+
+def judged(
+    name: str,
+    gap: Gap,
+    *,
+    tolerance: float = 0.0,
+    noise: float = 0.0,
+    noise_is: str = "the same training does twice",
+    advice: str = "",
+) -> Row:
+    """A row from a gap.
+
+    Args:
+        name: Of the row.
+        gap: To the undisturbed training.
+        tolerance: Up to which it is exact.
+        noise: How far apart trainings are for a reason that is no fault of a pause or a move.
+        noise_is: That reason: "differs by no more than" it.
+        advice: What to do where it differs.
+    """
+    figure = gap.figure
+    if figure <= tolerance:
+        words = f"{figure:.1e}, by rounding" if figure else ""
+        return Row(name, Result.EXACT, words, figure=figure)
+    if noise and figure <= ALIKE * noise:
+        words = f"{gap}, no more than {noise_is} ({noise:.1e})"
+        return Row(name, Result.DIFFERS, words, figure=figure, excused=True)
+    return Row(name, Result.DIFFERS, str(gap), advice, figure)
+
+
+def relative(one: float, other: float) -> float:
+    """How far two numbers are apart, relative to the larger one."""
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return 0.0
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return math.inf
+    return abs(one - other) / max(abs(one), abs(other))
+
+
+def values_apart(one: Mapping[int, float], other: Mapping[int, float]) -> Gap:
+    """How far two trainings' reported values are apart, by their steps."""
+    unlike = [
+        f"step {step} is reported {'undisturbed' if step in one else 'otherwise'} only"
+        for step in sorted(one.keys() ^ other.keys())
+    ]
+    figure = max((relative(one[step], other[step]) for step in one.keys() & other), default=0.0)
+    return Gap({"reported values": figure}, tuple(unlike[:1]))
+
+
+def together(gaps: Iterable[Gap]) -> Gap:
+    """All parts of several gaps."""
+    parts: dict[str, float] = {}
+    unlike: list[str] = []
+    for gap in gaps:
+        parts.update(gap.parts)
+        unlike += gap.unlike
+    return Gap(parts, tuple(unlike))
+
+
+def exit_code(rows: Iterable[Row]) -> int:
+    """0 where all is exact or refused in words, else 1."""
+    return int(any(row.bad for row in rows))

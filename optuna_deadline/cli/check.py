@@ -1,0 +1,166 @@
+"""``optuna-deadline check``: whether an objective trains the same when it is paused and moved."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import optuna
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from optuna_deadline.checking.moves import FEWEST, Check
+from optuna_deadline.checking.rows import ROUNDING, Row, exit_code
+from optuna_deadline.checking.runs import Runs
+from optuna_deadline.cli.app import Json, command, console, say_json
+from optuna_deadline.cli.options import ObjectivePlace, Patience
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.workers.devices import make_offer, present_gpus
+from optuna_deadline.workers.gang import PATIENCE
+from optuna_deadline.workers.objective import source_of
+
+_PIPED = 140  #: columns where nobody says how many there are
+
+
+@command
+def check(
+    objective: ObjectivePlace,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=FEWEST,
+            help="Steps of each training; an epoch and a half where that is short, else 12.",
+        ),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Slots to move to; 1 tries pauses alone.")] = 2,
+    params: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="Parameters, as in '{\"lr\": 0.1}'; others are drawn once."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the parameters that are not given.")] = 0,
+    gpus: Annotated[
+        str | None,
+        typer.Option(help="GPUs to train on: all, 0,1 or none; by default those there are."),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="Relative; what a move may round otherwise.")
+    ] = ROUNDING,
+    patience: Patience = PATIENCE,
+    as_json: Json = False,
+) -> None:
+    """Train a few steps undisturbed, paused and moved; exit with 1 if a model differs silently."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    source = source_of(objective)
+    devices = choose_devices(gpus, slots)
+    trial = fixed_trial(params, seed)
+    with (
+        _progress() as progress,
+        Runs(source, trial, devices, patience=patience, heard=progress.step) as runs,
+    ):
+        looks = Check(runs, steps=steps, slots=slots, tolerance=tolerance, told=progress.begin)
+        rows = list(looks.rows())
+    if as_json:
+        say_json([asdict(row) | {"result": row.result.value, "bad": row.bad} for row in rows])
+    else:
+        screen = Console()
+        if not screen.is_terminal:
+            screen = Console(width=_PIPED)
+        screen.print(table_of(rows))
+        print(f"Parameters: {json.dumps(trial.params)}")
+    raise typer.Exit(exit_code(rows))
+
+
+def fixed_trial(params: str | None, seed: int) -> optuna.Trial:
+    """A trial whose parameters are given or drawn once, and then the same for all trainings.
+
+    Raises:
+        DeadlineError: They are no JSON object.
+    """
+    try:
+        given: Any = json.loads(params or "{}")
+    except json.JSONDecodeError as error:
+        raise DeadlineError(
+            f"--params is no JSON ({error}): write it as '{{\"lr\": 0.1}}'."
+        ) from None
+    if not isinstance(given, dict):
+        raise DeadlineError("--params must be one JSON object, as in '{\"lr\": 0.1}'.")
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    study.enqueue_trial(given)
+    return study.ask()
+
+
+def choose_devices(gpus: str | None, slots: int) -> list[str]:
+    """The devices to train on: GPUs where there are enough, else a CPU for each slot.
+
+    Raises:
+        DeadlineError: There are too few.
+    """
+    if gpus is None:
+        present = present_gpus()
+        if len(present) >= slots:
+            return [f"gpu:{index}" for index in present[:slots]]
+    elif gpus != "none":
+        named = make_offer(gpus=gpus).devices
+        if len(named) < slots:
+            raise DeadlineError(
+                f"A move to {slots} slots needs {slots} GPUs, and --gpus names {len(named)}: name"
+                " more, try pauses alone with --slots 1, or train on CPUs with --gpus none."
+            )
+        return named[:slots]
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if (there or 1) < slots:
+        raise DeadlineError(
+            f"A move to {slots} slots needs {slots} CPUs, and this process has {there}: check on a"
+            " larger machine, or try pauses alone with --slots 1."
+        )
+    return [f"cpu:{index}" for index in range(slots)]
+
+
+def table_of(rows: list[Row]) -> Table:
+    """The rows as they are shown."""
+    table = Table(box=None, pad_edge=False, title_justify="left")
+    table.add_column("training")
+    table.add_column("result", overflow="fold")
+    table.add_column("what to do", overflow="fold")
+    for row in rows:
+        table.add_row(row.name, str(row), row.advice)
+    return table
+
+
+class _Shown:
+    """Says which training runs, and at which step it is."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("loading the objective", steps="")
+        self._steps = 0
+
+    def begin(self, name: str, steps: int) -> None:
+        self._steps = steps
+        self._progress.update(self._task, description=name, steps=f"of {steps} steps")
+
+    def step(self, number: int) -> None:
+        self._progress.update(self._task, steps=f"step {number} of {self._steps}")
+
+
+@contextmanager
+def _progress() -> Iterator[_Shown]:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TextColumn("{task.fields[steps]}"),
+        TimeElapsedColumn(),
+    )
+    shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with shown:
+        yield _Shown(shown)

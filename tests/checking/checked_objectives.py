@@ -1,0 +1,104 @@
+"""Objectives that a check tells apart: exact ones, silently different ones, and refused ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from optuna_deadline_torch import ElasticLoop
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+
+def data() -> TensorDataset:
+    """Of 100 samples."""
+    x = torch.randn(100, 8, generator=torch.Generator().manual_seed(5))
+    return TensorDataset(x, (x[:, :3].sum(1) > 0).long())
+
+
+def train(
+    trial: Any,
+    dataset: Dataset[Any],
+    loss_of: Callable[..., torch.Tensor] = nn.functional.cross_entropy,
+) -> float:
+    """Two epochs of five steps."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(model.parameters(), trial.suggest_float("lr", 0.01, 0.1))
+    loop = ElasticLoop(trial, model, optimizer, epochs=2)
+    loader = DataLoader(dataset, 20, shuffle=not isinstance(dataset, IterableDataset))
+    x, y = data().tensors
+    for _ in loop.epochs():
+        for inputs, labels in loop.batches(loader):
+            optimizer.zero_grad()
+            loop.backward(loss_of(loop.model(inputs), labels))
+            optimizer.step()
+        with torch.no_grad():
+            loop.report(float(nn.functional.cross_entropy(model(x), y)))
+    return loop.result()
+
+
+def exact(trial: Any) -> float:
+    """As the guide has it."""
+    return train(trial, data())
+
+
+class Count:
+    """Something that lasts longer than a step, and that no checkpoint holds."""
+
+    steps = 0
+
+
+def forgetful(trial: Any) -> float:
+    """Its loss depends on how many steps this process has made."""
+    count = Count()
+
+    def weighed(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        count.steps += 1
+        return nn.functional.cross_entropy(outputs, labels) / count.steps
+
+    return train(trial, data(), weighed)
+
+
+class Stream(IterableDataset[Any]):
+    """Samples one after another."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(data())
+
+
+def streamed(trial: Any) -> float:
+    """Its data cannot be dealt to slots."""
+    return train(trial, Stream())
+
+
+def dropout(trial: Any) -> float:
+    """A move draws other random numbers."""
+
+    def dropped(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(nn.functional.dropout(outputs, 0.5), labels)
+
+    return train(trial, data(), dropped)
+
+
+def plain(trial: Any) -> float:
+    """Knows nothing of segments."""
+    for step in range(1_000_000):
+        trial.report(1.0 / (step + 1), step)
+    return 0.0
+
+
+def failing(trial: Any) -> float:
+    """Raises at once."""
+    missing: dict[str, float] = {}
+    return missing["lr"]
+
+
+def unsaved(trial: Any) -> float:
+    """Leaves, and saves nothing."""
+    for step in range(100):
+        trial.segment.progress(step / 10)
+        if trial.segment.directive().leave:
+            trial.segment.leave()
+    return 0.0
