@@ -11,6 +11,7 @@ import optuna
 import torch
 from lightning.pytorch.callbacks import Callback
 from optuna_deadline_torch.best import direction_of
+from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.loaders import elastic_loader
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.scaling import Scaling
@@ -60,6 +61,11 @@ class DeadlineCallback(Callback):
             unequal length are weighed.
         scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
+        check: Whether the study's first trial is checked before its first step: a few steps
+            undisturbed, paused and on two slots, with the same parameters. What came of it is
+            logged and kept in the trial's attribute ``optuna_deadline:check``; where a second
+            slot changes the training, is refused or crashes, the trial stays on one. See
+            ``optuna-deadline check``.
 
     Example:
         ```python
@@ -80,11 +86,14 @@ class DeadlineCallback(Callback):
         save_every: float = 60.0,
         even_slices: bool = False,
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
+        check: bool = False,
     ) -> None:
         self.trial = trial
         self.monitor = monitor
         self.seed = seed
         self.segment = segment(trial)
+        if check:
+            check_first(trial, self.segment)
         self._elastic: ElasticFit | None = None
         self._steps = Steps()
         self._unhook: Callable[[], None] = lambda: None

@@ -22,6 +22,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
 from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.best import direction_of
+from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.measures import Measures
 from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
@@ -69,6 +70,11 @@ class ElasticLoop:
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
         reports_per_epoch: How often an epoch is reported, evenly; see :attr:`report_due`. So many
             steps it has.
+        check: Whether the study's first trial is checked before its first step: a few steps
+            undisturbed, paused and on two slots, with the same parameters. What came of it is
+            logged and kept in the trial's attribute ``optuna_deadline:check``; where a second
+            slot changes the training, is refused or crashes, the trial stays on one. See
+            ``optuna-deadline check``.
         **also: What else has to go on, by a name of its own: schedulers, a ``GradScaler``, an
             average of the weights; anything with ``state_dict`` and ``load_state_dict``.
 
@@ -104,6 +110,7 @@ class ElasticLoop:
         even_slices: bool = False,
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
         reports_per_epoch: int = 1,
+        check: bool = False,
         **also: Any,
     ) -> None:
         refuse_wrapped(model)
@@ -113,6 +120,8 @@ class ElasticLoop:
             )
         self.trial = trial
         self.segment = segment(trial)
+        if check:
+            check_first(trial, self.segment)
         self.device = slot_device(self.segment.elastic)  #: where batches belong
         self.model: nn.Module = model.to(self.device)  #: what to call in training
         self.epoch = 0  #: the epoch that is trained, from 0

@@ -23,6 +23,7 @@ from optuna_deadline.errors import DeadlineError
 Objective = Callable[[Any], float]
 
 _loading = False
+_loaded: ObjectiveSource | None = None
 
 
 class LoadingStops(BaseException):
@@ -72,6 +73,8 @@ class ObjectiveSource:
         Raises:
             DeadlineError: The file, the module or the name in it does not exist.
         """
+        global _loaded
+        _loaded = self
         sys.path[:] = [*self.path, *(p for p in sys.path if p not in self.path)]
         if self.library is not None:
             importlib.import_module(self.library)
@@ -81,6 +84,11 @@ class ObjectiveSource:
         assert self.place is not None
         found: Objective = import_place(self.place)
         return found
+
+
+def loaded() -> ObjectiveSource | None:
+    """What this process, or the one that it was forked from, has loaded its objective from."""
+    return _loaded
 
 
 def source_of(objective: str | Objective | ObjectiveSource) -> ObjectiveSource:

@@ -21,12 +21,13 @@ def train(
     trial: Any,
     dataset: Dataset[Any],
     loss_of: Callable[..., torch.Tensor] = nn.functional.cross_entropy,
+    **options: Any,
 ) -> float:
     """Two epochs of five steps."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
     optimizer = torch.optim.SGD(model.parameters(), trial.suggest_float("lr", 0.01, 0.1))
-    loop = ElasticLoop(trial, model, optimizer, epochs=2)
+    loop = ElasticLoop(trial, model, optimizer, epochs=2, **options)
     loader = DataLoader(dataset, 20, shuffle=not isinstance(dataset, IterableDataset))
     x, y = data().tensors
     for _ in loop.epochs():
@@ -71,6 +72,11 @@ class Stream(IterableDataset[Any]):
 def streamed(trial: Any) -> float:
     """Its data cannot be dealt to slots."""
     return train(trial, Stream())
+
+
+def checked(trial: Any) -> float:
+    """Checked in the study's first trial, which cannot have two slots."""
+    return train(trial, Stream(), check=True)
 
 
 def dropout(trial: Any) -> float:

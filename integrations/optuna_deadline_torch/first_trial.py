@@ -1,0 +1,63 @@
+"""The check of a study's first trial, in the rank that is about to train it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from optuna_deadline.checking.moves import Check
+from optuna_deadline.checking.rows import Result, Row
+from optuna_deadline.checking.runs import Runs, Stopped
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.segments import Segment
+from optuna_deadline.workers.objective import loaded
+
+_log = logging.getLogger("optuna_deadline")
+_OUTCOME = "optuna_deadline:check"  # an attribute of the trial
+_PATIENCE = 900.0  # seconds without a word
+
+
+def check_first(trial: Any, segment: Segment) -> None:
+    """Check the study's first trial before its first step; nothing is done in any other.
+
+    Its slots train a few steps undisturbed, paused and on two slots. What came of it is logged and
+    kept with the trial, and a trial that a second slot changes is limited to one.
+    """
+    source = loaded()
+    first = segment.elastic and segment.rank == 0 and trial.number == 0 and segment.resume is None
+    if not first or source is None or getattr(segment, "checked", False):
+        return
+    devices = _devices(segment.world_size)
+    try:
+        with Runs(
+            source, trial, devices, patience=_PATIENCE, stop=lambda: segment.newest().leave
+        ) as runs:
+            rows = list(Check(runs, slots=len(devices)).rows())
+    except Stopped:
+        return
+    except DeadlineError as error:
+        _log.warning("The first trial cannot be checked: %s", error)
+        return
+    trial.set_user_attr(_OUTCOME, {row.name: str(row) for row in rows})
+    for row in rows:
+        level = logging.WARNING if row.bad else logging.INFO
+        _log.log(level, "Check of the first trial, %s: %s. %s", row.name, row, row.advice)
+    if (why := _against_growth(rows)) is not None:
+        segment.limit_slots(1, why)
+
+
+def _devices(slots: int) -> list[str]:
+    """The trial's own where it has several, else CPUs: a GPU cannot be two slots."""
+    gpus = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.strip()]
+    if gpus:
+        return [f"gpu:{one}" for one in gpus]
+    return [f"cpu:{index}" for index in range(max(slots, 2))]
+
+
+def _against_growth(rows: list[Row]) -> str | None:
+    """Why the trial stays on one slot, if it has to."""
+    for row in rows:
+        if "slots" in row.name and (row.bad or row.result is Result.REFUSED):
+            return f"the check of the first trial, {row.name}: {row}"
+    return None
