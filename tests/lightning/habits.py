@@ -101,10 +101,10 @@ STEPS = {
         "ReduceLROnPlateau", net="plateau of the step"
     ),
     "a loss that is a mean": habit(batch=15),
-    "a summed loss": habit("mean", net="summed"),
-    "class weights in the loss": habit("mean", net="class weights"),
-    "ignore_index": habit("mean", net="ignore_index"),
-    "a contrastive loss within the batch": habit("mean", net="contrastive"),
+    "a summed loss": habit("no mean", net="summed"),
+    "class weights in the loss": habit("no mean", net="class weights"),
+    "ignore_index": habit("no mean", net="ignore_index"),
+    "a contrastive loss within the batch": habit("no mean", net="contrastive"),
     'precision="bf16-mixed"': habit(near=0.05, single=True, trainer={"precision": "bf16-mixed"}),
     'precision="bf16-true"': habit(near=0.05, single=True, trainer={"precision": "bf16-true"}),
     'precision="16-mixed"': habit(near=0.05, single=True, extras=("scaler",)),
@@ -131,7 +131,7 @@ METRICS = {
 CALLBACKS = {
     "EarlyStopping on a validation metric": habit(epochs=6, patience=1, each=True),
     "EarlyStopping, ModelCheckpoint on an epoch's mean": habit(
-        net="metrics", batch=15, epochs=12, extras=("stop by mean", "best mean"), each=True
+        net="plateau of the epoch", epochs=12, extras=("stop by mean", "best mean"), each=True
     ),
     "ModelCheckpoint": habit(epochs=5, extras=("best", "every"), each=True),
     "EMAWeightAveraging": habit(extras=("ema",), each=True),
@@ -158,7 +158,7 @@ MODELS = {
     "the same with ddp_find_unused_parameters_true": habit(net="unused", options=UNUSED),
     "FSDP": habit("shards the model", options={"strategy": "fsdp"}),
     "DeepSpeed": habit("shards the model", options={"strategy": "deepspeed"}),
-    "torch.compile of a part": habit(net="compiled part", epochs=2),
+    "torch.compile of a part": habit(net="compiled part", epochs=1),
 }
 
 HABITS = DATA | RANDOMNESS | STEPS | METRICS | CALLBACKS | MODELS

@@ -70,6 +70,7 @@ class Run:
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     refusal: str = ""  # on one slot
     limit: str = ""  # why it has one slot only
+    kept: bool = False  # whether it would have had another one since then
 
 
 def check(folder: Path, habit: Habit, row: Row) -> None:
@@ -86,7 +87,7 @@ def check(folder: Path, habit: Habit, row: Row) -> None:
     for left in (paused, moved):
         assert _gap(still.weights, left.weights) <= habit.near
         assert habit.shifts or still.batches == left.batches
-    if moved.limit:
+    if moved.kept:
         assert habit.words and habit.words in moved.limit
 
 
@@ -97,6 +98,7 @@ def run(folder: Path, plan: Plan, moves: Moves) -> Run:
     resume = None
     for fence, (wanted, leave_at) in enumerate([*moves, *STILL], start=1):
         ranks = 1 if found.limit else wanted
+        found.kept |= bool(found.limit) and wanted > 1
         now = replace(
             plan, folder=str(folder), fence=fence, ranks=ranks, leave_at=leave_at, resume=resume
         )
@@ -113,6 +115,7 @@ def run(folder: Path, plan: Plan, moves: Moves) -> Run:
             found.limit = errors[0]
         limits = [reason for rank in seen for _, reason in rank.get("limits", [])]
         found.limit = limits[0] if limits else found.limit
+        found.kept |= bool(found.limit) and ranks > 1
         if not found.limit or ranks == 1:  # else it goes on from the checkpoint before
             _collect(found, seen)
         if codes == {0}:
@@ -151,7 +154,7 @@ def verdict(still: Run, left: Run, tolerance: float = 0.0) -> tuple[str, str]:
             return DIFFERS, f"{name} by {gap:.1e}: {ours}, {theirs}"
     if (gap := _gap(still.weights, left.weights)) > tolerance:
         return DIFFERS, f"weights by {gap:.1e}"
-    return (ONE_SLOT, left.limit) if left.limit else (EXACT, f"{gap:.1e}")
+    return (ONE_SLOT, left.limit) if left.kept else (EXACT, f"{gap:.1e}")
 
 
 def _settled(epochs: dict[int, dict[str, float]]) -> dict[int, dict[str, float]]:

@@ -25,6 +25,7 @@ HABITS = {
     "batch_size // world_size": habit("the batch size of the whole step", data="divided"),
     "IterableDataset": habit("cannot be dealt", data="stream"),
     "a loader with state_dict": habit("cannot be dealt", data="stateful"),
+    "loop.batches(a, b)": habit(net="both"),
     "zip(loop.batches(a), b)": habit(net="zip"),
     "StackDataset(a, b)": habit(net="stacked"),
     "a break out of loop.batches": habit(net="break"),
@@ -35,10 +36,10 @@ HABITS = {
     "augmentation in the loop's body": habit(net="noise"),
     "a dataset with a generator of its own": habit(data="own generator"),
     "a loss that is a mean": habit(batch=15),
-    "a summed loss": habit("mean", net="summed"),
-    "class weights in the loss": habit("mean", net="class weights"),
-    "ignore_index": habit("mean", net="ignore_index"),
-    "a contrastive loss within the batch": habit("mean", net="contrastive"),
+    "a summed loss": habit("no mean", net="summed"),
+    "class weights in the loss": habit("no mean", net="class weights"),
+    "ignore_index": habit("no mean", net="ignore_index"),
+    "a contrastive loss within the batch": habit("no mean", net="contrastive"),
     "model(x) in place of loop.model(x)": habit("loop.model(x)", net="model"),
     "loss.backward() in place of loop.backward(loss)": habit(
         "Call loop.backward(loss)", net="loss.backward"
@@ -67,5 +68,5 @@ HABITS = {
         net="unused", options={"ddp": {"find_unused_parameters": True}}
     ),
     "a model that is wrapped already": habit("wrapped in DataParallel", net="wrapped"),
-    "torch.compile of a part": habit(net="compiled part", epochs=2),
+    "torch.compile of a part": habit(net="compiled part", epochs=1),
 }

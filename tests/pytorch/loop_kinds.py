@@ -15,7 +15,14 @@ from optuna_deadline_torch import ElasticLoop
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
-from torch.utils.data import ConcatDataset, DataLoader, StackDataset, TensorDataset, random_split
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 
 from optuna_deadline.workers.rank import seed_by_trial
 
@@ -147,6 +154,16 @@ class Zipped(Training):
         second = DataLoader(self.samples, self.plan.batch, shuffle=True)
         for (x, y, ids), (other, *_) in zip(loop.batches(loader), second, strict=False):
             yield x + 0.1 * other[: len(x)].mean(0), y, ids
+
+
+@named("both")
+class Both(Training):
+    """With two loaders, of which one is begun again within an epoch."""
+
+    def batches(self, loop: ElasticLoop, loader: Any) -> Iterator[Any]:
+        second = DataLoader(Subset(self.samples, range(48)), self.plan.batch, shuffle=True)
+        for (x, y, ids), (other, *_) in loop.batches(loader, second):
+            yield x + 0.1 * other[: len(x)].square(), y, ids
 
 
 @named("stacked")
