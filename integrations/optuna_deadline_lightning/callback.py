@@ -29,7 +29,7 @@ from optuna_deadline_lightning.options import (
     hush,
     only_useful,
     plain_options,
-    refuse_sharded,
+    refuse_strategy,
 )
 from optuna_deadline_lightning.steps import Steps
 
@@ -134,11 +134,12 @@ class DeadlineCallback(Callback):
             the trainer's other arguments.
 
         Raises:
-            DeadlineError: The strategy shards the model (FSDP, DeepSpeed).
+            DeadlineError: The strategy shards the model (FSDP, DeepSpeed), or starts processes of
+                its own (``ddp_spawn``, ``ddp_notebook``).
         """
         if self._elastic is None:
             return plain_options(plugins)
-        refuse_sharded(strategy)
+        refuse_strategy(strategy)
         hush()
         ranks = self.segment.world_size
         return elastic_options(ranks, self.segment.folder, strategy, plugins)
@@ -182,6 +183,7 @@ class DeadlineCallback(Callback):
                 " Several devices per trial need an elastic worker."
             )
         if self._elastic is not None:
+            refuse_strategy(trainer.strategy)
             finders.refuse_batch_size(trainer)
             if self.segment.resume is not None:
                 finders.go_on(trainer)

@@ -46,18 +46,28 @@ def elastic_options(
     }
 
 
-def refuse_sharded(strategy: Any) -> None:
-    """Take strategies whose checkpoints fit any number of ranks.
+def refuse_strategy(strategy: Any) -> None:
+    """Take strategies whose checkpoints fit any number of ranks, in the processes that there are.
+
+    Args:
+        strategy: Its name, or itself.
 
     Raises:
-        DeadlineError: It shards the model.
+        DeadlineError: It shards the model, or starts processes of its own.
     """
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
-    if any(word in name.lower() for word in ("fsdp", "deepspeed", "modelparallel")):
+    plain = name.lower().replace("_", "")
+    if any(word in plain for word in ("fsdp", "deepspeed", "modelparallel")):
         raise DeadlineError(
             f"The strategy {name} shards the model, and a sharded trial cannot change its number"
             " of slots: use 'ddp' with a model that fits on one slot, or train it outside of an"
             " elastic trial."
+        )
+    start = getattr(strategy, "_start_method", None) or plain.removeprefix("ddp")
+    if start.startswith(("spawn", "fork", "notebook")):
+        raise DeadlineError(
+            f"The strategy {name} starts processes of its own by {start!r}, where the worker has"
+            " started one for each slot: use 'ddp', or leave the strategy out."
         )
 
 

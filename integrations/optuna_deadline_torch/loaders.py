@@ -13,6 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline_torch.sampler import ElasticBatchSampler, Indices
 from optuna_deadline_torch.seeding import reseed
+from optuna_deadline_torch.streams import Stateful
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +86,8 @@ def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
         dealt.samples = len(loader.dataset)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         dealt.samples = None
-    elastic = copy.copy(loader)
+    # One with a state of its own would be led by it too, and so skip batches twice.
+    elastic = _without_state(loader) if isinstance(loader, Stateful) else copy.copy(loader)
     elastic._iterator = None  # one that was asked for a batch before keeps the user's order
     # A copy keeps the loader's class, collate function and workers; DataLoader itself forbids
     # the assignment, since changing the sampler under a running iterator would be lost.
@@ -94,6 +96,23 @@ def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
     if elastic.num_workers:  # else a batch is read where it is asked for, in this process
         object.__setattr__(elastic, "dataset", ReadSeeded(loader.dataset))
     return elastic
+
+
+def _without_state(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """An ordinary loader with the options of, say, a ``StatefulDataLoader``."""
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=loader.batch_sampler,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )
 
 
 def can_be_dealt(loader: object) -> bool:

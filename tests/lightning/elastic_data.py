@@ -43,6 +43,25 @@ class Stream(IterableDataset[Any]):
         return (self.data[int(index)] for index in order)
 
 
+class Resuming(DataLoader[Any]):
+    """A loader over a map-style dataset that goes on by a state, as a StatefulDataLoader does."""
+
+    _begun, _skipped = 0, 0
+
+    def __iter__(self) -> Any:
+        skipped, self._skipped = self._skipped, 0
+        for number, batch in enumerate(super().__iter__(), start=1):
+            self._begun = number
+            if number > skipped:
+                yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"begun": self._begun}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._skipped = state["begun"]
+
+
 class Unsized:
     """A loader that knows its place, and not how long it is: a new order in each epoch."""
 
@@ -261,6 +280,7 @@ SOURCES: dict[str, Callable[[Any, Any], Any]] = {
     "other in each slot": other_in_each_slot,
     "divided": divided,
     "stateful": lambda data, _: Stateful(data, 16),
+    "resuming": lambda data, _: Resuming(data, 16, shuffle=True),
     "stateful stream": lambda data, _: Unsized(data, 16),
     "two, uneven": lambda data, _: two(data, short=9),
     "dict of two": lambda data, _: two(data),

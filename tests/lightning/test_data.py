@@ -18,6 +18,7 @@ EACH_STEP = [(1, 0)] * 60
     "data",
     [
         "stateful stream",
+        "resuming",
         "stream",
         "shuffled stream",
         "combined max_size",

@@ -15,6 +15,7 @@ import pytest
 import torch
 from elastic_harness import Plan, PlayedSegment, PlayedTrial
 from lightning.pytorch.callbacks import BatchSizeFinder, Callback
+from lightning.pytorch.strategies import DDPStrategy
 from optuna.trial import TrialState
 from optuna_deadline_lightning import DeadlineCallback
 from torch import nn
@@ -206,7 +207,20 @@ def test_explicit_loader_draws_a_new_order_each_epoch() -> None:
     assert not torch.equal(torch.cat(first), torch.cat([batch[0] for batch in loader]))
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_2"])
+@pytest.mark.parametrize(
+    "strategy", ["ddp_spawn", "ddp_notebook", DDPStrategy(start_method="fork")]
+)
+def test_strategies_that_start_processes_are_refused_under_a_worker(
+    tmp_path: Path, strategy: Any
+) -> None:
+    callback = DeadlineCallback(PlayedTrial(PlayedSegment(Plan(str(tmp_path)), 0)), "val_loss")
+    with pytest.raises(DeadlineError, match="starts processes of its own"):
+        callback.trainer_options(strategy=strategy)
+    assert callback.trainer_options(strategy=DDPStrategy())["strategy"] == "auto"
+    assert callback.trainer_options(strategy="ddp_find_unused_parameters_true")
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_2", "model_parallel"])
 def test_sharded_strategies_are_refused_under_a_worker(tmp_path: Path, strategy: str) -> None:
     callback = DeadlineCallback(PlayedTrial(PlayedSegment(Plan(str(tmp_path)), 0)), "val_loss")
     with pytest.raises(DeadlineError, match="cannot change its number of slots"):
