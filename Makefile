@@ -25,7 +25,7 @@ test: .venv/test.stamp  ## Run the tests that take minutes, on SQLite and on a P
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" $(ARGS)
 
 test-all: .venv/test.stamp  ## Run all tests, those with real workers and real training too
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@HYPOTHESIS_PROFILE=many $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 chaos: .venv/test.stamp  ## Kill, freeze and cut off real workers for SECONDS, then check what they did
 	@$(BIN)/python -m benchmarks.chaos --seconds $(SECONDS) --database $(DATABASE) --seed $(SEED)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import shutil
 import uuid
 import warnings
 from collections import Counter
@@ -14,7 +16,10 @@ from typing import Any
 import hypothesis
 import optuna
 import pytest
+import typer.testing
+from hypothesis import is_hypothesis_test
 from hypothesis.internal.conjecture import providers
+from optuna.storages._rdb import storage
 
 pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
 
@@ -23,15 +28,25 @@ from optuna_deadline.allocation import engine as engines  # noqa: E402
 from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer  # noqa: E402
 
 # How long an example takes says something about the machine, not about the code; and a change is
-# judged by the same examples as the last one. HYPOTHESIS_PROFILE=explore draws new ones.
-hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
+# judged by the same examples as the last one. `make test` draws few, `make test-all` more, and
+# HYPOTHESIS_PROFILE=explore new ones.
+hypothesis.settings.register_profile("few", deadline=None, derandomize=True, max_examples=25)
+hypothesis.settings.register_profile("many", deadline=None, derandomize=True, max_examples=100)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
-_profile = os.environ.get("HYPOTHESIS_PROFILE", "tests")
+_profile = os.environ.get("HYPOTHESIS_PROFILE", "few")
 hypothesis.settings.load_profile(_profile)
-if _profile == "tests":
+if _profile != "explore":
     # Hypothesis tries constants of all modules that happen to be imported: another order of tests
     # would draw other examples.
     providers._get_local_constants = lambda: providers._local_constants
+# What is the same for all tests is made once: the parsers of our commands, and the newest version
+# of Optuna's tables, for which each storage would read all their migrations.
+typer.testing._get_command = functools.cache(typer.main.get_command)  # type: ignore[attr-defined]
+_find_head = storage._VersionManager.get_head_version
+_heads: dict[str, str] = {}
+storage._VersionManager.get_head_version = lambda manager: (
+    _heads["head"] if _heads else _heads.setdefault("head", _find_head(manager))
+)
 _SERVER: pytest.StashKey[EmbeddedPostgres] = pytest.StashKey()
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 logging.getLogger("alembic").setLevel(logging.ERROR)
@@ -69,6 +84,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Under xdist real workers take turns, and so do real trainings; all else runs beside them."""
+    if is_hypothesis_test(getattr(item, "obj", None)):
+        item.add_marker(pytest.mark.examples)
     if item.config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("slow"):
         item.add_marker(pytest.mark.xdist_group(_turn(item.path)))
 
@@ -76,6 +93,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def _turn(path: Path) -> str:
     if path.parent.name in ("lightning", "pytorch"):
         return "training"
+    if path.parent.name in ("allocation", "simulation"):
+        return path.stem  # no processes
     # Its cases wait for leases most of the time, and for each other's anyway.
     return "crashes" if path.stem == "test_crashpoints" else "workers"
 
@@ -103,28 +122,39 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres: PostgresServer) -> Iterator[str]:
-    """A database with Optuna's tables: a copy costs a fifth of making them anew."""
+    """A database with Optuna's tables and ours: a copy costs a fifth of making them anew."""
     name = f"od_template_{uuid.uuid4().hex[:8]}"
-    storage = optuna.storages.RDBStorage(postgres.create_database(name))
-    storage.remove_session()
-    storage.engine.dispose()  # a template must have no connections
+    url = postgres.create_database(name)
+    made = optuna.storages.RDBStorage(url)
+    made.remove_session()
+    made.engine.dispose()  # a template must have no connections
+    engines.disconnect(engines.connect(url))
     yield name
     postgres.drop_database(name)
 
 
 @pytest.fixture
 def postgres_url(postgres: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """The URL of a database of the test's own, with Optuna's tables in it."""
+    """The URL of a database of the test's own, with Optuna's tables and ours in it."""
     name = f"od_{uuid.uuid4().hex[:12]}"
     yield postgres.create_database(name, postgres_template)
     _disconnect(name)
     postgres.drop_database(name)
 
 
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with Optuna's tables."""
+    path = tmp_path_factory.mktemp("template") / "study.db"
+    optuna.storages.RDBStorage(f"sqlite:///{path}").engine.dispose()
+    return path
+
+
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> Iterator[str]:
-    """The URL of a SQLite file of the test's own."""
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> Iterator[str]:
+    """The URL of a SQLite file of the test's own, with Optuna's tables in it and none of ours."""
     path = tmp_path / "study.db"
+    shutil.copy(sqlite_template, path)
     yield f"sqlite:///{path}"
     _disconnect(str(path))
 

@@ -1,4 +1,4 @@
-"""Under xdist real workers of one file take turns: whole studies at once starve each other."""
+"""Real workers take turns under xdist: whole studies at once would starve each other."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import pytest
 
 
 @pytest.mark.slow
-def test_a_slow_test_is_in_the_group_of_its_file(request: pytest.FixtureRequest) -> None:
+def test_a_slow_test_is_in_a_group(request: pytest.FixtureRequest) -> None:
     if hasattr(request.config, "workerinput"):
-        assert request.node.nodeid.endswith("@test_turns")
+        assert request.node.nodeid.endswith("@workers")

@@ -34,8 +34,7 @@ from optuna_deadline.policies.fitting import Fitting
 _SETTLED = 6
 _STATES = ["ready", "running", "running", "paused", "paused", "retired", "complete"]
 _SPEEDUPS: list[dict[int, float]] = [{}, {2: 1.9, 4: 3.5}, {2: 0.8}, {2: 1.2, 4: 1.1}]
-_often = settings(
-    max_examples=max(100, settings().max_examples),
+_property = settings(
     deadline=None,
     # Fixtures are values here, and several classes inherit one test.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
@@ -162,7 +161,7 @@ class PolicyTestCase:
         raise NotImplementedError("Override the fixture `policy`.")
 
     @given(view=snapshots())
-    @_often
+    @_property
     def test_a_plan_can_be_carried_out(self, policy: Policy, view: Snapshot) -> None:
         """It fits into the pool, each gang on one worker; every living trial has one order."""
         plan = policy.plan(view)
@@ -176,7 +175,7 @@ class PolicyTestCase:
             assert late.start == 0, "nothing starts when the time is over"
 
     @given(view=snapshots(), seed=st.integers(0, 2**32))
-    @_often
+    @_property
     def test_a_plan_depends_on_the_state_alone(
         self, policy: Policy, view: Snapshot, seed: int
     ) -> None:
@@ -188,7 +187,7 @@ class PolicyTestCase:
         assert policy.plan(replace(view, trials=tuple(shuffled))) == plan
 
     @given(view=snapshots(), part=st.floats(0.0, 0.999))
-    @settings(_often, max_examples=30)
+    @_property
     def test_a_plan_holds_as_long_as_it_says(
         self, policy: Policy, view: Snapshot, part: float
     ) -> None:
@@ -205,7 +204,7 @@ class PolicyTestCase:
         assert again.pool_slots == plan.pool_slots
 
     @given(view=snapshots())
-    @_often
+    @_property
     def test_no_flapping(self, policy: Policy, view: Snapshot) -> None:
         """Planning again on the result changes nothing."""
         after = carried_out(view, policy.plan(view))
@@ -216,7 +215,7 @@ class PolicyTestCase:
         assert again.start == 0
 
     @given(view=snapshots(), data=st.data())
-    @_often
+    @_property
     def test_gangs_divide_batches_where_that_is_asked(
         self, policy: Policy, view: Snapshot, data: st.DataObject
     ) -> None:
@@ -238,7 +237,7 @@ class PolicyTestCase:
         raise AssertionError("slots change hands without end")
 
     @given(view=snapshots())
-    @_often
+    @_property
     def test_the_budget_is_never_broken(self, policy: Policy, view: Snapshot) -> None:
         """The pool asked for is on offer, has room for the plan, and its entrance can be paid."""
         plan, money = policy.plan(view), view.money

@@ -158,12 +158,13 @@ def _sqlite(folder: Path) -> AllocationWorld:
     return sql_world(f"sqlite:///{folder / 'table.db'}")
 
 
+@pytest.mark.examples
 @pytest.mark.parametrize("make", [lambda _: memory_world(), _sqlite], ids=["memory", "sqlite"])
 def test_no_part_of_a_gang_is_held_alone(
     make: Callable[[Path], AllocationWorld], tmp_path: Path
 ) -> None:
     world = make(tmp_path)
-    examples = 60 if make is _sqlite else 300
+    examples = settings().max_examples * (1 if make is _sqlite else 3)
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(MOVES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,21 @@ from optuna_deadline.allocation.migrations import (
 )
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import SchemaMismatch
+from optuna_deadline.testing.postgres import PostgresServer
 
 HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """A database with Optuna's tables and none of ours."""
+    name = f"od_migrated_{uuid.uuid4().hex[:8]}"
+    url = postgres.create_database(name)
+    storage = optuna.storages.RDBStorage(url)
+    storage.remove_session()
+    storage.engine.dispose()
+    yield url
+    postgres.drop_database(name)
 
 
 def _make_version_2(url: str) -> None:

@@ -1,7 +1,7 @@
 """No sequence of transitions and faults breaks the promise, and each mutant is found out.
 
-``OPTUNA_DEADLINE_EXAMPLES`` sets how many sequences are tried in memory; PostgreSQL gets a
-twentieth of them.
+Four times the profile's examples are tried in memory; PostgreSQL gets a fifth of them.
+``OPTUNA_DEADLINE_EXAMPLES`` sets another number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from optuna_deadline.testing.allocation import AllocationStoreTestCase
 
 pytestmark = pytest.mark.timeout(600)  # counted in examples; a busy machine takes its time
 
-EXAMPLES = int(os.environ.get("OPTUNA_DEADLINE_EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("OPTUNA_DEADLINE_EXAMPLES", 4 * settings().max_examples))
 
 
 def run(machine: type[AllocationMachine], examples: int) -> None:
@@ -52,10 +52,12 @@ def in_memory(
     return Machine
 
 
+@pytest.mark.examples
 def test_I1_no_slot_and_no_trial_ever_has_two_users_in_memory() -> None:
     run(in_memory(), EXAMPLES)
 
 
+@pytest.mark.examples
 @pytest.mark.postgres
 def test_I1_no_slot_and_no_trial_ever_has_two_users_on_postgresql(table_only_url: str) -> None:
     class Machine(AllocationMachine):

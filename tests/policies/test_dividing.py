@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.errors import DeadlineError
@@ -121,7 +121,6 @@ def test_the_odd_slot_changes_hands_after_a_quantum_and_not_before() -> None:
     assert two(3, replace(a, served=31), replace(b, entitled=31)) == [1, 2]
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(_weights, st.integers(1, 8)), min_size=1, max_size=7),
     st.integers(1, 10),

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.errors import DeadlineError
@@ -53,7 +53,6 @@ class TestConformance(PolicyTestCase):
 
 
 @given(snapshots())
-@settings(max_examples=200, deadline=None)
 def test_a_slot_idles_only_where_nobody_could_use_it(view: Snapshot) -> None:
     plan = POLICY.plan(view)
     idle = view.capacity - plan.slots

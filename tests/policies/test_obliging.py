@@ -25,9 +25,7 @@ from optuna_deadline.policies.snapshot import Request
 from optuna_deadline.testing.policies import carried_out, snapshots, without_words
 
 NAMES = ("hypersched", "fifo", "asha_promote", "hermes", "round_robin", "seer", "shockwave")
-often = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+often = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite

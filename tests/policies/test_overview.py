@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.policies import HyperSched, Policy, Report, Snapshot, TrialView
@@ -53,7 +53,6 @@ def histories(draw: st.DrawFn) -> list[Snapshot]:
 
 
 @given(histories())
-@settings(max_examples=100, deadline=None)
 def test_an_overview_is_what_would_be_built_anew(history: list[Snapshot]) -> None:
     kept = Overview(1, 2)
     for snapshot in history:
@@ -73,7 +72,6 @@ _judging_once = partial(HyperSched, retroactive=False)
 
 
 @given(histories(), st.sampled_from([HyperSched, _judging_once, AshaPromote, Asha, OneEpoch]))
-@settings(max_examples=100, deadline=None)
 def test_a_policy_that_has_seen_a_study_decides_as_a_new_one(
     history: list[Snapshot], make: Callable[[], Policy]
 ) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.forecasting.overheads import Overhead
@@ -54,7 +54,6 @@ works = st.lists(
 
 
 @given(works=works, slack=st.floats(1.0, 5.0), shape=st.sampled_from([RESNET50, LINEAR, ANTI]))
-@settings(max_examples=60, deadline=None)
 def test_the_inner_programme_keeps_the_time(
     works: list[Work], slack: float, shape: Speedup
 ) -> None:
@@ -68,7 +67,6 @@ def test_the_inner_programme_keeps_the_time(
 
 
 @given(work=st.builds(Work, st.integers(1, 9), st.floats(50.0, 500.0)))
-@settings(max_examples=30, deadline=None)
 def test_the_inner_programme_finds_what_trying_all_finds(work: Work) -> None:
     works = [work, Work(max(1, work.trials // 3), 2 * work.seconds)]
     means = rates(startup=0.0, minimum=0.0, offer=12)

@@ -71,7 +71,6 @@ def optimum(programme: Programme) -> float:
 
 
 @given(programmes())
-@settings(max_examples=30, deadline=None)
 def test_single_rounds_by_gain_miss_the_optimum_by_less_than_a_gang(programme: Programme) -> None:
     counts = by_gain(programme)
     assert (counts >= 0).all() and (counts <= programme.most).all()
@@ -101,7 +100,6 @@ def test_without_time_highs_finds_nothing_and_the_closed_form_stands_in() -> Non
 
 
 @given(programmes(most_jobs=12, most_rounds=8), st.integers(0, 2**12))
-@settings(max_examples=30, deadline=None)
 def test_the_order_keeps_gangs_whole_and_gives_nobody_more(
     programme: Programme, bits: int
 ) -> None:
@@ -284,7 +282,6 @@ class TestStudyMarket:
     """Studies share a pool."""
 
     @given(pools())
-    @settings(max_examples=40)
     def test_whole_slots_no_more_than_needed_and_none_idle(self, pool: PoolSnapshot) -> None:
         shares = StudyMarket().divide(pool)
         assert set(shares) == {study.study_id for study in pool.studies}
@@ -292,7 +289,6 @@ class TestStudyMarket:
         assert sum(shares.values()) == min(pool.capacity, sum(s.most for s in pool.studies))
 
     @given(pools())
-    @settings(max_examples=40)
     def test_nobody_starves_where_slots_suffice(self, pool: PoolSnapshot) -> None:
         needy = [study for study in pool.studies if study.most > 0]
         shares = StudyMarket().divide(pool)
@@ -300,14 +296,12 @@ class TestStudyMarket:
             assert all(shares[study.study_id] >= 1 for study in needy)
 
     @given(pools())
-    @settings(max_examples=40)
     def test_dividing_again_changes_nothing(self, pool: PoolSnapshot) -> None:
         shares = StudyMarket().divide(pool)
         lent = tuple(replace(study, slots=shares[study.study_id]) for study in pool.studies)
         assert StudyMarket().divide(replace(pool, studies=lent)) == shares
 
     @given(pools())
-    @settings(max_examples=40)
     def test_the_order_of_the_studies_does_not_matter(self, pool: PoolSnapshot) -> None:
         turned = replace(pool, studies=pool.studies[::-1])
         assert StudyMarket().divide(turned) == StudyMarket().divide(pool)

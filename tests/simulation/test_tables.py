@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.errors import DeadlineError
@@ -42,7 +42,6 @@ def scaled(values: list[list[float]]) -> np.ndarray[Any, Any]:
     ),
     st.booleans(),
 )
-@settings(max_examples=50, deadline=None)
 def test_curves_keep_their_shape_and_regret_its_scale(
     rows: list[list[float]], minimize: bool
 ) -> None:

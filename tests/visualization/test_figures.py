@@ -12,7 +12,7 @@ import matplotlib
 import optuna
 import pytest
 from histories import Recipe, paid, recipes
-from hypothesis import given, settings
+from hypothesis import given
 
 from optuna_deadline import visualization
 from optuna_deadline.allocation.engine import open_table
@@ -40,7 +40,6 @@ CHARTS: dict[str, Callable[[History], Chart]] = {
 }
 
 
-@settings(max_examples=25)
 @given(recipes | paid)
 def test_every_figure_of_every_history(recipe: Recipe) -> None:
     history = recipe.make()

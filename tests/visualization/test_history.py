@@ -32,7 +32,6 @@ from optuna_deadline.planning.rates import tariff_of
 from optuna_deadline.terms import Terms
 
 
-@settings(max_examples=40)
 @given(recipes)
 def test_spells_say_what_the_table_says(recipe: Recipe) -> None:
     history = recipe.make()

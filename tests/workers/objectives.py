@@ -18,8 +18,11 @@ import optuna_deadline
 LAST = 40
 
 
-def elastic(trial: Any, seconds: float = 0.08, last: int = LAST) -> float:
-    """Saves each step, leaves when told, resumes; two slots are twice as fast."""
+def elastic(trial: Any, seconds: float = 0.08, last: int = LAST, hold: int | None = None) -> float:
+    """Saves each step, leaves when told, resumes; two slots are twice as fast.
+
+    At the step ``hold`` it waits until it is told to leave.
+    """
     x = trial.suggest_float("x", 0.0, 1.0)
     segment = optuna_deadline.segment(trial)
     segment.horizon(last)
@@ -31,6 +34,9 @@ def elastic(trial: Any, seconds: float = 0.08, last: int = LAST) -> float:
         trial.report(value, step)
         segment.save(_writer(trial.number, step), step=step, value=value)
         directive = segment.directive()
+        while step == hold and not directive.leave:
+            time.sleep(0.02)
+            directive = segment.directive()
         if directive.leave:
             segment.leave(directive)
     return value
@@ -76,13 +82,29 @@ def _writer(number: int, step: int) -> Any:
     return lambda path: path.write_text(text)
 
 
-def logged(trial: Any, last: int = LAST) -> float:
+#: The last steps of the first two segments of ``moved_twice``, which waits there to be moved.
+MOVES = (12, 28)
+
+
+def moved_twice(trial: Any) -> float:
     """Elastic, and each rank writes down who it is and what it got."""
     _write_down(trial)
-    return elastic(trial, last=last)
+    fence = optuna_deadline.segment(trial).fence
+    return elastic(trial, hold=MOVES[fence - 1] if fence <= len(MOVES) else None)
+
+
+def logged_for_long(trial: Any) -> float:
+    """Each rank writes down who it is and what it got, and none finishes by itself."""
+    _write_down(trial)
+    return elastic(trial, last=100_000)
 
 
 def _write_down(trial: Any) -> None:
+    """Who this rank is and what it got; no rank trains before all have come.
+
+    Collectives would see to that. A first rank that runs on alone replaces the checkpoint that the
+    others were told to begin with, before they have looked.
+    """
     segment = optuna_deadline.segment(trial)
     x = trial.suggest_float("x", 0.0, 1.0)
     kind = trial.suggest_categorical("kind", ["a", "b"])
@@ -99,23 +121,12 @@ def _write_down(trial: Any) -> None:
     }
     with (Path(os.environ["RANK_LOG"])).open("a") as file:
         file.write(json.dumps(facts) + "\n")
-
-
-def logged_for_long(trial: Any) -> float:
-    """The same, too long to finish by itself; no rank trains before all have come.
-
-    Collectives would see to that. A first rank that runs on alone replaces the checkpoint that the
-    others were told to begin with, before they have looked.
-    """
-    _write_down(trial)
-    segment = optuna_deadline.segment(trial)
-    log, end = Path(os.environ["RANK_LOG"]), time.monotonic() + 20
+    log, end = Path(os.environ["RANK_LOG"]), time.monotonic() + 60
     while time.monotonic() < end:
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         if sum(facts["fence"] == segment.fence for facts in lines) >= segment.world_size:
             break
         time.sleep(0.05)
-    return elastic(trial, last=100_000)
 
 
 def slow(trial: Any) -> float:

@@ -91,9 +91,9 @@ def test_ranks_agree_and_inherit_nothing(
     try:
         result = optuna_deadline.run(
             study,
-            objectives.logged,
+            objectives.moved_twice,
             cpus=2,
-            deadline="20s",
+            deadline="5m",  # it ends as soon as its one trial has
             policy="scripted",
             checkpoints=tmp_path,
         )
@@ -125,7 +125,8 @@ class OneTrialOnOneTwoOne:
         [trial] = snapshot.trials
         if not trial.alive:
             return Plan(gate_open=False)
-        slots = 2 if 8 <= trial.step < 24 else 1
+        first, second = objectives.MOVES
+        slots = 2 if first <= trial.step < second else 1
         return Plan({trial.number: Run(slots, "as scripted")})
 
 
