@@ -99,6 +99,12 @@ class Segment(Protocol):
             The file, or None if it was not written.
         """
 
+    def leaving(self, directive: Directive) -> None:
+        """Say that all is saved, and :meth:`leave` soon follows.
+
+        From now on the segment ends as if it had left, also where the objective returns or raises.
+        """
+
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here: raises :class:`SegmentEnd`."""
 
@@ -162,6 +168,9 @@ class WholeTrial:
     ) -> Path | None:
         """Nobody resumes a plain trial, so nothing is written."""
         return None
+
+    def leaving(self, directive: Directive) -> None:
+        """Nobody waits for it."""
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """Leave all the same."""

@@ -66,6 +66,10 @@ class DeadlineCallback(Callback):
             logged and kept in the trial's attribute ``optuna_deadline:check``; where a second
             slot changes the training, is refused or crashes, the trial stays on one. See
             ``optuna-deadline check``.
+        compare_gradients: Compare the gradients of a batch and of two parts of it when the trial
+            first leaves its one slot; where they differ it trains on one slot only. For that
+            ``training_step`` is called four times more, in a process that ends then; see
+            :attr:`rehearsing`.
 
     Example:
         ```python
@@ -87,6 +91,7 @@ class DeadlineCallback(Callback):
         even_slices: bool = False,
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
         check: bool = False,
+        compare_gradients: bool = True,
     ) -> None:
         self.trial = trial
         self.monitor = monitor
@@ -106,12 +111,22 @@ class DeadlineCallback(Callback):
                 save_every=save_every,
                 even=even_slices,
                 scaling=scaling,
+                compare=compare_gradients,
             )
             self._steps = self._elastic.steps
         elif scaling is not None:
             Scaling(scaling)  # one device has nothing to scale; a wrong name is wrong all the same
 
     # ---- what the objective asks for
+
+    @property
+    def rehearsing(self) -> bool:
+        """Whether ``training_step`` is called for a comparison of gradients.
+
+        Nothing of it is kept, and the process ends right after. Ask before a step of yours logs to
+        a service, or writes to a file; ``self.log`` does nothing then.
+        """
+        return self._elastic is not None and self._elastic.rehearsing
 
     @property
     def ckpt_path(self) -> str | None:

@@ -18,7 +18,7 @@ from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, refuse_other
 from optuna_deadline_torch.seeding import READING, reseed
 
-from optuna_deadline.directives import Kind
+from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.segments import Segment
 from optuna_deadline_lightning import boundaries, finders, gradients, results
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
@@ -26,6 +26,7 @@ from optuna_deadline_lightning.growing import Growing
 from optuna_deadline_lightning.holdings import holdings
 from optuna_deadline_lightning.loaders import TrainingData
 from optuna_deadline_lightning.metrics import plain
+from optuna_deadline_lightning.rehearsing import rehearsed
 from optuna_deadline_lightning.steps import Steps
 
 
@@ -39,6 +40,7 @@ class ElasticFit:
         save_every: Seconds between safety checkpoints.
         even: Whether the number of slots is to divide the batch.
         scaling: The name of a rule by which the batch grows with the slots, if it does.
+        compare: Whether to compare gradients when the trial first leaves its one slot.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class ElasticFit:
         save_every: float,
         even: bool = False,
         scaling: str | None = None,
+        compare: bool = True,
     ) -> None:
         self.segment = segment
         self.growing = Growing(Scaling(scaling), segment.world_size) if scaling else None
@@ -64,7 +67,10 @@ class ElasticFit:
             holds=self._holds,
             grows=scaling is not None,
             even=even,
+            rehearse=self._rehearse if compare else None,
         )
+        self._seed = seed
+        self.rehearsing = False  #: whether steps are made of which nothing is kept
         self.data = TrainingData(
             self.pilot.deal,
             self._adopt,
@@ -202,6 +208,7 @@ class ElasticFit:
             ),
             "best": self.pilot.best.value,
             "reported": self.pilot.reported,
+            "compared": self.pilot.compared,
             "metrics": plain(trainer.callback_metrics),
             "results": results.state(trainer, self.pilot.consensus),
             "gradients": gradients.waiting(trainer),
@@ -215,6 +222,7 @@ class ElasticFit:
         self._position = epoch, batch
         self.pilot.best.value = state["best"]
         self.pilot.reported = self.steps.last = state["reported"]
+        self.pilot.compared = state.get("compared", False)
         self._metrics = state["metrics"]
         self._order = state.get("order")  # older checkpoints have none
         self._results = state.get("results", {})
@@ -241,6 +249,14 @@ class ElasticFit:
     def _holds(self) -> Holdings:
         assert self._trainer is not None
         return holdings(self._trainer)
+
+    def _rehearse(self, directive: Directive) -> bool:
+        assert self._trainer is not None
+        self.rehearsing = True
+        place = self._base_position(*boundaries.position(self._trainer))
+        if reason := rehearsed(self._trainer, *place, seed=self._seed):
+            self.segment.limit_slots(1, reason)
+        return False
 
     def _trained_alike(self) -> Trained:
         assert self._trainer is not None

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from optuna_deadline._out_of_time import out_of_time
+from optuna_deadline.directives import Directive
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
 from optuna_deadline_torch.agreement import Trained
@@ -28,6 +29,7 @@ from optuna_deadline_torch.measures import Measures
 from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
+from optuna_deadline_torch.rehearsal import Rehearsal, next_batch, skipped
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, load
 from optuna_deadline_torch.schedules import Schedules
@@ -68,6 +70,9 @@ class ElasticLoop:
             unequal length are weighed.
         scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
+        compare_gradients: Compare the gradients of a batch and of two parts of it when the trial
+            first leaves its one slot; where they differ it trains on one slot only. For that the
+            loop's body runs four times more, in a process that ends then; see :attr:`rehearsing`.
         reports_per_epoch: How often an epoch is reported, evenly; see :attr:`report_due`. So many
             steps it has.
         check: Whether the study's first trial is checked before its first step: a few steps
@@ -109,6 +114,7 @@ class ElasticLoop:
         ddp: Mapping[str, Any] | None = None,
         even_slices: bool = False,
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
+        compare_gradients: bool = True,
         reports_per_epoch: int = 1,
         check: bool = False,
         **also: Any,
@@ -144,6 +150,7 @@ class ElasticLoop:
         self._in_epoch = self._dealt = self._dealing = self._evaluating = False
         self._measures = Measures(lambda: self._evaluating or not self._dealing)
         self._unsaved: float | None = None  # a value whose weights are not saved yet
+        self._farewell: Directive | None = None  # by which it leaves after a rehearsal
         self._pending = 0  # batches that no optimizer step has used
         self._weight, self._weighed = 1.0, True
         self._states = States(model, {"optimizer": optimizer, **also})
@@ -152,7 +159,9 @@ class ElasticLoop:
             self._scaling.watch(optimizer, *also.values())
         self._pilot: Pilot | None = None
         if self.segment.elastic:
-            self._pilot = self._take_part(trial, mode, save_every, ddp or {}, even_slices)
+            self._pilot = self._take_part(
+                trial, mode, save_every, ddp or {}, even_slices, compare_gradients
+            )
         self._schedules = Schedules(() if scaling is None else also.values())
         optimizer.register_step_post_hook(self._stepped)
 
@@ -163,6 +172,7 @@ class ElasticLoop:
         save_every: float,
         ddp: Mapping[str, Any],
         even: bool,
+        compare: bool,
     ) -> Pilot:
         pilot = Pilot(
             self.segment,
@@ -175,6 +185,7 @@ class ElasticLoop:
             holds=lambda: Holdings(self._states.objects),
             grows=self._scaling is not None,
             even=even,
+            rehearse=self._leave_after_rehearsal if compare else None,
         )
         pilot.term.install()
         self._measures.watch()
@@ -187,6 +198,7 @@ class ElasticLoop:
             self._sources.resume(position.get("loader"))
             self._order = position.get("order")  # older checkpoints have none
             load(self._scaling, position.get("scaling"))
+            pilot.compared = position.get("compared", False)
             pilot.best.value, pilot.reported = position["best"], position["reported"]
             self._reported = pilot.reported
         if self.segment.world_size > 1:
@@ -208,6 +220,7 @@ class ElasticLoop:
             self._in_epoch, self._dealt = True, False
             self._reseed(_BEFORE)
             yield self.epoch
+            self._leave_if_rehearsed()
             self._in_epoch = False
             self.epoch, self._start = self.epoch + 1, 0
             self._look(ending=self._over or self._trained)
@@ -249,7 +262,10 @@ class ElasticLoop:
         if self._pilot is not None:
             self._measures.watch()
         try:
-            yield from self._deal(loader, others)
+            if self._farewell is None:
+                yield from self._deal(loader, others)
+            if self._farewell is not None:
+                yield from self._rehearsal(loader, others)
         finally:  # a `break` comes here too
             self._measures.end_batch()
             self._dealing = False
@@ -263,7 +279,7 @@ class ElasticLoop:
         self._weighed = True
         scaled = loss if self._weight == 1.0 else loss * self._weight
         scaled.backward()  # type: ignore[no-untyped-call]
-        if self._scaling is not None:
+        if self._scaling is not None and not self.rehearsing:
             self._scaling.after_backward(self.model.parameters())
 
     def advance(self, scheduler: Any) -> None:
@@ -275,6 +291,14 @@ class ElasticLoop:
         if self._scaling is not None:
             times = self._scaling.ticks if self._dealing else self._scaling.epochs()
         self._schedules.advance(scheduler, times)
+
+    @property
+    def rehearsing(self) -> bool:
+        """Whether the loop's body runs for a comparison of gradients, of which nothing is kept.
+
+        Its process ends right after. Ask before you log to a service, or write to a file.
+        """
+        return self._farewell is not None
 
     @property
     def report_due(self) -> bool:
@@ -301,6 +325,7 @@ class ElasticLoop:
             TrialPruned: Optuna's pruner ends the trial.
             DeadlineError: Gradients were accumulated that no optimizer step has used.
         """
+        self._leave_if_rehearsed()
         if not self._in_epoch or (self._dealing and not self._has_new_share):
             raise DeadlineError(
                 "Call loop.report(value) in an epoch of loop.epochs(), after its batches, or in"
@@ -333,6 +358,7 @@ class ElasticLoop:
         Raises:
             DeadlineError: Nothing was reported.
         """
+        self._leave_if_rehearsed()
         if self.value is None:
             raise DeadlineError("Nothing was reported: call loop.report(value) in each epoch.")
         if self._unsaved is not None:
@@ -353,7 +379,7 @@ class ElasticLoop:
     @property
     def _has_new_share(self) -> bool:
         within = self._dealing and self._per_epoch > 1 and self._shares > 0
-        return within and self._step > self._reported
+        return within and not self.rehearsing and self._step > self._reported
 
     @property
     def _step(self) -> int:
@@ -422,8 +448,36 @@ class ElasticLoop:
             done += growth
             self._start = done
             self._after_batch(done, size)
-            if self._over:
+            if self._over or self.rehearsing:
                 return
+
+    def _leave_after_rehearsal(self, directive: Directive) -> bool:
+        self._farewell = directive
+        self.segment.leaving(directive)
+        return True
+
+    def _leave_if_rehearsed(self) -> None:
+        if self._farewell is not None:
+            self.segment.leave(self._farewell)
+
+    def _rehearsal(self, loader: Iterable[Any], others: Sequence[Iterable[Any]]) -> Iterator[Any]:
+        """The next batch and its parts; the process leaves then."""
+        source = None if others else self._sources.of(loader)
+        batch = next_batch(source, self.epoch, self._start)
+        if batch is None:
+            reason = skipped("the training data is more than one loader, or cannot be dealt")
+        else:
+            rehearsal = Rehearsal(self._states.model, self._states.objects)
+            self.batch, self._weight = batch.number, 1.0
+            place = self._seed, self.epoch, batch.number, self.segment.rank
+            for part, one in batch.read(place):
+                rehearsal.begin(*place, part.salt)
+                yield one
+                rehearsal.end(part)
+            reason = rehearsal.verdict()
+        if reason is not None:
+            self.segment.limit_slots(1, reason)
+        self._leave_if_rehearsed()
 
     def _refuse_beside(self, samplers: Sequence[Any], loaders: Sequence[Any]) -> None:
         if not samplers:
@@ -516,6 +570,7 @@ class ElasticLoop:
             "best": self._pilot.best.value,
             "reported": self._pilot.reported,
             "over": self._over,
+            "compared": self._pilot.compared,
             "loader": self._sources.state(),
             "order": self._order_so_far(),
         }

@@ -34,6 +34,8 @@ class Pilot:
         holds: Everything whose tensors lie on the device, for a trial that is parked.
         grows: Whether a step takes a batch for each rank.
         even: Whether the number of slots is to divide the batch.
+        rehearse: Compares the loss on one slot and two where a trial first leaves its one slot,
+            and says whether it leaves by itself then; None where that is not wanted.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Pilot:
         holds: Callable[[], Holdings] | None = None,
         grows: bool = False,
         even: bool = False,
+        rehearse: Callable[[Directive], bool] | None = None,
     ) -> None:
         self.segment = segment
         self.seed = seed
@@ -63,6 +66,8 @@ class Pilot:
         self._take = take
         self._trained = trained
         self._holds = holds
+        self._rehearse = rehearse
+        self.compared = False  #: whether the loss was compared, in this segment or before
         self.saver = Saver(segment, prove)
         self._saved_at = time.monotonic()
 
@@ -130,11 +135,12 @@ class Pilot:
         leave = directive.leave and not ending
         if leave and directive.park and self._parked(step, value):
             return
+        rehearse = self._due_rehearsal(directive) if leave else None
         if leave or verdict.save:
             self._save(step, value, wait=leave or ending)
         if leave or ending:
             self.finish()
-        if leave:
+        if leave and not (rehearse and rehearse(directive)):
             self.segment.leave(directive)
 
     def leave_if_apart(self) -> None:
@@ -157,6 +163,14 @@ class Pilot:
         """Wait, in all ranks, until nothing is on its way: whoever left earlier would end it."""
         self.saver.wait()
         self.consensus.wait()
+
+    def _due_rehearsal(self, directive: Directive) -> Callable[[Directive], bool] | None:
+        """What compares the loss before this leave; the checkpoint that is next says so."""
+        hurried = directive.deadline or self.term.raised
+        if self.compared or hurried or self.segment.world_size > 1:
+            return None
+        self.compared = self._rehearse is not None
+        return self._rehearse
 
     def _parked(self, step: int, value: float | None) -> bool:
         """Wait without a slot for the next segment; False where this process has to leave."""

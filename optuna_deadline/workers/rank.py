@@ -13,7 +13,7 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import optuna
@@ -80,18 +80,28 @@ def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
         direction=spec.direction,
         store=spec.store,
     )
-    try:
-        value = objective(RankTrial(link, segment, spec.number))
-        link.end("result", None if value is None else float(value))
-    except SegmentEnd as end:
-        link.end("left", end.directive.kind.value)
-    except optuna.TrialPruned:
-        link.end("pruned", None)
-    except BaseException as error:
-        link.end("error", _describe(error))
+    link.end(*_ended(objective, RankTrial(link, segment, spec.number), segment))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _ended(objective: Objective, trial: RankTrial, segment: RankSegment) -> tuple[str, Any]:
+    """How the segment ended, and with what."""
+    try:
+        value = objective(trial)
+        ended: tuple[str, Any] = "result", None if value is None else float(value)
+    except SegmentEnd as end:
+        return "left", end.directive.kind.value
+    except optuna.TrialPruned:
+        ended = "pruned", None
+    except BaseException as error:
+        ended = "error", _describe(error)
+    if segment.left is None:
+        return ended
+    if ended[0] == "error":
+        print(f"optuna-deadline: while it was leaving: {ended[1][1]}", flush=True)
+    return "left", segment.left.kind.value
 
 
 def seed_by_trial(number: int) -> None:

@@ -56,6 +56,7 @@ class RankSegment:
         self._said = 0.0
         self._directives = 0
         self._obeys = False
+        self.left: Directive | None = None  # all is saved, and what follows does not count
         self.speaks = False  # whether the objective says its position itself
 
     @property
@@ -171,6 +172,10 @@ class RankSegment:
         os.environ[DEVICES] = ",".join(devices)  # CPU slots are alike, and this may be another
         self._began, self._first, self._said = time.monotonic(), None, 0.0
         self._obeys = False
+
+    def leaving(self, directive: Directive) -> None:
+        """Say that all is saved, and that what follows does not count."""
+        self.left = directive
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here."""

@@ -113,6 +113,9 @@ class PlayedSegment:
         if self.rank == 0:
             self.publish(write_atomically(self.folder / name, write), step=step, value=value)
 
+    def leaving(self, directive: Any) -> None:
+        pass
+
     def leave(self, directive: Any = None) -> NoReturn:
         from optuna_deadline.segments import SegmentEnd
 

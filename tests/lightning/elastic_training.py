@@ -49,12 +49,13 @@ class Net(pl.LightningModule):
         self.to(torch.float32 if plan.single else torch.float64)
         self.plan, self.seen, self.segment = plan, seen, segment
         self.lr = 0.02
-        seen.update(steps=[], evaluated=[], epochs=[])
+        seen.update(steps=[], rehearsed=[], evaluated=[], epochs=[])
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         x, y, ids = elastic_data.triple(batch)
         step = self.trainer.global_step
-        self.seen["steps"].append(
+        last: Any = self.trainer.callbacks[-1]  # type: ignore[attr-defined]
+        self.seen["rehearsed" if getattr(last, "rehearsing", False) else "steps"].append(
             {
                 "step": step,
                 "epoch": self.current_epoch,

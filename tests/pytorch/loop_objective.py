@@ -37,8 +37,9 @@ def objective(trial: Any) -> float:
                 "world": loop.segment.world_size,
                 "ids": ids.tolist(),
             }
-            with log.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            if not loop.rehearsing:
+                with log.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
             optimizer.zero_grad()
             loop.backward(nn.functional.cross_entropy(loop.model(inputs), labels))
             optimizer.step()

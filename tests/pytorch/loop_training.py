@@ -70,7 +70,7 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
     if plan.data == "zipped":
         beside = DataLoader(training, plan.batch, shuffle=True)
     accumulate = plan.trainer.get("accumulate_grad_batches", 1)
-    seen.update(steps=[], draws=[], measured=[])
+    seen.update(steps=[], rehearsed=[], draws=[], measured=[])
     if "measured" in plan.extras:
         from torchmetrics import SumMetric
 
@@ -94,7 +94,8 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
         batches = loop.batches(*several)
         for batch in zip(batches, beside) if plan.data == "zipped" else batches:  # noqa: B905
             x, y, ids = elastic_data.triple(batch)
-            seen["steps"].append(
+            kept = seen["rehearsed" if loop.rehearsing else "steps"]
+            kept.append(
                 {
                     "step": loop.steps,
                     "epoch": epoch,

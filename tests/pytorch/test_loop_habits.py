@@ -9,22 +9,7 @@ from loop_habits import HABITS
 from verdicts import Row, check, table
 
 TABLE = [*table("pytorch.md")]
-WAITS = {
-    "a summed loss": "a step of one slot and of two is not compared yet",
-    "class weights in the loss": "the same",
-    "ignore_index": "the same",
-    "a contrastive loss within the batch": "the same",
-}
-ROWS = [
-    pytest.param(
-        row,
-        id=row.habit,
-        marks=[pytest.mark.xfail(strict=True, reason=WAITS[row.habit])]
-        if row.habit in WAITS
-        else [],
-    )
-    for row in TABLE
-]
+ROWS = [pytest.param(row, id=row.habit) for row in TABLE]
 
 
 def test_each_habit_has_one_line_that_says_what_to_do() -> None:
