@@ -103,10 +103,9 @@ def position(trainer: pl.Trainer) -> tuple[int, int]:
 
 
 def progress(trainer: pl.Trainer) -> float:
-    """How far training is, in epochs with fractions."""
-    batches = trainer.num_training_batches
-    part = (trainer.fit_loop.batch_idx + 1) / batches if batches not in (0, math.inf) else 0.0
-    return trainer.current_epoch + min(part, 1.0)
+    """How far training is, in epochs with fractions; in whole ones where no length is known."""
+    epoch, batch = position(trainer)
+    return epoch + (batch / trainer.num_training_batches if batch else 0.0)
 
 
 def resumes_exactly(trainer: pl.Trainer) -> bool:

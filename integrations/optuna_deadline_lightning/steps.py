@@ -40,6 +40,8 @@ class Steps:
         step = max(0, math.ceil(self.progress(trainer) - _ROUNDING) - 1)
         if _by_time(trainer):
             step = self.last + 1
+        elif math.isinf(trainer.num_training_batches) and _batches(trainer) is None:
+            step = trainer.current_epoch  # also of a validation at a stop within it
         if step <= self.last:
             return None
         self.last = step

@@ -44,6 +44,18 @@ def log(folder: Path) -> str:
     return (folder / "rank-2-0.json.log").read_text()
 
 
+def test_a_stream_reports_each_epoch_and_may_be_left_at_each_ones_end(tmp_path: Path) -> None:
+    plan = Plan("", data="stream")
+    still = chain(tmp_path / "still", plan, [(1, None)])[0]
+    moved = chain(tmp_path / "moved", plan, [(1, 6), (1, 12), (1, None)])[0]
+    for segments in (still, moved):
+        assert [step for [rank] in segments for step, _ in rank["reports"]] == [0, 1, 2]
+    for [rank] in still:
+        best = max(value for _, value in rank["reports"])
+        saved = [one["value"] for one in rank["published"]]
+        assert best in saved and rank["positions"][-1] == 3.0 == rank["horizon"] + 1
+
+
 def test_within_an_epoch_a_short_loader_is_begun_again_in_a_new_order(tmp_path: Path) -> None:
     [[seen]] = chain(tmp_path / "one", Plan("", epochs=1, data="dict of two"), [(1, None)])[0]
     short = [step["ids"][16:] for step in seen["steps"]]  # of 4 batches, where the other has 6

@@ -19,7 +19,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from optuna.trial import TrialState
 from optuna_deadline_lightning import DeadlineCallback
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from optuna_deadline.errors import DeadlineError
 
@@ -66,13 +66,24 @@ class Small(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
+class Stream(IterableDataset[Any]):
+    """The samples, without saying how many."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(dataset())
+
+
 def dataset() -> TensorDataset:
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
     return TensorDataset(x, x.sum(1, keepdim=True))
 
 
 def objective(
-    make: Callable[[optuna.Trial], Callback], **options: Any
+    make: Callable[[optuna.Trial], Callback],
+    *,
+    stream: bool = False,
+    also: Callback | None = None,
+    **options: Any,
 ) -> Callable[[optuna.Trial], float]:
     def run(trial: optuna.Trial) -> float:
         lr = trial.suggest_float("lr", 1e-4, 0.3, log=True)
@@ -80,7 +91,7 @@ def objective(
         callback = make(trial)
         trainer = pl.Trainer(
             max_epochs=5,
-            callbacks=[callback],
+            callbacks=[callback, *([also] if also else [])],
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -92,7 +103,7 @@ def objective(
             ),
             **options,
         )
-        loader = DataLoader(dataset(), 16, shuffle=True)
+        loader = DataLoader(Stream(), 16) if stream else DataLoader(dataset(), 16, shuffle=True)
         trainer.fit(Small(lr), loader, DataLoader(dataset(), 64))
         return float(trainer.callback_metrics["val_loss"])
 
@@ -135,6 +146,33 @@ def test_every_validation_is_a_report_also_within_an_epoch(
     often.optimize(run, n_trials=1)
     assert list(often.trials[0].intermediate_values) == list(steps)
     assert not [one for one in recwarn if "already reported" in str(one.message)]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"check_val_every_n_epoch": 2}, [1, 3]),
+        ({"limit_train_batches": 3}, [0, 1, 2, 3, 4]),
+        ({"val_check_interval": 3, "check_val_every_n_epoch": None}, range(6)),
+    ],
+)
+def test_data_of_unknown_length_is_reported_in_each_epoch_that_is_validated(
+    options: dict[str, Any], steps: list[int] | range
+) -> None:
+    seen: list[float] = []
+
+    class Values(Callback):
+        def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+            if not trainer.sanity_checking:
+                seen.append(float(trainer.callback_metrics["val_loss"]))
+
+    streamed = optuna.create_study()
+    run = objective(
+        lambda trial: DeadlineCallback(trial, "val_loss"), stream=True, also=Values(), **options
+    )
+    streamed.optimize(run, n_trials=1)
+    assert streamed.trials[0].intermediate_values == dict(zip(steps, seen, strict=True))
 
 
 def test_a_trial_is_pruned_within_its_first_epoch() -> None:

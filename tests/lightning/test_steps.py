@@ -30,6 +30,7 @@ class Fit:
             max_steps=max_steps,
             accumulate_grad_batches=1,
             current_epoch=0,
+            is_last_batch=False,
             fit_loop=SimpleNamespace(batch_idx=0, total_batch_idx=0),
         )
         self.batch = (
@@ -118,6 +119,16 @@ def test_a_fit_without_end_has_no_horizon() -> None:
     endless = Fit(28, 10, every=None, epochs=-1, max_steps=100)
     endless.trainer.num_training_batches = math.inf
     assert endless.horizon == 9
+
+
+def test_epochs_of_unknown_length_are_steps_also_where_one_is_stopped_within() -> None:
+    fit, steps = Fit(10, 1.0), Steps()
+    fit.trainer.num_training_batches = math.inf
+    fit.trainer.is_last_batch = True
+    assert [fit.validate(steps, (epoch, 10)) for epoch in (0, 1)] == [0, 1]
+    assert steps.progress(fit.trainer) == 2.0 and fit.horizon == 2
+    fit.trainer.is_last_batch = False
+    assert fit.validate(steps, (2, 4)) == 2 and steps.progress(fit.trainer) == 2.0
 
 
 def test_validations_by_time_are_counted() -> None:
