@@ -133,7 +133,8 @@ def refuse_gangs(loader: object, world_size: int) -> None:
     if world_size > 1:
         raise DeadlineError(
             f"The training data ({type(loader).__name__}) cannot be dealt to {world_size} slots:"
-            " pass a DataLoader over a map-style dataset, or allow one slot per trial."
+            " pass a DataLoader over a map-style dataset, or let each trial have one slot:"
+            " run(max_slots=1), or --max-slots 1."
         )
 
 

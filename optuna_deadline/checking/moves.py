@@ -42,7 +42,8 @@ _KEEP = (
 )
 _MEAN = (
     "Let the loss be a mean over its batch, call loop.model and loop.backward (ElasticLoop), and"
-    " use norms over channels in place of batch norms; or allow one slot per trial."
+    " use norms over channels in place of batch norms; or let each trial have one"
+    " slot: run(max_slots=1), or --max-slots 1."
 )
 _WHOLE = (
     "Report a mean over the validation set, which each slot evaluates as a whole: no sum over"
