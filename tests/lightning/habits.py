@@ -59,6 +59,7 @@ DATA = {
     "batch_size=None with batches as indices": habit("cannot be dealt", data="batched"),
     "IterableDataset": habit("cannot be dealt", data="stream"),
     "IterableDataset that shuffles": habit("cannot be dealt", data="shuffled stream"),
+    "StatefulDataLoader over a map-style dataset": habit(data="resuming"),
     "a loader with state_dict": habit("cannot be dealt", data="stateful", each=True),
     "a dict of loaders": habit(data="dict of two", each=True),
     "CombinedLoader": habit(data="combined min_size"),
@@ -133,7 +134,7 @@ CALLBACKS = {
     "EarlyStopping, ModelCheckpoint on an epoch's mean": habit(
         net="plateau of the epoch", epochs=12, extras=("stop by mean", "best mean"), each=True
     ),
-    "ModelCheckpoint": habit(epochs=5, extras=("best", "every"), each=True),
+    "ModelCheckpoint": habit(extras=("best", "every"), each=True),
     "EMAWeightAveraging": habit(extras=("ema",), each=True),
     "StochasticWeightAveraging": habit(epochs=6, extras=("swa",), each=True),
     "StochasticWeightAveraging with BatchNorm": habit(
