@@ -270,7 +270,8 @@ def one_weight(samplers: Sequence[ElasticBatchSampler], batch: int) -> float:
         raise DeadlineError(
             "The batches of several training loaders are not shared alike between"
             f" {samplers[0].world_size} slots, so one loss cannot be weighed: choose sizes that"
-            " the number of slots divides and drop_last=True, or allow one slot."
+            " the number of slots divides and drop_last=True, or let each trial have one slot:"
+            " run(max_slots=1), or --max-slots 1."
         )
     return weights.pop() if weights else 1.0
 
