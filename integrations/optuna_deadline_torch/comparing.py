@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from optuna_deadline_torch import seeding
 
 #: Parts of a checkpoint, of a loop's and of Lightning's, that training goes on from.
 _WEIGHTS = "state_dict"
+_SINGLE = torch.finfo(torch.float32).eps
 _LIGHTNING = {"optimizer_states": "optimizer", "lr_schedulers": "schedules"}
 
 
@@ -27,7 +29,7 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
     Returns:
         ``parts``, by name: the length of the difference of all its tensors, as one vector,
         relative to the vector's own, or the largest relative gap of its numbers if that is more;
-        and ``unlike``, a list of texts.
+        ``unlike``, a list of texts; and ``grows``, whether the batch grows with the slots.
     """
     try:
         left, right = _read(one), _read(other)
@@ -36,28 +38,55 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
         return {"parts": {}, "unlike": [] if same else ["the checkpoints are other bytes"]}
     first, second = _parts(left), _parts(right)
     found = {name: _apart(first[name], second.get(name)) for name in first}
-    return {"parts": found, "unlike": list(_unlike(left, right))}
+    grows = bool(left.get("optuna_deadline", {}).get("scaling"))
+    return {"parts": found, "unlike": list(_unlike(left, right)), "grows": grows}
 
 
-def draw_otherwise() -> None:
+def draw_otherwise() -> Callable[[], float]:
     """Give each step of this process other random numbers, and leave the order of samples."""
     seeding.other_draws = (1,)
+    return lambda: _SINGLE
 
 
-def round_otherwise() -> None:
-    """Change the last digit of each weight after each step of this process, as sums may."""
+def round_otherwise() -> Callable[[], float]:
+    """Change the last digit of each weight after each step of this process, as sums may.
+
+    Where modules compute in fewer digits than single precision (``torch.autocast``, or weights
+    that are ``bfloat16`` or ``float16``) the last digit of their outputs is changed instead.
+
+    Returns:
+        Asked at the end: the coarsest last digit that was seen, relative.
+    """
     draws = torch.Generator().manual_seed(1)
+    coarsest = _SINGLE
+
+    def otherwise(one: torch.Tensor) -> torch.Tensor:
+        signs = torch.rand(one.shape, generator=draws).sub_(0.5).sign_()
+        return torch.finfo(one.dtype).eps / 2 * one.detach().abs() * signs.to(one)
 
     def nudge(optimizer: Any, *_: Any) -> None:
         with torch.no_grad():
             for group in optimizer.param_groups:
                 for weights in group["params"]:
-                    if weights.is_floating_point() and weights.grad is not None:
-                        signs = torch.rand(weights.shape, generator=draws).sub_(0.5).sign_()
-                        last = torch.finfo(weights.dtype).eps / 2 * weights.abs()
-                        weights.add_(last * signs.to(weights))
+                    fine = weights.is_floating_point() and _digit(weights) <= _SINGLE
+                    if fine and weights.grad is not None:
+                        weights.add_(otherwise(weights))
+
+    def nudge_coarse(module: Any, given: Any, output: Any) -> Any:
+        nonlocal coarsest
+        trained = _is_tensor(output) and output.requires_grad and output.is_floating_point()
+        if not trained or _digit(output) <= _SINGLE:
+            return None
+        coarsest = max(coarsest, _digit(output))
+        return output + otherwise(output)
 
     register_optimizer_step_post_hook(nudge)
+    register_module_forward_hook(nudge_coarse)
+    return lambda: coarsest
+
+
+def _digit(one: torch.Tensor) -> float:
+    return torch.finfo(one.dtype).eps
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -61,9 +61,14 @@ class Checked:
         if order.compare is not None:
             link.tell("compared", **_compared(*map(Path, order.compare)))
             return 0.0
-        if order.variant is not None:
-            getattr(importlib.import_module(_COMPARE), order.variant)()
-        return self._objective(CheckedTrial(trial, order))
+        checked = CheckedTrial(trial, order)
+        if order.variant is None:
+            return self._objective(checked)
+        digit = getattr(importlib.import_module(_COMPARE), order.variant)()
+        try:
+            return self._objective(checked)
+        finally:
+            link.tell("digit", digit=digit())
 
 
 class CheckedTrial(RankTrial):

@@ -24,7 +24,8 @@ from optuna_deadline.errors import DeadlineError
 STEPS = 12  #: where nothing is said, and an epoch and a half would take too long
 FEWEST = 5  #: a step to begin with, one to move at, one to come back, and the last
 _SHORT = 20.0  # seconds that a training of an epoch and a half may take unasked
-_CHAOS = 1e-3  # what grows to more from a last digit is no rounding
+_CHAOS = 1e-3  # what grows to more from a last digit is no rounding,
+_DIGITS = 4.0  # or to more than so many of them where there are few
 _SAME = "the same training does twice"
 
 _VARIANTS = {
@@ -45,6 +46,7 @@ _MEAN = (
     " use norms over channels in place of batch norms; or let each trial have one"
     " slot: run(max_slots=1), or --max-slots 1."
 )
+_GROWS = "the batch grows with the slots by your wish (scaling=...)"
 _WHOLE = (
     "Report a mean over the validation set, which each slot evaluates as a whole: no sum over"
     " slots (sync_dist=True with reduce_fx='sum')."
@@ -58,6 +60,7 @@ class Noise:
     figure: float  #: in what a checkpoint holds
     values: float  #: in reported values
     words: str  #: "no more than" what
+    digit: float = 0.0  #: the last one of what was computed with, relative
 
     def at_least(self, other: Noise) -> Noise:
         """The larger one, and what it is by."""
@@ -103,7 +106,8 @@ class Check:
         steps: How many steps; None for an epoch and a half if that is short.
         slots: On how many slots a moved training is for a while; 1 for pauses alone.
         tolerance: Relative; up to which a move is exact.
-        told: Called with the name of what is tried next and how many steps it trains.
+        told: Called with the name of what is tried next, how many steps it trains, its number
+            from 1, and of how many as far as that is known.
     """
 
     def __init__(
@@ -113,7 +117,7 @@ class Check:
         steps: int | None = None,
         slots: int = 2,
         tolerance: float = ROUNDING,
-        told: Callable[[str, int], None] = lambda name, steps: None,
+        told: Callable[[str, int, int, int], None] = lambda *_: None,
     ) -> None:
         self._runs = runs
         self._asked = steps
@@ -121,6 +125,8 @@ class Check:
         self._tolerance = tolerance
         self._told = told
         self._noise = self._value_noise = 0.0
+        self._begun, self._total = 0, 4 + (slots > 1)  # trainings
+        self._grows = False  # whether the user wishes longer steps on more slots
         self._length: int | None = None  # the steps of a whole training, where it is so short
 
     def rows(self) -> Iterator[Row]:
@@ -130,6 +136,7 @@ class Check:
             DeadlineError: The objective raises, saves no checkpoint, or has too few steps.
         """
         still, steps = self._undisturbed()
+        self._total -= steps.report is None
         yield self._twice(still, steps)
         yield self._paused(f"paused in an epoch (step {steps.within})", still, steps, steps.within)
         yield self._paused_at_a_report(still, steps)
@@ -146,6 +153,7 @@ class Check:
         if self._asked is None:
             last = _better(still, last)
             if last != len(still.positions) or still.ended:
+                self._total += 1
                 still = self._train("undisturbed", Leg(1, last))
                 self._refuse(still)
         if still.ended:
@@ -194,6 +202,7 @@ class Check:
         if (row := _trouble(name, run, "")) is not None:
             return row
         gap = self._gap(still, run)
+        self._grows = gap.grows
         self._noise = _finite(gap.figure)
         self._value_noise = _finite(values_apart(still.values, run.values).figure)
         row = judged(name, gap, advice=_SEED)
@@ -222,8 +231,11 @@ class Check:
     def _moved(self, still: Run, steps: Steps) -> Iterator[Row]:
         away, back, slots = steps.away, steps.back, self._slots
         name = f"moved to {slots} slots and back (steps {away}, {back})"
+        why = _GROWS if self._grows else ""
         if still.limit is not None and still.limit[0] < slots:
-            yield Row(name, Result.NOT_TRIED, still.limit[1])
+            why = still.limit[1]
+        if why:
+            yield Row(name, Result.NOT_TRIED, why)
             return
         legs = Leg(1, away), Leg(slots, back), Leg(1, steps.last)
         run = self._train(name, *legs)
@@ -239,7 +251,7 @@ class Check:
         rounding = Noise(self._tolerance, self._tolerance, "")
         if max(gap.figure, values.figure) > max(self._tolerance, ALIKE * self._noise):
             measured = self._noise_of(OTHER_ROUNDING, still, steps)
-            if measured.figure < _CHAOS and not self._noise:
+            if measured.figure < max(_CHAOS, _DIGITS * measured.digit) and not self._noise:
                 rounding = measured.at_least(rounding)
             if gap.figure > ALIKE * rounding.figure or values.figure > ALIKE * rounding.values:
                 noise = self._noise_of(OTHER_DRAWS, still, steps).at_least(noise)
@@ -267,12 +279,14 @@ class Check:
     def _noise_of(self, variant: str, still: Run, steps: Steps) -> Noise:
         """How far a training is from itself for a reason that is no fault."""
         words = _VARIANTS[variant]
-        run = self._train(words, Leg(1, steps.last), variant=variant)
+        self._total += 1
+        name = "undisturbed, with " + words.rpartition(" ")[0]
+        run = self._train(name, Leg(1, steps.last), variant=variant)
         if not run.whole:
             return Noise(0.0, 0.0, words)
         figure = self._gap(still, run).without_optimizer().figure
         values = values_apart(still.values, run.values).figure
-        return Noise(_finite(figure), _finite(values), words)
+        return Noise(_finite(figure), _finite(values), words, run.digit)
 
     def _values_on_more(self, still: Run, run: Run) -> Gap:
         there = {step for _, step, slots in run.reported if slots > 1}
@@ -286,7 +300,8 @@ class Check:
     # ---- inside
 
     def _train(self, name: str, *legs: Leg, variant: str | None = None) -> Run:
-        self._told(name, legs[-1].leave_at)
+        self._begun += 1
+        self._told(name, legs[-1].leave_at, self._begun, self._total)
         return self._runs.train(*legs, variant=variant)
 
     def _no_report(self, still: Run) -> str:

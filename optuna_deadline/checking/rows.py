@@ -11,6 +11,7 @@ from enum import Enum
 ROUNDING = 1e-6
 #: Two trainings of one kind differ by no more than so many times another two.
 ALIKE = 3.0
+OUTCOME = "optuna_deadline:check"  #: an attribute of a trial: what its check found, by rows
 _OPTIMIZER = "optimizer"
 
 
@@ -30,6 +31,7 @@ class Gap:
 
     parts: Mapping[str, float] = field(default_factory=dict)  #: weights, optimizer, ...
     unlike: tuple[str, ...] = ()  #: what no figure can say, in words
+    grows: bool = False  #: whether their batch grows with their slots, so that a move is no pause
 
     @property
     def figure(self) -> float:
@@ -130,10 +132,23 @@ def together(gaps: Iterable[Gap]) -> Gap:
     """All parts of several gaps."""
     parts: dict[str, float] = {}
     unlike: list[str] = []
+    grows = False
     for gap in gaps:
         parts.update(gap.parts)
         unlike += gap.unlike
-    return Gap(parts, tuple(unlike))
+        grows |= gap.grows
+    return Gap(parts, tuple(unlike), grows)
+
+
+def summed_up(outcome: Mapping[str, str]) -> str:
+    """What a check found, in one line.
+
+    Args:
+        outcome: The rows' results in words, by their names.
+    """
+    others = [f"{name}: {words}" for name, words in outcome.items() if words[:5] != "exact"]
+    exact = len(outcome) - len(others)
+    return "; ".join([f"{exact} of {len(outcome)} ways to train are exact", *others])
 
 
 def exit_code(rows: Iterable[Row]) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +27,7 @@ from optuna_deadline.workers.zygote import Zygote
 
 _FOREVER = 1e6  # seconds of trust: the end of the pipe ends a rank
 _SIBLINGS = 3.0  # seconds that other ranks get once one has ended
-_PARTING = 10.0  # seconds in which those that were left end
+_PARTING = 10.0  # seconds in which those that were left end, and as many once they are killed
 _OVERSTAYED = 1000  # steps after the one at which it was to leave
 _REFUSAL = "DeadlineError: "
 
@@ -59,6 +61,9 @@ class Run:
     refusal: str | None = None
     crash: str | None = None
     trace: str = ""
+    digit: float = (
+        0.0  #: the last one of what it computes with, relative, where that was looked at
+    )
 
     @property
     def whole(self) -> bool:
@@ -109,6 +114,7 @@ class Runs:
         self._folder = Path(tempfile.mkdtemp(prefix="optuna-deadline-check-"))
         self._fence = 0
         self._exits: dict[Any, int] = {}
+        self._pids: dict[Any, int] = {}
         threads = None if self._devices[0].startswith("gpu:") else 1
         facts = {one.name: getattr(source, one.name) for one in fields(source)}
         self._zygote = Zygote(CheckedSource(**facts), threads)
@@ -164,7 +170,7 @@ class Runs:
         order = Order(compare=(str(one.checkpoint), str(other.checkpoint)))
         found: dict[str, Any] = {}
         self._segment(Run(), order, 1, self._folder, None, found)
-        return Gap(found["parts"], tuple(found["unlike"]))
+        return Gap(found["parts"], tuple(found["unlike"]), found.get("grows", False))
 
     # ---- inside
 
@@ -198,24 +204,38 @@ class Runs:
             )
             ranks.append(_Rank(self._zygote.fork((self._fence, index), spec)))
         listening = _Listening(run, order, slots, self._trial, self.heard, found)
+        keys = [(self._fence, index) for index in range(slots)]
+        patience = 0.0
         try:
             self._listen(ranks, listening)
+            patience = _PARTING
         finally:
             for rank in ranks:
                 rank.link.close()  # a rank that is left ends by it
-        keys = [(self._fence, index) for index in range(slots)]
-        until = time.monotonic() + _PARTING
-        while any(key not in self._exits for key in keys) and time.monotonic() < until:
-            if self._zygote.control.poll(0.1):
-                self._hear_zygote()
+            self._end(keys, patience)
         codes = [self._exits.get(key) for key in keys]
         listening.conclude([rank.end for rank in ranks], codes)
+
+    def _end(self, keys: Sequence[Any], patience: float) -> None:
+        """Wait until ranks have ended, with what they started; kill those that do not."""
+        began = time.monotonic()
+        killed: set[Any] = set()
+        while self._zygote.alive and any(key not in self._exits for key in keys):
+            late = time.monotonic() - began
+            if late > patience + _PARTING:
+                return
+            if late >= patience:
+                for key in (self._pids.keys() & set(keys)) - self._exits.keys() - killed:
+                    killed.add(key)
+                    with suppress(OSError):
+                        os.kill(self._pids[key], signal.SIGKILL)
+            if self._zygote.control.poll(0.1):
+                self._hear_zygote()
 
     def _hear_zygote(self) -> None:
         with suppress(EOFError, OSError):
             kind, key, number = self._zygote.control.recv()
-            if kind == "exited":
-                self._exits[key] = number
+            (self._exits if kind == "exited" else self._pids)[key] = number
 
     def _listen(self, ranks: Sequence[_Rank], listening: _Listening) -> None:
         heard_at, ended_at = time.monotonic(), None
@@ -353,6 +373,9 @@ class _Listening:
             self._run.refusal, self.over = reason, True
         else:
             self._run.limit = slots, reason
+
+    def _hear_digit(self, digit: float) -> None:
+        self._run.digit = digit
 
     def _hear_compared(self, **facts: Any) -> None:
         assert self._found is not None

@@ -30,6 +30,9 @@ from optuna_deadline.workers.objective import source_of
 _PIPED = 140  #: columns where nobody says how many there are
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @command
 def check(
     objective: ObjectivePlace,
@@ -59,7 +62,8 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Train a few steps undisturbed, paused and moved; exit with 1 if a model differs silently."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for number in _ENDING:
+        signal.signal(number, _end)
     source = source_of(objective)
     devices = choose_devices(gpus, slots)
     trial = fixed_trial(params, seed)
@@ -78,6 +82,13 @@ def check(
         screen.print(table_of(rows))
         print(f"Parameters: {json.dumps(trial.params)}")
     raise typer.Exit(exit_code(rows))
+
+
+def _end(number: int, _: Any) -> None:
+    """End by a signal; more of them do not disturb that processes and files are removed."""
+    for each in _ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def fixed_trial(params: str | None, seed: int) -> optuna.Trial:
@@ -145,9 +156,10 @@ class _Shown:
         self._task = progress.add_task("loading the objective", steps="")
         self._steps = 0
 
-    def begin(self, name: str, steps: int) -> None:
+    def begin(self, name: str, steps: int, number: int, total: int) -> None:
         self._steps = steps
-        self._progress.update(self._task, description=name, steps=f"of {steps} steps")
+        words = f"training {number} of {total}: {name}"
+        self._progress.update(self._task, description=words, steps=f"of {steps} steps")
 
     def step(self, number: int) -> None:
         self._progress.update(self._task, steps=f"step {number} of {self._steps}")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,11 +24,13 @@ def train(
     trial: Any,
     dataset: Dataset[Any],
     loss_of: Callable[..., torch.Tensor] = nn.functional.cross_entropy,
+    dtype: torch.dtype = torch.float32,
+    autocast: bool = False,
     **options: Any,
 ) -> float:
     """Two epochs of five steps."""
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)).to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), trial.suggest_float("lr", 0.01, 0.1))
     loop = ElasticLoop(trial, model, optimizer, epochs=2, **options)
     loader = DataLoader(dataset, 20, shuffle=not isinstance(dataset, IterableDataset))
@@ -33,16 +38,57 @@ def train(
     for _ in loop.epochs():
         for inputs, labels in loop.batches(loader):
             optimizer.zero_grad()
-            loop.backward(loss_of(loop.model(inputs), labels))
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = loss_of(loop.model(inputs.to(dtype)), labels)
+            loop.backward(loss)
             optimizer.step()
         with torch.no_grad():
-            loop.report(float(nn.functional.cross_entropy(model(x), y)))
+            loop.report(float(nn.functional.cross_entropy(model(x.to(dtype)), y)))
     return loop.result()
 
 
 def exact(trial: Any) -> float:
     """As the guide has it."""
     return train(trial, data())
+
+
+def halved(trial: Any) -> float:
+    """Its weights have 8 bits of a mantissa."""
+    return train(trial, data(), dtype=torch.bfloat16)
+
+
+def mixed(trial: Any) -> float:
+    """Its weights are single, and its activations have 8 bits of a mantissa."""
+    return train(trial, data(), autocast=True)
+
+
+def summed(trial: Any) -> float:
+    """The same with a sum, which two slots train otherwise."""
+
+    def total(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return 0.1 * nn.functional.cross_entropy(outputs, labels, reduction="sum")
+
+    return train(trial, data(), total, autocast=True)
+
+
+def scaled(trial: Any) -> float:
+    """Its batch grows with its slots."""
+    return train(trial, data(), scaling="sqrt")
+
+
+def endless(trial: Any) -> float:
+    """Saves at each step, beside a process of its own; says by a file that it does."""
+    beside = subprocess.Popen(["sleep", "1000"])
+    for step in range(1_000_000):
+        trial.segment.progress(step / 1000)
+        trial.segment.save(lambda path: path.write_bytes(b"state"), step=step)
+        if step == 20:
+            mark = Path(os.environ["MARK"])
+            mark.with_suffix(".new").write_text(f"{os.getpid()} {beside.pid}")
+            mark.with_suffix(".new").rename(mark)
+        if trial.segment.directive().leave:
+            trial.segment.leave()
+    return 0.0
 
 
 class Count:

@@ -14,6 +14,7 @@ from optuna_deadline.checking.rows import (
     exit_code,
     judged,
     relative,
+    summed_up,
     together,
     values_apart,
 )
@@ -73,6 +74,19 @@ def test_a_report_that_only_one_training_makes_is_a_difference() -> None:
     assert values_apart({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}).figure == 0.0
     assert values_apart({0: 1.0, 1: 2.0}, {0: 1.0}).unlike == (
         "step 1 is reported undisturbed only",
+    )
+
+
+def test_a_batch_that_grows_is_known_of_all_gaps_together() -> None:
+    assert together([Gap(grows=True), Gap()]).grows
+
+
+def test_an_outcome_is_one_line_which_names_what_is_not_exact() -> None:
+    assert summed_up({"a": "exact", "b": "exact (1e-8, by rounding)"}) == (
+        "2 of 2 ways to train are exact"
+    )
+    assert summed_up({"a": "exact", "moved": "differs by 0.1"}) == (
+        "1 of 2 ways to train are exact; moved: differs by 0.1"
     )
 
 

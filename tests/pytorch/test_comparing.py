@@ -35,7 +35,13 @@ def _changed(*path: str, to: Any) -> dict[str, Any]:
 
 def test_a_state_is_no_way_from_itself(tmp_path: Path) -> None:
     found = _compared(tmp_path, _LOOP)
-    assert found == {"parts": {"weights": 0.0, "optimizer": 0.0, "scheduler": 0.0}, "unlike": []}
+    parts = {"weights": 0.0, "optimizer": 0.0, "scheduler": 0.0}
+    assert found == {"parts": parts, "unlike": [], "grows": False}
+
+
+def test_a_checkpoint_tells_that_the_batch_grows_with_the_slots(tmp_path: Path) -> None:
+    state = _changed("optuna_deadline", "scaling", to={"rule": "sqrt"})
+    assert _compared(tmp_path, state, state)["grows"]
 
 
 def test_weights_are_apart_by_the_length_of_their_difference(tmp_path: Path) -> None:
