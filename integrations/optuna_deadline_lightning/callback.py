@@ -63,7 +63,7 @@ class DeadlineCallback(Callback):
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
         check: Whether the study's first trial is checked before its first step: a few steps
             undisturbed, paused and on two slots, with the same parameters. What came of it is
-            logged and kept in the trial's attribute ``optuna_deadline:check``; where a second
+            printed and kept in the trial's attribute ``optuna_deadline:check``; where a second
             slot changes the training, is refused or crashes, the trial stays on one. See
             ``optuna-deadline check``.
         compare_gradients: Compare the gradients of a batch and of two parts of it when the trial

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from typing import Any
 
 from optuna_deadline.checking.moves import Check
-from optuna_deadline.checking.rows import Result, Row
+from optuna_deadline.checking.rows import OUTCOME, Result, Row, summed_up
 from optuna_deadline.checking.runs import Runs, Stopped
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
 from optuna_deadline.workers.objective import loaded
 
 _log = logging.getLogger("optuna_deadline")
-_OUTCOME = "optuna_deadline:check"  # an attribute of the trial
 _PATIENCE = 900.0  # seconds without a word
 
 
 def check_first(trial: Any, segment: Segment) -> None:
     """Check the study's first trial before its first step; nothing is done in any other.
 
-    Its slots train a few steps undisturbed, paused and on two slots. What came of it is logged and
-    kept with the trial, and a trial that a second slot changes is limited to one.
+    Its slots train a few steps undisturbed, paused and on two slots. What came of it is printed,
+    since a rank logs warnings only, and kept with the trial, and a trial that a second slot
+    changes is limited to one.
     """
     source = loaded()
     first = segment.elastic and segment.rank == 0 and trial.number == 0 and segment.resume is None
@@ -39,10 +40,12 @@ def check_first(trial: Any, segment: Segment) -> None:
     except DeadlineError as error:
         _log.warning("The first trial cannot be checked: %s", error)
         return
-    trial.set_user_attr(_OUTCOME, {row.name: str(row) for row in rows})
+    outcome = {row.name: str(row) for row in rows}
+    trial.set_user_attr(OUTCOME, outcome)
+    print(f"Check of the first trial: {summed_up(outcome)}.", file=sys.stderr, flush=True)
     for row in rows:
-        level = logging.WARNING if row.bad else logging.INFO
-        _log.log(level, "Check of the first trial, %s: %s. %s", row.name, row, row.advice)
+        if row.bad:
+            _log.warning("Check of the first trial, %s: %s. %s", row.name, row, row.advice)
     if (why := _against_growth(rows)) is not None:
         segment.limit_slots(1, why)
 

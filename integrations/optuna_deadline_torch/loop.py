@@ -77,7 +77,7 @@ class ElasticLoop:
             steps it has.
         check: Whether the study's first trial is checked before its first step: a few steps
             undisturbed, paused and on two slots, with the same parameters. What came of it is
-            logged and kept in the trial's attribute ``optuna_deadline:check``; where a second
+            printed and kept in the trial's attribute ``optuna_deadline:check``; where a second
             slot changes the training, is refused or crashes, the trial stays on one. See
             ``optuna-deadline check``.
         **also: What else has to go on, by a name of its own: schedulers, a ``GradScaler``, an

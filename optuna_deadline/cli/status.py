@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 
+import optuna
 from rich.console import Console
 
 from optuna_deadline.allocation.engine import autocommit, open_table
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.checking.rows import OUTCOME, summed_up
 from optuna_deadline.cli.app import Json, Storage, Study, command, console, say_json
 from optuna_deadline.cli.live import render
 from optuna_deadline.cli.plain import plain_view
@@ -32,13 +35,17 @@ def status(study: Study, storage: Storage, as_json: Json = False) -> None:
         warning = measure(connection, table.study_id).warning
     if not view.rows and (history := read_history(found)).plain:
         view = plain_view(history)
+    check = _check_of(found)
     if as_json:
         deadline = view.deadline.isoformat()
-        say_json({**asdict(view), "deadline": deadline, "warning": warning})
+        say_json({**asdict(view), "deadline": deadline, "warning": warning, "check": check})
         return
     screen = Console()
     screen.print(render(replace(view, limits=()), max(24, screen.height)))
     for words in view.limits:
+        screen.print(words, markup=False, highlight=False, soft_wrap=True)
+    if check is not None:
+        words = f"check of the first trial: {summed_up(check)}"
         screen.print(words, markup=False, highlight=False, soft_wrap=True)
     if warning is not None:
         console.print(f"{study}: {warning}.", markup=False, soft_wrap=True)
@@ -60,6 +67,15 @@ def top(study: Study, storage: Storage) -> None:
             time.sleep(_LOOK)
     if not table.orders("").settled:
         print(f"No worker is there to end {study}: start one, or extend it.")
+
+
+def _check_of(study: optuna.Study) -> dict[str, str] | None:
+    """What the check of the study's first trial found, where one was made."""
+    storage = study._storage
+    with suppress(KeyError):
+        first = storage.get_trial_id_from_study_id_trial_number(study._study_id, 0)
+        return storage.get_trial(first).user_attrs.get(OUTCOME)
+    return None
 
 
 def _is_over(table: AllocationTable) -> bool:
