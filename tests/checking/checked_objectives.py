@@ -62,15 +62,6 @@ def mixed(trial: Any) -> float:
     return train(trial, data(), autocast=True)
 
 
-def summed(trial: Any) -> float:
-    """The same with a sum, which two slots train otherwise."""
-
-    def total(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return 0.1 * nn.functional.cross_entropy(outputs, labels, reduction="sum")
-
-    return train(trial, data(), total, autocast=True)
-
-
 def scaled(trial: Any) -> float:
     """Its batch grows with its slots."""
     return train(trial, data(), scaling="sqrt")
@@ -97,7 +88,7 @@ class Count:
     steps = 0
 
 
-def forgetful(trial: Any) -> float:
+def forgetful(trial: Any, **options: Any) -> float:
     """Its loss depends on how many steps this process has made."""
     count = Count()
 
@@ -105,7 +96,12 @@ def forgetful(trial: Any) -> float:
         count.steps += 1
         return nn.functional.cross_entropy(outputs, labels) / count.steps
 
-    return train(trial, data(), weighed)
+    return train(trial, data(), weighed, **options)
+
+
+def mixed_forgetful(trial: Any) -> float:
+    """The same with 8 bits of a mantissa."""
+    return forgetful(trial, autocast=True)
 
 
 class Stream(IterableDataset[Any]):

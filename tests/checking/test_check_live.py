@@ -124,7 +124,8 @@ def test_a_move_may_change_the_last_digit_of_what_is_computed_with(
 
 
 def test_few_digits_hide_no_fault(tmp_path: Path) -> None:
-    code, rows = _rows("summed", tmp_path)
+    code, rows = _rows("mixed_forgetful", tmp_path)
+    assert "2 slots" in rows[3]["name"]
     assert rows[3]["result"] == "differs" and rows[3]["bad"], rows
     assert code == 1
 
