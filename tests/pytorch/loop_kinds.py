@@ -99,11 +99,11 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> None:
         trial, mine.model, mine.optimizer, epochs=plan.epochs, **plan.options, **mine.also
     )
     loader = mine.loader()
-    seen.update(steps=[], epochs=[])
+    seen.update(steps=[], rehearsed=[], epochs=[])
     for epoch in loop.epochs():
         mine.losses.clear()
         for x, y, ids in mine.batches(loop, loader):
-            seen["steps"].append(
+            seen["rehearsed" if loop.rehearsing else "steps"].append(
                 {
                     "step": loop.steps,
                     "epoch": epoch,
