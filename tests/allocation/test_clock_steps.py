@@ -12,18 +12,17 @@ from optuna_deadline.allocation.table import AllocationTable
 
 
 def test_who_has_just_started_does_not_reap_by_a_clock_that_it_does_not_know(world: World) -> None:
-    world.time = time.time()
+    world.time = time.time() - 1000  # as if the clock is set forward once a slot is taken
     world.tables["pool"] = AllocationTable(
-        world.engine, "pool", world.study_id, ttl=0.4, grace=0.2, now=lambda: world.time
+        world.engine, "pool", world.study_id, ttl=30, grace=15, now=lambda: world.time
     )
     world.join("a", cpus=1)
     world.grant("a")
-    world.time -= 1000  # as if the clock had been set forward since
-    table = AllocationTable(world.engine, "pool", world.study_id, ttl=0.4, grace=0.2)
+    table = AllocationTable(world.engine, "pool", world.study_id, ttl=30, grace=15)
     assert table.slots()[0].holder == "a" and table.reap() == 0
-    time.sleep(0.4)
+    table._tx.clock._since -= 30  # as if it had watched the clock for a lease
     assert table.reap() == 0
-    time.sleep(0.3)
+    table._tx.clock._since -= 16
     assert table.reap() == 1  # not renewed for a lease and its grace
 
 
