@@ -32,7 +32,7 @@ from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wr
 from optuna_deadline_torch.rehearsal import Rehearsal, next_batch, skipped
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, load
-from optuna_deadline_torch.schedules import Schedules
+from optuna_deadline_torch.schedules import Schedules, warn_of_unnamed
 from optuna_deadline_torch.seeding import reseed
 from optuna_deadline_torch.sources import Sources, again_and_again, length_of, tell_zipped
 from optuna_deadline_torch.states import States, read
@@ -433,6 +433,7 @@ class ElasticLoop:
             if self._pilot is not None and not self._looked:
                 self._looked = True
                 tell_zipped(self._given())
+                warn_of_unnamed(self._states.objects)
             self.batch = done
             self._weight = one_weight(samplers, done) if exact else 1.0
             self._weighed = False

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from optuna_deadline.errors import DeadlineError
+
+_log = logging.getLogger(__name__)
+
+
+def warn_of_unnamed(objects: Iterable[Any]) -> None:
+    """Warn where a scheduler of an optimizer is not among what goes on with a trial.
+
+    torch marks the ``step`` of an optimizer that has a scheduler, except a ``ReduceLROnPlateau``.
+
+    Args:
+        objects: What a checkpoint holds: optimizers, schedulers and others.
+    """
+    objects = list(objects)
+    served = {id(getattr(one, "optimizer", None)) for one in objects}
+    for one in objects:
+        marked = isinstance(one, Optimizer) and hasattr(one.step, "_wrapped_by_lr_sched")
+        if marked and id(one) not in served:
+            _log.warning(
+                "A scheduler of %s is not given to ElasticLoop and begins again each time that the"
+                " trial comes back: name it, as in ElasticLoop(..., scheduler=scheduler).",
+                type(one).__name__,
+            )
 
 
 class Schedules:

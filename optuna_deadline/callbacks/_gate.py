@@ -80,7 +80,8 @@ class DeadlineGate:
         if not may_enter(left, needed):
             self._stop(study, book, needed, left)
         else:
-            if book.terms.gate_closed is not None:  # by a process to which less is left
+            # By a process to which less is left, and not by another thread of this one.
+            if book.terms.gate_closed is not None and not study._stop_flag:
                 _terms.open_gate(book.engine, book.terms)
             _explain_stop(study, book, left)
         if study._stop_flag or left <= 0:

@@ -10,6 +10,7 @@ import optuna
 import pytest
 
 from optuna_deadline import DeadlineGate, DeadlinePruner, out_of_time
+from optuna_deadline.callbacks import _gate as _gates
 from optuna_deadline.errors import DeadlineError
 
 
@@ -185,6 +186,18 @@ def test_threads_stop_too(storage: str | None, clock: Any) -> None:
     )
     assert _gate(study) is not None
     assert not [trial for trial in study.trials if not trial.state.is_finished()]
+
+
+def test_a_thread_that_ends_after_the_gate_is_closed_does_not_open_it(
+    storage: str | None, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = iter([1000.0, 1.0])
+    monkeypatch.setattr(_gates, "_needed", lambda study, book: next(needed))
+    study = _study(storage, deadline="100s", clock=clock)
+    gate = DeadlineGate()
+    study.optimize(lambda trial: 1.0, callbacks=[gate, gate])
+    study.pruner.book(study).refresh()  # type: ignore[attr-defined]
+    assert _gate(study) is not None
 
 
 def test_an_objective_that_never_reports(storage: str | None, clock: Any) -> None:
