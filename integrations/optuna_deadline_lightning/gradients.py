@@ -7,10 +7,10 @@ last batch of an accumulation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
 from optuna_deadline_torch import gradients
 from optuna_deadline_torch.gradients import Named
 
@@ -47,13 +47,15 @@ def _trained(trainer: pl.Trainer) -> Iterator[Named]:
 
 def _mean(trainer: pl.Trainer, found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     trained = dict(_trained(trainer))
+    # By torch itself: in a validation the strategy combines nothing.
     held = torch.tensor([float(name in found) for name in trained])
-    device = trainer.strategy.root_device
-    anywhere: Any = trainer.strategy.reduce(held.to(device), reduce_op="sum")
+    anywhere = held.to(trainer.strategy.root_device)
+    dist.all_reduce(anywhere)
     mean: dict[str, torch.Tensor] = {}
     for name, holds in zip(trained, anywhere.tolist(), strict=True):
         if holds:
             own = found[name].clone() if name in found else torch.zeros_like(trained[name])
-            reduced: Any = trainer.strategy.reduce(own.detach(), reduce_op="mean")
-            mean[name] = reduced
+            own = own.detach()
+            dist.all_reduce(own)
+            mean[name] = own / trainer.world_size
     return mean
