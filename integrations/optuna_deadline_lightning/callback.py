@@ -15,7 +15,6 @@ from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.loaders import elastic_loader
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.scaling import Scaling
-from optuna_deadline_torch.seeding import reseed
 from torch.utils.data import DataLoader, Dataset
 
 from optuna_deadline.errors import DeadlineError
@@ -238,7 +237,7 @@ class DeadlineCallback(Callback):
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Give an epoch's start its own random numbers, and say how many steps there are."""
         if self._elastic is not None:
-            reseed(self.seed, trainer.current_epoch, -1, self.segment.rank)
+            self._elastic.reseed(trainer.current_epoch, -1)
             if self._elastic.growing is not None:
                 self._elastic.growing.begin_epoch(trainer)
 
@@ -248,7 +247,7 @@ class DeadlineCallback(Callback):
         """Give the step its own random numbers, whatever ran before it."""
         if self._elastic is not None:
             self._elastic.before_batch(trainer.fit_loop.batch_idx)
-            reseed(self.seed, trainer.current_epoch, batch_idx, self.segment.rank)
+            self._elastic.reseed(trainer.current_epoch, batch_idx)
             if self._elastic.growing is not None:
                 self._elastic.growing.begin_step(trainer.fit_loop.batch_idx)
 
@@ -302,8 +301,8 @@ class DeadlineCallback(Callback):
 
     def _fetching(self, trainer: pl.Trainer, part: int) -> None:
         """Give what reads or moves the next batch its own random numbers."""
-        batch = trainer.fit_loop.batch_idx + 1
-        reseed(self.seed, trainer.current_epoch, batch, self.segment.rank, part)
+        assert self._elastic is not None
+        self._elastic.reseed(trainer.current_epoch, trainer.fit_loop.batch_idx + 1, part)
 
     def _batch_ended(self, trainer: pl.Trainer) -> None:
         """Look for a directive at each optimizer step, and obey."""

@@ -75,7 +75,7 @@ class ElasticFit:
             self.pilot.deal,
             self._adopt,
             lambda: self._position,
-            lambda epoch, batch: reseed(seed, epoch, batch, segment.rank, READING),
+            lambda epoch, batch: self.reseed(epoch, batch, READING),
         )
         self._trainer: pl.Trainer | None = None
         self._samplers: Sequence[ElasticBatchSampler] = ()
@@ -90,6 +90,11 @@ class ElasticFit:
         self._measures: Measures | None = None
 
     # ---- the data
+
+    def reseed(self, epoch: int, batch: int, *part: int) -> None:
+        """Give a place in training its own random numbers, whatever ran before it."""
+        place = self._seed, epoch, batch, self.segment.rank
+        reseed(*place, *part, own=self.data.generators)
 
     def weight(self, batch: int) -> float:
         """What the loss of this rank's slice of a batch is scaled by.

@@ -11,10 +11,12 @@ from optuna_deadline_torch.loaders import (
     Deal,
     can_be_dealt,
     elastic_loader,
+    read_here,
     refuse_gangs,
     tell_reread,
 )
 from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.seeding import Generators
 from optuna_deadline_torch.streams import Place, Remembering, Reread, Stateful
 
 from optuna_deadline.errors import DeadlineError
@@ -42,6 +44,7 @@ class TrainingData:
         self._place = place
         self._seed = seed
         self._limit: int | None = None  # of an epoch, in batches
+        self.generators = Generators()  #: of the data and the modules, which are seeded too
 
     def attach(self, trainer: pl.Trainer) -> None:
         """Take over the data of a trainer that has it attached and has not asked for it yet.
@@ -60,7 +63,14 @@ class TrainingData:
         # The one place that sees loaders passed to `fit`, from the module and from a data module.
         source = trainer.fit_loop._data_source
         ask = source.dataloader
-        source.dataloader = lambda: self.led(ask(), trainer.world_size)  # type: ignore[method-assign]
+        source.dataloader = lambda: self._asked(ask(), trainer)  # type: ignore[method-assign]
+
+    def _asked(self, data: Any, trainer: pl.Trainer) -> Any:
+        led = self.led(data, trainer.world_size)
+        readers = (one for leaf in _leaves(led) for one in read_here(leaf))
+        modules = trainer.lightning_module, getattr(trainer, "datamodule", None)
+        self.generators = Generators(*readers, *modules)
+        return led
 
     def led(self, data: Any, world_size: int) -> Any:
         """The data to use in place of the user's.

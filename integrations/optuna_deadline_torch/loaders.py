@@ -12,7 +12,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline_torch.sampler import ElasticBatchSampler, Indices
-from optuna_deadline_torch.seeding import reseed
+from optuna_deadline_torch.seeding import Generators, reseed
 from optuna_deadline_torch.streams import Stateful
 
 _log = logging.getLogger(__name__)
@@ -28,12 +28,16 @@ class ReadSeeded:
 
     Args:
         dataset: A map-style dataset, whose attributes are read and set through this one.
+        collate: The collate function.
     """
 
     dataset: Any
+    __collate: Any
+    __own: Generators | None
 
-    def __init__(self, dataset: Any) -> None:
-        self.__dict__["dataset"] = dataset
+    def __init__(self, dataset: Any, collate: Any = None) -> None:
+        mine = {"dataset": dataset, "_ReadSeeded__collate": collate, "_ReadSeeded__own": None}
+        self.__dict__.update(mine)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -43,7 +47,9 @@ class ReadSeeded:
 
     def __getitems__(self, indices: list[Any]) -> Any:
         if isinstance(indices, Indices):
-            reseed(*indices.parts)
+            if self.__own is None:  # now, in the worker process, whose objects are copies
+                self.__dict__["_ReadSeeded__own"] = Generators(self.dataset, self.__collate)
+            reseed(*indices.parts, own=self.__own)
         if read := getattr(self.dataset, "__getitems__", None):
             return read(indices)
         return [self.dataset[index] for index in indices]
@@ -94,7 +100,7 @@ def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
     object.__setattr__(elastic, "batch_sampler", dealt)
     object.__setattr__(elastic, "sampler", dealt)
     if elastic.num_workers:  # else a batch is read where it is asked for, in this process
-        object.__setattr__(elastic, "dataset", ReadSeeded(loader.dataset))
+        object.__setattr__(elastic, "dataset", ReadSeeded(loader.dataset, loader.collate_fn))
     return elastic
 
 
@@ -122,6 +128,13 @@ def can_be_dealt(loader: object) -> bool:
         and loader.batch_sampler is not None
         and not isinstance(loader.dataset, IterableDataset)
     )
+
+
+def read_here(loader: Any) -> tuple[Any, ...]:
+    """What reads a loader's batches in this process, and may draw random numbers for them."""
+    if isinstance(loader, Stateful) or getattr(loader, "num_workers", 0) > 0:
+        return ()
+    return getattr(loader, "dataset", loader), getattr(loader, "collate_fn", None)
 
 
 def refuse_gangs(loader: object, world_size: int) -> None:

@@ -25,6 +25,7 @@ from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.best import direction_of
 from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.holdings import Holdings
+from optuna_deadline_torch.loaders import read_here
 from optuna_deadline_torch.measures import Measures
 from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.pilot import Pilot
@@ -33,7 +34,7 @@ from optuna_deadline_torch.rehearsal import Rehearsal, next_batch, skipped
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, load
 from optuna_deadline_torch.schedules import Schedules, warn_of_unnamed
-from optuna_deadline_torch.seeding import reseed
+from optuna_deadline_torch.seeding import Generators, reseed
 from optuna_deadline_torch.sources import Sources, again_and_again, length_of, tell_zipped
 from optuna_deadline_torch.states import States, read
 
@@ -139,6 +140,7 @@ class ElasticLoop:
         self._shares = 0  # of the epoch that are trained, of so many, with the batch in hand
         self._reported = -1  # the last step
         self._seed = seed
+        self._own: Generators | None = None  # of the data and the model, which are seeded too
         self._start = 0  # the batch to go on with
         self._over = False
         self._scaled = any("GradScaler" in type(one).__name__ for one in also.values())
@@ -399,6 +401,8 @@ class ElasticLoop:
         exact = isinstance(first, ElasticBatchSampler)
         beside = [self._sources.beside(one) for one in others]
         samplers = [one.batch_sampler for one in (source, *beside)] if exact else []
+        readers = (part for one in (source, *beside) for part in read_here(one))
+        self._own = Generators(*readers, self._states.model)
         size = math.inf
         if beside:
             self._refuse_beside(samplers, [loader, *others])
@@ -514,7 +518,7 @@ class ElasticLoop:
 
     def _reseed(self, place: int) -> None:
         if self._pilot is not None:  # under plain Optuna the process may hold more than this trial
-            reseed(self._seed, self.epoch, place, self.segment.rank)
+            reseed(self._seed, self.epoch, place, self.segment.rank, own=self._own)
 
     def _stepped(self, *_: Any) -> None:
         self.steps += 1

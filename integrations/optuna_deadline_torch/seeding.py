@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Sampler
 
 #: A last part of the seed, for what reads a batch or moves it: its step has numbers of its own.
 READING, MOVING = 1, 2
@@ -21,6 +26,13 @@ READING, MOVING = 1, 2
 #: move sets it, to see how much of a difference other draws make.
 other_draws: tuple[int, ...] = ()
 
+_KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+#: What is not looked through: data, and what draws an order or parameters.
+_DATA = (torch.Tensor, np.ndarray, str, bytes, int, float, type(None))
+_CLOSED = (*_DATA, ModuleType, type, Sampler, DataLoader)
+_FOREIGN = {"lightning", "optuna", "optuna_deadline", "pytorch_lightning"}
+_DEEP, _LONG, _MANY = 8, 1000, 10_000  # levels, items of a list, and objects in all
+
 
 def mixed(*parts: int) -> int:
     """A well-mixed 63-bit number from a few small ones, the same in every process."""
@@ -28,14 +40,44 @@ def mixed(*parts: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def reseed(*parts: int) -> None:
-    """Seed Python, NumPy and torch (every device in use) from ``parts``."""
-    seed = mixed(*parts, *other_draws)
+class Generators:
+    """Random generators that objects keep for themselves, such as a dataset that augments.
+
+    They are looked for once, in the objects' attributes and in those of what they hold: datasets
+    within datasets, lists of transforms, the variables of functions.
+
+    Args:
+        *roots: The objects; samplers among what they hold are left alone.
+    """
+
+    def __init__(self, *roots: object) -> None:
+        self._found = [*_found(roots)]
+
+    def seed(self, *parts: int) -> None:
+        """Seed them from ``parts``; each draws other numbers, also than the global ones."""
+        for number, find in enumerate(self._found, start=1):
+            one, seed = find(), mixed(*parts, -number)
+            if isinstance(one, torch.Generator):
+                one.manual_seed(seed)
+            elif isinstance(one, random.Random):
+                one.seed(seed)
+            elif isinstance(one, np.random.Generator):
+                one.bit_generator.state = _begun(one.bit_generator, seed)
+            elif isinstance(one, np.random.RandomState):
+                one.set_state(_begun(one._bit_generator, seed))
+
+
+def reseed(*parts: int, own: Generators | None = None) -> None:
+    """Seed Python, NumPy, torch (every device in use) and ``own`` from ``parts``."""
+    parts = (*parts, *other_draws)
+    seed = mixed(*parts)
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed(seed)
+    if own is not None:
+        own.seed(*parts)
 
 
 @contextmanager
@@ -52,3 +94,56 @@ def seeded(*parts: int) -> Iterator[int]:
         random.setstate(before[0])
         np.random.set_state(before[1])
         torch.set_rng_state(before[2])
+
+
+def _begun(bits: Any, seed: int) -> Any:
+    return type(bits)(seed).state
+
+
+def _found(roots: Iterable[object]) -> Iterator[Callable[[], object]]:
+    """Where generators are: one that is replaced in its attribute is found there again."""
+    known: set[int] = set()
+    for root in roots:
+        left = deque([(root, 0)])
+        while left and len(known) < _MANY:
+            one, depth = left.popleft()
+            if id(one) in known or isinstance(one, _CLOSED):
+                continue
+            known.add(id(one))
+            for find in _parts(one):
+                part = find()
+                if not isinstance(part, _KINDS):
+                    if depth < _DEEP:
+                        left.append((part, depth + 1))
+                elif id(part) not in known:
+                    known.add(id(part))
+                    yield find
+
+
+def _parts(one: Any) -> Iterator[Callable[[], object]]:
+    if isinstance(one, dict):
+        if len(one) <= _LONG:
+            yield from (partial(dict.get, one, key) for key in one)
+    elif isinstance(one, (list, tuple)):
+        if len(one) <= _LONG:
+            yield from (partial(_same, part) for part in one)
+    elif isinstance(one, partial):
+        yield from _parts((one.func, one.args, one.keywords))
+    elif isinstance(one, MethodType):
+        yield partial(_same, one.__self__)
+    elif isinstance(one, FunctionType):
+        yield from _parts((*(one.__defaults__ or ()), *map(_content, one.__closure__ or ())))
+    elif type(one).__module__.partition(".")[0] not in _FOREIGN:
+        held = getattr(one, "__dict__", None)
+        yield from _parts(held) if isinstance(held, dict) else ()
+
+
+def _same(one: object) -> object:
+    return one
+
+
+def _content(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing yet
+        return None

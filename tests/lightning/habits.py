@@ -82,6 +82,7 @@ RANDOMNESS = {
     "augmentation in on_after_batch_transfer": habit(net="transfer"),
     "augmentation in training_step": habit(net="noise"),
     "a dataset with a generator of its own": habit(data="own generator"),
+    "a generator in a global variable": habit(data="global generator"),
 }
 
 STEPS = {

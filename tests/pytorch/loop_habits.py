@@ -35,6 +35,7 @@ HABITS = {
     "augmentation in a dataset, num_workers=2": habit(data="read at random by workers"),
     "augmentation in the loop's body": habit(net="noise"),
     "a dataset with a generator of its own": habit(data="own generator"),
+    "a generator in a global variable": habit(data="global generator"),
     "a loss that is a mean": habit(batch=15),
     "a summed loss": habit("no mean", net="summed"),
     "class weights in the loss": habit("no mean", net="class weights"),

@@ -61,8 +61,7 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
         lambda *_: seen["rates"].append(optimizer.param_groups[0]["lr"])
     )
     loader = DataLoader(training, plan.batch, shuffle=True, num_workers=plan.workers)
-    if plan.data == "augmented":
-        loader = elastic_data.augmented(training, plan.workers)
+    loader = elastic_data.source(plan, loader, training, segment)
     several = [loader]
     if plan.data == "beside":  # one that begins again within an epoch, one that is longer
         shorter = Subset(training, range(0, plan.samples, 2))

@@ -77,6 +77,11 @@ def joined(seen: list[dict[str, Any]], key: str) -> list[Any]:
         pytest.param(
             replace(PLAN, epochs=1, data="augmented", workers=2), id="augmented in workers"
         ),
+        pytest.param(replace(PLAN, epochs=1, data="own generator"), id="own generators"),
+        pytest.param(
+            replace(PLAN, epochs=1, data="own generator in workers"), id="own ones in workers"
+        ),
+        pytest.param(replace(PLAN, epochs=2, data="jittered stream"), id="own ones of a stream"),
         pytest.param(replace(PLAN, reports=4), id="four reports an epoch"),
         pytest.param(
             replace(PLAN, reports=4, trainer={"accumulate_grad_batches": 4}),
