@@ -24,10 +24,12 @@ from optuna_deadline_lightning.elastic import ElasticFit
 from optuna_deadline_lightning.epochs import begin_again
 from optuna_deadline_lightning.metrics import monitored
 from optuna_deadline_lightning.options import (
+    before_fits,
     elastic_options,
     hush,
     only_useful,
     plain_options,
+    refuse_other_slots,
     refuse_strategy,
 )
 from optuna_deadline_lightning.steps import Steps
@@ -113,6 +115,7 @@ class DeadlineCallback(Callback):
                 compare=compare_gradients,
             )
             self._steps = self._elastic.steps
+            before_fits(self._look_at)
         elif scaling is not None:
             Scaling(scaling)  # one device has nothing to scale; a wrong name is wrong all the same
 
@@ -190,14 +193,13 @@ class DeadlineCallback(Callback):
                 "DeadlineCallback reports after each validation, and this fit has none:"
                 " give it a validation_step and a validation loader."
             )
-        if trainer.world_size != self.segment.world_size:
+        if self._elastic is None and trainer.world_size != 1:
             raise DeadlineError(
-                f"The trainer has {trainer.world_size} devices where the trial has"
-                f" {self.segment.world_size}: pass **deadline.trainer_options() to the Trainer."
-                " Several devices per trial need an elastic worker."
+                f"The trainer has {trainer.world_size} devices where the trial has 1: pass"
+                " **deadline.trainer_options() to the Trainer. Several devices per trial need an"
+                " elastic worker."
             )
         if self._elastic is not None:
-            refuse_strategy(trainer.strategy)
             finders.refuse_batch_size(trainer)
             if self.segment.resume is not None:
                 finders.go_on(trainer)
@@ -298,6 +300,12 @@ class DeadlineCallback(Callback):
         """Let schedulers that watch a metric step in a resumed epoch too."""
         if self._elastic is not None:
             boundaries.resumed_in_full(trainer)
+
+    def _look_at(self, trainer: pl.Trainer) -> None:
+        """Refuse a trainer of other processes than the trial's before it waits for them."""
+        if self in trainer.callbacks:  # type: ignore[attr-defined]
+            refuse_strategy(trainer.strategy)
+            refuse_other_slots(trainer, self.segment.rank, self.segment.world_size)
 
     def _fetching(self, trainer: pl.Trainer, part: int) -> None:
         """Give what reads or moves the next batch its own random numbers."""

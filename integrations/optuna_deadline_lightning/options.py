@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,47 @@ def refuse_strategy(strategy: Any) -> None:
         raise DeadlineError(
             f"The strategy {name} starts processes of its own by {start!r}, where the worker has"
             " started one for each slot: use 'ddp', or leave the strategy out."
+        )
+
+
+def before_fits(look: Callable[[pl.Trainer], None]) -> None:
+    """Have each trainer of this process looked at before its fit starts or connects processes.
+
+    The hooks of a callback come after that, and a trainer with more devices than there are ranks
+    waits there until the process group's timeout.
+    """
+    fit = pl.Trainer.fit
+
+    @functools.wraps(fit)
+    def looked_at(trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        look(trainer)
+        fit(trainer, *args, **kwargs)
+
+    pl.Trainer.fit = looked_at  # type: ignore[method-assign, assignment]
+
+
+def refuse_other_slots(trainer: pl.Trainer, rank: int, slots: int) -> None:
+    """Take a trainer that is made for a segment's ranks.
+
+    Raises:
+        DeadlineError: It counts other devices, or deals the data itself.
+    """
+    mend = (
+        "leave devices, num_nodes and strategy out, and pass **deadline.trainer_options() to it."
+    )
+    if trainer.world_size != slots:
+        raise DeadlineError(
+            f"The trainer's world size is {trainer.world_size}, and the trial's number of slots is"
+            f" {slots}: {mend}"
+        )
+    if trainer.global_rank != rank:
+        raise DeadlineError(
+            f"The trainer takes itself for rank {trainer.global_rank} of the trial where it is"
+            f" rank {rank}: {mend}"
+        )
+    if slots > 1 and trainer._accelerator_connector.use_distributed_sampler:
+        raise DeadlineError(
+            f"The trainer would divide the data between the slots once more: {mend}"
         )
 
 

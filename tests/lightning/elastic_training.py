@@ -158,6 +158,9 @@ def train(
     if plan.patience is not None:
         callbacks.append(EarlyStopping("val_loss", patience=plan.patience, min_delta=0.05))
     callbacks += elastic_extras.callbacks(plan)
+    slots = {**plan.options}  # without what belongs to the slots, as a user may forget it
+    if "no trainer_options" not in plan.extras:
+        slots = deadline.trainer_options(plugins=elastic_extras.plugins(plan), **plan.options)
     trainer = pl.Trainer(
         **{
             "max_epochs": plan.epochs,
@@ -168,7 +171,7 @@ def train(
             "default_root_dir": plan.folder,
             **plan.trainer,
         },
-        **deadline.trainer_options(plugins=elastic_extras.plugins(plan), **plan.options),
+        **slots,
     )
     source = elastic_data.source(plan, loader, training, segment)
     held_out = DataLoader(validation, 20)
