@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 import torch
 from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.best import Direction
+from optuna_deadline_torch.differences import tell_begun_anew, tell_differences
 from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.measures import Measures
 from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
@@ -121,7 +122,7 @@ class ElasticFit:
 
     def prepare(self, trainer: pl.Trainer) -> None:
         """Tell what ranks share, and is combined, from what each evaluates for itself."""
-        self._measures = Measures(partial(evaluating, trainer))
+        self._measures = Measures(partial(evaluating, trainer), partial(self.pilot.tells, "mean"))
         self._measures.watch()
         evaluate_alone(trainer)
 
@@ -150,13 +151,18 @@ class ElasticFit:
         )
         if self.growing is not None:
             self.growing.start(trainer, self.pilot.consensus)
+        if self.segment.resume is not None and self.pilot.tells("resumed"):
+            tell_begun_anew(epoch, batch)
+        if self.segment.world_size > 1 and self.pilot.tells("slots"):
+            module, precision = trainer.lightning_module, str(trainer.precision)
+            tell_differences(self.segment.world_size, module, precision)
         self._say_horizon(trainer)
 
     def before_batch(self, batch: int) -> None:
         """Look where a batch comes from; a slot without a sample of it measures nothing."""
         refuse_undealt(self._samplers)
         assert self._measures is not None
-        self._measures.begin_batch(padded=self.weight(batch) == 0.0)
+        self._measures.begin_batch(weight=self.weight(batch))
 
     def after_batch(self, trainer: pl.Trainer) -> None:
         """Look for a directive where the optimizer has just stepped, and obey."""
@@ -214,6 +220,7 @@ class ElasticFit:
             "best": self.pilot.best.value,
             "reported": self.pilot.reported,
             "compared": self.pilot.compared,
+            "told": sorted(self.pilot.told),
             "metrics": plain(trainer.callback_metrics),
             "results": results.state(trainer, self.pilot.consensus),
             "gradients": gradients.waiting(trainer),
@@ -228,6 +235,7 @@ class ElasticFit:
         self.pilot.best.value = state["best"]
         self.pilot.reported = self.steps.last = state["reported"]
         self.pilot.compared = state.get("compared", False)
+        self.pilot.told = {*state.get("told", ())}
         self._metrics = state["metrics"]
         self._order = state.get("order")  # older checkpoints have none
         self._results = state.get("results", {})

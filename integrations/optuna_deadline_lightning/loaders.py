@@ -13,6 +13,7 @@ from optuna_deadline_torch.loaders import (
     elastic_loader,
     read_here,
     refuse_gangs,
+    tell_begun_again,
     tell_reread,
 )
 from optuna_deadline_torch.sampler import ElasticBatchSampler
@@ -91,9 +92,11 @@ class TrainingData:
         refuse_gangs(data, world_size)
         if isinstance(data, Stateful):
             return Remembering(data, self._place)
+        if len(leaves) > 1:  # these Lightning begins itself, each in its own way
+            tell_begun_again(leaves)
+            return data
         tell_reread(data)
-        # Several loaders are begun by Lightning, each in its own way: these it leads itself.
-        return data if len(leaves) > 1 else Reread(data, self._place, self._seed)
+        return Reread(data, self._place, self._seed)
 
     def _dealt(self, leaf: Any, samplers: list[ElasticBatchSampler]) -> Any:
         loader = elastic_loader(leaf, self._deal)

@@ -22,7 +22,7 @@ def check_first(trial: Any, segment: Segment) -> None:
     """Check the study's first trial before its first step; nothing is done in any other.
 
     Its slots train a few steps undisturbed, paused and on two slots. What came of it is printed,
-    since a rank logs warnings only, and kept with the trial, and a trial that a second slot
+    whatever logging is configured, and kept with the trial, and a trial that a second slot
     changes is limited to one.
     """
     source = loaded()

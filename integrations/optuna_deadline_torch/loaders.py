@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
@@ -149,6 +149,17 @@ def refuse_gangs(loader: object, world_size: int) -> None:
             " pass a DataLoader over a map-style dataset, or let each trial have one slot:"
             " run(max_slots=1), or --max-slots 1."
         )
+
+
+def tell_begun_again(loaders: Sequence[object]) -> None:
+    """Say what becomes of several loaders, one of which cannot be dealt."""
+    kinds = ", ".join(type(one).__name__ for one in loaders if not can_be_dealt(one))
+    _log.warning(
+        "One of the training loaders (%s) cannot be dealt, so all of them begin again where the"
+        " trial comes back within an epoch, and train on some samples twice and on others not at"
+        " all: pass DataLoaders over map-style datasets.",
+        kinds,
+    )
 
 
 def tell_reread(loader: object) -> None:

@@ -23,6 +23,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
 from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.best import direction_of
+from optuna_deadline_torch.differences import tell_begun_anew, tell_differences
 from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.loaders import read_here
@@ -150,7 +151,10 @@ class ElasticLoop:
         self._given: Callable[[], Any] = lambda: None  # the batches that the user iterates over
         self._looked = False  # at how the user does it
         self._in_epoch = self._dealt = self._dealing = self._evaluating = False
-        self._measures = Measures(lambda: self._evaluating or not self._dealing)
+        self._measures = Measures(
+            lambda: self._evaluating or not self._dealing,
+            lambda: self._pilot is not None and self._pilot.tells("mean"),
+        )
         self._unsaved: float | None = None  # a value whose weights are not saved yet
         self._farewell: Directive | None = None  # by which it leaves after a rehearsal
         self._pending = 0  # batches that no optimizer step has used
@@ -201,6 +205,7 @@ class ElasticLoop:
             self._order = position.get("order")  # older checkpoints have none
             load(self._scaling, position.get("scaling"))
             pilot.compared = position.get("compared", False)
+            pilot.told = {*position.get("told", ())}
             pilot.best.value, pilot.reported = position["best"], position["reported"]
             self._reported = pilot.reported
         if self.segment.world_size > 1:
@@ -436,8 +441,7 @@ class ElasticLoop:
                 refuse_undealt(samplers)
             if self._pilot is not None and not self._looked:
                 self._looked = True
-                tell_zipped(self._given())
-                warn_of_unnamed(self._states.objects)
+                self._tell(self._pilot)
             self.batch = done
             self._weight = one_weight(samplers, done) if exact else 1.0
             self._weighed = False
@@ -447,7 +451,7 @@ class ElasticLoop:
                 self._scaling.begin(growth, even=growth > 1 and first.even(done))
             self._shares = int(min((done + growth) / size, 1.0) * self._per_epoch + _ROUNDING)
             self._evaluating = False
-            self._measures.begin_batch(padded=self._weight == 0.0)
+            self._measures.begin_batch(weight=self._weight)
             yield batch
             self._measures.end_batch()
             done += growth
@@ -455,6 +459,17 @@ class ElasticLoop:
             self._after_batch(done, size)
             if self._over or self.rehearsing:
                 return
+
+    def _tell(self, pilot: Pilot) -> None:
+        """Say what is not as it would be on one slot, or in one go; before the first step."""
+        if self.segment.rank == 0:
+            tell_zipped(self._given())
+            warn_of_unnamed(self._states.objects)
+        if self.segment.resume is not None and pilot.tells("resumed"):
+            tell_begun_anew(self.epoch, self._start)
+        if self.segment.world_size > 1 and pilot.tells("slots"):
+            precision = "float16" if self._scaled else ""
+            tell_differences(self.segment.world_size, self._states.model, precision)
 
     def _leave_after_rehearsal(self, directive: Directive) -> bool:
         self._farewell = directive
@@ -576,6 +591,7 @@ class ElasticLoop:
             "reported": self._pilot.reported,
             "over": self._over,
             "compared": self._pilot.compared,
+            "told": sorted(self._pilot.told),
             "loader": self._sources.state(),
             "order": self._order_so_far(),
         }

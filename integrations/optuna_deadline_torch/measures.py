@@ -3,16 +3,18 @@
 A training batch is divided between the slots, so a metric of it is combined from all of them. What
 is evaluated every slot sees whole: combined, a sum would count it once for each slot. So each
 metric remembers of which kind its last update was, and what a slot measured in a batch that it has
-no sample of, but a padding, is taken back.
+no sample of, but a padding, is taken back. Means that do not weigh slices are warned of.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
+_log = logging.getLogger("optuna_deadline")
 _COUNT = "_update_count"
 _PARTS = ("_computed", "_forward_cache")
 
@@ -38,11 +40,16 @@ class Measures:
 
     Args:
         evaluates: Whether the data in hand is seen whole by every slot.
+        tells: Whether to warn of a mean that is not weighed; asked where there is one.
     """
 
-    def __init__(self, evaluates: Callable[[], bool]) -> None:
+    def __init__(
+        self, evaluates: Callable[[], bool], tells: Callable[[], bool] = lambda: True
+    ) -> None:
         self.evaluates = evaluates
-        self._padded = False
+        self._tells = tells
+        self._judged: set[int] = set()  # means, of which one batch is enough
+        self._weight = 1.0
         self._before: dict[int, tuple[Any, dict[str, Any]]] = {}
 
     def watch(self) -> None:
@@ -52,25 +59,41 @@ class Measures:
         if (torchmetrics := sys.modules.get("torchmetrics")) is not None:
             _watch(getattr(torchmetrics, "Metric", None))
 
-    def begin_batch(self, *, padded: bool) -> None:
-        """A batch follows; where this slot's part is a padding, it does not count."""
-        self._padded = padded
+    def begin_batch(self, *, weight: float) -> None:
+        """A batch follows; where this slot's part is a padding, of weight 0, it does not count."""
+        self._weight = weight
 
     def end_batch(self) -> None:
-        """Take back what was measured on a padding."""
-        self._padded = False
+        """Take back what was measured on a padding, and look at means of slices."""
+        padded, self._weight = self._weight == 0.0, 1.0
         for metric, before in self._before.values():
-            for name, value in before.items():
-                setattr(metric, name, value)
+            if padded:
+                for name, value in before.items():
+                    setattr(metric, name, value)
+            else:
+                self._judge(metric, before)
         self._before = {}
 
     def note(self, metric: Any) -> None:
         """The metric is about to change."""
         first = id(metric) not in self._before and _COUNT in vars(metric)
-        if self._padded and first and not self.evaluates():
+        mean = self._weight != 1.0 and type(metric).__name__ == "MeanMetric"
+        noted = self._weight == 0.0 or (mean and id(metric) not in self._judged)
+        if noted and first and not self.evaluates():
             before = metric._copy_state_dict()
             before.update({name: getattr(metric, name) for name in (_COUNT, *_PARTS)})
             self._before[id(metric)] = metric, before
+
+    def _judge(self, mean: Any, before: dict[str, Any]) -> None:
+        """Warn where a slice has counted as one value, however long it is."""
+        self._judged.add(id(mean))
+        updates = mean._update_count - before[_COUNT]
+        if updates > 0 and float(mean.weight - before["weight"]) == updates and self._tells():
+            _log.warning(
+                "An unweighted MeanMetric counts the slices of a batch alike, and the slots do not"
+                " share it evenly: weigh each value, as in `self.mean(loss, len(x))`, or choose a"
+                " batch_size that the slots divide."
+            )
 
 
 def measured_whole(metric: Any) -> bool:

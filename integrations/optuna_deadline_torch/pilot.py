@@ -68,12 +68,19 @@ class Pilot:
         self._holds = holds
         self._rehearse = rehearse
         self.compared = False  #: whether the loss was compared, in this segment or before
+        self.told: set[str] = set()  #: what was said, in this segment or before
         self.saver = Saver(segment, prove)
         self._saved_at = time.monotonic()
 
     def start(self) -> None:
         """Count the time to the next safety checkpoint from here."""
         self._saved_at = time.monotonic()
+
+    def tells(self, topic: str) -> bool:
+        """Whether to say something here: once in a trial, in the first of its ranks."""
+        new = topic not in self.told
+        self.told.add(topic)
+        return new and self.segment.rank == 0
 
     def deal(self, batches: Any) -> ElasticBatchSampler:
         """An elastic batch sampler over the user's.

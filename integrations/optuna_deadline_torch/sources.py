@@ -20,7 +20,7 @@ from optuna_deadline_torch.loaders import (
 )
 from optuna_deadline_torch.streams import Stateful
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("optuna_deadline")
 
 
 class Sources:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import multiprocessing
 import os
 import pickle
@@ -67,6 +68,7 @@ def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
     # Data loaders fork from what is warm here; a fresh process would import everything again.
     multiprocessing.set_start_method("fork", force=True)
     seed_by_trial(spec.number)
+    speak()
     link = Link(raw, spec.trusted_until, spec.grace)
     if spec.door is not None:
         _join(link, spec, spec.door)
@@ -117,6 +119,15 @@ def seed_by_trial(number: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:  # imported later it begins with a seed that is always the same
         torch.manual_seed(seed)
+
+
+def speak() -> None:
+    """Show what the library says at level INFO too, in a process that configures no logging."""
+    logger = logging.getLogger("optuna_deadline")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    if logging.lastResort is not None:  # it shows warnings only, of all loggers without a handler
+        logging.lastResort.setLevel(logging.INFO)
 
 
 def _leave_it_to_the_worker() -> None:

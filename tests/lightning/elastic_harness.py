@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import multiprocessing as mp
 import os
 import signal
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 from forking import CONTEXT, preload
 
 from optuna_deadline.checkpoints import write_atomically
+from optuna_deadline.workers.rank import speak
 
 LEFT = 85
 preload("torch", "lightning.pytorch", "optuna", "torchmetrics", "optuna_deadline_lightning")
@@ -135,6 +137,23 @@ class PlayedTrial:
         self.reports.append((step, value))
 
 
+class Listening(logging.Handler):
+    """Keeps what the library says, and after how many steps of the segment."""
+
+    def __init__(self, seen: dict[str, Any]) -> None:
+        super().__init__(logging.INFO)
+        self.seen = seen
+        seen["said"] = []
+        logging.captureWarnings(True)
+        speak()
+        logging.getLogger().addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith(("optuna_deadline", "py.warnings")):
+            print(record.levelname, record.getMessage(), flush=True)
+            self.seen["said"].append((len(self.seen.get("steps", ())), record.getMessage()))
+
+
 def run_segment(plan: Plan, timeout: float = 60.0) -> list[dict[str, Any]]:
     """Fork the ranks of a segment, wait for them, and return what each one saw."""
     with socket.socket() as free:
@@ -183,6 +202,7 @@ def _rank(plan: Plan, rank: int, port: int, out: str) -> None:
     segment = PlayedSegment(plan, rank)
     trial = PlayedTrial(segment)
     seen: dict[str, Any] = {"left": None, "error": None}
+    Listening(seen)
     code = 0
     try:
         importlib.import_module(plan.training).train(plan, trial, segment, seen)

@@ -17,11 +17,12 @@ def habit(
     each: bool = False,
     near: float = math.inf,
     shifts: bool = False,
+    late: bool = False,
     **changes: Any,
 ) -> Habit:
     """Of 7 batches in an epoch, of which the last has 4 samples."""
     defaults = {"training": "elastic_nets", "samples": 100, "optimizer": "sgd"}
-    return Habit(Plan("", **{**defaults, **changes}), words, each, near, shifts)
+    return Habit(Plan("", **{**defaults, **changes}), words, each, near, shifts, late)
 
 
 def trained(words: str = "", *, each: bool = False, **trainer: Any) -> Habit:
@@ -75,14 +76,16 @@ DATA = {
 
 RANDOMNESS = {
     "random_split without a generator": habit(data="random split"),
-    "dropout": habit(dropout=0.5),
-    "augmentation in a dataset": habit(data="read at random"),
-    "augmentation in a dataset, num_workers=2": habit(data="read at random by workers"),
-    "augmentation in collate_fn": habit(data="collated at random"),
-    "augmentation in on_after_batch_transfer": habit(net="transfer"),
-    "augmentation in training_step": habit(net="noise"),
-    "a dataset with a generator of its own": habit(data="own generator"),
-    "a generator in a global variable": habit(data="global generator"),
+    "dropout": habit("Dropout", dropout=0.5),
+    "augmentation in a dataset": habit("drawn at random", data="read at random"),
+    "augmentation in a dataset, num_workers=2": habit(
+        "drawn at random", data="read at random by workers"
+    ),
+    "augmentation in collate_fn": habit("drawn at random", data="collated at random"),
+    "augmentation in on_after_batch_transfer": habit("drawn at random", net="transfer"),
+    "augmentation in training_step": habit("drawn at random", net="noise"),
+    "a dataset with a generator of its own": habit("drawn at random", data="own generator"),
+    "a generator in a global variable": habit("begins anew", data="global generator"),
 }
 
 STEPS = {
@@ -107,16 +110,20 @@ STEPS = {
     "class weights in the loss": habit("no mean", net="class weights"),
     "ignore_index": habit("no mean", net="ignore_index"),
     "a contrastive loss within the batch": habit("no mean", net="contrastive"),
-    'precision="bf16-mixed"': habit(near=0.05, single=True, trainer={"precision": "bf16-mixed"}),
-    'precision="bf16-true"': habit(near=0.05, single=True, trainer={"precision": "bf16-true"}),
-    'precision="16-mixed"': habit(near=0.05, single=True, extras=("scaler",)),
+    'precision="bf16-mixed"': habit(
+        "in few digits", near=0.05, single=True, trainer={"precision": "bf16-mixed"}
+    ),
+    'precision="bf16-true"': habit(
+        "in few digits", near=0.05, single=True, trainer={"precision": "bf16-true"}
+    ),
+    'precision="16-mixed"': habit("in few digits", near=0.05, single=True, extras=("scaler",)),
 }
 
 METRICS = {
     "self.log(..., on_epoch=True), torchmetrics": habit(net="metrics", batch=15, each=True),
-    "a metric that averages losses": habit(net="averaged loss", batch=15),
-    "PearsonCorrCoef in training": habit(net="pearson"),
-    "a list that the module collects": habit(net="list"),
+    "a metric that averages losses": habit("unweighted", net="averaged loss", batch=15, late=True),
+    "PearsonCorrCoef in training": habit("in a way of its own", net="pearson"),
+    "a list that the module collects": habit("begins anew", net="list"),
     "torchmetrics in validation": habit(net="validation metrics", monitor="watched"),
     "SumMetric as monitor": habit(net="SumMetric", monitor="watched", direction="minimize"),
     "counts of a confusion matrix as monitor": habit(net="confusion counts", monitor="watched"),
@@ -139,7 +146,7 @@ CALLBACKS = {
     "EMAWeightAveraging": habit(extras=("ema",), each=True),
     "StochasticWeightAveraging": habit(epochs=6, extras=("swa",), each=True),
     "StochasticWeightAveraging with BatchNorm": habit(
-        epochs=5, norm=True, extras=("swa",), each=True
+        "a slot's slice of it", epochs=5, norm=True, extras=("swa",), each=True
     ),
     "GradientAccumulationScheduler": habit(epochs=4, extras=("accumulation",), each=True),
     "a callback with state_dict": habit(extras=("counting",), each=True),
@@ -149,7 +156,7 @@ CALLBACKS = {
 }
 
 MODELS = {
-    "BatchNorm": habit(norm=True),
+    "BatchNorm": habit("a slot's slice of it", norm=True),
     "BatchNorm, sync_batchnorm=True on CPU": habit(
         "SyncBatchNorm", norm=True, trainer={"sync_batchnorm": True}
     ),

@@ -46,10 +46,11 @@ class Habit:
 
     Attributes:
         plan: The training.
-        words: Of the sentence with which it is refused, or kept on one slot.
+        words: Of the sentence with which it is refused, kept on one slot, or said to differ.
         each: Whether it is paused after each step, and not after three of them.
         near: How far weights may differ where they do.
         shifts: Whether it trains on other batches where it differs.
+        late: Whether that it differs is seen in a step only, and not before the first one.
     """
 
     plan: Plan
@@ -57,6 +58,7 @@ class Habit:
     each: bool = False
     near: float = torch.inf
     shifts: bool = False
+    late: bool = False
 
 
 @dataclass
@@ -71,6 +73,7 @@ class Run:
     refusal: str = ""  # on one slot
     limit: str = ""  # why it has one slot only
     kept: bool = False  # whether it would have had another one since then
+    said: list[list[tuple[int, str]]] = field(default_factory=list)  # by segments that trained
 
 
 def check(folder: Path, habit: Habit, row: Row) -> None:
@@ -84,7 +87,10 @@ def check(folder: Path, habit: Habit, row: Row) -> None:
     moved = run(folder / "moved", habit.plan, MOVED)
     found = verdict(still, paused), verdict(still, moved, ROUNDING)
     assert [one for one, _ in found] == [row.pause, row.move], found
-    for left in (paused, moved):
+    for told, left in ((row.pause, paused), (row.move, moved)):
+        if told == DIFFERS:  # the second segment is the first that comes back, and has two slots
+            early = [text for steps, text in left.said[1] if not steps or habit.late]
+            assert habit.words and any(habit.words in text for text in early), left.said
         assert _gap(still.weights, left.weights) <= habit.near
         assert habit.shifts or still.batches == left.batches
     if moved.kept:
@@ -116,6 +122,8 @@ def run(folder: Path, plan: Plan, moves: Moves) -> Run:
         limits = [reason for rank in seen for _, reason in rank.get("limits", [])]
         found.limit = limits[0] if limits else found.limit
         found.kept |= bool(found.limit) and ranks > 1
+        if seen[0].get("steps"):
+            found.said.append([(steps, text) for steps, text in seen[0]["said"]])
         if not found.limit or ranks == 1:  # else it goes on from the checkpoint before
             _collect(found, seen)
         if codes == {0}:

@@ -26,16 +26,18 @@ HABITS = {
     "IterableDataset": habit("cannot be dealt", data="stream"),
     "a loader with state_dict": habit("cannot be dealt", data="stateful"),
     "loop.batches(a, b)": habit(net="both"),
-    "zip(loop.batches(a), b)": habit(net="zip"),
+    "zip(loop.batches(a), b)": habit("loop.batches(a, b)", net="zip"),
     "StackDataset(a, b)": habit(net="stacked"),
     "a break out of loop.batches": habit(net="break"),
     "random_split without a generator": habit(net="random split"),
-    "dropout": habit(dropout=0.5),
-    "augmentation in a dataset": habit(data="read at random"),
-    "augmentation in a dataset, num_workers=2": habit(data="read at random by workers"),
-    "augmentation in the loop's body": habit(net="noise"),
-    "a dataset with a generator of its own": habit(data="own generator"),
-    "a generator in a global variable": habit(data="global generator"),
+    "dropout": habit("Dropout", dropout=0.5),
+    "augmentation in a dataset": habit("drawn at random", data="read at random"),
+    "augmentation in a dataset, num_workers=2": habit(
+        "drawn at random", data="read at random by workers"
+    ),
+    "augmentation in the loop's body": habit("drawn at random", net="noise"),
+    "a dataset with a generator of its own": habit("drawn at random", data="own generator"),
+    "a generator in a global variable": habit("begins anew", data="global generator"),
     "a loss that is a mean": habit(batch=15),
     "a summed loss": habit("no mean", net="summed"),
     "class weights in the loss": habit("no mean", net="class weights"),
@@ -52,14 +54,16 @@ HABITS = {
     "two optimizers": habit(net="two"),
     "two optimizers, one of which accumulates": habit(net="two, one accumulates", each=True),
     "OneCycleLR": habit(net="one cycle", each=True),
-    "a scheduler that ElasticLoop is not given": habit(net="schedule unnamed", shifts=True),
+    "a scheduler that ElasticLoop is not given": habit(
+        "is not given to ElasticLoop", net="schedule unnamed", shifts=True
+    ),
     "ReduceLROnPlateau on a validation metric": habit(net="plateau", epochs=4, each=True),
     "ReduceLROnPlateau on a step's training loss": habit(
         "ReduceLROnPlateau", net="plateau of the step"
     ),
     "AveragedModel": habit(net="average", each=True),
-    "a mean of losses in a variable": habit(net="mean of losses"),
-    "BatchNorm": habit(norm=True),
+    "a mean of losses in a variable": habit("begins anew", net="mean of losses"),
+    "BatchNorm": habit("a slot's slice of it", norm=True),
     "SyncBatchNorm on CPU": habit("SyncBatchNorm", net="SyncBatchNorm", norm=True),
     "BatchNorm with one sample of a batch in a slot": habit(
         "more than 1 value per channel", norm=True, samples=98

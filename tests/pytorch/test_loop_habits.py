@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from loop_habits import HABITS
-from verdicts import Row, check, table
+from verdicts import DIFFERS, Row, check, table
 
 TABLE = [*table("pytorch.md")]
 ROWS = [pytest.param(row, id=row.habit) for row in TABLE]
@@ -15,6 +15,10 @@ ROWS = [pytest.param(row, id=row.habit) for row in TABLE]
 def test_each_habit_has_one_line_that_says_what_to_do() -> None:
     assert sorted(row.habit for row in TABLE) == sorted(HABITS)
     assert [row.habit for row in TABLE if not row.advice and row[1:3] != ("exact", "exact")] == []
+
+
+def test_whatever_differs_says_so_when_it_runs() -> None:
+    assert [row.habit for row in TABLE if DIFFERS in row and not HABITS[row.habit].words] == []
 
 
 @pytest.mark.slow
