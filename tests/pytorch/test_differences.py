@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.differences import differences, tell_differences
+from optuna_deadline_torch.pilot import Pilot
 from torch import nn
 
 ALWAYS = [
@@ -95,3 +99,22 @@ def test_without_a_norm_over_a_batch_the_line_is_information(
         " bf16-mixed. Dropout and what else is drawn at random draws other numbers of the same"
         " kind. What your own code keeps of a batch is of a slot's slice."
     )
+
+
+def test_it_is_said_once_in_a_trial_by_its_first_rank() -> None:
+    def pilot(rank: int) -> Pilot:
+        segment: Any = SimpleNamespace(rank=rank, world_size=2)
+        return Pilot(
+            segment,
+            direction="minimize",
+            seed=0,
+            save_every=60.0,
+            take=dict,
+            trained=lambda: Trained([], [], ""),
+        )
+
+    first, second, resumed = pilot(0), pilot(1), pilot(0)
+    assert [first.tells("slots"), first.tells("slots"), first.tells("resumed")] == [1, 0, 1]
+    assert not second.tells("slots")
+    resumed.told = {*second.told}  # as a checkpoint has it, of any rank
+    assert not resumed.tells("slots")
