@@ -24,7 +24,7 @@ from optuna_deadline_lightning.elastic import ElasticFit
 from optuna_deadline_lightning.epochs import begin_again
 from optuna_deadline_lightning.metrics import monitored
 from optuna_deadline_lightning.options import (
-    before_fits,
+    before_runs,
     elastic_options,
     hush,
     only_useful,
@@ -115,7 +115,7 @@ class DeadlineCallback(Callback):
                 compare=compare_gradients,
             )
             self._steps = self._elastic.steps
-            before_fits(self._look_at)
+            before_runs(self._look_at)
         elif scaling is not None:
             Scaling(scaling)  # one device has nothing to scale; a wrong name is wrong all the same
 

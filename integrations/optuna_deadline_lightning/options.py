@@ -72,20 +72,23 @@ def refuse_strategy(strategy: Any) -> None:
         )
 
 
-def before_fits(look: Callable[[pl.Trainer], None]) -> None:
-    """Have each trainer of this process looked at before its fit starts or connects processes.
+def before_runs(look: Callable[[pl.Trainer], None]) -> None:
+    """Have each trainer of this process looked at before it starts or connects processes.
 
     The hooks of a callback come after that, and a trainer with more devices than there are ranks
     waits there until the process group's timeout.
     """
-    fit = pl.Trainer.fit
+    for name in ("fit", "validate", "test", "predict"):
+        setattr(pl.Trainer, name, _looked_at(getattr(pl.Trainer, name), look))
 
-    @functools.wraps(fit)
-    def looked_at(trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+
+def _looked_at(run: Callable[..., Any], look: Callable[[pl.Trainer], None]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def looked_at(trainer: pl.Trainer, *args: Any, **kwargs: Any) -> Any:
         look(trainer)
-        fit(trainer, *args, **kwargs)
+        return run(trainer, *args, **kwargs)
 
-    pl.Trainer.fit = looked_at  # type: ignore[method-assign, assignment]
+    return looked_at
 
 
 def refuse_other_slots(trainer: pl.Trainer, rank: int, slots: int) -> None:

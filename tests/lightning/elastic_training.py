@@ -178,6 +178,8 @@ def train(
     if "divided validation" in plan.extras:
         part = DistributedSampler(validation, segment.world_size, segment.rank)
         held_out = DataLoader(validation, 20, sampler=part)
+    if "validate first" in plan.extras:
+        trainer.validate(model, held_out, verbose=False)
     trainer.fit(model, source, held_out, ckpt_path=deadline.ckpt_path)
     seen["extras"] = elastic_extras.states(trainer)
     seen["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}

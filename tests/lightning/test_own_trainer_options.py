@@ -43,10 +43,17 @@ def test_other_devices_than_the_trials_are_refused_before_anything_waits(
         assert rank["steps"] == []
 
 
+def test_nor_does_a_validation_before_the_fit_wait(tmp_path: Path) -> None:
+    options = {"accelerator": "cpu", "devices": 2}
+    (rank,) = run_segment(Plan(str(tmp_path), extras=(OWN, "validate first"), options=options))
+    assert COUNTED in (rank.get("error") or "")
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_trials_own_devices_are_taken_however_they_are_named(
     tmp_path: Path, ranks: int
 ) -> None:
     options = {"accelerator": "cpu", "devices": ranks, "use_distributed_sampler": False}
-    plan = Plan(str(tmp_path), ranks=ranks, extras=(OWN,), options=options, epochs=1)
+    plan = Plan(str(tmp_path), ranks=ranks, extras=(OWN, "validate first"), options=options)
+    plan.epochs = 1
     assert [rank["error"] for rank in run_segment(plan)] == [None] * ranks
