@@ -147,7 +147,9 @@ def finish_batch(trainer: pl.Trainer) -> None:
 
     Call before the first step of a resumed fit.
     """
-    trainer.fit_loop.epoch_loop.update_lr_schedulers("step", update_plateau_schedulers=True)
+    if trainer.global_step:  # else its checkpoint is of before the first step
+        loop = trainer.fit_loop.epoch_loop
+        loop.update_lr_schedulers("step", update_plateau_schedulers=True)
 
 
 def resumed_in_full(trainer: pl.Trainer) -> None:

@@ -157,6 +157,7 @@ class ElasticFit:
             module, precision = trainer.lightning_module, str(trainer.precision)
             tell_differences(self.segment.world_size, module, precision)
         self._say_horizon(trainer)
+        self.pilot.compare_first(trainer.global_step)
 
     def before_batch(self, batch: int) -> None:
         """Look where a batch comes from; a slot without a sample of it measures nothing."""

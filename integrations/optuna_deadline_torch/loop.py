@@ -421,6 +421,10 @@ class ElasticLoop:
                 one_weight(samplers, number)  # before the first step, if at all
         elif self._per_epoch > 1:
             size = length_of(loader)
+        if self._pilot is not None:
+            self._pilot.compare_first(self.steps)
+            if self.rehearsing:
+                return
         batches, done = iter(source), self._start
         more = [again_and_again(one) for one in beside]
         if self._scaling is not None and not done:

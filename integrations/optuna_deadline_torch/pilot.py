@@ -35,7 +35,8 @@ class Pilot:
         grows: Whether a step takes a batch for each rank.
         even: Whether the number of slots is to divide the batch.
         rehearse: Compares the loss on one slot and two where a trial first leaves its one slot,
-            and says whether it leaves by itself then; None where that is not wanted.
+            or first has several, and says whether it leaves by itself then; None where that is
+            not wanted.
     """
 
     def __init__(
@@ -81,6 +82,29 @@ class Pilot:
         new = topic not in self.told
         self.told.add(topic)
         return new and self.segment.rank == 0
+
+    def compare_first(self, step: int) -> None:
+        """Compare the loss, and leave to begin again, where nothing has compared it before.
+
+        Every rank calls it before its first step. A trial comes here uncompared if it began on
+        several slots, or if its process on one slot died, was hurried, or was parked. It goes on
+        from a checkpoint that says that it was compared.
+
+        Args:
+            step: The global step.
+
+        Raises:
+            SegmentEnd: The loss was compared.
+        """
+        if self._rehearse is None or self.compared or self.segment.world_size == 1:
+            return
+        self.compared = True
+        self._save(step, None, wait=True)
+        if not any(self.consensus.gather(self.saver.written)):
+            return  # the disk is full, say: it would come here again and again
+        directive = Directive(Kind.RESIZE, "the loss was compared on one slot and on several")
+        if not self._rehearse(directive):
+            self.segment.leave(directive)
 
     def deal(self, batches: Any) -> ElasticBatchSampler:
         """An elastic batch sampler over the user's.

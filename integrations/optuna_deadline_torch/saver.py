@@ -36,6 +36,7 @@ class Saver:
         self._error: BaseException | None = None
         self._memory = HostMemory()
         self._said = False
+        self.written = False  #: whether the last checkpoint that was waited for is there
 
     @property
     def busy(self) -> bool:
@@ -59,9 +60,10 @@ class Saver:
 
         def write() -> None:
             try:
-                self._segment.save(
+                made = self._segment.save(
                     lambda path: self._fill(path, kept), step=step, value=value, name=name
                 )
+                self.written = made is not None
             except BaseException as error:
                 self._error = error
 

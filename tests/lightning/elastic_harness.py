@@ -41,6 +41,7 @@ class Plan:
     term_rank: int | None = None  # this rank gets SIGTERM in the middle of step `leave_at`
     direction: str = "maximize"
     save_every: float = 1e9
+    compare: bool = True  # the loss, where it comes to several slots
     #: of the training
     training: str = "elastic_training"  # the module whose `train` the ranks run
     epochs: int = 3
@@ -112,8 +113,11 @@ class PlayedSegment:
         self.published.append({"path": str(path), "step": step, "value": value})
 
     def save(self, write: Any, *, step: int, value: float | None = None, name: str = "") -> Any:
-        if self.rank == 0:
-            self.publish(write_atomically(self.folder / name, write), step=step, value=value)
+        if self.rank != 0:
+            return None
+        path = write_atomically(self.folder / name, write)
+        self.publish(path, step=step, value=value)
+        return path
 
     def leaving(self, directive: Any) -> None:
         pass

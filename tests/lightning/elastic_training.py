@@ -145,6 +145,7 @@ def train(
         trial,
         plan.monitor,
         save_every=plan.save_every,
+        compare_gradients=plan.compare,
         scaling=plan.scaling or None,  # type: ignore[arg-type]
     )
     seen["resumed"] = deadline.ckpt_path

@@ -51,6 +51,7 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
         optimizer,
         epochs=plan.epochs,
         save_every=plan.save_every,
+        compare_gradients=plan.compare,
         scheduler=scheduler,
         scaling=plan.scaling or None,  # type: ignore[arg-type]
         reports_per_epoch=plan.reports,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from loop_habits import HABITS
-from verdicts import DIFFERS, Row, check, table
+from verdicts import DIFFERS, LOSSES, Row, begin_on_two_slots, check, table
 
 TABLE = [*table("pytorch.md")]
 ROWS = [pytest.param(row, id=row.habit) for row in TABLE]
@@ -25,3 +25,11 @@ def test_whatever_differs_says_so_when_it_runs() -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_paused_and_moved_it_trains_as_the_guide_says(tmp_path: Path, row: Row) -> None:
     check(tmp_path, HABITS[row.habit], row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "row", [row for row in TABLE if row.habit in LOSSES], ids=lambda row: row.habit
+)
+def test_a_loss_is_compared_where_a_trial_begins_on_two_slots(tmp_path: Path, row: Row) -> None:
+    begin_on_two_slots(tmp_path, HABITS[row.habit], row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import loop_objective
@@ -14,17 +15,38 @@ from optuna.trial import TrialState
 import optuna_deadline
 from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.policies import registry
+from optuna_deadline.policies import Plan, Run, Snapshot, registry
 
 pytestmark = pytest.mark.slow
 
 
+class OnceItDied(worker_objective.Scripted):
+    """Gives a trial one slot, until its process has died."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        died = (Path(os.environ["TRACE"]) / "died").exists()
+        return (
+            super().plan(snapshot)
+            if died or not snapshot.trials
+            else Plan({trial.number: Run(1, "it lives") for trial in snapshot.trials})
+        )
+
+
+@pytest.mark.parametrize(
+    ("dies", "segments"),
+    # The loss is compared in the first one on two, or where it leaves one slot before that.
+    [(False, [[1, 2, 1]]), (True, [[1, 2, 2, 1], [1, 1, 2, 1]])],
+    ids=["resized", "resized by a death"],
+)
 def test_no_step_is_lost_and_none_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool, segments: list[list[int]]
 ) -> None:
     monkeypatch.setenv("TRACE", str(tmp_path))
+    if dies:
+        monkeypatch.setenv("DIES", "1")
+    policy = OnceItDied if dies else worker_objective.Scripted
     sizes = {0: 1, 3: 2, 6: 1}
-    monkeypatch.setitem(registry._OURS, "scripted", lambda **_: worker_objective.Scripted(sizes))
+    monkeypatch.setitem(registry._OURS, "scripted", lambda **_: policy(sizes))
     study = optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db", direction="maximize")
     result = optuna_deadline.run(
         study,
@@ -38,11 +60,12 @@ def test_no_step_is_lost_and_none_repeated(
     assert trial.state is TrialState.COMPLETE and result.checkpoint_ok
     assert sorted(trial.intermediate_values) == list(range(loop_objective.EPOCHS))
     table = AllocationTable(open_table(study), study.study_name, study._study_id)
-    assert [segment.slots for segment in table.segments()] == [1, 2, 1]
+    assert [segment.slots for segment in table.segments()] in segments
     rows = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     for epoch in range(loop_objective.EPOCHS):
         mine = [row for row in rows if row["epoch"] == epoch]
-        assert sorted(i for row in mine for i in row["ids"]) == list(range(200))
+        ids = [i for row in mine for i in row["ids"]]
+        assert sorted({*ids} if dies else ids) == list(range(200)), "since the last checkpoint"
         assert {row["step"] for row in mine} == set(range(10 * epoch, 10 * epoch + 10))
     assert {row["world"] for row in rows} == {1, 2}
 
