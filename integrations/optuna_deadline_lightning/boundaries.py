@@ -21,12 +21,13 @@ def after_hooks(
     trainer: pl.Trainer,
     owner: Callback,
     *,
+    start: Callable[[], None],
     batch: Callable[[], None],
     validation: Callable[[], None],
     fetch: Callable[[int], None],
     epoch: Callable[[], None],
 ) -> Callable[[], None]:
-    """Call back at the ends of batches and validations, when the module's hooks have run.
+    """Call back at training's start and the ends of batches, when the module's hooks have run.
 
     And where a batch is fetched, for which there is no hook.
 
@@ -36,6 +37,7 @@ def after_hooks(
     Args:
         trainer: The trainer, which is about to train.
         owner: The callback on whose behalf; a learning-rate finder trains without it.
+        start: Called after ``on_train_start``.
         batch: Called after ``on_train_batch_end``.
         validation: Called after ``on_validation_end``.
         fetch: Called with ``READING`` before a training batch is fetched, and with ``MOVING``
@@ -46,6 +48,7 @@ def after_hooks(
         What undoes it.
     """
     connector, strategy = trainer._logger_connector, trainer.strategy
+    start_training = strategy.on_train_start
     end_batch, end_validation = connector.on_batch_end, strategy.on_validation_end
     loop: Any = trainer.fit_loop.epoch_loop
     before_fetch, after_fetch = loop._on_before_fetch, loop._on_after_fetch
@@ -53,6 +56,10 @@ def after_hooks(
 
     def watched() -> bool:
         return owner in trainer.callbacks  # type: ignore[attr-defined]
+
+    def training_started() -> None:
+        start_training()
+        start()
 
     def batch_ended() -> None:
         end_batch()
@@ -80,12 +87,14 @@ def after_hooks(
             epoch()
 
     def undo() -> None:
+        strategy.on_train_start = start_training  # type: ignore[method-assign]
         connector.on_batch_end = end_batch  # type: ignore[method-assign]
         strategy.on_validation_end = end_validation  # type: ignore[method-assign]
         loop._on_before_fetch, loop._on_after_fetch = before_fetch, after_fetch
         connector.epoch_end_reached = end_epoch  # type: ignore[method-assign]
 
-    # What Lightning calls right after the module's hook, before it counts the batch.
+    # What Lightning calls right after the module's hook; at a batch's end before it counts it.
+    strategy.on_train_start = training_started  # type: ignore[method-assign]
     connector.on_batch_end = batch_ended  # type: ignore[method-assign]
     strategy.on_validation_end = validation_ended  # type: ignore[method-assign]
     # What the loop hands to its data fetcher, for the profiler.

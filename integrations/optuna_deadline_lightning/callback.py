@@ -218,6 +218,12 @@ class DeadlineCallback(Callback):
         """Take SIGTERM over from Lightning."""
         if self._elastic is not None:
             self._elastic.pilot.term.install()
+            self._elastic.attributes.begin_check()
+
+    def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """See what it has changed in the module: a resumed fit has none."""
+        if self._elastic is not None:
+            self._elastic.attributes.end_check()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take SIGTERM over from Lightning, and say how far this can go."""
@@ -227,6 +233,7 @@ class DeadlineCallback(Callback):
             self._unhook = boundaries.after_hooks(
                 trainer,
                 self,
+                start=self._elastic.attributes.begin,
                 batch=partial(self._batch_ended, trainer),
                 validation=partial(self._validated, trainer),
                 fetch=partial(self._fetching, trainer),

@@ -22,6 +22,7 @@ from optuna_deadline_torch.seeding import READING, reseed
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.segments import Segment
 from optuna_deadline_lightning import boundaries, finders, gradients, results
+from optuna_deadline_lightning.attributes import Attributes
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
 from optuna_deadline_lightning.growing import Growing
 from optuna_deadline_lightning.holdings import holdings
@@ -78,6 +79,7 @@ class ElasticFit:
             lambda: self._position,
             lambda epoch, batch: self.reseed(epoch, batch, READING),
         )
+        self.attributes: Attributes  #: of the module, when there is a trainer
         self._trainer: pl.Trainer | None = None
         self._samplers: Sequence[ElasticBatchSampler] = ()
         self._position = (0, 0)
@@ -121,7 +123,10 @@ class ElasticFit:
     # ---- from the first step to the last
 
     def prepare(self, trainer: pl.Trainer) -> None:
-        """Tell what ranks share, and is combined, from what each evaluates for itself."""
+        """Begin to watch the module, before a checkpoint is read."""
+        self.attributes = Attributes(trainer, self.pilot.tells)
+        if self.segment.resume is not None:
+            self.attributes.watch_restoring()
         self._measures = Measures(partial(evaluating, trainer), partial(self.pilot.tells, "mean"))
         self._measures.watch()
         evaluate_alone(trainer)
@@ -221,11 +226,12 @@ class ElasticFit:
             "best": self.pilot.best.value,
             "reported": self.pilot.reported,
             "compared": self.pilot.compared,
-            "told": sorted(self.pilot.told),
             "metrics": plain(trainer.callback_metrics),
             "results": results.state(trainer, self.pilot.consensus),
+            "attributes": self.attributes.state(self.pilot.consensus),
             "gradients": gradients.waiting(trainer),
             "rates": finders.rates(trainer, trainer.lightning_module),
+            "told": sorted(self.pilot.told),
             **grown,
         }
 
@@ -239,6 +245,7 @@ class ElasticFit:
         self.pilot.told = {*state.get("told", ())}
         self._metrics = state["metrics"]
         self._order = state.get("order")  # older checkpoints have none
+        self.attributes.load(state.get("attributes", {}))
         self._results = state.get("results", {})
         self._gradients = state.get("gradients", {})
         self._rates = state.get("rates", {})

@@ -158,6 +158,10 @@ class Listening(logging.Handler):
             self.seen["said"].append((len(self.seen.get("steps", ())), record.getMessage()))
 
 
+class Seen(dict[str, Any]):
+    """What a rank has seen: no plain attribute of a module, which would go on with the trial."""
+
+
 def run_segment(plan: Plan, timeout: float = 60.0) -> list[dict[str, Any]]:
     """Fork the ranks of a segment, wait for them, and return what each one saw."""
     with socket.socket() as free:
@@ -205,7 +209,7 @@ def _rank(plan: Plan, rank: int, port: int, out: str) -> None:
 
     segment = PlayedSegment(plan, rank)
     trial = PlayedTrial(segment)
-    seen: dict[str, Any] = {"left": None, "error": None}
+    seen = Seen(left=None, error=None)
     Listening(seen)
     code = 0
     try:

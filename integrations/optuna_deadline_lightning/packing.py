@@ -1,0 +1,171 @@
+"""Values as plain numbers, texts and tensors, which a checkpoint may hold.
+
+Single ones are as they are. Others are lists, whose first item says of what kind they were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import torch
+
+_MOST_ITEMS, _MOST_BYTES = 100_000, 2**24
+_SINGLE = (type(None), bool, int, float, str)
+_ROWS: dict[str, Any] = {one.__name__: one for one in (list, tuple, set, deque)}
+_MAPS: dict[str, Any] = {one.__name__: one for one in (dict, OrderedDict, defaultdict, Counter)}
+_MAKERS: dict[str, Any] = {one.__name__: one for one in (list, dict, set, int, float)}
+
+
+class Unpackable(Exception):
+    """It is too large, or has something else in it."""
+
+
+def packed(value: Any, elsewhere: Collection[int] = ()) -> Any:
+    """A copy of a value in plain form, with tensors on the CPU.
+
+    Args:
+        value: The value.
+        elsewhere: Of tensors that a checkpoint has in another place, the :func:`address`.
+
+    Raises:
+        Unpackable: There is none.
+    """
+    try:
+        return _Packing(elsewhere).of(value)
+    except RecursionError:
+        raise Unpackable from None
+
+
+class _Packing:
+    def __init__(self, elsewhere: Collection[int]) -> None:
+        self._elsewhere = elsewhere
+        self._items, self._bytes = _MOST_ITEMS, _MOST_BYTES
+
+    def of(self, value: Any) -> Any:
+        self._take(1)
+        kind = type(value)
+        if kind in _SINGLE:
+            return value
+        if kind is torch.Tensor:
+            self._look(value)
+            away, trained = value.device.type != "cpu", _is_trained(value)
+            return ["tensor", value.detach().clone().cpu(), away, trained]
+        if isinstance(value, (np.ndarray, np.generic)):
+            return ["array", self._array(np.array(value)), isinstance(value, np.generic)]
+        if kind in _ROWS.values():
+            row = sorted(value, key=repr) if kind is set else [*value]
+            return [kind.__name__, self._row(row), getattr(value, "maxlen", None)]
+        if kind in _MAPS.values() and all(type(key) in _SINGLE for key in value):
+            maker = getattr(getattr(value, "default_factory", None), "__name__", None)
+            return [kind.__name__, [[key, self.of(one)] for key, one in value.items()], maker]
+        raise Unpackable
+
+    def _row(self, row: list[Any]) -> Any:
+        """Tensors of one kind are one: a checkpoint's archive has a file for each of them."""
+        if len(row) < 2 or any(type(one) is not torch.Tensor for one in row):
+            return [self.of(one) for one in row]
+        if any(_kind(one) != _kind(row[0]) for one in row) or _is_trained(row[0]):
+            return [self.of(one) for one in row]
+        self._take(len(row))
+        for one in row:
+            self._look(one)
+        return ["stack", torch.stack(row).detach().cpu(), row[0].device.type != "cpu"]
+
+    def _array(self, array: Any) -> torch.Tensor:
+        self._take(1, array.nbytes)
+        try:
+            return torch.from_numpy(array)
+        except (TypeError, ValueError):  # of texts or objects
+            raise Unpackable from None
+
+    def _look(self, one: torch.Tensor) -> None:
+        if one.layout is not torch.strided or one.is_quantized or address(one) in self._elsewhere:
+            raise Unpackable
+        self._take(0, one.numel() * one.element_size())
+
+    def _take(self, items: int, size: int = 0) -> None:
+        self._items -= items
+        self._bytes -= size
+        if self._items < 0 or self._bytes < 0:
+            raise Unpackable
+
+
+def unpacked(node: Any, device: torch.device) -> Any:
+    """The value again.
+
+    Args:
+        node: Its plain form.
+        device: Where tensors go that were not on the CPU.
+    """
+    if not isinstance(node, list):
+        return node
+    kind, held, how = node[:3]
+    if kind == "tensor":
+        return held.to(device if how else "cpu", copy=True).requires_grad_(node[3])
+    if kind == "array":
+        array = held.numpy().copy()
+        return array[()] if how else array
+    if kind in _MAPS:
+        items = [(key, unpacked(one, device)) for key, one in held]
+        if kind == "defaultdict":
+            return defaultdict(_MAKERS.get(how), items)
+        return _MAPS[kind](dict(items))
+    if held[:1] == ["stack"]:
+        _, whole, away = held
+        row = [one.clone() for one in whole.to(device if away else "cpu")]
+    else:
+        row = [unpacked(one, device) for one in held]
+    return deque(row, how) if kind == "deque" else _ROWS[kind](row)
+
+
+def put(new: Any, old: Any) -> Any:
+    """The new value; in the old object, which others may hold too, if it can be there."""
+    if isinstance(new, torch.Tensor):
+        if not (isinstance(old, torch.Tensor) and _is_trained(old) and old.shape == new.shape):
+            return new
+        with torch.no_grad():  # its optimizer knows the old one
+            return old.copy_(new)
+    kind = type(new)
+    if kind is not type(old) or kind is tuple:
+        return new
+    if kind in _ROWS.values():
+        old.clear()
+        (old.update if kind is set else old.extend)(new)
+    elif kind in _MAPS.values():
+        old.clear()
+        old.update(new)
+    else:
+        return new
+    return old
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two plain forms are of the same value."""
+    if isinstance(one, torch.Tensor):
+        return (
+            isinstance(other, torch.Tensor)
+            and one.dtype == other.dtype
+            and torch.equal(one, other)
+        )
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and (one == other or (one != one and other != other))
+
+
+def address(one: torch.Tensor) -> int:
+    """Where its storage is, which views of it share; 0 where it has none."""
+    try:
+        return one.untyped_storage().data_ptr()
+    except (RuntimeError, ValueError):  # sparse, or not initialized yet
+        return 0
+
+
+def _kind(one: torch.Tensor) -> Any:
+    return one.shape, one.dtype, one.device, _is_trained(one)
+
+
+def _is_trained(one: torch.Tensor) -> bool:
+    return one.is_leaf and one.requires_grad
