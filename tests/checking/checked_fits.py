@@ -6,7 +6,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from checked_objectives import data
+from checked_objectives import Count, data
 from optuna_deadline_lightning import DeadlineCallback
 from torch import nn
 from torch.utils.data import DataLoader
@@ -34,11 +34,13 @@ class Net(pl.LightningModule):
 class Forgetful(Net):
     """Its loss depends on how many steps this process has made."""
 
-    steps = 0
+    def __init__(self, lr: float) -> None:
+        super().__init__(lr)
+        self.count = Count()  # an object of its own, which no checkpoint holds
 
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
-        self.steps += 1
-        return super().training_step(batch, index) / self.steps
+        self.count.steps += 1
+        return super().training_step(batch, index) / self.count.steps
 
 
 def fit(trial: Any, kind: type[Net], precision: Any = "32-true", **options: Any) -> float:
