@@ -55,7 +55,6 @@ def _mean(trainer: pl.Trainer, found: dict[str, torch.Tensor]) -> dict[str, torc
     for name, holds in zip(trained, anywhere.tolist(), strict=True):
         if holds:
             own = found[name].clone() if name in found else torch.zeros_like(trained[name])
-            own = own.detach()
             dist.all_reduce(own)
             mean[name] = own / trainer.world_size
     return mean

@@ -71,9 +71,7 @@ def reseed(*parts: int, own: Generators | None = None) -> None:
     """Seed Python, NumPy, torch (every device in use) and ``own`` from ``parts``."""
     parts = (*parts, *other_draws)
     seed = mixed(*parts)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)
+    _seed_cpu(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed(seed)
     if own is not None:
@@ -85,15 +83,19 @@ def seeded(*parts: int) -> Iterator[int]:
     """Seed the CPU generators from ``parts`` and put them back afterwards."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     seed = mixed(*parts)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)
+    _seed_cpu(seed)
     try:
         yield seed
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
         torch.set_rng_state(before[2])
+
+
+def _seed_cpu(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
 
 
 def _begun(bits: Any, seed: int) -> Any:

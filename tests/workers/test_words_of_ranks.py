@@ -12,8 +12,8 @@ from optuna_deadline.workers.rank import speak
 speak()
 logging.getLogger("optuna_deadline").info("told by us")
 logging.getLogger("optuna_deadline.a.part").info("told by a part")
-logging.getLogger("somebody").info("told by another")
-logging.getLogger("somebody").warning("warned by another")
+logging.getLogger("another").info("told by another")
+logging.getLogger("another").warning("warned by another")
 """
 
 
