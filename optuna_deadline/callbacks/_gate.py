@@ -100,9 +100,9 @@ class DeadlineGate:
                 format_duration(left),
                 format_duration(needed),
             )
+        study.stop()  # first: a thread that finds the gate closed must know by whom
         if _terms.close_gate(book.engine, book.terms):
             book.refresh()
-        study.stop()
 
     def _show(self, study: Study, book: Book) -> None:
         from optuna_deadline.dashboard.plain import PlainPublisher

