@@ -172,9 +172,12 @@ class MemoryTable(MemoryLeases):
         """Record one report."""
         self.add_reports(me, grant, [NewReport(step, value, trained)])
 
-    def add_checkpoint(self, me: str, grant: Grant, *new: Checkpoint) -> list[Location]:
-        """Commit checkpoints; returns the files that may go."""
+    def add_checkpoint(
+        self, me: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
+    ) -> list[Location]:
+        """Commit checkpoints and reports; returns the files that may go."""
         with self._lock:
+            self.add_reports(me, grant, reports)
             study, number, fence = self._guard(me, grant), grant.number, grant.fence
             coming = {}  # by name: paths compare part by part, which takes ten times as long
             for one in new:

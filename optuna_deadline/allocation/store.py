@@ -284,11 +284,14 @@ class AllocationStore(Protocol):
     def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
         """Record one report; see :meth:`add_reports`."""
 
-    def add_checkpoint(self, me: str, grant: Grant, *new: Checkpoint) -> list[Location]:
+    def add_checkpoint(
+        self, me: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
+    ) -> list[Location]:
         """Commit checkpoints, the newest last; the same file committed again changes nothing.
 
         The newest ones stay, and that with the best value in either direction. Several at once
         leave what one after the other would; those among them that do not stay get no row.
+        Reports that come with them are recorded in the same transaction.
 
         Returns:
             The files that no row names any more.

@@ -255,9 +255,15 @@ class AllocationTable:
         """Record one report."""
         self.add_reports(me, grant, [NewReport(step, value, trained)])
 
-    def add_checkpoint(self, me: str, grant: Grant, *new: Checkpoint) -> list[Location]:
-        """Commit checkpoints; returns the files that may go."""
+    def add_checkpoint(
+        self, me: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
+    ) -> list[Location]:
+        """Commit checkpoints and reports; returns the files that may go."""
         with self._tx("add_checkpoint") as tx:
+            if reports and self._at_once:
+                at_once.add_reports(tx.connection, self.study_id, me, grant, reports, tx.now)
+            elif reports:
+                writes.add_reports(tx, me, grant, reports)
             return writes.add_checkpoint(tx, me, grant, new, KEPT_CHECKPOINTS)
 
     def set_progress(

@@ -2,19 +2,21 @@
 
 However slow the database is, the worker's leases come first, and what a segment says is worth the
 more the newer it is. So a gang is written in turns, and what has piled up until its turn goes
-together: reports as one statement, checkpoints as one transaction.
+together: reports as one statement, or in one transaction with the checkpoints among them.
 
 The order that correctness needs:
 
 1. Reports are stored in the order in which they were made.
-2. A report is stored before any checkpoint that was said after it. A trial that goes on from that
-   checkpoint never makes those steps again.
+2. A report is stored before any checkpoint that was said after it, or with it. A trial that goes
+   on from that checkpoint never makes those steps again.
 3. Checkpoints are committed in their order, and all of them before the segment's release: the
    table takes none from a segment that is over.
 4. What is asked, and that a process is parked, has its turn after all that was said before it.
 
-Nothing else matters: reports may overtake checkpoints. What fails is done again, whole, so each
-write is one that may be repeated.
+Reports never overtake the checkpoints among them: a worker that dies between two writes would
+leave steps that the table has seen and that are trained again. What fails is done again, whole,
+so each write is one that may be repeated. Optuna has its copy of the reports last; the planner
+completes that copy at the trial's end.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ class Backlog:
         # What has been taken from there, by the thread that writes alone.
         self._reports: list[NewReport] = []
         self._checkpoints: list[Checkpoint] = []
+        self._uncopied: list[NewReport] = []
         self._then: Callable[[], None] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._said or self._reports or self._checkpoints or self._then)
+        return bool(self._said or self._taken)
 
     def add(self, said: NewReport | Checkpoint | Callable[[], None]) -> None:
         """Add what was said last, or what is to be done after all that was said before it."""
@@ -50,19 +53,19 @@ class Backlog:
     def clear(self) -> None:
         """Forget everything: the trial is another worker's."""
         self._said.clear()
-        self._reports, self._checkpoints, self._then = [], [], None
+        self._reports, self._checkpoints, self._uncopied, self._then = [], [], [], None
 
     def write(
         self,
-        report: Callable[[Sequence[NewReport]], None],
-        commit: Callable[[Sequence[Checkpoint]], None],
+        store: Callable[[Sequence[NewReport], Sequence[Checkpoint]], None],
+        copy: Callable[[Sequence[NewReport]], None],
         until: float,
     ) -> bool:
         """Write all there is, or what comes together first where the time is up by then.
 
         Args:
-            report: Stores reports.
-            commit: Commits checkpoints.
+            store: Stores reports and commits checkpoints, all or none.
+            copy: Copies reports that are stored to Optuna.
             until: No further round is begun from then on, on the monotonic clock.
 
         Returns:
@@ -70,12 +73,17 @@ class Backlog:
         """
         wrote = False
         while self._gather():
-            while self._reports:
-                report(self._reports[:MOST])
+            while self._reports or self._checkpoints:
+                some = self._reports[:MOST]
+                last = len(some) == len(self._reports)
+                store(some, self._checkpoints if last else [])
+                self._uncopied += some
                 del self._reports[:MOST]
-            if self._checkpoints:
-                commit(self._checkpoints)
-                self._checkpoints = []
+                if last:
+                    self._checkpoints = []
+            if self._uncopied:
+                copy(self._uncopied)
+                self._uncopied = []
             if self._then is not None:
                 self._then()
                 self._then = None
@@ -94,4 +102,8 @@ class Backlog:
                 self._checkpoints.append(said)
             else:
                 self._then = said
-        return bool(self._reports or self._checkpoints or self._then)
+        return self._taken
+
+    @property
+    def _taken(self) -> bool:
+        return bool(self._reports or self._checkpoints or self._uncopied or self._then)

@@ -57,11 +57,11 @@ class Listener(Protocol):
     def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
         """Take one message."""
 
-    def report(self, new: Sequence[NewReport]) -> None:
-        """Store reports."""
+    def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
+        """Store reports and commit checkpoints, all or none."""
 
-    def commit(self, new: Sequence[Checkpoint]) -> None:
-        """Commit checkpoints."""
+    def copy(self, reports: Sequence[NewReport]) -> None:
+        """Copy reports that are stored to Optuna."""
 
 
 @dataclass

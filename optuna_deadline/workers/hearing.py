@@ -130,12 +130,21 @@ class Hearing:
         self._gang.reported = True
         self._gang.backlog.add(NewReport(step, value, self._gang.trained_before + trained))
 
-    def report(self, new: Sequence[NewReport]) -> None:
-        """Store reports in the table, and then with Optuna: so is what plans are made by first."""
+    def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
+        """Store reports and checkpoints in the table, and delete files that no row names now."""
         gang = self._gang
-        self._table.add_reports(self._me, gang.grant, new)
+        if not checkpoints:
+            self._table.add_reports(self._me, gang.grant, reports)
+            return
+        gone = self._table.add_checkpoint(self._me, gang.grant, *checkpoints, reports=reports)
+        self._sweep(gang.number, gone)
+        gang.saved, self._unsaved = True, False
+
+    def copy(self, reports: Sequence[NewReport]) -> None:
+        """Copy reports to Optuna, after the table has what plans are made by."""
+        gang = self._gang
         values: dict[int, float] = {}
-        for step, value, _ in new:
+        for step, value, _ in reports:
             if step not in self._reported:  # redone after a crash: the first value stands
                 values.setdefault(step, value)
         try:
@@ -149,7 +158,7 @@ class Hearing:
             gang.kill()
         self._reported.update(values)
         self._sampling.worked(gang.number)
-        for step, value, _ in new:
+        for step, value, _ in reports:
             if math.isnan(value):
                 _logger.warning(
                     "Trial %d reported NaN at step %d; it ranks last.", gang.number, step
@@ -168,12 +177,6 @@ class Hearing:
             checksum=checksum,
         )
         self._gang.backlog.add(new)
-
-    def commit(self, new: Sequence[Checkpoint]) -> None:
-        """Commit checkpoints, and delete the files that no row names any more."""
-        gone = self._table.add_checkpoint(self._me, self._gang.grant, *new)
-        self._sweep(self._gang.number, gone)
-        self._gang.saved, self._unsaved = True, False
 
     def _hear_parked(self) -> None:
         self._gang.backlog.add(self._park)  # after what was said before

@@ -201,11 +201,11 @@ class _Deaf:
     def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
         """They have nothing to say here."""
 
-    def report(self, new: Sequence[NewReport]) -> None:
-        """Their trial's reports go to who leads it."""
+    def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
+        """Their reports go to the worker that leads it."""
 
-    def commit(self, new: Sequence[Checkpoint]) -> None:
-        """Their trial's checkpoints, too."""
+    def copy(self, reports: Sequence[NewReport]) -> None:
+        """The reports of their trial, too."""
 
 
 def _lose(gang: Gang) -> None:

@@ -75,7 +75,7 @@ class Writing:
     def _write_backlog(self, gang: Gang) -> None:
         listener = gang.listener
         assert listener is not None
-        if gang.backlog.write(listener.report, listener.commit, time.monotonic() + _TURN):
+        if gang.backlog.write(listener.store, listener.copy, time.monotonic() + _TURN):
             self._replan()
 
     def _write_progress(self, gang: Gang) -> None:

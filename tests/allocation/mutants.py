@@ -13,7 +13,7 @@ from model import ModelWorker, Ranks
 
 from optuna_deadline.allocation.memory import MemoryTable
 from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, MemoryTenant
-from optuna_deadline.allocation.records import Grant, Renewal, Slot
+from optuna_deadline.allocation.records import Grant, NewReport, Renewal, Slot
 from optuna_deadline.checkpoints import Checkpoint
 
 Others = Mapping[str, Sequence[int]] | None
@@ -121,10 +121,12 @@ class PlansWithoutTerm(MemoryTable):
 class SavesWithoutFence(MemoryTable):
     """A zombie's checkpoint becomes the trial's newest."""
 
-    def add_checkpoint(self, me: str, grant: Grant, *new: Checkpoint) -> list[Path]:
+    def add_checkpoint(
+        self, me: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
+    ) -> list[Path]:
         self._open = True
         try:
-            return super().add_checkpoint(me, grant, *new)
+            return super().add_checkpoint(me, grant, *new, reports=reports)
         finally:
             self._open = False
 

@@ -48,4 +48,4 @@ def test_a_deleted_study_is_no_mistake_of_the_objective(
     hearing.hear(rank, message)
     optuna.delete_study(study_name=study.study_name, storage=sqlite_url)
     with pytest.raises(StudyGone, match="was deleted while the worker ran"):
-        gang.backlog.write(hearing.report, hearing.commit, math.inf)
+        gang.backlog.write(hearing.store, hearing.copy, math.inf)

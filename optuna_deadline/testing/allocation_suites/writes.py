@@ -56,6 +56,24 @@ class WriteSuite:
                 world.table().add_reports("a", grant, new)
         assert world.table().reports() == []
 
+    def test_reports_and_the_checkpoints_among_them_are_written_whole_or_not_at_all(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        new = [NewReport(1, 0.5, 1.0), NewReport(2, 0.6, 2.0)]
+        saved = [checkpoint(grant, step, 0.5) for step in (1, 2)]
+        assert table.add_checkpoint("a", grant, *saved, reports=new) == []
+        assert table.add_checkpoint("a", grant, *saved, reports=new) == []  # its answer was lost
+        assert [(row.step, row.value) for row in table.reports()] == [(1, 0.5), (2, 0.6)]
+        assert [row.step for row in table.checkpoints(grant.number)] == [2, 1]
+        world.lose(grant)
+        late = [NewReport(3, 0.7, 3.0)]
+        with pytest.raises(LeaseLost):
+            table.add_checkpoint("a", grant, checkpoint(grant, 3, 0.7), reports=late)
+        assert len(table.reports()) == 2 and len(table.checkpoints(grant.number)) == 2
+
     def test_checkpoints_at_once_leave_what_one_after_the_other_would(
         self, world: AllocationWorld
     ) -> None:
