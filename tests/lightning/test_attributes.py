@@ -63,7 +63,10 @@ def test_a_plain_value_is_in_a_checkpoint_and_comes_back(tmp_path: Path, name: s
     if isinstance(again, deque | defaultdict):
         for kept in ("maxlen", "default_factory"):
             assert getattr(again, kept, 0) == getattr(VALUES[name], kept, 0)
-    assert [str(one) for one in [again]] == [str(VALUES[name])]
+    if isinstance(again, set):  # its order is that of its insertions where hashes collide
+        assert again == VALUES[name]
+    else:
+        assert str(again) == str(VALUES[name])
 
 
 @pytest.mark.parametrize(

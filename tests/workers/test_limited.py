@@ -70,7 +70,7 @@ def test_all_ranks_may_say_it_and_it_is_written_once(
         segment.limit_slots(1, "its batches are whole")
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
         assert gang.listener is not None
-        gang.backlog.write(gang.listener.report, gang.listener.commit, math.inf)
+        gang.backlog.write(gang.listener.store, gang.listener.copy, math.inf)
     assert table.trials()[0].slot_limit == 1
     assert [event.kind for event in table.events()].count("limit") == 1
     assert caplog.messages == ["Trial 0 trains on one slot only: its batches are whole"]

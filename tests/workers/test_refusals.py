@@ -118,7 +118,7 @@ def test_the_limit_is_on_the_table_before_the_slots_are_free(
     gang = gang_of(CRASH, CRASH)
     gang.grant, gang.listener = (
         grant,
-        cast(Any, SimpleNamespace(silent=True, report=None, commit=None)),
+        cast(Any, SimpleNamespace(silent=True, store=None, copy=None)),
     )
     replanned: list[bool] = []
     writing = Writing(table, "me", cast(Parking, None), lambda: replanned.append(True))
