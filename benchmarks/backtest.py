@@ -30,16 +30,16 @@ from benchmarks.studies import simulate_all
 from optuna_deadline.forecasting.doublings import learn_doublings
 from optuna_deadline.forecasting.levels import LEVELS
 from optuna_deadline.history.forecast import forecast, known_curves
-from optuna_deadline.history.reading import HistoryReader
+from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
-from optuna_deadline.outlook.answers import Question
-from optuna_deadline.outlook.seeding import Change
 from optuna_deadline.policies import Policy, make_policy
+from optuna_deadline.scenarios.comparison import Question
+from optuna_deadline.scenarios.futures import Change
 from optuna_deadline.simulation import Cluster, Simulation
-from optuna_deadline.simulation.sources import choose, draw
+from optuna_deadline.simulation.tables.sources import choose, draw
 from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
-from optuna_deadline.terms import Terms
+from optuna_deadline.study.terms import Terms
 
 PARTS = (0.25, 0.5, 0.75)
 POLICY = "freeze_thaw"

@@ -25,7 +25,7 @@ from optuna.storages._cached_storage import _CachedStorage, _StudyInfo
 from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.allocation.schema import rung
+from optuna_deadline.allocation.sql.database.schema import rung
 from optuna_deadline.pruners._rungs import Rungs
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 

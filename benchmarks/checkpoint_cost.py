@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import Progress, machine, output_file, write_json
-from optuna_deadline.checkpoints import Checkpoint, intact
-from optuna_deadline.workers.rank_trial import RankSegment
+from optuna_deadline.checkpoints.files import Checkpoint, intact
+from optuna_deadline.rank.trial import RankSegment
 
 TARGET = 2.0
 BARE, SYNCED, STOCK = "torch.save", "torch.save and fsync", "Lightning's own"

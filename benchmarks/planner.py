@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Progress, Spread, machine, output_file, write_json
-from optuna_deadline import choice
 from optuna_deadline.forecasting.overheads import Overhead
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import DEFAULT, Report, Snapshot, TrialView, known_policies
+from optuna_deadline.study import policy_choice
 
 STEPS = 81
 STEP_SECONDS = 10.0
@@ -75,7 +75,7 @@ def measure(policy: str, trials: int, gpus: int, repetitions: int) -> Timed:
     times = []
     for seed in range(repetitions):
         snapshot = draw(trials, gpus, seed)
-        chosen = choice.make(policy, {"max_resource": STEPS})
+        chosen = policy_choice.make(policy, {"max_resource": STEPS})
         began = time.process_time()
         chosen.plan(snapshot)
         times.append(1e3 * (time.process_time() - began))

@@ -24,7 +24,7 @@ from optuna_deadline.forecasting.course import measures
 from optuna_deadline.forecasting.levels import LEVELS
 from optuna_deadline.forecasting.prior import RISES
 from optuna_deadline.history.forecast import course_of, known_curves
-from optuna_deadline.simulation.sources import choose
+from optuna_deadline.simulation.tables.sources import choose
 
 PARTS = tuple(sorted(RISES))
 SEEDS = {"recorded": 6, "power-law": 3, "climbing": 3, "crossing": 3}  #: by family

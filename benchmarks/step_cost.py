@@ -24,8 +24,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.measuring import Progress, Spread, machine, output_file, write_json
-from optuna_deadline.workers.link import Link, RawLink
-from optuna_deadline.workers.rank_trial import RankSegment, RankTrial
+from optuna_deadline.rank.link import Link, RawLink
+from optuna_deadline.rank.trial import RankSegment, RankTrial
 
 HOOKS = ("on_train_batch_start", "on_before_backward", "on_train_batch_end")
 TARGET_US = 50.0

@@ -28,12 +28,12 @@ import sqlalchemy as sa
 
 from benchmarks.measuring import StatementCounter, percentiles_ms
 from benchmarks.servers import server_seconds
-from optuna_deadline.allocation import engine as engines
-from optuna_deadline.allocation import schema
-from optuna_deadline.allocation.listener import Listener
 from optuna_deadline.allocation.records import Assignment, Grant
+from optuna_deadline.allocation.sql.database import engine as engines
+from optuna_deadline.allocation.sql.database import schema
+from optuna_deadline.allocation.sql.database.listener import Listener
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import TTL
-from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 POLL, RENEW = 1.0, TTL / 6  # seconds
@@ -172,7 +172,7 @@ def measure(
     names = prepare(url, workers)
     table = AllocationTable(engines.connect(url), POOL, STUDY)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["optuna_deadline.allocation.table"])
+    context.set_forkserver_preload(["optuna_deadline.allocation.sql.store"])
     results: Queue[list[Found]] = context.Queue()
     done = context.Event()
     processes = [

@@ -11,7 +11,7 @@ from two_workers import EPOCHS, objective  # the same training loop
 
 import optuna_deadline
 from optuna_deadline import Price
-from optuna_deadline.deadlines import parse_deadline
+from optuna_deadline.values.deadlines import parse_deadline
 
 SLOTS = 2
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from optuna_deadline import _moved
+
 if TYPE_CHECKING:
-    from optuna_deadline._best import best
-    from optuna_deadline._forecast import forecast, what_if
     from optuna_deadline._out_of_time import out_of_time
     from optuna_deadline.callbacks import DeadlineGate
     from optuna_deadline.elastic import Result, run
-    from optuna_deadline.prices import Price
     from optuna_deadline.pruners import DeadlinePruner
     from optuna_deadline.samplers import DeadlineSampler
+    from optuna_deadline.scenarios.api import forecast, what_if
     from optuna_deadline.segments import Segment, SegmentEnd, segment
+    from optuna_deadline.study.best import best
+    from optuna_deadline.values.prices import Price
 else:
     # A rank asks for its segment alone: it starts without the table and the policies.
     _HOMES = {
-        "best": "_best",
-        "forecast": "_forecast",
-        "what_if": "_forecast",
+        "best": "study.best",
+        "forecast": "scenarios.api",
+        "what_if": "scenarios.api",
         "out_of_time": "_out_of_time",
-        "Price": "prices",
+        "Price": "values.prices",
         "DeadlineGate": "callbacks",
         "Result": "elastic",
         "run": "elastic",
@@ -43,6 +45,8 @@ else:
     def __dir__():
         return sorted(globals().keys() | _HOMES)
 
+
+_moved.install()
 
 __all__ = [
     "DeadlinePruner",

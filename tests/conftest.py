@@ -23,8 +23,8 @@ from optuna.storages._rdb import storage
 
 pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
 
-from optuna_deadline.allocation import bounds  # noqa: E402
-from optuna_deadline.allocation import engine as engines  # noqa: E402
+from optuna_deadline.allocation.sql.database import bounds  # noqa: E402
+from optuna_deadline.allocation.sql.database import engine as engines  # noqa: E402
 from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer  # noqa: E402
 
 # How long an example takes says something about the machine, not about the code; and a change is

@@ -38,7 +38,7 @@ def test_layers_import_downwards_only() -> None:
 def test_every_module_of_the_core_imports_without_torch() -> None:
     run = subprocess.run([sys.executable, "-c", _WITHOUT_TORCH], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert "optuna_deadline.allocation.engine" in run.stdout
+    assert "optuna_deadline.allocation.sql.database.engine" in run.stdout
     assert "optuna_deadline_lightning" not in run.stdout
 
 
@@ -54,7 +54,7 @@ def test_a_worker_starts_without_scipy() -> None:
 def test_a_rank_starts_without_table_and_policies() -> None:
     """Every worker starts a process that forks ranks, and another one where it dies."""
     program = (
-        "import sys, optuna_deadline, optuna_deadline.workers.zygote; optuna_deadline.segment; "
+        "import sys, optuna_deadline, optuna_deadline.rank.fork_server; optuna_deadline.segment; "
         "print({'sqlalchemy', 'optuna_deadline.policies'} & set(sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -14,7 +14,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from optuna_deadline.intermediate_values import store_values
+from optuna_deadline.planning.optuna_storage import store_values
 
 VALUES = {0: 0.5, 3: math.nan, 7: math.inf, 8: -math.inf, 9: 1e-300}
 Make = Callable[[], BaseStorage | str]

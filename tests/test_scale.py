@@ -17,12 +17,12 @@ from benchmarks import table_load
 from benchmarks.scale.__main__ import main
 from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Size, build, write_rows
-from optuna_deadline import choice
-from optuna_deadline.allocation.engine import connect, disconnect
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.planning.pool import PoolLeader
+from optuna_deadline.allocation.sql.database.engine import connect, disconnect
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.planning.pool_leader import PoolLeader
 from optuna_deadline.planning.portions import MOST
 from optuna_deadline.policies.dividers import make_divider
+from optuna_deadline.study import policy_choice
 from optuna_deadline.testing.postgres import PostgresServer
 
 SMALL, LARGE = Size(8, studies=2, served=1), Size(32, studies=8, served=1)
@@ -52,7 +52,7 @@ def _read(server: PostgresServer, size: Size) -> tuple[int, int]:
         rows.append(max(0, cursor.rowcount))
 
     me, table = made.planner_of(1), AllocationTable(engine, POOL, 1)
-    policy = choice.make("hypersched", {"max_resource": STEPS})
+    policy = policy_choice.make("hypersched", {"max_resource": STEPS})
     planner = make_planner(table, policy, me, 80, lambda: 0.0)
     planner.tick()
     sa.event.listen(engine, "after_cursor_execute", note)

@@ -20,7 +20,7 @@ from optuna.pruners import (
 )
 from optuna.trial import Trial, TrialState
 
-from optuna_deadline.policies.plan import Plan
+from optuna_deadline.policies.api import Plan
 from optuna_deadline.policies.single import stop_the_beaten
 from optuna_deadline.policies.snapshot import WORST, Snapshot, TrialView
 

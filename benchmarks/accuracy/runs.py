@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from benchmarks.accuracy.oracle import foresee
 from benchmarks.accuracy.peers import PEERS, OptunaPruner
 from benchmarks.accuracy.search import SAMPLERS, TableSearch
 from benchmarks.syne_tune.asking import SYNE_TUNE, running
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import Policy, make_policy
 from optuna_deadline.simulation import Cluster, Simulation
-from optuna_deadline.simulation.oracle import foresee
-from optuna_deadline.simulation.sources import choose, draw
+from optuna_deadline.simulation.tables.sources import choose, draw
 from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.simulation.world import World
 

@@ -19,7 +19,7 @@ from benchmarks.chaos.fleet import Fleet
 from benchmarks.chaos.objective import EVERY
 from benchmarks.chaos.usage import in_use_after, read_uses
 from benchmarks.chaos.worker import GRACE, TTL, Place, step_sqlite
-from optuna_deadline.allocation.engine import connect
+from optuna_deadline.allocation.sql.database.engine import connect
 from optuna_deadline.elastic import agree
 
 #: Study, and CPU slots of each of its workers, which share a pool: one explores, one soon deals

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import optuna_deadline
 from benchmarks.gpu_check.watching import Row, most_at_once, row, users_of_gpus
-from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 
 POLICIES = ("freeze_thaw", "hypersched", "hermes", "shockwave")
 _TINY = "OPTUNA_DEADLINE_GPU_CHECK_TINY"

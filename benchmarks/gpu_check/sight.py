@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from benchmarks.gpu_check.watching import Row, row
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.workers.devices import gpu_uuids, make_offer
+from optuna_deadline.worker.devices import gpu_uuids, make_offer
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 

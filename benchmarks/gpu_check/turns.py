@@ -131,8 +131,8 @@ def _train(
     folder: Path, gpu: int | None, seconds: float, trials: int, park: int = 0
 ) -> list[SegmentRow]:
     """Train so many trials in turns; all their segments."""
-    from optuna_deadline.allocation.engine import open_table
-    from optuna_deadline.allocation.table import AllocationTable
+    from optuna_deadline.allocation.sql.database.engine import open_table
+    from optuna_deadline.allocation.sql.store import AllocationTable
 
     folder.mkdir(parents=True)
     study = optuna.create_study(storage=f"sqlite:///{folder}/study.db", direction="minimize")

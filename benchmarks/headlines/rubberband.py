@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from benchmarks.headlines.pictures import picture
 from benchmarks.headlines.rows import Options, Row
-from optuna_deadline.policies.money import Money
-from optuna_deadline.policies.rubberband import (
+from benchmarks.headlines.rubberband_policy import (
     Job,
     fastest_seconds,
     plan_elastic,
     plan_static,
     rates_for,
 )
+from optuna_deadline.policies.money import Money
 from optuna_deadline.simulation import SUBLINEAR
 
 #: V100 GPUs of a p3.8xlarge, by its list price; no ratio depends on it.

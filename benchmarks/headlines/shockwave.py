@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.headlines.job_traces import Trace, generate_trace, read_trace
 from benchmarks.headlines.pictures import picture
 from benchmarks.headlines.rows import Options, Row
-from optuna_deadline.policies.market import (
+from benchmarks.headlines.trace_replay import replay
+from optuna_deadline.policies.shockwave import (
     AlloX,
     FinishTimeFair,
     GandivaFair,
@@ -26,10 +28,8 @@ from optuna_deadline.policies.market import (
     Shockwave,
     Window,
 )
-from optuna_deadline.policies.market.programme import by_gain, by_milp
+from optuna_deadline.policies.shockwave.program import by_gain, by_milp
 from optuna_deadline.simulation.comparison import Estimate
-from optuna_deadline.simulation.jobs import Trace, generate_trace, read_trace
-from optuna_deadline.simulation.replay import replay
 
 SYSTEM = "shockwave"
 _FOLDER = "shockwave"

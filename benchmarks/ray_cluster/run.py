@@ -18,8 +18,8 @@ from ray.cluster_utils import Cluster
 
 from benchmarks.stretches import OBJECTIVE, following, read_stretches
 from benchmarks.stretches.objective import LOGS
-from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 

@@ -14,12 +14,12 @@ from benchmarks.measuring import StatementCounter
 from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Situation, write_rows
 from benchmarks.servers import server_seconds
-from optuna_deadline import choice
-from optuna_deadline.allocation import engine as engines
 from optuna_deadline.allocation.records import Grant
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.planning.pool import PoolLeader
+from optuna_deadline.allocation.sql.database import engine as engines
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.planning.pool_leader import PoolLeader
 from optuna_deadline.policies.dividers import make_divider
+from optuna_deadline.study import policy_choice
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 
@@ -109,7 +109,7 @@ class Database:
     def _planning(self, seconds: float, report: Callable[[], None]) -> dict[str, Cost]:
         """The planner's and the leader's; from here on the plan is what the policy wants."""
         table, me = self._table, self._me
-        policy = choice.make(self._policy, {"max_resource": STEPS})
+        policy = policy_choice.make(self._policy, {"max_resource": STEPS})
         count = 2 * self._found.size.share
         planner = make_planner(table, policy, me, count, time.monotonic)
         leader = PoolLeader(table, make_divider("even"), me)
@@ -156,7 +156,7 @@ class Database:
 def _plan_afresh(url: str, study: int, me: str, trials: int, policy: str) -> dict[str, float]:
     """The planner and the leader of a process that has just been started."""
     table = AllocationTable(engines.connect(url), POOL, study)
-    chosen = choice.make(policy, {"max_resource": STEPS})
+    chosen = policy_choice.make(policy, {"max_resource": STEPS})
     table.orders(me)
     sizes = {"connected": _resident()}
     planner = make_planner(table, chosen, me, trials, time.monotonic)

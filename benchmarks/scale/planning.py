@@ -11,15 +11,15 @@ from typing import Any
 
 from benchmarks.planner import draw
 from benchmarks.scale.situation import STEPS, Situation
-from optuna_deadline import choice
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.planning.dealing import deal
+from optuna_deadline.planning.placement.slot_assignment import deal
 from optuna_deadline.planning.planner import Planner
-from optuna_deadline.planning.pool import PoolLeader, read_pool
+from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
+from optuna_deadline.policies.api import Plan, Policy
 from optuna_deadline.policies.dividers import make_divider
-from optuna_deadline.policies.plan import Plan, Policy
 from optuna_deadline.policies.snapshot import Snapshot
-from optuna_deadline.simulation.outside import CountedTrials
+from optuna_deadline.simulation.environment import CountedTrials
+from optuna_deadline.study import policy_choice
 
 DIVIDERS = ("even", "market")
 
@@ -71,7 +71,7 @@ def time_planners(found: Situation, policy: str, studies: int) -> dict[str, Any]
     """
     first, idle, news, thought = [], [], [], []
     for study in list(found.tables)[:studies]:
-        timed = Timed(choice.make(policy, {"max_resource": STEPS}))
+        timed = Timed(policy_choice.make(policy, {"max_resource": STEPS}))
         count = len(found.state.studies[study].trials)
         me = found.planner_of(study)
         planner = make_planner(found.tables[study], timed, me, count, lambda: found.now)
@@ -139,7 +139,7 @@ def time_policy(policy: str, trials: int, slots: int) -> float:
     times = []
     for seed in range(2):
         snapshot = draw(trials, slots, seed)
-        chosen = choice.make(policy, {"max_resource": STEPS})
+        chosen = policy_choice.make(policy, {"max_resource": STEPS})
         with cpu() as took:
             chosen.plan(snapshot)
         times += took

@@ -9,9 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation import schema
-from optuna_deadline.allocation.memory import MemoryTable
-from optuna_deadline.allocation.memory_state import MemoryPool, MemoryState, MemoryTenant
+from optuna_deadline.allocation.memory.state import MemoryPool, MemoryState, MemoryTenant
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import (
     Claim,
     Desired,
@@ -20,6 +19,7 @@ from optuna_deadline.allocation.records import (
     Slot,
     Worker,
 )
+from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.store import GRACE, TTL
 
 POOL = "pool"

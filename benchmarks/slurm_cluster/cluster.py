@@ -21,7 +21,7 @@ from typing import IO
 
 import psutil
 
-from optuna_deadline.workers.devices import free_port
+from optuna_deadline.worker.devices import free_port
 
 _PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol")
 _CONF = """\

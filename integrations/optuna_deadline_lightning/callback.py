@@ -32,7 +32,7 @@ from optuna_deadline_lightning.options import (
     refuse_other_slots,
     refuse_strategy,
 )
-from optuna_deadline_lightning.steps import Steps
+from optuna_deadline_lightning.reporting import Steps
 
 _STATE = "optuna_deadline"
 

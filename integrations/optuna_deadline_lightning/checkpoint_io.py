@@ -15,7 +15,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.types import _PATH
 
-from optuna_deadline.checkpoints import write_atomically
+from optuna_deadline.checkpoints.files import write_atomically
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

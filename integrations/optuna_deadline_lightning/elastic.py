@@ -10,26 +10,26 @@ import lightning.pytorch as pl
 import torch
 from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.best import Direction
+from optuna_deadline_torch.decisions import Pilot
 from optuna_deadline_torch.differences import tell_begun_anew, tell_differences
 from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.measures import Measures
-from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
-from optuna_deadline_torch.pilot import Pilot
+from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, refuse_other
 from optuna_deadline_torch.seeding import READING, reseed
 
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.segments import Segment
-from optuna_deadline_lightning import boundaries, finders, gradients, results
+from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
 from optuna_deadline_lightning.attributes import Attributes
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
-from optuna_deadline_lightning.growing import Growing
 from optuna_deadline_lightning.holdings import holdings
 from optuna_deadline_lightning.loaders import TrainingData
 from optuna_deadline_lightning.metrics import plain
 from optuna_deadline_lightning.rehearsing import rehearsed
-from optuna_deadline_lightning.steps import Steps
+from optuna_deadline_lightning.reporting import Steps
+from optuna_deadline_lightning.scaling import Growing
 
 
 class ElasticFit:
@@ -145,8 +145,8 @@ class ElasticFit:
     def start(self, trainer: pl.Trainer) -> None:
         """Begin to train: say how far this can go."""
         self._stepped = trainer.global_step
-        gradients.watch(trainer)
-        gradients.put_back(trainer, self._gradients)
+        mid_epoch.watch(trainer)
+        mid_epoch.put_back(trainer, self._gradients)
         results.go_on(trainer, self._results)
         self._gradients, self._results = {}, {}
         self.pilot.start()
@@ -229,7 +229,7 @@ class ElasticFit:
             "metrics": plain(trainer.callback_metrics),
             "results": results.state(trainer, self.pilot.consensus),
             "attributes": self.attributes.state(self.pilot.consensus),
-            "gradients": gradients.waiting(trainer),
+            "gradients": mid_epoch.waiting(trainer),
             "rates": finders.rates(trainer, trainer.lightning_module),
             "told": sorted(self.pilot.told),
             **grown,

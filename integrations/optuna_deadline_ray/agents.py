@@ -15,8 +15,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from optuna_deadline.cli.app import set_up_logging
 from optuna_deadline.elastic import ElasticWorker, Result, agree
 from optuna_deadline.errors import SlotTaken
-from optuna_deadline.workers.devices import Offer
-from optuna_deadline.workers.objective import ObjectiveSource
+from optuna_deadline.rank.objective import ObjectiveSource
+from optuna_deadline.worker.devices import Offer
 from optuna_deadline_ray.nodes import Node
 
 _AGAIN = 1.0  # seconds until slots that were taken are asked for again

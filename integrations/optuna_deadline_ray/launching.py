@@ -12,16 +12,16 @@ import ray
 from optuna.study import Study
 from ray.autoscaler.sdk import request_resources
 
-from optuna_deadline import choice
-from optuna_deadline.allocation.engine import open_table, table_url
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.budgets import BudgetLike, make_budget
-from optuna_deadline.deadlines import DeadlineLike
+from optuna_deadline.allocation.sql.database.engine import open_table, table_url
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.prices import PriceLike
-from optuna_deadline.workers.gang import PATIENCE
-from optuna_deadline.workers.objective import Objective, source_of
+from optuna_deadline.rank.objective import Objective, source_of
+from optuna_deadline.study import policy_choice
+from optuna_deadline.values.budgets import BudgetLike, make_budget
+from optuna_deadline.values.deadlines import DeadlineLike
+from optuna_deadline.values.prices import PriceLike
+from optuna_deadline.worker.segment import PATIENCE
 from optuna_deadline_ray.agents import Job
 from optuna_deadline_ray.fleet import Fleet
 from optuna_deadline_ray.nodes import check_some, nodes_with_slots
@@ -40,7 +40,7 @@ def launch(
     max_nodes: int | None = None,
     node_slots: int | None = None,
     deadline: DeadlineLike | None = None,
-    policy: choice.PolicyLike | None = None,
+    policy: policy_choice.PolicyLike | None = None,
     policy_parameters: Mapping[str, Any] | None = None,
     min_resource: int = 1,
     max_resource: int | None = None,
@@ -110,7 +110,7 @@ def launch(
         "reduction_factor": reduction_factor,
     }
     terms = agree(
-        study, deadline, policy, choice.merge(resources, policy_parameters),
+        study, deadline, policy, policy_choice.merge(resources, policy_parameters),
         extend=extend, table=table, budget=make_budget(budget, price),
     )  # fmt: skip
     size = cpus or node_slots or max(node.slots for node in nodes)

@@ -11,8 +11,8 @@ from optuna_deadline.checking.moves import Check
 from optuna_deadline.checking.rows import OUTCOME, Result, Row, summed_up
 from optuna_deadline.checking.runs import Runs, Stopped
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.rank.objective import loaded
 from optuna_deadline.segments import Segment
-from optuna_deadline.workers.objective import loaded
 
 _log = logging.getLogger("optuna_deadline")
 _PATIENCE = 900.0  # seconds without a word

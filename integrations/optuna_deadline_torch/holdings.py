@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from optuna_deadline_torch.memory import DeviceMemory, in_hand
+from optuna_deadline_torch.parked_memory import DeviceMemory, in_hand
 
 
 class Holdings:

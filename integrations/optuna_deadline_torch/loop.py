@@ -23,15 +23,15 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
 from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.best import direction_of
+from optuna_deadline_torch.decisions import Pilot
 from optuna_deadline_torch.differences import tell_begun_anew, tell_differences
 from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.loaders import read_here
 from optuna_deadline_torch.measures import Measures
-from optuna_deadline_torch.orders import fingerprints, refuse_another_order, refuse_undealt
-from optuna_deadline_torch.pilot import Pilot
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
 from optuna_deadline_torch.rehearsal import Rehearsal, next_batch, skipped
+from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, load
 from optuna_deadline_torch.schedules import Schedules, warn_of_unnamed

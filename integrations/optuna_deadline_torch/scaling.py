@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline_torch.adascale import Apart, Gain, squared_norm
 from optuna_deadline_torch.consensus import Consensus
-from optuna_deadline_torch.gain import Apart, Gain, squared_norm
 
 RULES = ("linear", "sqrt", "adascale")
 _NEARLY = 1e-6  # sums of gains are rounded

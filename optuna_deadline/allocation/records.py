@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from optuna_deadline.stores import Location
+from optuna_deadline.checkpoints.storage import Location
 
 #: States in which a trial can still be trained.
 ALIVE = ("ready", "running", "paused")

@@ -29,8 +29,8 @@ from optuna_deadline.allocation.records import (
     Tenant,
     Worker,
 )
-from optuna_deadline.checkpoints import Checkpoint
-from optuna_deadline.stores import Location
+from optuna_deadline.checkpoints.files import Checkpoint
+from optuna_deadline.checkpoints.storage import Location
 
 TTL = 30.0  #: seconds that a lease lives without renewal
 GRACE = 15.0  #: seconds after its end before anybody may reap it
@@ -92,7 +92,7 @@ class AllocationStore(Protocol):
         Raises:
             DeadlineError: A device is offered by another live worker of this study or of another
                 pool, the store serves one host only and another one uses it, or a rule of
-                :mod:`optuna_deadline.allocation.admission` forbids it.
+                :mod:`optuna_deadline.allocation.rules` forbids it.
         """
 
     def leave(self, me: str) -> None:

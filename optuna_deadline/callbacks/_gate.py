@@ -11,9 +11,7 @@ from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from optuna_deadline import terms as _terms
 from optuna_deadline.callbacks._winner import complete_the_best
-from optuna_deadline.deadlines import format_duration
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.entrance import (
     may_enter,
@@ -21,10 +19,12 @@ from optuna_deadline.forecasting.entrance import (
     seconds_to_matter,
     steps_to_matter,
 )
-from optuna_deadline.forecasting.pace import step_before
+from optuna_deadline.forecasting.reporting import step_before
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._book import Book
 from optuna_deadline.samplers._process import end_abandoned
+from optuna_deadline.study import terms as _terms
+from optuna_deadline.values.deadlines import format_duration
 
 if TYPE_CHECKING:
     from optuna_deadline.dashboard.plain import PlainPublisher

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from optuna_deadline._best import Best, best_of
+from optuna_deadline.study.best import Best, best_of
 
 _logger = logging.getLogger(__name__)
 _one_thread = threading.Lock()  # the next one finds the copy of the one before

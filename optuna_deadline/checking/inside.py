@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from optuna_deadline.directives import KEEP, Directive, Kind
-from optuna_deadline.workers.objective import Objective, ObjectiveSource
-from optuna_deadline.workers.rank_trial import RankSegment, RankTrial
+from optuna_deadline.rank.objective import Objective, ObjectiveSource
+from optuna_deadline.rank.trial import RankSegment, RankTrial
 
 _LEAVE = Directive(Kind.RESIZE, "the check moves it")
 _COMPARE = "optuna_deadline_torch.comparing"

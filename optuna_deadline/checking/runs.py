@@ -19,11 +19,11 @@ from optuna_deadline.checking.inside import CheckedSource, Order
 from optuna_deadline.checking.rows import Gap
 from optuna_deadline.directives import KEEP
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.workers.devices import free_port
-from optuna_deadline.workers.link import RawLink
-from optuna_deadline.workers.objective import ObjectiveSource
-from optuna_deadline.workers.rank import RankSpec, Seat
-from optuna_deadline.workers.zygote import Zygote
+from optuna_deadline.rank.fork_server import Zygote
+from optuna_deadline.rank.link import RawLink
+from optuna_deadline.rank.objective import ObjectiveSource
+from optuna_deadline.rank.process import RankSpec, Seat
+from optuna_deadline.worker.devices import free_port
 
 _FOREVER = 1e6  # seconds of trust: the end of the pipe ends a rank
 _SIBLINGS = 3.0  # seconds that other ranks get once one has ended

@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 from optuna_deadline.cli.databases import complaint
 from optuna_deadline.cli.logs import writes_json
 from optuna_deadline.errors import DatabaseGone, DeadlineError, StudyGone, on_command_line
-from optuna_deadline.workers.errors import DATABASE_AWAY
+from optuna_deadline.worker.errors import DATABASE_AWAY
 
 #: The help reads as a table of contents: to begin, to look, to act, to try.
 _CONTENTS = (

@@ -23,9 +23,9 @@ from optuna_deadline.checking.runs import Runs
 from optuna_deadline.cli.app import Json, command, console, say_json
 from optuna_deadline.cli.options import ObjectivePlace, Patience
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.workers.devices import make_offer, present_gpus
-from optuna_deadline.workers.gang import PATIENCE
-from optuna_deadline.workers.objective import source_of
+from optuna_deadline.rank.objective import source_of
+from optuna_deadline.worker.devices import make_offer, present_gpus
+from optuna_deadline.worker.segment import PATIENCE
 
 _PIPED = 140  #: columns where nobody says how many there are
 

@@ -9,9 +9,7 @@ from typing import Annotated
 import optuna
 import typer
 
-from optuna_deadline.allocation.engine import connect
-from optuna_deadline.budgets import Budget, make_budget
-from optuna_deadline.choice import merge, parse_settings
+from optuna_deadline.allocation.sql.database.engine import connect
 from optuna_deadline.cli.app import Settings, Storage, command
 from optuna_deadline.cli.databases import check_made, is_made, make_storage
 from optuna_deadline.cli.options import (
@@ -27,13 +25,15 @@ from optuna_deadline.cli.options import (
     SlotPrice,
 )
 from optuna_deadline.cli.studies import begin_with, sampler_of
-from optuna_deadline.deadlines import parse_deadline
 from optuna_deadline.elastic import agree, check, check_max_slots
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import DEFAULT
-from optuna_deadline.prices import PriceLike, read_prices
 from optuna_deadline.samplers import check_earlier
-from optuna_deadline.terms import Terms, check_ahead, check_single_objective, passed
+from optuna_deadline.study.policy_choice import merge, parse_settings
+from optuna_deadline.study.terms import Terms, check_ahead, check_single_objective, passed
+from optuna_deadline.values.budgets import Budget, make_budget
+from optuna_deadline.values.deadlines import parse_deadline
+from optuna_deadline.values.prices import PriceLike, read_prices
 
 
 class Direction(str, Enum):

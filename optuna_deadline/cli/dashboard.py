@@ -21,7 +21,7 @@ def dashboard(
     ] = "127.0.0.1",
 ) -> None:
     """Show studies in optuna-dashboard, and who holds which slots on a live page beside it."""
-    from optuna_deadline.dashboard.page import make_http_server, wsgi
+    from optuna_deadline.dashboard.server import make_http_server, wsgi
 
     serving_storage(storage)
     server = make_http_server(wsgi(storage), host, port)

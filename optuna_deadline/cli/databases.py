@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from optuna.storages import BaseStorage, get_storage
 from sqlalchemy.engine import URL, make_url
 
-from optuna_deadline.allocation.engine import has_table
+from optuna_deadline.allocation.sql.database.engine import has_table
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.workers.errors import DATABASE_AWAY, explain, origin
+from optuna_deadline.worker.errors import DATABASE_AWAY, explain, origin
 
 _EXISTS = ("42P07", "42710")  # a table, another object
 _REFUSALS = ("42501", "25006")  # no privilege, a transaction that only reads

@@ -16,22 +16,22 @@ from optuna.trial import TrialState
 from rich.console import Console
 from sqlalchemy.engine import make_url
 
-from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.budgets import make_budget
-from optuna_deadline.choice import merge, parse_settings
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import INTERRUPTED, Settings, command, console
 from optuna_deadline.cli.databases import make_storage
+from optuna_deadline.cli.live.screen import shown
+from optuna_deadline.cli.live.watching import Watcher
 from optuna_deadline.cli.options import PolicyName, SlotPrice
-from optuna_deadline.cli.screen import shown
-from optuna_deadline.cli.watching import Watcher
 from optuna_deadline.cli.worker import describe
-from optuna_deadline.deadlines import parse_deadline
 from optuna_deadline.elastic import ElasticWorker, Result, agree, check, prepare
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.samplers import DeadlineSampler
-from optuna_deadline.terms import Terms
+from optuna_deadline.study.policy_choice import merge, parse_settings
+from optuna_deadline.study.terms import Terms
+from optuna_deadline.values.budgets import make_budget
+from optuna_deadline.values.deadlines import parse_deadline
 
 _OBJECTIVE = "optuna_deadline_demo.digits:objective"
 #: The default opens few trials where starting takes a large part of a minute; this one moves more.

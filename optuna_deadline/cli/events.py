@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from optuna_deadline.allocation.records import Event
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import Json, Storage, Study, command, say_json
 from optuna_deadline.cli.studies import load_study
-from optuna_deadline.history.reading import table_of
-from optuna_deadline.history.telling import tell
+from optuna_deadline.history.reader import table_of
+from optuna_deadline.history.text import tell
 from optuna_deadline.history.words import at_clock
 
 

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from optuna_deadline import terms as study_terms
-from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.studies import load_study
-from optuna_deadline.history.reading import table_of
-from optuna_deadline.planning.ledger import Ledger
-from optuna_deadline.planning.rates import tariff_of
+from optuna_deadline.history.reader import table_of
+from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.price_schedule import tariff_of
+from optuna_deadline.study import terms as study_terms
 
 
 @command

@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from optuna_deadline._best import find_best
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.checkpoints import write_atomically
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.checkpoints.files import write_atomically
+from optuna_deadline.checkpoints.storage import Location, fetch, loading, name_of
 from optuna_deadline.cli.app import Json, Storage, Study, command, say_json
 from optuna_deadline.cli.progress import wait_late
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.history.reading import table_of
-from optuna_deadline.planning.ends import InHand, find_winner
-from optuna_deadline.stores import Location, fetch, loading, name_of
-from optuna_deadline.workers.devices import host_name
+from optuna_deadline.history.reader import table_of
+from optuna_deadline.planning.settlement import InHand, find_winner
+from optuna_deadline.study.best import find_best
+from optuna_deadline.worker.devices import host_name
 
 
 @command

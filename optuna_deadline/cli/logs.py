@@ -15,10 +15,10 @@ from typing import Any
 
 import optuna
 
-from optuna_deadline.cli.following import following
-from optuna_deadline.cli.live import lines
-from optuna_deadline.cli.view import View
-from optuna_deadline.cli.watching import Watcher
+from optuna_deadline.cli.live.following import following
+from optuna_deadline.cli.live.top import lines
+from optuna_deadline.cli.live.view import View
+from optuna_deadline.cli.live.watching import Watcher
 
 _logger = logging.getLogger("optuna_deadline")
 _SECONDS = 1.0

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from optuna_deadline.allocation.engine import connect
+from optuna_deadline.allocation.sql.database.engine import connect
 from optuna_deadline.cli.app import Storage, command
 from optuna_deadline.cli.databases import serving_storage
-from optuna_deadline.metrics import StudyCollector, check_installed, serve
+from optuna_deadline.dashboard.prometheus import StudyCollector, check_installed, serve
 
 
 @command

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from optuna_deadline.budgets import HOST_TYPE
+from optuna_deadline.values.budgets import HOST_TYPE
 
 Deadline = Annotated[str, typer.Option(help="2h30m, or 2030-01-31T18:00+01:00.")]
 PolicyName = Annotated[str, typer.Option(help="Who decides: a name, FILE.py:NAME or MODULE:NAME.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from optuna_deadline.allocation.records import Desired
-from optuna_deadline.cli.view import TrialRow, View
+from optuna_deadline.cli.live.view import TrialRow, View
 from optuna_deadline.history.records import History
 
 _SHOWN = {"retired": "pruned"}

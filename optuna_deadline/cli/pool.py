@@ -11,19 +11,19 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from optuna_deadline.allocation.engine import autocommit, connect
-from optuna_deadline.allocation.reads import pools
 from optuna_deadline.allocation.records import Slot, Tenant, Worker
+from optuna_deadline.allocation.sql.database.engine import autocommit, connect
+from optuna_deadline.allocation.sql.reads import pools
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import GRACE, TTL
-from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import Json, Storage, app, command_of, say_json
 from optuna_deadline.cli.databases import check_made, make_storage
-from optuna_deadline.cli.view import clock
-from optuna_deadline.deadlines import parse_duration
+from optuna_deadline.cli.live.view import clock
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.promises import shortfalls
 from optuna_deadline.history.words import roughly
-from optuna_deadline.planning.pool import read_pool
+from optuna_deadline.planning.pool_leader import read_pool
+from optuna_deadline.values.deadlines import parse_duration
 
 _pool = typer.Typer(help="Pools of slots that studies share.", no_args_is_help=True)
 app.add_typer(_pool, name="pool")

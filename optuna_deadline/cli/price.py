@@ -10,10 +10,10 @@ import typer
 from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.history.reading import table_of
+from optuna_deadline.history.reader import table_of
 from optuna_deadline.history.words import at_clock
-from optuna_deadline.planning.repricing import tell_price
-from optuna_deadline.prices import make_prices
+from optuna_deadline.planning.billing.repricing import tell_price
+from optuna_deadline.values.prices import make_prices
 
 
 @command

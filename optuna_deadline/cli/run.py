@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from optuna_deadline.budgets import make_budget
 from optuna_deadline.cli.app import Settings, command
 from optuna_deadline.cli.create import WhichWay, make, price_given
 from optuna_deadline.cli.logs import Log, choose
@@ -33,8 +32,9 @@ from optuna_deadline.cli.worker import work
 from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, prepare
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import DEFAULT
-from optuna_deadline.workers.devices import present_gpus
-from optuna_deadline.workers.gang import PATIENCE
+from optuna_deadline.values.budgets import make_budget
+from optuna_deadline.worker.devices import present_gpus
+from optuna_deadline.worker.segment import PATIENCE
 
 _STORAGE = "sqlite:///study.db"
 

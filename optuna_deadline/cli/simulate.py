@@ -13,18 +13,18 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from optuna_deadline import choice
 from optuna_deadline.cli.app import Settings, command, console
 from optuna_deadline.cli.options import ReductionFactor
-from optuna_deadline.deadlines import parse_duration
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster
 from optuna_deadline.simulation.comparison import Case, Row, collect_seldom, run_all, summarise
 from optuna_deadline.simulation.families import FAMILIES
-from optuna_deadline.simulation.sources import choose
 from optuna_deadline.simulation.tables import load_speedups
+from optuna_deadline.simulation.tables.sources import choose
+from optuna_deadline.study import policy_choice
+from optuna_deadline.values.deadlines import parse_duration
 
 _SPEEDUPS = {"linear": LINEAR, "sublinear": SUBLINEAR, "anti": ANTI}
 _PIPED = 100  #: columns where nobody says how many there are
@@ -75,9 +75,11 @@ def simulate(
     """Compare policies on learning curves, generated or recorded, without a GPU."""
     policies = list(dict.fromkeys(policy or _COMPARED))
     resources = {} if reduction_factor is None else {"reduction_factor": reduction_factor}
-    parameters = choice.merge({**resources, "max_resource": None}, choice.parse_settings(settings))
+    parameters = policy_choice.merge(
+        {**resources, "max_resource": None}, policy_choice.parse_settings(settings)
+    )
     for name in policies:
-        choice.make(name, parameters)
+        policy_choice.make(name, parameters)
     del parameters["max_resource"]
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise DeadlineError(f"There is no folder {json_file.parent}; make it first.")

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import Storage, command
 from optuna_deadline.cli.databases import check_url
 from optuna_deadline.cli.options import (
@@ -23,13 +23,13 @@ from optuna_deadline.cli.options import (
     Patience,
     Publish,
 )
+from optuna_deadline.cli.slurm_script import WAIT, SlurmJob, array_of
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.elastic import CHECKPOINTS, agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.planning.ledger import Ledger
-from optuna_deadline.planning.rates import tariff_of
-from optuna_deadline.slurm import WAIT, SlurmJob, array_of
-from optuna_deadline.workers.gang import PATIENCE
+from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.price_schedule import tariff_of
+from optuna_deadline.worker.segment import PATIENCE
 
 _LOGS = Path("optuna_deadline_slurm")
 

@@ -9,18 +9,18 @@ from dataclasses import asdict, replace
 import optuna
 from rich.console import Console
 
-from optuna_deadline.allocation.engine import autocommit, open_table
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checking.rows import OUTCOME, summed_up
 from optuna_deadline.cli.app import Json, Storage, Study, command, console, say_json
-from optuna_deadline.cli.live import render
+from optuna_deadline.cli.live.screen import shown
+from optuna_deadline.cli.live.top import render
+from optuna_deadline.cli.live.watching import Watcher
 from optuna_deadline.cli.plain import plain_view
-from optuna_deadline.cli.screen import shown
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.cli.traffic import measure
-from optuna_deadline.cli.watching import Watcher
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.history.reading import read_history, table_of
+from optuna_deadline.history.reader import read_history, table_of
 
 _LOOK = 0.5  # seconds
 

@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from optuna_deadline.allocation.engine import autocommit, connect
-from optuna_deadline.allocation.reads import pools
 from optuna_deadline.allocation.records import Desired, Worker
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import autocommit, connect
+from optuna_deadline.allocation.sql.reads import pools
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import Storage, command
 from optuna_deadline.cli.databases import check_made
 from optuna_deadline.cli.studies import load_study
 from optuna_deadline.errors import DeadlineError, at_most
-from optuna_deadline.history.reading import table_of
+from optuna_deadline.history.reader import table_of
 from optuna_deadline.history.words import count, roughly
-from optuna_deadline.planning.crossing import groups_of
+from optuna_deadline.planning.cross_host import groups_of
 from optuna_deadline.policies.fitting import fitting, says
 
 _NOBODY = 0  # a host is drained without being of one of its studies

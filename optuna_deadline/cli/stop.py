@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from optuna_deadline import terms as study_terms
-from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.studies import load_study
-from optuna_deadline.deadlines import parse_duration
 from optuna_deadline.history.words import at_clock
+from optuna_deadline.study import terms as study_terms
+from optuna_deadline.values.deadlines import parse_duration
 
 
 @command

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.clock import database_now
-from optuna_deadline.allocation.schema import report, worker
+from optuna_deadline.allocation.sql.database.clock import database_now
+from optuna_deadline.allocation.sql.database.schema import report, worker
 
 #: Round trips of one trial's turn to be written: its reports, Optuna's copy of them, a checkpoint,
 #: and how far it has come.

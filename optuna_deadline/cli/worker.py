@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from optuna_deadline.cli.app import INTERRUPTED, TIME_WAS_OVER, Storage, command, console
+from optuna_deadline.cli.live.screen import shown
+from optuna_deadline.cli.live.watching import Watcher
 from optuna_deadline.cli.logs import Log, choose, logged
 from optuna_deadline.cli.options import (
     AcrossHosts,
@@ -20,12 +22,10 @@ from optuna_deadline.cli.options import (
     Patience,
     Publish,
 )
-from optuna_deadline.cli.screen import shown
 from optuna_deadline.cli.studies import load_study
-from optuna_deadline.cli.watching import Watcher
 from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree, prepare
-from optuna_deadline.terms import Terms
-from optuna_deadline.workers.gang import PATIENCE
+from optuna_deadline.study.terms import Terms
+from optuna_deadline.worker.segment import PATIENCE
 
 _logger = logging.getLogger("optuna_deadline")
 

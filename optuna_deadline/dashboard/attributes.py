@@ -16,9 +16,9 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.study import Study
 
-from optuna_deadline.allocation.bounds import begin_bounded
-from optuna_deadline.allocation.engine import autocommit
-from optuna_deadline.allocation.studies import own_id
+from optuna_deadline.allocation.sql.database.bounds import begin_bounded
+from optuna_deadline.allocation.sql.database.engine import autocommit
+from optuna_deadline.allocation.sql.studies import own_id
 
 _system = sa.table(
     "study_system_attributes", sa.column("study_id"), sa.column("key"), sa.column("value_json")

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from optuna_deadline.allocation.records import Event, SegmentRow, Slot
-from optuna_deadline.deadlines import format_instant
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.lives import Life
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import spent
-from optuna_deadline.history.telling import asked
+from optuna_deadline.history.text import asked
 from optuna_deadline.history.words import at_clock, count, roughly, until_deadline, value
+from optuna_deadline.values.deadlines import format_instant
 from optuna_deadline.visualization._allocation import usage
 
 _DECISIONS = 8

@@ -18,16 +18,16 @@ from collections.abc import Callable, Mapping
 import sqlalchemy as sa
 from optuna.study import Study
 
+from optuna_deadline._threads import Ticker
 from optuna_deadline.allocation.records import SegmentRow
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.dashboard.attributes import Attributes
 from optuna_deadline.dashboard.notes import columns, study_note, trial_note
 from optuna_deadline.history.forecast import Forecast, forecast
 from optuna_deadline.history.lives import Life
-from optuna_deadline.history.reading import HistoryReader
+from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
-from optuna_deadline.terms import Terms
-from optuna_deadline.ticker import Ticker
+from optuna_deadline.study.terms import Terms
 from optuna_deadline.visualization._allocation import chart_allocation
 from optuna_deadline.visualization._budget import chart_budget
 from optuna_deadline.visualization._chart import Chart

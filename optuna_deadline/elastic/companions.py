@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from optuna.study import Study
 
-from optuna_deadline.allocation.listener import Listener
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.elastic.attendance import AWAY
+from optuna_deadline._threads import Ticker
+from optuna_deadline.allocation.sql.database.listener import Listener
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.elastic.lifecycle import AWAY
 from optuna_deadline.planning.planner import Planner
-from optuna_deadline.terms import Terms
-from optuna_deadline.ticker import Ticker
-from optuna_deadline.workers.agent import Agent
-from optuna_deadline.workers.errors import DATABASE_AWAY
-from optuna_deadline.workers.notice import Notice
-from optuna_deadline.workers.until import Until
+from optuna_deadline.study.terms import Terms
+from optuna_deadline.worker.agent import Agent
+from optuna_deadline.worker.errors import DATABASE_AWAY
+from optuna_deadline.worker.notice import Notice
+from optuna_deadline.worker.time_limit import Until
 
 if TYPE_CHECKING:
     from optuna_deadline.dashboard.publisher import Publisher

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from optuna.study import Study
 
-from optuna_deadline._best import find_best
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.checkpoints import verified
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.checkpoints.files import verified
 from optuna_deadline.elastic.result import Result
-from optuna_deadline.planning.ends import InHand, find_winner
-from optuna_deadline.planning.ledger import Ledger
+from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.settlement import InHand, find_winner
+from optuna_deadline.study.best import find_best
 
 
 def outcome(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optuna_deadline.stores import Location, loading
+from optuna_deadline.checkpoints.storage import Location, loading
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import Any
 
 from optuna.study import Study
 
-from optuna_deadline import choice
-from optuna_deadline.budgets import BudgetLike, make_budget
-from optuna_deadline.deadlines import DeadlineLike
+from optuna_deadline.elastic.arguments import agree, prepare
 from optuna_deadline.elastic.result import Result
-from optuna_deadline.elastic.terms import agree, prepare
 from optuna_deadline.elastic.worker import ElasticWorker
-from optuna_deadline.prices import PriceLike
-from optuna_deadline.workers.gang import PATIENCE
-from optuna_deadline.workers.objective import Objective, stop_if_loading
+from optuna_deadline.rank.objective import Objective, stop_if_loading
+from optuna_deadline.study import policy_choice
+from optuna_deadline.values.budgets import BudgetLike, make_budget
+from optuna_deadline.values.deadlines import DeadlineLike
+from optuna_deadline.values.prices import PriceLike
+from optuna_deadline.worker.segment import PATIENCE
 
 
 def run(
@@ -26,7 +26,7 @@ def run(
     cpus: int | None = None,
     gpus: str | int | None = None,
     deadline: DeadlineLike | None = None,
-    policy: choice.PolicyLike | None = None,
+    policy: policy_choice.PolicyLike | None = None,
     policy_parameters: Mapping[str, Any] | None = None,
     min_resource: int = 1,
     max_resource: int | None = None,
@@ -73,7 +73,7 @@ def run(
             policy then says how many of the slots on offer are used and paid for.
         price: Of a slot for an hour, as 0.9; or a :class:`~optuna_deadline.Price`, which says too
             how the bill is rounded; or a mapping of such prices by the type of a slot's host, such
-            as :func:`~optuna_deadline.prices.read_prices` reads from a file.
+            as :func:`~optuna_deadline.values.prices.read_prices` reads from a file.
         pool: Name of the pool of slots, the study's name by default. Studies that name the same
             pool share the slots of each host on which both have workers.
         weight: How many times as many slots the study may have as one of weight 1, from now on;
@@ -117,7 +117,7 @@ def run(
         "max_resource": max_resource,
         "reduction_factor": reduction_factor,
     }
-    parameters = choice.merge(resources, policy_parameters)
+    parameters = policy_choice.merge(resources, policy_parameters)
     agreed = agree(
         study, deadline, policy, parameters,
         extend=extend, table=table, budget=money, max_slots=max_slots,

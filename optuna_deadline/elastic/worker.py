@@ -16,15 +16,19 @@ import sqlalchemy as sa
 from optuna.pruners import NopPruner
 from optuna.study import Study
 
-from optuna_deadline import choice
-from optuna_deadline import terms as study_terms
-from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.listener import Listener
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.database.listener import Listener
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import GRACE, TTL
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.budgets import HOST_TYPE
-from optuna_deadline.deadlines import DeadlineLike
-from optuna_deadline.elastic.attendance import join, leaving_on_signals
+from optuna_deadline.checkpoints.storage import (
+    Location,
+    is_below,
+    library,
+    place_of,
+    root_of,
+    within,
+)
+from optuna_deadline.elastic.arguments import check_park, check_patience, check_weight
 from optuna_deadline.elastic.companions import (
     beginning,
     hearing,
@@ -32,31 +36,34 @@ from optuna_deadline.elastic.companions import (
     planning,
     publishing,
 )
+from optuna_deadline.elastic.lifecycle import join, leaving_on_signals
 from optuna_deadline.elastic.outcome import outcome
 from optuna_deadline.elastic.pulse import pulse
 from optuna_deadline.elastic.result import Result
-from optuna_deadline.elastic.terms import check_park, check_patience, check_weight
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.overheads import Overhead, learn_overhead
 from optuna_deadline.history.promises import at_joining
-from optuna_deadline.planning.ends import InHand
-from optuna_deadline.planning.ledger import Ledger
+from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.planner import Planner
-from optuna_deadline.planning.pool import PoolLeader, read_pool
-from optuna_deadline.planning.rates import tariff_of
+from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
+from optuna_deadline.planning.settlement import InHand
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.dividers import make_divider
 from optuna_deadline.pruners import DeadlinePruner, find_deadline_pruner
-from optuna_deadline.stores import Location, is_below, library, place_of, root_of, within
-from optuna_deadline.terms import Terms
-from optuna_deadline.workers.addresses import VARIABLE, own_address
-from optuna_deadline.workers.agent import Agent
-from optuna_deadline.workers.devices import Offer, host_name, make_offer
-from optuna_deadline.workers.errors import DATABASE_AWAY
-from optuna_deadline.workers.gang import PATIENCE
-from optuna_deadline.workers.machine import describe
-from optuna_deadline.workers.objective import Objective, ObjectiveSource, source_of
-from optuna_deadline.workers.until import TIME_IS_OVER, Until, moment
+from optuna_deadline.rank.addresses import VARIABLE, own_address
+from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
+from optuna_deadline.study import policy_choice
+from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study.terms import Terms
+from optuna_deadline.values.budgets import HOST_TYPE
+from optuna_deadline.values.deadlines import DeadlineLike
+from optuna_deadline.worker.agent import Agent
+from optuna_deadline.worker.devices import Offer, host_name, make_offer
+from optuna_deadline.worker.errors import DATABASE_AWAY
+from optuna_deadline.worker.machine import describe
+from optuna_deadline.worker.segment import PATIENCE
+from optuna_deadline.worker.time_limit import TIME_IS_OVER, Until, moment
 
 if TYPE_CHECKING:
     pass
@@ -102,7 +109,7 @@ class ElasticWorker:
         patience: float = PATIENCE,
         park: int = 0,
         table: str | None = None,
-        policy: choice.PolicyLike | None = None,
+        policy: policy_choice.PolicyLike | None = None,
         ttl: float = TTL,
         grace: float = GRACE,
         listen: bool = True,
@@ -142,7 +149,7 @@ class ElasticWorker:
         self._patience = check_patience(patience)
         self._park = check_park(park)
         self._divider = make_divider(divider)
-        self._policy = choice.make(_same_policy(study, terms, policy), terms.parameters)
+        self._policy = policy_choice.make(_same_policy(study, terms, policy), terms.parameters)
         place = place_of(checkpoints or CHECKPOINTS)
         self._folder = root_of(place, study.study_name, study_terms.key(engine, study))
         self._shared = _shared_by_name(self.table, within(place, study.study_name), self._folder)
@@ -294,10 +301,12 @@ def _without_deadline_pruner(study: Study) -> Study:
     return planned
 
 
-def _same_policy(study: Study, terms: Terms, given: choice.PolicyLike | None) -> choice.PolicyLike:
+def _same_policy(
+    study: Study, terms: Terms, given: policy_choice.PolicyLike | None
+) -> policy_choice.PolicyLike:
     """The study's policy: the object that was given here if it is that one, else by its name."""
     if given is None and isinstance(study.pruner, DeadlinePruner):
         given = study.pruner.policy
-    if given is not None and choice.name_of(given) == terms.policy:
+    if given is not None and policy_choice.name_of(given) == terms.policy:
         return given
     return terms.policy

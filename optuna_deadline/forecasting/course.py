@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from optuna_deadline.forecasting.curves import Curve, best_tenth
+from optuna_deadline.forecasting.learning_curves import Curve, best_tenth
 from optuna_deadline.forecasting.levels import LEVELS, drawn, told
 from optuna_deadline.forecasting.prior import RISES
 

@@ -20,7 +20,7 @@ from statistics import median
 
 import numpy as np
 
-from optuna_deadline.forecasting.curves import Curve, best_tenth
+from optuna_deadline.forecasting.learning_curves import Curve, best_tenth
 from optuna_deadline.forecasting.levels import drawn, told
 from optuna_deadline.forecasting.prior import ERRORS, SHARE
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from optuna_deadline.forecasting.pace import UNPROVEN, Pace, known_startup
+from optuna_deadline.forecasting.reporting import UNPROVEN, Pace, known_startup
 
 _SAFETY = 1.1
 

@@ -14,8 +14,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from optuna_deadline.forecasting.curves import Curve
 from optuna_deadline.forecasting.doublings import Doublings
+from optuna_deadline.forecasting.learning_curves import Curve
 from optuna_deadline.forecasting.levels import LEVELS
 
 Array = NDArray[np.float64]

@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping
 from statistics import median
 
-from optuna_deadline.forecasting.curves import Curve
 from optuna_deadline.forecasting.doublings import learn_doublings
+from optuna_deadline.forecasting.learning_curves import Curve
 
 
 def prospects(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import area, in_use, level
-from optuna_deadline.planning.ledger import bill_of
-from optuna_deadline.planning.rates import tariff_of
+from optuna_deadline.planning.billing.ledger import bill_of
+from optuna_deadline.planning.billing.price_schedule import tariff_of
 
 
 @dataclass(frozen=True)

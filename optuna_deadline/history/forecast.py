@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import Desired
 from optuna_deadline.forecasting.course import best_by, measures
-from optuna_deadline.forecasting.curves import Curve
 from optuna_deadline.forecasting.doublings import Doublings, learn_doublings
+from optuna_deadline.forecasting.learning_curves import Curve
 from optuna_deadline.forecasting.levels import LEVELS
-from optuna_deadline.forecasting.pace import step_before_all
+from optuna_deadline.forecasting.reporting import step_before_all
 from optuna_deadline.history.costs import costs
 from optuna_deadline.history.paces import Measured, measure
 from optuna_deadline.history.records import History

@@ -13,9 +13,9 @@ from datetime import datetime
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.records import Desired, Event, ReportRow, SegmentRow
-from optuna_deadline.forecasting.pace import step_before_all
+from optuna_deadline.forecasting.reporting import step_before_all
 from optuna_deadline.history.records import History
-from optuna_deadline.terms import Terms
+from optuna_deadline.study.terms import Terms
 
 _STATES = {
     TrialState.RUNNING: "running",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from optuna_deadline.history.words import roughly
-from optuna_deadline.policies.dividing import PoolSnapshot
-from optuna_deadline.policies.holding import Prospect, prospects, remedy, who_loses
+from optuna_deadline.policies.pool.admission import Prospect, prospects, remedy, who_loses
+from optuna_deadline.policies.pool.fair_share import PoolSnapshot
 
 
 def shortfalls(pool: PoolSnapshot) -> list[str]:

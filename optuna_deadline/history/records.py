@@ -15,10 +15,10 @@ from optuna_deadline.allocation.records import (
     Slot,
     Worker,
 )
-from optuna_deadline.budgets import Budget
 from optuna_deadline.history.curves import Best, best_so_far, curves_of
 from optuna_deadline.history.lives import Hold, Life
 from optuna_deadline.history.spells import tell_holds, tell_lives
+from optuna_deadline.values.budgets import Budget
 
 
 @dataclass(frozen=True)

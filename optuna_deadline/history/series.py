@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.history.lives import Hold
 from optuna_deadline.history.records import History
-from optuna_deadline.planning.ledger import bills, in_order
-from optuna_deadline.planning.rates import tariff_of
+from optuna_deadline.planning.billing.ledger import bills, in_order
+from optuna_deadline.planning.billing.price_schedule import tariff_of
 
 Steps = list[tuple[float, float]]  # (from when on, how much)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from optuna_deadline.allocation.records import Desired, SegmentRow, Worker
-from optuna_deadline.planning.crossing import APART, Crossing, groups_of
+from optuna_deadline.planning.cross_host import APART, Crossing, groups_of
 
 #: After so many gangs in a row whose ranks did not meet, none is tried for so many seconds.
 _UNMET, _REST = 2, 600.0

@@ -10,7 +10,7 @@ from optuna.samplers._brute_force import _TreeNode
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.policies.plan import Plan, Policy
+from optuna_deadline.policies.api import Plan, Policy
 from optuna_deadline.policies.snapshot import Snapshot
 
 

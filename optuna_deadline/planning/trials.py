@@ -11,10 +11,10 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.records import Desired, ReportRow
-from optuna_deadline.crashpoints import crashpoint
-from optuna_deadline.deleted import unless_deleted
-from optuna_deadline.intermediate_values import store_values
+from optuna_deadline.planning.deleted import unless_deleted
+from optuna_deadline.planning.optuna_storage import store_values
 from optuna_deadline.planning.searching import SearchedStudy, all_begun
 
 _logger = logging.getLogger("optuna_deadline")

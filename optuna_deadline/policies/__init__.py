@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from optuna_deadline.policies.dividing import Divider, EvenDivider, PoolSnapshot, StudyView
-from optuna_deadline.policies.freeze_thaw import FreezeThaw
-from optuna_deadline.policies.hypersched import HyperSched
+from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Retire, Run
+from optuna_deadline.policies.freeze_thaw.policy import FreezeThaw
+from optuna_deadline.policies.hypersched.policy import HyperSched
 from optuna_deadline.policies.money import Money
-from optuna_deadline.policies.plan import Order, Pause, Plan, Policy, Retire, Run
+from optuna_deadline.policies.pool.fair_share import Divider, EvenDivider, PoolSnapshot, StudyView
 from optuna_deadline.policies.registry import (
     DEFAULT,
     find_policy,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies.plan import Plan, Policy
+from optuna_deadline.policies.api import Plan, Policy
 from optuna_deadline.policies.snapshot import Snapshot
 
 #: What every study has; who does not take one of them is not told.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies.dividing import Divider, EvenDivider
-from optuna_deadline.policies.market import StudyMarket
+from optuna_deadline.policies.pool.fair_share import Divider, EvenDivider
+from optuna_deadline.policies.shockwave import StudyMarket
 
 _OURS: dict[str, Callable[[], Divider]] = {"even": EvenDivider, "market": StudyMarket}
 

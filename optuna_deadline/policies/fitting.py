@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from optuna_deadline.forecasting.throughput import WORTHWHILE, Speedup
-from optuna_deadline.policies.plan import Order, Plan, Policy, Run
+from optuna_deadline.policies.api import Order, Plan, Policy, Run
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from optuna_deadline.forecasting.throughput import WORTHWHILE
-from optuna_deadline.policies.dealing import uniform
-from optuna_deadline.policies.plan import Run
+from optuna_deadline.policies.api import Run
+from optuna_deadline.policies.gang_sizes import uniform
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
 

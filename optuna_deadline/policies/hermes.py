@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies.api import Order, Plan, Retire
+from optuna_deadline.policies.baselines.time_sharing import TimeShared, waited
 from optuna_deadline.policies.gangs import share_out
-from optuna_deadline.policies.plan import Order, Plan, Retire
-from optuna_deadline.policies.quanta import TimeShared, waited
 from optuna_deadline.policies.signals import SIGNALS, Standing, read_signals
 from optuna_deadline.policies.single import Claim, alive, one_slot_each, running_first
 from optuna_deadline.policies.snapshot import Snapshot, TrialView

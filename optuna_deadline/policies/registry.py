@@ -7,20 +7,20 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies.asha import Asha, AshaPromote
+from optuna_deadline.policies.api import Policy
+from optuna_deadline.policies.baselines.asha import Asha, AshaPromote
+from optuna_deadline.policies.baselines.fifo import Fifo
+from optuna_deadline.policies.baselines.halving import Hyperband, SuccessiveHalving
+from optuna_deadline.policies.baselines.naive import NaiveElastic
+from optuna_deadline.policies.baselines.slaq import Slaq
+from optuna_deadline.policies.baselines.stopping import Median, OneEpoch
+from optuna_deadline.policies.baselines.turns import LeastAttainedService, RoundRobin
 from optuna_deadline.policies.building import build
-from optuna_deadline.policies.early import Median, OneEpoch
-from optuna_deadline.policies.fifo import Fifo
-from optuna_deadline.policies.freeze_thaw import FreezeThaw
-from optuna_deadline.policies.halving import Hyperband, SuccessiveHalving
+from optuna_deadline.policies.freeze_thaw.policy import FreezeThaw
 from optuna_deadline.policies.hermes import Hermes
-from optuna_deadline.policies.hypersched import HyperSched
-from optuna_deadline.policies.naive import NaiveElastic
-from optuna_deadline.policies.plan import Policy
-from optuna_deadline.policies.seer import Seer
-from optuna_deadline.policies.shockwave import ShockwaveStudy
-from optuna_deadline.policies.slaq import Slaq
-from optuna_deadline.policies.turns import LeastAttainedService, RoundRobin
+from optuna_deadline.policies.hypersched.policy import HyperSched
+from optuna_deadline.policies.seer.policy import Seer
+from optuna_deadline.policies.shockwave.policy import ShockwaveStudy
 
 GROUP = "optuna_deadline.policies"
 DEFAULT = "freeze_thaw"

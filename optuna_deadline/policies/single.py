@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from optuna_deadline.policies.plan import Order, Pause, Plan, Retire, Run
+from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run
 from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
 

@@ -67,7 +67,7 @@ class TrialView:
 
 
 class Request(NamedTuple):
-    """What a person asks for one trial; :class:`~optuna_deadline.policies.requests.Obliging`."""
+    """What a person asks for one trial; :class:`~optuna_deadline.policies.wrappers.Obliging`."""
 
     number: int
     held: bool = False  #: it is to have no slots

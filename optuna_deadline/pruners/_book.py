@@ -13,14 +13,14 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.allocation import rungs as _rung_rows
-from optuna_deadline.allocation.engine import autocommit
-from optuna_deadline.deadlines import format_duration
+from optuna_deadline.allocation.sql import rungs as _rung_rows
+from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.forecasting.pace import Pace, known_startup
+from optuna_deadline.forecasting.reporting import Pace, known_startup
 from optuna_deadline.pruners._clock import Clock
 from optuna_deadline.pruners._rungs import Rungs
-from optuna_deadline.terms import Terms
+from optuna_deadline.study.terms import Terms
+from optuna_deadline.values.deadlines import format_duration
 
 _logger = logging.getLogger(__name__)
 _TRIALS_KEPT = 1024

@@ -15,14 +15,14 @@ from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline import choice
-from optuna_deadline import terms as _terms
-from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.deadlines import DeadlineLike, parse_deadline
-from optuna_deadline.policies.resources import check_resources
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.policies.base import check_resources
 from optuna_deadline.pruners._book import Book
 from optuna_deadline.pruners._clock import Clock, ProcessClock
-from optuna_deadline.terms import Terms
+from optuna_deadline.study import policy_choice
+from optuna_deadline.study import terms as _terms
+from optuna_deadline.study.terms import Terms
+from optuna_deadline.values.deadlines import DeadlineLike, parse_deadline
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -70,7 +70,7 @@ class DeadlinePruner(BasePruner):
         self,
         deadline: DeadlineLike,
         *,
-        policy: choice.PolicyLike | None = None,
+        policy: policy_choice.PolicyLike | None = None,
         policy_parameters: Mapping[str, Any] | None = None,
         min_resource: int = 1,
         max_resource: int | None = None,
@@ -92,8 +92,8 @@ class DeadlinePruner(BasePruner):
             "max_resource": max_resource,
             "reduction_factor": reduction_factor,
         }
-        self._parameters = choice.merge(resources, policy_parameters)
-        choice.make(policy, self._parameters)
+        self._parameters = policy_choice.merge(resources, policy_parameters)
+        policy_choice.make(policy, self._parameters)
         self._extend = extend
         self._table = table
         self._clock = clock or ProcessClock()

@@ -13,7 +13,7 @@ from optuna.storages._heartbeat import is_heartbeat_enabled
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.workers.processes import is_gone, own_boot
+from optuna_deadline.rank.processes import is_gone, own_boot
 
 _PROCESS = (
     "optuna_deadline:process"  # an attribute of a trial: the id of its process, and its boot

@@ -9,9 +9,9 @@ from collections.abc import Container, Sequence
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.forecasting.curves import Curve
-from optuna_deadline.forecasting.pace import step_before_all
+from optuna_deadline.forecasting.learning_curves import Curve
 from optuna_deadline.forecasting.prospects import prospects
+from optuna_deadline.forecasting.reporting import step_before_all
 from optuna_deadline.samplers._situation import Situation
 
 

@@ -10,12 +10,12 @@ from datetime import datetime
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from optuna_deadline import terms as study_terms
-from optuna_deadline.allocation.engine import autocommit, opened
-from optuna_deadline.allocation.reads import pools_of
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.forecasting.pace import step_before_all
+from optuna_deadline.allocation.sql.database.engine import autocommit, opened
+from optuna_deadline.allocation.sql.reads import pools_of
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.forecasting.reporting import step_before_all
 from optuna_deadline.history.paces import measure
+from optuna_deadline.study import terms as study_terms
 
 
 @dataclass(frozen=True)

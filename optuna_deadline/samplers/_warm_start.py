@@ -13,10 +13,10 @@ from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from optuna_deadline._best import find_best
 from optuna_deadline.errors import DeadlineError, spelled
 from optuna_deadline.samplers._wrapper import OfTrial, Wrapper
-from optuna_deadline.terms import check_single_objective
+from optuna_deadline.study.best import find_best
+from optuna_deadline.study.terms import check_single_objective
 
 _logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster,
 from optuna_deadline.simulation.families import FAMILIES, generate
 from optuna_deadline.simulation.outcome import Outcome
 from optuna_deadline.simulation.provider import Funding
-from optuna_deadline.simulation.simulation import Simulation, simulate
+from optuna_deadline.simulation.study import Simulation, simulate
 from optuna_deadline.simulation.workload import Workload
 
 __all__ = [

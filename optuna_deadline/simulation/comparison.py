@@ -12,11 +12,11 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from optuna_deadline import choice
 from optuna_deadline.simulation.cluster import Cluster
 from optuna_deadline.simulation.outcome import Outcome
-from optuna_deadline.simulation.simulation import simulate
-from optuna_deadline.simulation.sources import draw
+from optuna_deadline.simulation.study import simulate
+from optuna_deadline.simulation.tables.sources import draw
+from optuna_deadline.study import policy_choice
 
 Found = TypeVar("Found", covariant=True)
 Given = TypeVar("Given")
@@ -58,7 +58,7 @@ class Case:
         workload = draw(self.family, self.seed, steps=self.steps, data=self.data)
         seconds = self.deadline * (workload.full_seconds if self.relative else 1.0)
         parameters = {"max_resource": workload.steps, **dict(self.parameters)}
-        policy = choice.make(self.policy, parameters)
+        policy = policy_choice.make(self.policy, parameters)
         return simulate(policy, workload, self.cluster, deadline=seconds, seed=self.seed)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import Event
-from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.simulation.world import World
 
 #: Events that figures are read from.

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from optuna_deadline.planning.bill import Bill
-from optuna_deadline.planning.rates import Rate, Tariff
+from optuna_deadline.planning.billing.invoice import Bill
+from optuna_deadline.planning.billing.price_schedule import Rate, Tariff
 from optuna_deadline.policies.money import Money
-from optuna_deadline.simulation.timeline import Timeline, Timer
+from optuna_deadline.simulation.clock import Timeline, Timer
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from optuna_deadline.simulation.timeline import Timeline, Timer
+from optuna_deadline.simulation.clock import Timeline, Timer
 
 
 class Rhythm:

@@ -6,11 +6,11 @@ import math
 from typing import Protocol
 
 from optuna_deadline.allocation.records import Desired, Grant
-from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.directives import KEEP, Directive, Kind
-from optuna_deadline.simulation.timeline import Timer
+from optuna_deadline.simulation.clock import Timer
 from optuna_deadline.simulation.world import World
-from optuna_deadline.workers.verdicts import MOST_DEATHS
+from optuna_deadline.worker.verdicts import MOST_DEATHS
 
 
 class Listener(Protocol):

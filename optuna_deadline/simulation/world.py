@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from optuna_deadline.allocation.memory import MemoryTable
-from optuna_deadline.planning.funds import Purse
+from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.planning.billing.budget import Purse
+from optuna_deadline.simulation.clock import Timeline
 from optuna_deadline.simulation.cluster import Cluster
-from optuna_deadline.simulation.outside import Bill, CountedTrials, Disk
+from optuna_deadline.simulation.environment import Bill, CountedTrials, Disk
 from optuna_deadline.simulation.provider import Provider
-from optuna_deadline.simulation.timeline import Timeline
 from optuna_deadline.simulation.workload import Workload
 
 

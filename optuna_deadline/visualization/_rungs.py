@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from optuna.study import Study
 
 from optuna_deadline.allocation.records import Desired
-from optuna_deadline.history.reading import read_history
+from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.words import value
 from optuna_deadline.policies.rungs import milestones

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from optuna.study import Study
 
-from optuna_deadline.history.reading import read_history
+from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Steps, area, in_use, moving, on_hand, sampled, totals
 from optuna_deadline.history.words import percent, until_deadline

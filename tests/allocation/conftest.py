@@ -9,14 +9,14 @@ import optuna
 import pytest
 from sql_world import World
 
-from optuna_deadline import terms as study_terms
-from optuna_deadline.allocation.engine import connect, disconnect, open_table
+from optuna_deadline.allocation.sql.database.engine import connect, disconnect, open_table
+from optuna_deadline.study import terms as study_terms
 from optuna_deadline.testing.postgres import PostgresServer
 
 pytest.register_assert_rewrite(
     "optuna_deadline.testing.allocation",
-    "optuna_deadline.testing.allocation_suites",
-    "optuna_deadline.testing.worlds",
+    "optuna_deadline.testing.allocation",
+    "optuna_deadline.testing.allocation.world",
 )
 
 

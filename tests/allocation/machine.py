@@ -11,7 +11,7 @@ from hypothesis.stateful import precondition, rule
 from moves import index_of
 from promise import Promise
 
-from optuna_deadline.testing.worlds import GRACE, TTL
+from optuna_deadline.testing.allocation.world import GRACE, TTL
 
 
 class AllocationMachine(Promise):

@@ -13,7 +13,7 @@ from model import ModelWorker, Ranks
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import DeadlineError, LeaseLost
-from optuna_deadline.testing.worlds import AllocationWorld
+from optuna_deadline.testing.allocation.world import AllocationWorld
 
 #: Picks a worker, a trial or a gang: whatever there is, modulo how many.
 index_of = st.integers(0, 3)

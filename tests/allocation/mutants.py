@@ -11,10 +11,10 @@ from pathlib import Path
 
 from model import ModelWorker, Ranks
 
-from optuna_deadline.allocation.memory import MemoryTable
-from optuna_deadline.allocation.memory_state import MemoryPool, MemoryStudy, MemoryTenant
+from optuna_deadline.allocation.memory.state import MemoryPool, MemoryStudy, MemoryTenant
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Grant, NewReport, Renewal, Slot
-from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.checkpoints.files import Checkpoint
 
 Others = Mapping[str, Sequence[int]] | None
 

@@ -9,7 +9,7 @@ from model import ModelWorker
 from moves import Moves
 
 from optuna_deadline.allocation.records import Assignment
-from optuna_deadline.testing.worlds import GRACE, TTL, assert_legal
+from optuna_deadline.testing.allocation.world import GRACE, TTL, assert_legal
 
 
 class Promise(Moves):

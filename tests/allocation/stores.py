@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation import studies
-from optuna_deadline.allocation.engine import autocommit, connect
-from optuna_deadline.allocation.memory import MemoryTable
-from optuna_deadline.allocation.memory_state import MemoryState
-from optuna_deadline.allocation.schema import metadata, version
-from optuna_deadline.allocation.schema import study as study_table
+from optuna_deadline.allocation.memory.state import MemoryState
+from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.allocation.sql import studies
+from optuna_deadline.allocation.sql.database.engine import autocommit, connect
+from optuna_deadline.allocation.sql.database.schema import metadata, version
+from optuna_deadline.allocation.sql.database.schema import study as study_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.testing.worlds import AllocationWorld
+from optuna_deadline.testing.allocation.world import AllocationWorld
 
 
 def memory_world(kind: type[MemoryTable] = MemoryTable) -> AllocationWorld:

@@ -7,8 +7,8 @@ import time
 import pytest
 from sql_world import World
 
-from optuna_deadline.allocation.clock import EvenClock
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.clock import EvenClock
+from optuna_deadline.allocation.sql.store import AllocationTable
 
 
 def test_who_has_just_started_does_not_reap_by_a_clock_that_it_does_not_know(world: World) -> None:

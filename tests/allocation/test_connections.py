@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.engine import autocommit, connect
+from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 
 
 @pytest.mark.postgres

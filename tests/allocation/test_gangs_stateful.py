@@ -13,7 +13,7 @@ from stores import memory_world, sql_world
 
 from optuna_deadline.allocation.records import Assignment, Grant, Meeting
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.testing.worlds import GRACE, TTL, AllocationWorld, assert_legal
+from optuna_deadline.testing.allocation.world import GRACE, TTL, AllocationWorld, assert_legal
 
 WORKERS, SLOTS, TRIALS = "abc", 2, 2
 MEETING = Meeting("10.0.0.1", 1, 2, "key")

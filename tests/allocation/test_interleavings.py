@@ -23,14 +23,14 @@ import pytest
 import sqlalchemy as sa
 from sql_world import World
 
-from optuna_deadline import terms as study_terms
-from optuna_deadline.allocation.bounds import FROZEN, begin_bounded
-from optuna_deadline.allocation.engine import connect, disconnect
 from optuna_deadline.allocation.records import Assignment, Claim, Grant
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.allocation.transaction import Transaction, Transactions
-from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.allocation.sql.database.bounds import FROZEN, begin_bounded
+from optuna_deadline.allocation.sql.database.engine import connect, disconnect
+from optuna_deadline.allocation.sql.database.transaction import Transaction, Transactions
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import LeaseLost
+from optuna_deadline.study import terms as study_terms
 from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres

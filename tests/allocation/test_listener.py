@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 from sql_world import World
 
-from optuna_deadline.allocation import engine as engines
-from optuna_deadline.allocation.listener import Listener
-from optuna_deadline.allocation.notices import channel
 from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.sql.database import engine as engines
+from optuna_deadline.allocation.sql.database.listener import Listener
+from optuna_deadline.allocation.sql.database.notify import channel
 from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres

@@ -11,15 +11,16 @@ import optuna
 import pytest
 import sqlalchemy as sa
 
-from optuna_deadline.allocation import rungs, schema
-from optuna_deadline.allocation.engine import autocommit, connect
-from optuna_deadline.allocation.migrations import (
+from optuna_deadline.allocation.sql import rungs
+from optuna_deadline.allocation.sql.database import schema
+from optuna_deadline.allocation.sql.database.engine import autocommit, connect
+from optuna_deadline.allocation.sql.database.migrations import (
     MIGRATIONS,
     _follow_deleted_studies,
     migrate,
     version,
 )
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.errors import SchemaMismatch
 from optuna_deadline.testing.postgres import PostgresServer
 

@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 from stores import empty, sql_world
 
-from optuna_deadline.allocation.engine import connect
-from optuna_deadline.allocation.schema import event, offer, tenant, worker
-from optuna_deadline.testing.worlds import AllocationWorld
+from optuna_deadline.allocation.sql.database.engine import connect
+from optuna_deadline.allocation.sql.database.schema import event, offer, tenant, worker
+from optuna_deadline.testing.allocation.world import AllocationWorld
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

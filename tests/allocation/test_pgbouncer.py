@@ -13,10 +13,10 @@ from bouncer import Bouncer
 from stores import empty, sql_world
 
 import optuna_deadline
-from optuna_deadline.allocation.engine import connect, disconnect
+from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.testing.allocation import AllocationStoreTestCase
+from optuna_deadline.testing.allocation.world import AllocationWorld
 from optuna_deadline.testing.postgres import PostgresServer
-from optuna_deadline.testing.worlds import AllocationWorld
 
 pytestmark = [
     pytest.mark.postgres,

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.engine import connect, disconnect
 from optuna_deadline.allocation.records import Assignment
-from optuna_deadline.allocation.schema import PREFIX
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.checkpoints import Checkpoint
-from optuna_deadline.cli.watching import _KINDS
+from optuna_deadline.allocation.sql.database.engine import connect, disconnect
+from optuna_deadline.allocation.sql.database.schema import PREFIX
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.checkpoints.files import Checkpoint
+from optuna_deadline.cli.live.watching import _KINDS
 from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres

@@ -10,14 +10,14 @@ import pytest
 import sqlalchemy as sa
 from stores import empty, sql_world
 
-from optuna_deadline import terms as study_terms
-from optuna_deadline.allocation.engine import autocommit, connect, open_table
-from optuna_deadline.allocation.membership import leave, one_at_a_time
-from optuna_deadline.allocation.reads import pools_of
-from optuna_deadline.allocation.schema import worker
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import autocommit, connect, open_table
+from optuna_deadline.allocation.sql.database.schema import worker
+from optuna_deadline.allocation.sql.membership import leave, one_at_a_time
+from optuna_deadline.allocation.sql.reads import pools_of
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.testing.worlds import AllocationWorld
+from optuna_deadline.study import terms as study_terms
+from optuna_deadline.testing.allocation.world import AllocationWorld
 
 
 def test_sqlite_from_a_second_host_is_refused(sqlite_url: str) -> None:

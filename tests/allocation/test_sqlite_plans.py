@@ -9,10 +9,10 @@ import optuna
 import pytest
 import sqlalchemy as sa
 
-from optuna_deadline import terms as study_terms
-from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.schema import PREFIX
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.database.schema import PREFIX
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.study import terms as study_terms
 
 Work = Callable[[AllocationTable], object]
 

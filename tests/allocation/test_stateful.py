@@ -17,7 +17,7 @@ from machine import AllocationMachine
 from model import ModelWorker
 from stores import memory_world, sql_world
 
-from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.testing.allocation import AllocationStoreTestCase
 
 pytestmark = pytest.mark.timeout(600)  # counted in examples; a busy machine takes its time

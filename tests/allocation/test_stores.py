@@ -6,7 +6,7 @@ import pytest
 from stores import empty, memory_world, sql_world
 
 from optuna_deadline.testing.allocation import AllocationStoreTestCase
-from optuna_deadline.testing.worlds import AllocationWorld
+from optuna_deadline.testing.allocation.world import AllocationWorld
 
 
 class TestMemory(AllocationStoreTestCase):

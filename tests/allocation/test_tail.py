@@ -13,19 +13,19 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline import terms as study_terms
 from optuna_deadline.allocation import tail
-from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.records import Assignment, Worker
-from optuna_deadline.allocation.schema import checkpoint, event, report
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.database.schema import checkpoint, event, report
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
-from optuna_deadline.cli.watching import Watcher
-from optuna_deadline.dashboard.live import Pools
-from optuna_deadline.history.reading import HistoryReader
-from optuna_deadline.planning.homes import Homes
-from optuna_deadline.planning.reader import SnapshotReader
-from optuna_deadline.terms import Terms
+from optuna_deadline.cli.live.watching import Watcher
+from optuna_deadline.dashboard.pools import Pools
+from optuna_deadline.history.reader import HistoryReader
+from optuna_deadline.planning.placement.data_locality import Homes
+from optuna_deadline.planning.snapshot import SnapshotReader
+from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study.terms import Terms
 
 
 class Row(NamedTuple):

@@ -46,6 +46,6 @@ def test_gpus_are_taken_where_there_are_enough(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_fewer_gpus_than_slots_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optuna_deadline.workers.devices.present_gpus", lambda: [0, 1])
+    monkeypatch.setattr("optuna_deadline.worker.devices.present_gpus", lambda: [0, 1])
     with pytest.raises(DeadlineError, match="--slots 1, or train on CPUs with --gpus none"):
         check.choose_devices("0", 2)

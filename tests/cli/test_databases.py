@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from optuna.storages._rdb import models
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.engine import has_table
+from optuna_deadline.allocation.sql.database.engine import has_table
 from optuna_deadline.cli import app
 from optuna_deadline.cli.databases import make_storage
 from optuna_deadline.testing.postgres import PostgresServer

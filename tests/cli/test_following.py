@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from optuna_deadline.cli.following import following
-from optuna_deadline.cli.watching import Watcher
+from optuna_deadline.cli.live.following import following
+from optuna_deadline.cli.live.watching import Watcher
 
 
 class Hung:

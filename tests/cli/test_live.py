@@ -10,8 +10,8 @@ from datetime import datetime, timezone
 import pytest
 from rich.console import Console
 
-from optuna_deadline.cli.live import lines, render, sparkline
-from optuna_deadline.cli.view import Decision, TrialRow, View, by_relevance, clock, figure
+from optuna_deadline.cli.live.top import lines, render, sparkline
+from optuna_deadline.cli.live.view import Decision, TrialRow, View, by_relevance, clock, figure
 
 VIEW = View(
     study="digits",

@@ -9,12 +9,12 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.engine import connect
-from optuna_deadline.allocation.reads import pools
+from optuna_deadline.allocation.sql.database.engine import connect
+from optuna_deadline.allocation.sql.reads import pools
 from optuna_deadline.cli import app, demo
 from optuna_deadline.elastic import agree
-from optuna_deadline.terms import read_all
-from optuna_deadline.workers import devices
+from optuna_deadline.study.terms import read_all
+from optuna_deadline.worker import devices
 
 _TRAIN = "def objective(trial):\n    return trial.suggest_float('x', 0, 1)\n"
 

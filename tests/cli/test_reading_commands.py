@@ -14,19 +14,19 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from optuna_deadline import DeadlinePruner
-from optuna_deadline import terms as study_terms
-from optuna_deadline.allocation import schema
-from optuna_deadline.allocation.clock import database_now
-from optuna_deadline.allocation.engine import autocommit, open_table
 from optuna_deadline.allocation.records import Assignment, Grant
-from optuna_deadline.allocation.studies import bring_forward
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.budgets import make_budget
-from optuna_deadline.checkpoints import Checkpoint, checksum
+from optuna_deadline.allocation.sql.database import schema
+from optuna_deadline.allocation.sql.database.clock import database_now
+from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.sql.studies import bring_forward
+from optuna_deadline.checkpoints.files import Checkpoint, checksum
 from optuna_deadline.cli import app, doctor, traffic
-from optuna_deadline.cli.watching import Watcher
+from optuna_deadline.cli.live.watching import Watcher
 from optuna_deadline.elastic import agree
-from optuna_deadline.history.reading import table_of
+from optuna_deadline.history.reader import table_of
+from optuna_deadline.study import terms as study_terms
+from optuna_deadline.values.budgets import make_budget
 
 
 @pytest.fixture

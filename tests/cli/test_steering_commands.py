@@ -9,10 +9,10 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.engine import autocommit, open_table
 from optuna_deadline.allocation.records import About, Assignment, Grant
-from optuna_deadline.allocation.studies import bring_forward
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from optuna_deadline.dashboard.page import make_http_server, wsgi
+from optuna_deadline.dashboard.server import make_http_server, wsgi
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _FLAGS = (

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import optuna
 
-from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.records import Assignment, Grant
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
 
 

@@ -15,11 +15,11 @@ import sqlalchemy as sa
 from scenes import Lab
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.engine import connect
+from optuna_deadline.allocation.sql.database.engine import connect
 from optuna_deadline.cli import app as cli
-from optuna_deadline.dashboard import page
-from optuna_deadline.dashboard.live import Pools
-from optuna_deadline.dashboard.page import make_http_server, wsgi
+from optuna_deadline.dashboard import server as page
+from optuna_deadline.dashboard.pools import Pools
+from optuna_deadline.dashboard.server import make_http_server, wsgi
 
 
 @pytest.fixture

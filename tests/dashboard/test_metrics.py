@@ -8,11 +8,11 @@ import pytest
 import sqlalchemy as sa
 from scenes import Lab
 
-from optuna_deadline import metrics
-from optuna_deadline.allocation.engine import connect
 from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.sql.database.engine import connect
+from optuna_deadline.dashboard import prometheus
+from optuna_deadline.dashboard.prometheus import StudyCollector
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.metrics import StudyCollector
 
 pytest.importorskip("prometheus_client")
 
@@ -44,7 +44,7 @@ def test_two_studies_of_a_pool_are_scraped_while_they_train(storage_url: str) ->
     table.write_plan("one", term, [Assignment(0, "run", "one", 2, "test")], seconds=0.02)
     lab.take("one", 0)
     lab.report("one", 0, 1, 0.5)
-    address, _ = metrics.serve(StudyCollector(connect(storage_url)), "127.0.0.1", 0)
+    address, _ = prometheus.serve(StudyCollector(connect(storage_url)), "127.0.0.1", 0)
     name = "optuna_deadline"
     found = scrape(address)
     assert 3500 < found[f"{name}_seconds_to_deadline", "one"] <= 3600
@@ -78,12 +78,12 @@ def test_two_studies_of_a_pool_are_scraped_while_they_train(storage_url: str) ->
 def test_a_database_that_is_away_is_said_and_not_a_failed_scrape(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address, _ = metrics.serve(StudyCollector(connect(sqlite_url)), "127.0.0.1", 0)
+    address, _ = prometheus.serve(StudyCollector(connect(sqlite_url)), "127.0.0.1", 0)
 
     def away(engine: sa.Engine) -> None:
         raise sa.exc.OperationalError("SELECT 1", {}, Exception("connection refused"))
 
-    monkeypatch.setattr(metrics.study_terms, "read_all", away)
+    monkeypatch.setattr(prometheus.study_terms, "read_all", away)
     assert scrape(address)["optuna_deadline_database_up",] == 0
 
 
@@ -91,10 +91,10 @@ def test_studies_are_chosen_by_name_and_a_taken_port_is_told(storage_url: str) -
     lab = Lab(storage_url)
     lab.join("one")
     lab.join("two")
-    address, _ = metrics.serve(StudyCollector(connect(storage_url), ["two"]), "127.0.0.1", 0)
+    address, _ = prometheus.serve(StudyCollector(connect(storage_url), ["two"]), "127.0.0.1", 0)
     found = scrape(address)
     assert ("optuna_deadline_slots", "two") in found
     assert ("optuna_deadline_slots", "one") not in found
     port = int(address.split(":")[2].partition("/")[0])
     with pytest.raises(DeadlineError, match="cannot be had"):
-        metrics.serve(StudyCollector(connect(storage_url)), "127.0.0.1", port)
+        prometheus.serve(StudyCollector(connect(storage_url)), "127.0.0.1", port)

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 import optuna_deadline
 from optuna_deadline import DeadlineGate, DeadlinePruner
-from optuna_deadline.allocation.engine import open_table
+from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.dashboard import plain
 from optuna_deadline.dashboard.plain import PlainPublisher
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.forecast import known_curves
-from optuna_deadline.history.reading import read_history
+from optuna_deadline.history.reader import read_history
 
 
 def train(trial: optuna.Trial) -> float:
@@ -64,7 +64,7 @@ def test_a_pass_comes_seldom_and_not_at_the_end_and_an_error_ends_them(
     publisher = PlainPublisher.of(study, open_table(study))
     assert publisher is not None
     publisher._clock, publisher._next = lambda: now, 0.0
-    terms = optuna_deadline.terms.read(open_table(study), study)
+    terms = optuna_deadline.study.terms.read(open_table(study), study)
     assert terms is not None
     publish = publisher.publish
     monkeypatch.setattr(publisher, "publish", lambda terms: (passes.append(now), publish(terms)))
@@ -98,7 +98,7 @@ def test_forecasts_are_made_of_optunas_own_trials(study: optuna.Study, storage_u
 
 def test_a_study_whose_last_trial_ended_after_the_gate_has_ended(study: optuna.Study) -> None:
     study.tell(3, state=optuna.trial.TrialState.PRUNED)
-    terms = optuna_deadline.terms.read(open_table(study), study)
+    terms = optuna_deadline.study.terms.read(open_table(study), study)
     assert terms is not None
     shut = replace(terms, gate_closed=terms.read)
     assert plain.plain_history(shut, study.trials).settled is not None

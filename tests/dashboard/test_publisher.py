@@ -10,16 +10,16 @@ import optuna_dashboard
 import pytest
 from optuna_dashboard._custom_plot_data import get_plotly_graph_objects
 
-from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.records import Assignment, Grant
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.dashboard import publisher as publishing
 from optuna_deadline.dashboard.attributes import OURS, Attributes
 from optuna_deadline.dashboard.publisher import Publisher, figures, make_publisher
 from optuna_deadline.elastic import agree
 from optuna_deadline.elastic.companions import to_publish
 from optuna_deadline.history.forecast import forecast
-from optuna_deadline.history.reading import HistoryReader, read_history
+from optuna_deadline.history.reader import HistoryReader, read_history
 
 
 @dataclass

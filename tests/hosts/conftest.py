@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 from sites import GRACE, TTL, Site
 
-from optuna_deadline.allocation.engine import connect, disconnect
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import connect, disconnect
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
 from optuna_deadline.testing.hosts import Network
 from optuna_deadline.testing.postgres import EmbeddedPostgres

@@ -14,7 +14,7 @@ from pathlib import Path
 import optuna
 from host_objective import EVERY
 
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.testing.hosts import Host, Network
 
 TTL, GRACE = 6.0, 2.0

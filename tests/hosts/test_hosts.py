@@ -9,8 +9,8 @@ import time
 import pytest
 from sites import GRACE, TTL, Site, until
 
-from optuna_deadline.allocation.engine import autocommit
-from optuna_deadline.allocation.studies import bring_forward
+from optuna_deadline.allocation.sql.database.engine import autocommit
+from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.testing.hosts import Network
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(240)]

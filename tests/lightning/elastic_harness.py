@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 from forking import CONTEXT, preload
 
-from optuna_deadline.checkpoints import write_atomically
-from optuna_deadline.workers.rank import speak
+from optuna_deadline.checkpoints.files import write_atomically
+from optuna_deadline.rank.process import speak
 
 LEFT = 85
 preload("torch", "lightning.pytorch", "optuna", "torchmetrics", "optuna_deadline_lightning")

@@ -15,7 +15,7 @@ import torch
 from optuna_deadline_torch import ElasticBatchSampler
 from optuna_deadline_torch.consensus import Consensus
 from optuna_deadline_torch.loaders import can_be_dealt, elastic_loader
-from optuna_deadline_torch.orders import fingerprints, refuse_another_order
+from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order
 from torch.utils.data import (
     BatchSampler,
     DataLoader,

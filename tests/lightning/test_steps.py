@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from optuna_deadline_lightning.steps import Steps
+from optuna_deadline_lightning.reporting import Steps
 
 
 class Fit:

@@ -16,7 +16,7 @@ from manifests import ROOT
 from tables import wait_until
 
 from optuna_deadline.elastic import agree
-from optuna_deadline.history.reading import table_of
+from optuna_deadline.history.reader import table_of
 
 pytestmark = pytest.mark.slow
 OBJECTIVE = """

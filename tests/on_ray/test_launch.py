@@ -19,12 +19,12 @@ from optuna_deadline_ray import launch
 from benchmarks.ray_cluster.run import cluster_of, run
 from benchmarks.stretches import OBJECTIVE, Stretch, read_stretches, wrong
 from benchmarks.stretches.objective import LOGS
-from optuna_deadline import choice
-from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.workers.addresses import VARIABLE
+from optuna_deadline.rank.addresses import VARIABLE
+from optuna_deadline.study import policy_choice
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -77,7 +77,7 @@ def test_a_gang_over_two_nodes_and_the_policys_own_factor(
         )  # fmt: skip
         first = _some_stretch(tmp_path, lambda found: found.trained_to > 5)
         terms = agree(study, None, None, {})
-        own = choice.own_factor(terms.policy, {})
+        own = policy_choice.own_factor(terms.policy, {})
         assert terms.parameters["reduction_factor"] == own != 4, "it is the policy's to choose"
         table = AllocationTable(open_table(study), "ray", terms.study_id)
         assert table.pin(first.number, 4)

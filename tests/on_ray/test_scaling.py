@@ -8,7 +8,7 @@ import pytest
 from optuna_deadline_ray.nodes import Node, check_some, nodes_with_slots
 from optuna_deadline_ray.scaling import bundles, to_spare, wanted_slots
 
-from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Claim, Slot
 from optuna_deadline.errors import DeadlineError
 

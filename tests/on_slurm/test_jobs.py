@@ -19,11 +19,11 @@ import pytest
 from benchmarks.slurm_cluster.cluster import SlurmCluster, missing
 from benchmarks.stretches import OBJECTIVE, Stretch, following, read_stretches, wrong
 from benchmarks.stretches.objective import LOGS
-from optuna_deadline.allocation.engine import autocommit, open_table
-from optuna_deadline.allocation.studies import bring_forward
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.elastic import agree
-from optuna_deadline.workers.devices import free_port
+from optuna_deadline.worker.devices import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(300)]
 PROGRAM = [sys.executable, "-c", "from optuna_deadline.cli import app; app()"]

@@ -6,10 +6,10 @@ import pytest
 from paying import Played
 
 from optuna_deadline.history.costs import costs
-from optuna_deadline.outlook.answers import Question
-from optuna_deadline.outlook.present import Present
-from optuna_deadline.outlook.seeding import Change, make_world
 from optuna_deadline.policies import make_policy
+from optuna_deadline.scenarios.comparison import Question
+from optuna_deadline.scenarios.futures import Change, make_world
+from optuna_deadline.scenarios.initial_state import Present
 from optuna_deadline.visualization._budget import chart_budget
 
 

@@ -15,7 +15,7 @@ from optuna.storages._rdb import models
 from optuna.trial import TrialState
 
 from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler
-from optuna_deadline.workers.processes import own_boot
+from optuna_deadline.rank.processes import own_boot
 
 pytestmark = pytest.mark.skipif(own_boot() is None, reason="only Linux tells processes apart")
 

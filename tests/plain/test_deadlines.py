@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.deadlines import Deadline, format_duration, format_instant, parse_deadline
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.values.deadlines import (
+    Deadline,
+    format_duration,
+    format_instant,
+    parse_deadline,
+)
 
 
 @pytest.mark.parametrize(

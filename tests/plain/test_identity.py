@@ -13,11 +13,12 @@ import sqlalchemy as sa
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from optuna_deadline import terms
-from optuna_deadline.allocation import schema, studies
-from optuna_deadline.allocation.engine import autocommit, disconnect, open_table
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql import studies
+from optuna_deadline.allocation.sql.database import schema
+from optuna_deadline.allocation.sql.database.engine import autocommit, disconnect, open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.errors import DeadlineError, StudyGone
+from optuna_deadline.study import terms
 
 
 def _study(storage: Any, direction: str = "minimize") -> optuna.Study:

@@ -12,7 +12,7 @@ from optuna_deadline.forecasting.entrance import (
     seconds_to_matter,
     steps_to_matter,
 )
-from optuna_deadline.forecasting.pace import Pace, step_before
+from optuna_deadline.forecasting.reporting import Pace, step_before
 
 
 def _pace(started: float, *reports: tuple[int, float]) -> Pace:

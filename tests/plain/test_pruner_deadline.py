@@ -12,12 +12,13 @@ import optuna
 import pytest
 from pruned import pruned_study, reported
 
-from optuna_deadline import DeadlinePruner, DeadlineSampler, terms
-from optuna_deadline.allocation.engine import open_table
+from optuna_deadline import DeadlinePruner, DeadlineSampler
+from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import (
     DeadlineConflict,
     DeadlineError,
 )
+from optuna_deadline.study import terms
 
 
 def test_ends_at_the_last_report_before_the_deadline(storage: str | None, clock: Any) -> None:

@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from optuna_deadline import terms
-from optuna_deadline.allocation import schema
-from optuna_deadline.allocation.engine import connect, disconnect, open_table
+from optuna_deadline.allocation.sql.database import schema
+from optuna_deadline.allocation.sql.database.engine import connect, disconnect, open_table
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, UnsupportedStorage
+from optuna_deadline.study import terms
 
 PARAMETERS = {"min_resource": 1, "max_resource": None, "reduction_factor": 4}
 

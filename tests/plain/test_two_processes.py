@@ -10,15 +10,9 @@ from typing import Any
 import optuna
 import pytest
 
-from optuna_deadline import (
-    DeadlineGate,
-    DeadlinePruner,
-    DeadlineSampler,
-    best,
-    out_of_time,
-    terms,
-)
-from optuna_deadline.allocation.engine import open_table
+from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, best, out_of_time
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.study import terms
 
 
 def _objective(trial: optuna.Trial) -> float:

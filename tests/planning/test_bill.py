@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.allocation import tail
-from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Event
-from optuna_deadline.budgets import Budget, make_budget
-from optuna_deadline.planning.bill import FAREWELL, Bill
-from optuna_deadline.planning.ledger import Ledger, bill_of, bills, wanted_of
-from optuna_deadline.planning.rates import Rate, Tariff, tariff_of
+from optuna_deadline.planning.billing.invoice import FAREWELL, Bill
+from optuna_deadline.planning.billing.ledger import Ledger, bill_of, bills, wanted_of
+from optuna_deadline.planning.billing.price_schedule import Rate, Tariff, tariff_of
 from optuna_deadline.policies.money import Money
-from optuna_deadline.prices import Price
+from optuna_deadline.values.budgets import Budget, make_budget
+from optuna_deadline.values.prices import Price
 
 _prices = st.floats(0.1, 10.0)
 _times = st.floats(0.0, 500.0)

@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_placement import CAPACITIES, ORDERS, row
 
-from optuna_deadline.allocation.memory import MemoryTable
-from optuna_deadline.allocation.reach import reaches
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import About, Desired, Grant, Home, Worker
-from optuna_deadline.planning.binding import plan_bound
-from optuna_deadline.planning.ends import InHand, find_winner
-from optuna_deadline.planning.homes import Bound, lonely
-from optuna_deadline.planning.placement import changed, place
+from optuna_deadline.checkpoints.reach import reaches
+from optuna_deadline.planning.placement.bound_plans import plan_bound
+from optuna_deadline.planning.placement.data_locality import Bound, lonely
+from optuna_deadline.planning.placement.gangs import changed, place
 from optuna_deadline.planning.planner import Planner
+from optuna_deadline.planning.settlement import InHand, find_winner
 from optuna_deadline.policies import Order, Pause, Plan, Run, Snapshot, TrialView
-from optuna_deadline.policies.requests import Obliging
-from optuna_deadline.simulation.outside import CountedTrials
-from optuna_deadline.testing.worlds import checkpoint
+from optuna_deadline.policies.wrappers import Obliging
+from optuna_deadline.simulation.environment import CountedTrials
+from optuna_deadline.testing.allocation.world import checkpoint
 
 ON_A = Bound(frozenset({"a"}), "node-a")
 BOUNDS = st.dictionaries(st.integers(0, 9), st.just(ON_A))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optuna_deadline.allocation.records import Desired, SegmentRow, Worker
-from optuna_deadline.planning.crossing import APART, Crossing
+from optuna_deadline.planning.cross_host import APART, Crossing
 from optuna_deadline.planning.encounters import Encounters
 
 ABC = [

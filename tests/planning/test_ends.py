@@ -9,13 +9,13 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from optuna_deadline.allocation.memory import MemoryTable
-from optuna_deadline.allocation.memory_state import MemoryState
+from optuna_deadline.allocation.memory.state import MemoryState
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Desired, ReportRow
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
-from optuna_deadline.policies.plan import Plan
+from optuna_deadline.policies.api import Plan
 from optuna_deadline.policies.snapshot import Snapshot
 
 

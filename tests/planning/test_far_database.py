@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import optuna
 import pytest
 
-from optuna_deadline import choice
-from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Orders
 from optuna_deadline.forecasting.overheads import far_seconds
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
+from optuna_deadline.study import policy_choice
 
 DEADLINE = 1e6
 
@@ -58,7 +58,7 @@ class World:
         self.table.register("me", "host", 1, [], 4)
         study = optuna.create_study(direction="maximize")
         return Planner(
-            OptunaTrials(study), self.table, choice.make("fifo", {}), direction="maximize",
+            OptunaTrials(study), self.table, policy_choice.make("fifo", {}), direction="maximize",
             started=1000.0, me="me", clock=lambda: self.time,
         )  # fmt: skip
 

@@ -8,21 +8,21 @@ from collections.abc import Callable
 import optuna
 import pytest
 
-from optuna_deadline import terms
-from optuna_deadline.allocation import studies
-from optuna_deadline.allocation.engine import autocommit, open_table
-from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Orders
+from optuna_deadline.allocation.sql import studies
+from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.budgets import Budget
-from optuna_deadline.planning.ledger import Ledger
+from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.price_schedule import tariff_of
+from optuna_deadline.planning.billing.repricing import tell_price
 from optuna_deadline.planning.planner import Planner
-from optuna_deadline.planning.rates import tariff_of
-from optuna_deadline.planning.repricing import tell_price
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot
-from optuna_deadline.prices import Price
-from optuna_deadline.simulation.outside import CountedTrials
+from optuna_deadline.simulation.environment import CountedTrials
+from optuna_deadline.study import terms
+from optuna_deadline.values.budgets import Budget
+from optuna_deadline.values.prices import Price
 
 HOUR = 3600.0
 

@@ -9,11 +9,11 @@ import pytest
 import sqlalchemy as sa
 from optuna.trial import TrialState
 
-from optuna_deadline.allocation.memory import MemoryTable
-from optuna_deadline.allocation.memory_state import MemoryState
+from optuna_deadline.allocation.memory.state import MemoryState
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials, Trials
-from optuna_deadline.policies.plan import Pause, Plan, Run
+from optuna_deadline.policies.api import Pause, Plan, Run
 from optuna_deadline.policies.snapshot import Snapshot
 
 TTL = 30.0

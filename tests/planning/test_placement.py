@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.allocation.records import Desired
-from optuna_deadline.planning.placement import changed, place
+from optuna_deadline.planning.placement.gangs import changed, place
 from optuna_deadline.policies import Order, Pause, Retire, Run
 
 

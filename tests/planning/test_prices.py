@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from optuna_deadline.budgets import Budget, make_budget
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.prices import Price, make_prices, read_prices
+from optuna_deadline.values.budgets import Budget, make_budget
+from optuna_deadline.values.prices import Price, make_prices, read_prices
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "prices"
 

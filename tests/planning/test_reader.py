@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from optuna_deadline.allocation.records import ReportRow
 from optuna_deadline.planning import planner
-from optuna_deadline.planning.reader import Reading, SnapshotReader, _Reports
+from optuna_deadline.planning.reading import Reading
+from optuna_deadline.planning.snapshot import SnapshotReader, _Reports
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Cluster, Faults, Simulation, generate
 

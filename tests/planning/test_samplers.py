@@ -26,7 +26,7 @@ from optuna.samplers import (
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_deadline import DeadlineSampler
-from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Desired, Grant, SegmentRow
 from optuna_deadline.planning.limits import Limits
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies import Order, Pause, Plan, Run, Snapshot
-from optuna_deadline.simulation.outside import CountedTrials
+from optuna_deadline.simulation.environment import CountedTrials
 
 
 class LargestFirst:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from optuna_deadline.allocation.memory import MemoryTable
-from optuna_deadline.allocation.memory_state import MemoryState
-from optuna_deadline.planning.funds import Purse
+from optuna_deadline.allocation.memory.state import MemoryState
+from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.planning.billing.budget import Purse
 from optuna_deadline.planning.planner import Planner
-from optuna_deadline.planning.pool import PoolLeader, read_pool
+from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
 from optuna_deadline.policies import Money, Pause, Plan, Run, Snapshot
-from optuna_deadline.policies.dividing import EvenDivider
-from optuna_deadline.simulation.outside import CountedTrials
+from optuna_deadline.policies.pool.fair_share import EvenDivider
+from optuna_deadline.simulation.environment import CountedTrials
 
 
 class OneEach:

@@ -9,12 +9,12 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Grant
-from optuna_deadline.checkpoints import Checkpoint
+from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
-from optuna_deadline.policies.plan import Order, Plan, Retire, Run
+from optuna_deadline.policies.api import Order, Plan, Retire, Run
 from optuna_deadline.policies.snapshot import Snapshot
 
 DEADLINE = 10_000.0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from optuna_deadline.policies.market import (
+from optuna_deadline.policies.shockwave import (
     Allocator,
     AlloX,
     FinishTimeFair,

@@ -11,14 +11,15 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
-from optuna_deadline import DeadlinePruner, choice, terms
-from optuna_deadline.allocation.engine import open_table
+from optuna_deadline import DeadlinePruner
+from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import FreezeThaw, HyperSched, Pause, Plan, Run, Snapshot, registry
 from optuna_deadline.policies.building import FunctionPolicy
 from optuna_deadline.simulation import Cluster, generate, simulate
+from optuna_deadline.study import policy_choice, terms
 
 RESOURCES = {"min_resource": 1, "max_resource": 20, "reduction_factor": 3}
 SNAPSHOT = Snapshot(now=0.0, started=0.0, deadline=9.0, capacity=2, largest_gang=2)
@@ -70,7 +71,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def started(policy: Any, **parameters: Any) -> int:
-    return choice.make(policy, {**RESOURCES, **parameters}).plan(SNAPSHOT).start
+    return policy_choice.make(policy, {**RESOURCES, **parameters}).plan(SNAPSHOT).start
 
 
 def test_every_way_to_give_a_policy_decides(place: str) -> None:
@@ -82,10 +83,12 @@ def test_every_way_to_give_a_policy_decides(place: str) -> None:
     assert started(f"{place}:ready") == 7
     assert started(f"{place}:greedy") == 3 and started(f"{place}:greedy", most=2) == 2
     assert started("mine_to_choose:greedy") == 3
-    assert choice.make(None, {**RESOURCES, "most_trials": 7}) == FreezeThaw(
+    assert policy_choice.make(None, {**RESOURCES, "most_trials": 7}) == FreezeThaw(
         1, 20, 3, most_trials=7
     )
-    assert choice.make("hypersched", {**RESOURCES, "recharge": 2.0}) == HyperSched(1, 20, 3, 2.0)
+    assert policy_choice.make("hypersched", {**RESOURCES, "recharge": 2.0}) == HyperSched(
+        1, 20, 3, 2.0
+    )
 
 
 def test_an_entry_point_may_name_any_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +132,7 @@ def test_mistakes_get_one_sentence(
 ) -> None:
     given = policy.format(place=place) if isinstance(policy, str) else policy
     with pytest.raises(DeadlineError, match=says):
-        choice.make(given, {**RESOURCES, **parameters})
+        policy_choice.make(given, {**RESOURCES, **parameters})
 
 
 def test_what_a_function_returns_is_checked() -> None:
@@ -183,7 +186,7 @@ def test_an_object_serves_its_own_process_alone(by: str, sqlite_url: str) -> Non
 
 def test_a_function_decides_a_whole_study() -> None:
     tuned = generate("power-law", 0, configurations=16, steps=9)
-    policy = choice.make(newest_first, RESOURCES)
+    policy = policy_choice.make(newest_first, RESOURCES)
     outcome = simulate(policy, tuned, Cluster(slots=2), deadline=2 * tuned.full_seconds)
     assert outcome.trials > 2 and outcome.overshoot <= 0 and outcome.value is not None
 
@@ -196,7 +199,7 @@ def test_the_command_line_takes_a_place_and_settings(place: str, sqlite_url: str
     study = optuna.load_study(study_name="s", storage=sqlite_url)
     found = terms.read(open_table(study), study)
     assert found is not None and found.parameters["most"] == 2
-    assert choice.make(found.policy, found.parameters).plan(SNAPSHOT).start == 2
+    assert policy_choice.make(found.policy, found.parameters).plan(SNAPSHOT).start == 2
     for wrong, says in (("most", "NAME=VALUE"), ("least=2", "takes no 'least'")):
         run = CliRunner().invoke(app, [*create, *asked[:2], "--set", wrong])
         assert run.exit_code == 2 and says in run.output
@@ -204,7 +207,7 @@ def test_the_command_line_takes_a_place_and_settings(place: str, sqlite_url: str
 
 def test_settings_are_json_or_text() -> None:
     given = ["a=1", "b=0.5", "c=true", "d=null", "e=[1,2]", "f=fast", 'g="1"']
-    assert choice.parse_settings(given) == {
+    assert policy_choice.parse_settings(given) == {
         "a": 1, "b": 0.5, "c": True, "d": None, "e": [1, 2], "f": "fast", "g": "1",
     }  # fmt: skip
 

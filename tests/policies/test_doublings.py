@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from benchmarks import rises
 from optuna_deadline.forecasting.course import best_by, measures, times_ahead
-from optuna_deadline.forecasting.curves import Curve
 from optuna_deadline.forecasting.doublings import Doublings, learn_doublings
+from optuna_deadline.forecasting.learning_curves import Curve
 from optuna_deadline.forecasting.levels import LEVELS, told
 from optuna_deadline.forecasting.prior import ERRORS, SHARE
 from optuna_deadline.simulation import generate

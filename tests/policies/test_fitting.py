@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from optuna_deadline.allocation.records import Assignment, Desired
-from optuna_deadline.planning.evenly import evenly
+from optuna_deadline.planning.placement.evenly import evenly
 from optuna_deadline.policies import Plan, Report, Run, Snapshot, TrialView, make_policy
 from optuna_deadline.policies.fitting import Fitting, fitting
 from optuna_deadline.policies.gangs import share_out

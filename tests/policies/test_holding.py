@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.policies import PoolSnapshot, StudyView
-from optuna_deadline.policies.holding import prospects, remedy, who_loses
+from optuna_deadline.policies.pool.admission import prospects, remedy, who_loses
 
 
 def study(

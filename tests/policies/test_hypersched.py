@@ -22,7 +22,7 @@ from optuna_deadline.policies import (
     Snapshot,
     TrialView,
 )
-from optuna_deadline.policies.dealing import ALLOCATORS
+from optuna_deadline.policies.gang_sizes import ALLOCATORS
 from optuna_deadline.testing.policies import PolicyTestCase, snapshots
 
 POLICY = HyperSched()

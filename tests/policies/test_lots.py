@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import Plan, Report, Retire, Run, Snapshot, TrialView
-from optuna_deadline.policies.course import Limits, Pool, lay
-from optuna_deadline.policies.freeze_thaw import FreezeThaw
-from optuna_deadline.policies.lots import Lots, draw_lots
-from optuna_deadline.policies.overview import Overview
+from optuna_deadline.policies.freeze_thaw.controls import Lots, draw_lots
+from optuna_deadline.policies.freeze_thaw.policy import FreezeThaw
+from optuna_deadline.policies.freeze_thaw.schedule import Limits, Pool, lay
+from optuna_deadline.policies.trial_index import Overview
 
 RUNGS = (1, 3, 9, 27)
 

@@ -20,8 +20,8 @@ from optuna_deadline.policies import (
     TrialView,
     make_policy,
 )
-from optuna_deadline.policies.requests import Obliging
 from optuna_deadline.policies.snapshot import Request
+from optuna_deadline.policies.wrappers import Obliging
 from optuna_deadline.testing.policies import carried_out, snapshots, without_words
 
 NAMES = ("hypersched", "fifo", "asha_promote", "hermes", "round_robin", "seer", "shockwave")

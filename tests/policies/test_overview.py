@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.policies import HyperSched, Policy, Report, Snapshot, TrialView
-from optuna_deadline.policies.asha import Asha, AshaPromote
-from optuna_deadline.policies.early import OneEpoch
-from optuna_deadline.policies.overview import Overview
+from optuna_deadline.policies.baselines.asha import Asha, AshaPromote
+from optuna_deadline.policies.baselines.stopping import OneEpoch
 from optuna_deadline.policies.rungs import build_rungs
+from optuna_deadline.policies.trial_index import Overview
 from optuna_deadline.testing.policies import snapshots
 
 

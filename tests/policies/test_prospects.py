@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.forecasting.curves import Curve
+from optuna_deadline.forecasting.learning_curves import Curve
 from optuna_deadline.forecasting.prospects import prospects
 
 # Of sixty-fourths sums are exact.

@@ -9,20 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.forecasting.overheads import Overhead
-from optuna_deadline.forecasting.throughput import Speedup
-from optuna_deadline.policies import Money, Pause, Policy, Report, Retire, Run, Snapshot, TrialView
-from optuna_deadline.policies.naive import NaiveElastic
-from optuna_deadline.policies.rounds import Option, Rates, Work, cheapest, options, schedule
-from optuna_deadline.policies.rubberband import (
+from benchmarks.headlines.rubberband_policy import (
     Job,
     fastest_seconds,
     plan_elastic,
     plan_static,
     rates_for,
 )
-from optuna_deadline.policies.seer import Seer
-from optuna_deadline.policies.shapes import expected_best
+from optuna_deadline.forecasting.overheads import Overhead
+from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.policies import Money, Pause, Policy, Report, Retire, Run, Snapshot, TrialView
+from optuna_deadline.policies.baselines.naive import NaiveElastic
+from optuna_deadline.policies.seer.policy import Seer
+from optuna_deadline.policies.seer.round_schedule import (
+    Option,
+    Rates,
+    Work,
+    cheapest,
+    options,
+    schedule,
+)
+from optuna_deadline.policies.seer.shapes import expected_best
 from optuna_deadline.testing.policies import PolicyTestCase, carried_out
 
 PURSE = Money(7200.0, 0.0, 1.0, startup=60.0, minimum=60.0, node=4, offer=64)

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.headlines.job_traces import generate_trace
+from benchmarks.headlines.trace_replay import replay
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import Policy, PoolSnapshot, StudyView, make_policy
-from optuna_deadline.policies.market import (
+from optuna_deadline.policies.shockwave import (
     JobView,
     Market,
     MaxMinFair,
@@ -23,12 +25,10 @@ from optuna_deadline.policies.market import (
     StudyMarket,
     Window,
 )
-from optuna_deadline.policies.market.entitlement import Due, rho, weight
-from optuna_deadline.policies.market.ordering import order
-from optuna_deadline.policies.market.predictor import mean_epoch_seconds, seconds_left
-from optuna_deadline.policies.market.programme import Programme, by_gain, by_milp, slope, utility
-from optuna_deadline.simulation.jobs import generate_trace
-from optuna_deadline.simulation.replay import replay
+from optuna_deadline.policies.shockwave.entitlement import Due, rho, weight
+from optuna_deadline.policies.shockwave.forecast import mean_epoch_seconds, seconds_left
+from optuna_deadline.policies.shockwave.ordering import order
+from optuna_deadline.policies.shockwave.program import Programme, by_gain, by_milp, slope, utility
 from optuna_deadline.testing.policies import PolicyTestCase
 
 FAST, SLOW = Regime(64, 10.0, 100.0), Regime(32, 30.0, 200.0)

@@ -24,7 +24,7 @@ from torch.utils.data import (
     random_split,
 )
 
-from optuna_deadline.workers.rank import seed_by_trial
+from optuna_deadline.rank.process import seed_by_trial
 
 
 class Training:

@@ -14,7 +14,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from optuna_deadline_lightning import DeadlineCallback
-from optuna_deadline_torch import ElasticLoop, memory
+from optuna_deadline_torch import ElasticLoop, parked_memory
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -35,7 +35,7 @@ class Net(pl.LightningModule):
 
     def __init__(self, trial: Any) -> None:
         super().__init__()
-        memory.elsewhere = lambda device: True  # in the ranks alone, which build networks
+        parked_memory.elsewhere = lambda device: True  # in the ranks alone, which build networks
         torch.manual_seed(3)
         self.body = nn.Sequential(
             nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Dropout(0.3), nn.Linear(12, 2)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from optuna_deadline_torch.agreement import Trained
+from optuna_deadline_torch.decisions import Pilot
 from optuna_deadline_torch.differences import differences, tell_differences
-from optuna_deadline_torch.pilot import Pilot
 from torch import nn
 
 ALWAYS = [

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from optuna_deadline_torch import memory
+from optuna_deadline_torch import parked_memory
 from optuna_deadline_torch.holdings import Holdings
-from optuna_deadline_torch.memory import DeviceMemory, in_hand, tensors
+from optuna_deadline_torch.parked_memory import DeviceMemory, in_hand, tensors
 from torch import nn
 
 OPTIMIZERS: dict[str, Any] = {
@@ -164,11 +164,11 @@ def test_views_and_what_hooks_name_go_along() -> None:
     model = Model()
     view = model.history["means"][0][2:4]
     holdings = Holdings([model])
-    memory.elsewhere, before = nowhere_else, memory.elsewhere
+    parked_memory.elsewhere, before = nowhere_else, parked_memory.elsewhere
     try:
         kept = holdings.memory()
     finally:
-        memory.elsewhere = before
+        parked_memory.elsewhere = before
     kept.give_up()
     empty = [model.layer.weight, view, hidden[0], model._mine]
     assert not any(one.untyped_storage().nbytes() for one in empty)
@@ -210,7 +210,7 @@ def test_where_the_host_has_no_room_it_is_said_before(
 ) -> None:
     model = nn.Linear(1024, 1024)
     told = tmp_path / "meminfo"
-    monkeypatch.setattr(memory, "_MEMINFO", told)
+    monkeypatch.setattr(parked_memory, "_MEMINFO", told)
     kept = DeviceMemory([model], given_up=nowhere_else)
     told.write_text("MemTotal:  40000 kB\nMemAvailable:  9000 kB\n")
     assert kept.fits()  # 4 MB of 9 leaves more than a tenth of 40

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from optuna_deadline.workers.devices import free_port
+from optuna_deadline.worker.devices import free_port
 
 SEGMENTS, AT_ONCE = 200, 8
 

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna_deadline_torch.agreement import Trained
 from optuna_deadline_torch.consensus import Consensus
-from optuna_deadline_torch.pilot import Pilot
+from optuna_deadline_torch.decisions import Pilot
 from optuna_deadline_torch.saver import HostMemory, Saver, write_state
 from torch import nn
 
+from optuna_deadline.checkpoints.storage import loading
 from optuna_deadline.directives import KEEP
 from optuna_deadline.segments import SegmentEnd
-from optuna_deadline.stores import loading
 
 
 class SlowDisk:

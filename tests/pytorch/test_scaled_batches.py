@@ -13,7 +13,7 @@ import torch
 from chains import assert_same, chain
 from elastic_harness import Plan, run_segment
 from optuna_deadline_torch import ElasticLoop
-from optuna_deadline_torch.gain import Gain
+from optuna_deadline_torch.adascale import Gain
 from optuna_deadline_torch.scaling import Scaling, load
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -6,7 +6,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from paying import Played
 
-from optuna_deadline.planning.bill import FAREWELL
+from optuna_deadline.planning.billing.invoice import FAREWELL
 
 played = st.builds(
     Played,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.accuracy.oracle import foresee
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import LINEAR, Cluster, generate, simulate
-from optuna_deadline.simulation.oracle import foresee
 
 
 @pytest.mark.parametrize("family", ["power-law", "crossing"])

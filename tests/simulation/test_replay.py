@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.headlines.job_traces import Job, Stretch, Trace, generate_trace, read_trace
+from benchmarks.headlines.trace_replay import replay
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies.market import (
+from optuna_deadline.policies.shockwave import (
     AlloX,
     FinishTimeFair,
     GandivaFair,
@@ -24,8 +26,6 @@ from optuna_deadline.policies.market import (
     Scheduler,
     Shares,
 )
-from optuna_deadline.simulation.jobs import Job, Stretch, Trace, generate_trace, read_trace
-from optuna_deadline.simulation.replay import replay
 
 BASELINES = [
     Shares(MaxMinFair()),

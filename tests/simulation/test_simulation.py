@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from optuna_deadline.planning.ends import find_winner
+from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import (
     ANTI,
@@ -25,7 +25,7 @@ from optuna_deadline.simulation import (
 )
 from optuna_deadline.simulation.outcome import events
 from optuna_deadline.simulation.world import World
-from optuna_deadline.testing.worlds import assert_legal
+from optuna_deadline.testing.allocation.world import assert_legal
 
 STEPS = 30
 CLUSTER = Cluster(slots=4)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from optuna_deadline.budgets import Budget
-from optuna_deadline.history.reading import HistoryReader
+from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
 from optuna_deadline.policies import make_policy
-from optuna_deadline.prices import Price
 from optuna_deadline.simulation import Cluster, Faults, Funding, Simulation, generate
-from optuna_deadline.terms import Terms
+from optuna_deadline.study.terms import Terms
+from optuna_deadline.values.budgets import Budget
+from optuna_deadline.values.prices import Price
 
 
 @dataclass(frozen=True)

@@ -15,20 +15,20 @@ from histories import Recipe, paid, recipes
 from hypothesis import given
 
 from optuna_deadline import visualization
-from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.records import Assignment
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.records import History
 from optuna_deadline.visualization._allocation import chart_allocation
 from optuna_deadline.visualization._budget import chart_budget
 from optuna_deadline.visualization._chart import Bars, Chart
+from optuna_deadline.visualization._drawing import axes_of
 from optuna_deadline.visualization._forecast import chart_forecast
 from optuna_deadline.visualization._plotly import figure_of, spec_of
 from optuna_deadline.visualization._rungs import chart_rungs
 from optuna_deadline.visualization._utilization import chart_utilization
-from optuna_deadline.visualization.matplotlib._drawing import axes_of
 
 matplotlib.use("Agg")
 CHARTS: dict[str, Callable[[History], Chart]] = {

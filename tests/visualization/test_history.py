@@ -12,10 +12,10 @@ from histories import Recipe, paid, recipes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Event, ReportRow
 from optuna_deadline.history.forecast import forecast
-from optuna_deadline.history.reading import HistoryReader
+from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import (
     area,
@@ -27,9 +27,9 @@ from optuna_deadline.history.series import (
     totals,
 )
 from optuna_deadline.history.words import roughly
-from optuna_deadline.planning.ledger import bill_of
-from optuna_deadline.planning.rates import tariff_of
-from optuna_deadline.terms import Terms
+from optuna_deadline.planning.billing.ledger import bill_of
+from optuna_deadline.planning.billing.price_schedule import tariff_of
+from optuna_deadline.study.terms import Terms
 
 
 @given(recipes)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import optuna
 from forking import CONTEXT, preload
 
-from optuna_deadline import crashpoints
+from optuna_deadline import _crashpoints
 from optuna_deadline.cli.app import in_one_sentence, set_up_logging
 from optuna_deadline.elastic import ElasticWorker, agree
 
@@ -31,7 +31,7 @@ _reading = threading.Lock()  # an exit code comes once, and starting a process l
 
 # What a worker imports, most of it late, by the time it trains.
 preload(
-    "optuna_deadline.cli.app", "optuna_deadline.elastic", "optuna_deadline.workers.zygote",
+    "optuna_deadline.cli.app", "optuna_deadline.elastic", "optuna_deadline.rank.fork_server",
     "optuna.storages._rdb.storage", "sqlalchemy.orm", "sqlalchemy.dialects.postgresql.psycopg2",
     "alembic.command", "alembic.config", "alembic.script", "psycopg2.extras", "rich.logging",
 )  # fmt: skip
@@ -118,7 +118,7 @@ def _work(job: Job, log: Path, environment: dict[str, str]) -> None:
     os.close(descriptor)
     os.environ.clear()
     os.environ.update(environment)
-    importlib.reload(crashpoints)  # read where a process begins
+    importlib.reload(_crashpoints)  # read where a process begins
     set_up_logging()
     with in_one_sentence():
         study = optuna.load_study(study_name=job.study, storage=job.url)

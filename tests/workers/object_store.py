@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tables import wait_until
 
-from optuna_deadline.workers.devices import free_port
+from optuna_deadline.worker.devices import free_port
 
 BUCKET = "models"
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import optuna
 import psutil
 
-from optuna_deadline.allocation.engine import autocommit, open_table
-from optuna_deadline.allocation.studies import bring_forward
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.sql.studies import bring_forward
 
 
 def table_of(study: optuna.Study, pool: str | None = None) -> AllocationTable:

@@ -14,9 +14,9 @@ from tables import end_within, table_of, wait_until
 
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.testing.worlds import assert_whole
-from optuna_deadline.workers.addresses import interface_of, own_address
-from optuna_deadline.workers.reception import Reception
+from optuna_deadline.rank.addresses import interface_of, own_address
+from optuna_deadline.rank.rendezvous import Reception
+from optuna_deadline.testing.allocation.world import assert_whole
 
 Start = Callable[..., WorkerProcess]
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.allocation.records import NewReport
-from optuna_deadline.checkpoints import Checkpoint
-from optuna_deadline.workers import backlog as backlogs
-from optuna_deadline.workers.backlog import Backlog
+from optuna_deadline.checkpoints.files import Checkpoint
+from optuna_deadline.worker import pending_writes as backlogs
+from optuna_deadline.worker.pending_writes import Backlog
 
 
 class Away(Exception):

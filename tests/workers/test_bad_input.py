@@ -14,15 +14,15 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 import optuna_deadline
-from optuna_deadline import terms
-from optuna_deadline.allocation import schema
-from optuna_deadline.allocation.engine import connect, disconnect, open_table
-from optuna_deadline.allocation.migrations import MIGRATIONS, version
+from optuna_deadline.allocation.sql.database import schema
+from optuna_deadline.allocation.sql.database.engine import connect, disconnect, open_table
+from optuna_deadline.allocation.sql.database.migrations import MIGRATIONS, version
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import prepare
 from optuna_deadline.errors import DeadlineError, SchemaMismatch
-from optuna_deadline.workers import devices
-from optuna_deadline.workers.devices import Offer, make_offer
+from optuna_deadline.study import terms
+from optuna_deadline.worker import devices
+from optuna_deadline.worker.devices import Offer, make_offer
 
 
 def objective(trial: optuna.Trial) -> float:

@@ -12,9 +12,9 @@ from tables import table_of
 import optuna_deadline
 from optuna_deadline import Price
 from optuna_deadline.allocation.records import Event
-from optuna_deadline.budgets import Budget, make_budget
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineConflict, DeadlineError
+from optuna_deadline.values.budgets import Budget, make_budget
 
 PER_SLOT_SECOND = 3600.0
 

@@ -12,9 +12,9 @@ import pytest
 from forked import WorkerProcess
 from tables import table_of, wait_until
 
-from optuna_deadline.checkpoints import checksum, intact
+from optuna_deadline.checkpoints.files import checksum, intact
 from optuna_deadline.elastic import agree
-from optuna_deadline.workers.rank_trial import RankSegment
+from optuna_deadline.rank.trial import RankSegment
 
 
 class Ear:

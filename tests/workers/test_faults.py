@@ -20,8 +20,8 @@ from tables import running, table_of, wait_until
 
 import optuna_deadline
 from optuna_deadline.elastic import agree
+from optuna_deadline.rank.fork_server import Zygote
 from optuna_deadline.testing.postgres import EmbeddedPostgres
-from optuna_deadline.workers.zygote import Zygote
 
 pytestmark = pytest.mark.slow
 Start = Callable[..., WorkerProcess]
@@ -337,7 +337,7 @@ def test_the_winner_is_the_best_that_is_whole(tmp_path: Path) -> None:
     )
     assert result.checkpoint is not None
     result.checkpoint.write_text("torn")
-    from optuna_deadline.planning.ends import find_winner
+    from optuna_deadline.planning.settlement import find_winner
 
     second = find_winner(table_of(study), "maximize")
     assert second is not None and second.checkpoint is not None

@@ -7,9 +7,9 @@ from typing import Any
 
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.workers.gang import Gang
-from optuna_deadline.workers.ranks import Rank
-from optuna_deadline.workers.switchboard import _hear_rank
+from optuna_deadline.worker.event_loop import _hear_rank
+from optuna_deadline.worker.ranks import Rank
+from optuna_deadline.worker.segment import Gang
 
 
 class Ear:

@@ -11,11 +11,11 @@ import pytest
 
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.workers.backlog import Backlog
-from optuna_deadline.workers.gang import Gang
-from optuna_deadline.workers.hearing import Hearing
-from optuna_deadline.workers.ranks import Rank
-from optuna_deadline.workers.sampling import Sampling
+from optuna_deadline.planning.sampling import Sampling
+from optuna_deadline.worker.inbox import Hearing
+from optuna_deadline.worker.pending_writes import Backlog
+from optuna_deadline.worker.ranks import Rank
+from optuna_deadline.worker.segment import Gang
 
 
 class Silent:

@@ -10,10 +10,10 @@ import pytest
 
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.workers import gang as gangs
-from optuna_deadline.workers.gang import Gang
-from optuna_deadline.workers.ranks import Rank
-from optuna_deadline.workers.verdicts import judge
+from optuna_deadline.worker import segment as gangs
+from optuna_deadline.worker.ranks import Rank
+from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.verdicts import judge
 
 
 class Ear:

@@ -8,13 +8,13 @@ import optuna
 import pytest
 from tables import table_of
 
-from optuna_deadline import terms
-from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.records import About
+from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.workers.devices import Offer
-from optuna_deadline.workers.joining import Joining
-from optuna_deadline.workers.trust import Trust
+from optuna_deadline.study import terms
+from optuna_deadline.worker.devices import Offer
+from optuna_deadline.worker.lease_clock import Trust
+from optuna_deadline.worker.registration import Joining
 
 
 class Believing:

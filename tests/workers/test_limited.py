@@ -11,19 +11,19 @@ from typing import Any, cast
 import optuna
 import pytest
 
-from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.directives import KEEP, Directive, Kind
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.planning.sampling import Sampling
+from optuna_deadline.rank import process as ranks
+from optuna_deadline.rank.link import Link
+from optuna_deadline.rank.trial import RankSegment, RankTrial
 from optuna_deadline.segments import SegmentEnd, WholeTrial
-from optuna_deadline.workers import rank as ranks
-from optuna_deadline.workers.gang import Gang
-from optuna_deadline.workers.hearing import Hearing
-from optuna_deadline.workers.link import Link
-from optuna_deadline.workers.rank_trial import RankSegment, RankTrial
-from optuna_deadline.workers.ranks import Rank
-from optuna_deadline.workers.sampling import Sampling
-from optuna_deadline.workers.verdicts import judge
+from optuna_deadline.worker.inbox import Hearing
+from optuna_deadline.worker.ranks import Rank
+from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.verdicts import judge
 
 
 def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:

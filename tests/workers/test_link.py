@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from optuna_deadline.workers.link import UNTRUSTED, Link
+from optuna_deadline.rank.link import UNTRUSTED, Link
 
 _CONTEXT = multiprocessing.get_context("fork")
 

@@ -13,9 +13,9 @@ import pytest
 from tables import running, table_of, wait_until
 
 import optuna_deadline
+from optuna_deadline._threads import Ticker
 from optuna_deadline.elastic import companions
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.ticker import Ticker
 
 ENDLESS = """
 import os, pathlib, time
@@ -31,8 +31,8 @@ raise RuntimeError("there is no data here")
 """
 KEEPER = """
 import sys, time
-from optuna_deadline.workers.objective import source_of
-from optuna_deadline.workers.zygote import Zygote
+from optuna_deadline.rank.objective import source_of
+from optuna_deadline.rank.fork_server import Zygote
 kept = Zygote(source_of(sys.argv[1]))
 time.sleep(600)
 """

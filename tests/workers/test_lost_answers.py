@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from tables import table_of
 
 import optuna_deadline
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.checkpoints import intact
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.checkpoints.files import intact
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from optuna_deadline.directives import KEEP, Directive, Kind
-from optuna_deadline.workers.link import Link
-from optuna_deadline.workers.rank_trial import RankSegment, RankTrial
+from optuna_deadline.rank.link import Link
+from optuna_deadline.rank.trial import RankSegment, RankTrial
 
 PAUSE = Directive(Kind.PAUSE, "asked to leave")
 

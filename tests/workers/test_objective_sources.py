@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.workers.objective import source_of
-from optuna_deadline.workers.zygote import Zygote
+from optuna_deadline.rank.fork_server import Zygote
+from optuna_deadline.rank.objective import source_of
 
 OBJECTIVE = """
 import gc

@@ -9,7 +9,7 @@ from tables import table_of
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.elastic.outcome import outcome
-from optuna_deadline.planning.ends import InHand
+from optuna_deadline.planning.settlement import InHand
 
 
 def ended(study: optuna.Study) -> tuple[Result, str]:

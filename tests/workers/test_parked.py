@@ -12,10 +12,10 @@ import pytest
 
 from optuna_deadline.allocation.records import Desired, Grant
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.workers import link
-from optuna_deadline.workers.gang import Gang
-from optuna_deadline.workers.parking import Parking
-from optuna_deadline.workers.ranks import Rank
+from optuna_deadline.rank import link
+from optuna_deadline.worker.parking import Parking
+from optuna_deadline.worker.ranks import Rank
+from optuna_deadline.worker.segment import Gang
 
 Park = Callable[..., Gang]
 
@@ -109,7 +109,7 @@ def test_a_frozen_one_is_ended_before_its_pipe_is_full(
     frozen.heard_at, waiting.heard_at = 100.0, 140.0
     for one in (frozen, waiting):
         parking.take_in(one)
-    monkeypatch.setattr("optuna_deadline.workers.parking.time.monotonic", lambda: 161.0)
+    monkeypatch.setattr("optuna_deadline.worker.parking.time.monotonic", lambda: 161.0)
     parking.follow([line(0), line(1)])
     monkeypatch.undo()
     assert not lives(frozen) and lives(waiting)

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from forked import WorkerProcess
 from tables import end_within, wait_until
 
-from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.allocation.schema import leader, worker
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.sql.database.schema import leader, worker
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
 
 pytestmark = pytest.mark.slow

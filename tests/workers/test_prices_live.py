@@ -16,15 +16,15 @@ from tables import table_of, wait_until
 import optuna_deadline
 from optuna_deadline import Price
 from optuna_deadline.allocation.records import Event
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.budgets import make_budget
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.price import tell
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.planning.bill import FAREWELL
-from optuna_deadline.planning.ledger import Ledger
-from optuna_deadline.planning.rates import tariff_of
-from optuna_deadline.terms import Terms
+from optuna_deadline.planning.billing.invoice import FAREWELL
+from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.price_schedule import tariff_of
+from optuna_deadline.study.terms import Terms
+from optuna_deadline.values.budgets import make_budget
 
 Start = Callable[..., WorkerProcess]
 CHEAP, DEAR = 3600.0, 3 * 3600.0  # a second of a slot costs 1, or 3

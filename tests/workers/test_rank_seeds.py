@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optuna_deadline.workers.rank import RankSpec, Seat, run_rank
+from optuna_deadline.rank.process import RankSpec, Seat, run_rank
 
 torch = pytest.importorskip("torch")
 _CONTEXT = multiprocessing.get_context("fork")

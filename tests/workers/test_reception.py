@@ -13,9 +13,9 @@ import pytest
 
 from optuna_deadline.allocation.records import Grant, Part
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.workers.gang import Gang
-from optuna_deadline.workers.ranks import Rank
-from optuna_deadline.workers.reception import Reception, hang_up, reach
+from optuna_deadline.rank.rendezvous import Reception, hang_up, reach
+from optuna_deadline.worker.ranks import Rank
+from optuna_deadline.worker.segment import Gang
 
 Guests = queue.SimpleQueue[tuple[int, int, int, Any]]
 

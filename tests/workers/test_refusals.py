@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from optuna_deadline.allocation.memory import MemoryTable
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment, Grant
-from optuna_deadline.workers.gang import Gang, Verdict
-from optuna_deadline.workers.parking import Parking
-from optuna_deadline.workers.ranks import Rank
-from optuna_deadline.workers.verdicts import judge
-from optuna_deadline.workers.writing import Writing
+from optuna_deadline.worker.outbox import Writing
+from optuna_deadline.worker.parking import Parking
+from optuna_deadline.worker.ranks import Rank
+from optuna_deadline.worker.segment import Gang, Verdict
+from optuna_deadline.worker.verdicts import judge
 
 CRASH = ("error", ("ValueError: no", "Traceback"))
 

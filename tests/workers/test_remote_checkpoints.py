@@ -17,12 +17,13 @@ from object_store import BUCKET, environment, object_store
 from tables import table_of, wait_until
 
 import optuna_deadline
-from optuna_deadline import stores, terms
-from optuna_deadline.allocation.engine import open_table
-from optuna_deadline.checkpoints import intact, verified
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.checkpoints import storage
+from optuna_deadline.checkpoints.files import intact, verified
+from optuna_deadline.checkpoints.storage import StoreAway
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.stores import StoreAway
+from optuna_deadline.study import terms
 
 pytestmark = pytest.mark.slow
 Start = Callable[..., WorkerProcess]
@@ -46,26 +47,26 @@ def bucket(port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 def folder_of(study: optuna.Study, bucket: str) -> str:
     """Where the study's first trial has its checkpoints."""
-    root = stores.root_of(bucket, study.study_name, terms.key(open_table(study), study))
+    root = storage.root_of(bucket, study.study_name, terms.key(open_table(study), study))
     return f"{root}/trial-0"
 
 
 def test_a_file_there_is_as_one_here(bucket: str, tmp_path: Path) -> None:
     url, file, back = f"{bucket}/a/b.ckpt", tmp_path / "b", tmp_path / "back"
     file.write_bytes(os.urandom(6 << 20))
-    stores.check(bucket)
+    storage.check(bucket)
     with pytest.raises(FileNotFoundError):
-        stores.size(url)
-    stores.upload(file, url)
-    assert stores.size(url) == 6 << 20
-    stores.fetch(url, back)
+        storage.size(url)
+    storage.upload(file, url)
+    assert storage.size(url) == 6 << 20
+    storage.fetch(url, back)
     assert back.read_bytes() == file.read_bytes()
-    stores.remove(url)
-    stores.remove(url)
-    with pytest.raises(FileNotFoundError), stores.opened(url):
+    storage.remove(url)
+    storage.remove(url)
+    with pytest.raises(FileNotFoundError), storage.opened(url):
         pass
     with pytest.raises(DeadlineError, match="bucket does not exist"):
-        stores.check("s3://no-such-bucket/a")
+        storage.check("s3://no-such-bucket/a")
 
 
 def test_a_store_that_is_away_is_told_from_a_file_that_is_gone(
@@ -77,7 +78,7 @@ def test_a_store_that_is_away_is_told_from_a_file_that_is_gone(
     s3fs.S3FileSystem.clear_instance_cache()
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     with pytest.raises(StoreAway):
-        stores.size(f"{bucket}/a")
+        storage.size(f"{bucket}/a")
     s3fs.S3FileSystem.clear_instance_cache()
 
 
@@ -101,7 +102,7 @@ def test_a_trial_goes_on_on_another_machine_from_the_newest_that_is_whole(
     assert str(newest.path).startswith(f"{folder}/") and intact(newest)
     torn = tmp_path / "torn"
     torn.write_bytes(b"{" * (newest.size - 1))
-    stores.upload(torn, str(newest.path))
+    storage.upload(torn, str(newest.path))
     assert not verified(newest) and intact(before)
     last = max(row.step for row in table.reports())
     second = start_worker(sqlite_url, "slow", folder=bucket, RANK_LOG=log)

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optuna_deadline import stores
-from optuna_deadline.checkpoints import Checkpoint, checksum, intact, verified
+from optuna_deadline.checkpoints import storage
+from optuna_deadline.checkpoints.files import Checkpoint, checksum, intact, verified
+from optuna_deadline.checkpoints.restore import Folders, Resuming, Sweeping
+from optuna_deadline.checkpoints.storage import Location, StoreAway, located, within
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.stores import Location, StoreAway, located, within
-from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
 
 CONTENT = bytes(range(256)) * 9
 
@@ -45,7 +45,7 @@ def put(location: Location, content: bytes | None) -> None:
         with fsspec.open(location, "wb") as file:
             file.write(content or b"")
     if content is None:
-        stores.remove(location)
+        storage.remove(location)
 
 
 def file_name(step: int) -> str:
@@ -100,7 +100,7 @@ def test_what_was_written_here_is_not_fetched(tmp_path: Path) -> None:
     root = f"memory://{uuid.uuid4().hex}"
     folders = Folders(root)
     row = saved(root, 1, cached=folders.here(3))
-    stores.remove(row.path)
+    storage.remove(row.path)
     path = found(root, [row], folders)
     assert path is not None and path.parent == folders.here(3)
     path.write_bytes(b"torn")  # and a copy that is not whole is not taken for one
@@ -204,7 +204,7 @@ def test_a_file_that_is_not_torchs_is_read_as_bytes(
     root: Location = f"memory://{uuid.uuid4().hex}" if remote else tmp_path
     location = within(root, 'a "file".ckpt')
     put(location, content)
-    line = stores.loading(location)
+    line = storage.loading(location)
     assert "torch.load" not in line
     found: dict[str, Any] = {"fsspec": fsspec}
     exec(line, found)
@@ -216,31 +216,31 @@ def test_torchs_files_are_known_by_their_first_bytes_else_by_the_savers_names(
 ) -> None:
     location = tmp_path / "a.ckpt"
     put(location, packed("best/data.pkl"))
-    assert stores.loading(location) == (
+    assert storage.loading(location) == (
         f'checkpoint = torch.load("{location}", weights_only=True)'
     )
     for gone in (tmp_path / file_name(3), f"memory://{uuid.uuid4().hex}/{file_name(3)}"):
-        assert "torch.load(" in stores.loading(gone)
-        assert "torch.load(" in stores.loading(gone, here=False)
-    assert "torch.load(" not in stores.loading(tmp_path / "3-12-ab12.ckpt")
+        assert "torch.load(" in storage.loading(gone)
+        assert "torch.load(" in storage.loading(gone, here=False)
+    assert "torch.load(" not in storage.loading(tmp_path / "3-12-ab12.ckpt")
 
 
 @pytest.mark.parametrize("given", ["/shared", "s3://bucket/shared/"])
 @pytest.mark.parametrize("study", ["digits", "a/b", "..", "/etc", "", "数" * 512, "a b?#%"])
 def test_a_studys_folder_is_its_own_whatever_its_name_is(given: str, study: str) -> None:
     place = located(given)
-    first, second = (stores.root_of(place, study, f"{key}2b3c4d-") for key in ("1a", "/.."))
+    first, second = (storage.root_of(place, study, f"{key}2b3c4d-") for key in ("1a", "/.."))
     assert first != second
     for root in (first, second):
-        assert stores.is_below(root, place)
-        name = stores.name_of(root)
+        assert storage.is_below(root, place)
+        name = storage.name_of(root)
         assert within(place, name) == root and name not in ("", ".", "..")
         assert len(name.encode()) < 255
 
 
 def test_places_that_cannot_be_used_are_told() -> None:
     with pytest.raises(DeadlineError, match="Nothing here can open nowhere://"):
-        stores.check("nowhere://bucket")
+        storage.check("nowhere://bucket")
     assert located("s3://bucket/key") == "s3://bucket/key"
     assert located("here/key") == Path("here/key")
     assert within("s3://bucket/", "key") == "s3://bucket/key"

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 import optuna_deadline
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.workers.sampling import Sampling
+from optuna_deadline.planning.sampling import Sampling
 
 
 def test_three_trials_that_fail_alike_are_enough() -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.engine import make_url
 from tables import table_of, wait_until
 
 from optuna_deadline.elastic import ElasticWorker, agree
-from optuna_deadline.testing.proxy import Proxy
+from optuna_deadline.testing.network import Proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(400)]
 SLOTS = 4

@@ -13,7 +13,7 @@ from tables import end_within, table_of, wait_until
 from typer.testing import CliRunner
 
 from optuna_deadline.allocation.records import Desired, SegmentRow
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
 

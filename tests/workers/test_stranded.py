@@ -17,15 +17,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 from tables import table_of, wait_until
 
-from optuna_deadline.allocation.memory import MemoryTable
-from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import in_one_sentence
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DatabaseGone
-from optuna_deadline.testing.proxy import Proxy
-from optuna_deadline.workers import trust as trusts
-from optuna_deadline.workers.trust import Trust
-from optuna_deadline.workers.watchdog import Watchdog
+from optuna_deadline.testing.network import Proxy
+from optuna_deadline.worker import lease_clock as trusts
+from optuna_deadline.worker.lease_clock import Trust
+from optuna_deadline.worker.watchdog import Watchdog
 
 
 class Clock:

@@ -15,17 +15,18 @@ import sqlalchemy as sa
 from tables import table_of
 
 import optuna_deadline
-from optuna_deadline import stores, terms
-from optuna_deadline.allocation import schema
-from optuna_deadline.allocation.engine import open_table
 from optuna_deadline.allocation.records import About, Assignment
-from optuna_deadline.checkpoints import Checkpoint, checksum, intact
+from optuna_deadline.allocation.sql.database import schema
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.checkpoints import storage
+from optuna_deadline.checkpoints.files import Checkpoint, checksum, intact
+from optuna_deadline.checkpoints.restore import Folders, Resuming, Sweeping
+from optuna_deadline.checkpoints.sharing import store_of
+from optuna_deadline.checkpoints.storage import Location, located, within
 from optuna_deadline.elastic import ElasticWorker
-from optuna_deadline.marks import store_of
-from optuna_deadline.stores import Location, located, within
-from optuna_deadline.workers.devices import Offer
-from optuna_deadline.workers.machine import describe
-from optuna_deadline.workers.resuming import Folders, Resuming, Sweeping
+from optuna_deadline.study import terms
+from optuna_deadline.worker.devices import Offer
+from optuna_deadline.worker.machine import describe
 
 NAMED = "segment-000002-step-000000020.ckpt"
 LOST = "segment-000002-step-000000030.ckpt"
@@ -121,7 +122,7 @@ def there(*locations: Location) -> list[bool]:
     found = []
     for location in locations:
         with suppress(FileNotFoundError):
-            stores.size(location)
+            storage.size(location)
             found.append(True)
             continue
         found.append(False)
@@ -265,7 +266,7 @@ def test_when_a_study_is_over_no_trial_has_a_file_without_a_row(
     study = sqlite_study
     engine = open_table(study)
     terms.fix(engine, study, "6s")
-    folder = stores.root_of(tmp_path, study.study_name, terms.key(engine, study))
+    folder = storage.root_of(tmp_path, study.study_name, terms.key(engine, study))
     assert isinstance(folder, Path)
     for number in range(3):
         (folder / f"trial-{number}").mkdir(parents=True)

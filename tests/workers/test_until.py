@@ -22,8 +22,8 @@ from benchmarks.stretches.objective import LOGS
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.overheads import Overhead
-from optuna_deadline.workers.gang import Gang
-from optuna_deadline.workers.until import Until
+from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.time_limit import Until
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import logging
-from optuna_deadline.workers.rank import speak
+from optuna_deadline.rank.process import speak
 {before}
 speak()
 logging.getLogger("optuna_deadline").info("told by us")

@@ -18,12 +18,12 @@ from optuna_deadline.simulation.tables import (
     algoperf,
     lcbench,
     pollux,
-    prices,
     recorded,
+    spot_prices,
     taskset,
 )
 from optuna_deadline.simulation.tables.curves import open_archive
-from optuna_deadline.simulation.tables.prices import Price
+from optuna_deadline.simulation.tables.spot_prices import Price
 from optuna_deadline.simulation.workload import Workload
 
 __all__ = ["Price", "load", "load_prices", "load_speedups", "own"]
@@ -95,8 +95,8 @@ def load_prices(folder: str | Path) -> list[Price]:
     """
     found: list[Price] = []
     for path in _files(folder):
-        if path.suffix == ".csv" and prices.recognises(_header(path)):
-            found += prices.read(path)
+        if path.suffix == ".csv" and spot_prices.recognises(_header(path)):
+            found += spot_prices.read(path)
     if not found:
         raise DeadlineError(f"There is no price list (.csv) in {folder}.")
     return found

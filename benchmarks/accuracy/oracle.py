@@ -1,0 +1,58 @@
+"""The bound for regret: a policy that knows the curves and trains the best from the start."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from optuna_deadline.forecasting.overheads import closing_seconds
+from optuna_deadline.policies.api import Plan, Run
+from optuna_deadline.policies.snapshot import Snapshot
+from optuna_deadline.simulation.cluster import Cluster
+from optuna_deadline.simulation.workload import Workload
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Opens one trial and gives it the slots on which its configuration comes furthest.
+
+    Args:
+        slots: How many those are.
+    """
+
+    slots: int = 1
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The one trial, and nothing else."""
+        if not snapshot.trials:
+            return Plan(start=1, start_reason="the best of all that could be tried")
+        slots = min(self.slots, snapshot.largest_gang)
+        orders = {t.number: Run(slots, "the best of all") for t in snapshot.trials if t.alive}
+        return Plan(orders, gate_open=False)
+
+
+def foresee(workload: Workload, cluster: Cluster, deadline: float) -> tuple[Oracle, Workload]:
+    """The oracle of a workload, and the workload with the oracle's configuration first.
+
+    What it reaches bounds what any policy can reach on this cluster by the deadline, but for the
+    seconds in which its one trial changes from the slot on which every trial begins to its gang.
+
+    Args:
+        workload: What is tuned.
+        cluster: Where.
+        deadline: In seconds from the beginning.
+    """
+    slots = max(range(1, cluster.slots + 1), key=cluster.speedup)
+    training = max(0.0, deadline - cluster.startup - closing_seconds(cluster.stop))
+    reach = []
+    for curve, pace in zip(workload.curves, workload.step_seconds, strict=True):
+        steps = int(training * cluster.speedup(slots) / pace)
+        scores = [score for score in curve[:steps] if not math.isnan(score)]
+        reach.append(max(scores, default=-math.inf))
+    order = sorted(range(len(reach)), key=lambda index: (-reach[index], index))
+    first = replace(
+        workload,
+        curves=tuple(workload.curves[index] for index in order),
+        step_seconds=tuple(workload.step_seconds[index] for index in order),
+    )
+    return Oracle(slots), first

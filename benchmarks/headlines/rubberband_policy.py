@@ -1,0 +1,93 @@
+"""RubberBand's question (Misra et al., EuroSys 2021): the cheapest cluster for a given halving.
+
+The job is fixed: so many trials, so many steps, which of them go on. What is free is the size of
+the cluster in every round. The plan starts from static clusters and takes nodes from single rounds
+as long as that is cheaper and the deadline holds. Our reconstruction of the greedy descent: it
+begins from several static plans and not from one, and waves and gang sizes are candidates too, or
+it gets stuck; latencies are numbers, not distributions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.policies.money import Money
+from optuna_deadline.policies.seer.round_schedule import (
+    Rates,
+    Schedule,
+    Work,
+    cheapest,
+    on_pool,
+    schedule,
+)
+
+_STARTS = 12
+
+
+@dataclass(frozen=True)
+class Job:
+    """A successive halving whose shape is given: SHA(trials, min_resource, max_resource, factor).
+
+    Every round trains ``reduction_factor`` times as many further steps as the one before, as
+    SHA(64, 4, 508, 2) says of itself: 4 + 8 + ... + 256 = 508. The last takes what is left.
+
+    Attributes:
+        trials: Configurations at the start.
+        min_resource: Steps of the first round.
+        max_resource: Steps of a whole training.
+        reduction_factor: A round keeps one in this many.
+        step_seconds: Of a step on one slot.
+    """
+
+    trials: int
+    min_resource: int
+    max_resource: int
+    reduction_factor: int
+    step_seconds: float
+
+    def works(self) -> list[Work]:
+        """The rounds."""
+        rounds, left, steps, alive = [], self.max_resource, self.min_resource, self.trials
+        while alive > 1 and left > steps:
+            rounds.append(Work(alive, steps * self.step_seconds))
+            left, steps = left - steps, steps * self.reduction_factor
+            alive = max(1, alive // self.reduction_factor)
+        return [*rounds, Work(alive, left * self.step_seconds)]
+
+
+def rates_for(money: Money, speedup: Speedup, overhead: float = 0.0) -> Rates:
+    """Rates with gangs of 1, 2, 4, ... slots, as far as S(k) was measured."""
+    largest = max(speedup.measured, default=1)
+    sizes = [2**power for power in range(largest.bit_length()) if 2**power <= money.offer]
+    return Rates(money, tuple((size, speedup(size)) for size in sizes), overhead)
+
+
+def static_plans(job: Job, rates: Rates) -> list[Schedule]:
+    """The job on clusters of every size, which stay as they are to its end."""
+    works = job.works()
+    most = rates.money.offer // rates.money.node
+    return [
+        schedule([on_pool(work, rates, nodes) for work in works], rates)
+        for nodes in range(1, most + 1)
+    ]
+
+
+def fastest_seconds(job: Job, rates: Rates) -> float:
+    """How long the job takes at least, whatever it costs."""
+    return min(plan.seconds for plan in static_plans(job, rates))
+
+
+def plan_static(job: Job, rates: Rates, time: float) -> Schedule | None:
+    """The cheapest cluster of one size that ends the job in time; None where there is none."""
+    plans = [plan for plan in static_plans(job, rates) if plan.seconds <= time]
+    return min(plans, key=lambda plan: plan.cost, default=None)
+
+
+def plan_elastic(job: Job, rates: Rates, time: float) -> Schedule | None:
+    """The cheapest cluster whose size changes from round to round; None where there is none."""
+    plans = [plan for plan in static_plans(job, rates) if plan.seconds <= time]
+    plans.sort(key=lambda plan: plan.cost)
+    starts = [plan.rounds for plan in plans[:: max(1, len(plans) // _STARTS)]]
+    found = cheapest(job.works(), rates, time, starts)
+    return min([*plans[:1], *([found] if found else [])], key=lambda plan: plan.cost, default=None)

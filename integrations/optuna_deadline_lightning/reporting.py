@@ -1,0 +1,120 @@
+"""How reports are numbered: by how far training is, so that a step means the same in every trial.
+
+An epoch has as many steps as it is to have validations: four with ``val_check_interval=0.25``. Its
+length in batches, which may differ between trials, is nothing to that. With an interval in batches
+a step is so many batches. A number follows from the place in training, and so a trial that was
+paused goes on with the numbers that it would have had.
+"""
+
+from __future__ import annotations
+
+import math
+
+import lightning.pytorch as pl
+
+from optuna_deadline_lightning import boundaries
+from optuna_deadline_lightning.scaling import Growing
+
+_ROUNDING = 1e-6  # of a step, in a place that is a sum of fractions
+
+
+class Steps:
+    """The steps of one fit.
+
+    Args:
+        growing: The scaling rule, where steps of the optimizer take more than a batch.
+
+    Attributes:
+        last: The step that was reported last; -1 before the first.
+    """
+
+    def __init__(self, growing: Growing | None = None) -> None:
+        self._growing = growing
+        self.last = -1
+
+    def reached(self, trainer: pl.Trainer) -> int | None:
+        """The step of the validation that just ends; None where that was reported already.
+
+        A short epoch may have more validations than steps: the first of each step counts.
+        """
+        step = max(0, math.ceil(self.progress(trainer) - _ROUNDING) - 1)
+        if _by_time(trainer):
+            step = self.last + 1
+        elif math.isinf(trainer.num_training_batches) and _batches(trainer) is None:
+            step = trainer.current_epoch  # also of a validation at a stop within it
+        if step <= self.last:
+            return None
+        self.last = step
+        return step
+
+    def progress(self, trainer: pl.Trainer) -> float:
+        """How far training is, in steps with fractions."""
+        if _by_time(trainer):
+            return float(self.last + 1)
+        every = _batches(trainer)
+        if every is None:
+            return self._epochs(trainer) * _validations(trainer)
+        size = self._size(trainer)
+        across = trainer.check_val_every_n_epoch is None and self._growing is None
+        if across or math.isinf(size):
+            return (trainer.fit_loop.total_batch_idx + 1) / every
+        return self._epochs(trainer) * size / every
+
+    def horizon(self, trainer: pl.Trainer) -> int | None:
+        """The step of the fit's last validation; None where that is not known."""
+        if _by_time(trainer):
+            return None
+        epochs, every = self._all_epochs(trainer), _batches(trainer)
+        if every is None:
+            if epochs is None:
+                return None
+            nth = trainer.check_val_every_n_epoch or 1
+            done = max(epochs // nth * nth, epochs if nth == 1 else nth)
+            return max(1, math.floor(done * _validations(trainer) + _ROUNDING)) - 1
+        size, batches = self._size(trainer), None
+        if epochs is not None and not math.isinf(size):
+            batches = math.floor(epochs * size + _ROUNDING)
+        elif trainer.max_steps > 0:
+            batches = trainer.max_steps * trainer.accumulate_grad_batches
+        if batches is None:
+            return None
+        last = batches // every * every
+        if trainer.check_val_every_n_epoch is not None and not math.isinf(size):
+            whole, rest = divmod(batches, int(size))  # counted anew in each epoch
+            if rest < every:
+                whole, rest = whole - 1, int(size)
+            last = whole * int(size) + rest // every * every
+        return max(1, math.ceil(last / every)) - 1
+
+    def _epochs(self, trainer: pl.Trainer) -> float:
+        if self._growing is not None:
+            return self._growing.progress(trainer)
+        return boundaries.progress(trainer)
+
+    def _all_epochs(self, trainer: pl.Trainer) -> float | None:
+        """How many epochs the fit trains, with fractions."""
+        if self._growing is not None:
+            return self._growing.last_pass(trainer) + 1
+        limits = [float(trainer.max_epochs)] if trainer.max_epochs not in (None, -1) else []
+        batches = trainer.num_training_batches
+        if trainer.max_steps > 0 and 0 < batches < math.inf:
+            limits.append(trainer.max_steps / math.ceil(batches / trainer.accumulate_grad_batches))
+        return min(limits) if limits else None
+
+    def _size(self, trainer: pl.Trainer) -> float:
+        return trainer.num_training_batches if self._growing is None else self._growing.size
+
+
+def _by_time(trainer: pl.Trainer) -> bool:
+    return getattr(trainer, "_val_check_time_interval", None) is not None
+
+
+def _batches(trainer: pl.Trainer) -> int | None:
+    """How many batches lie between two validations, where that is said so."""
+    every = trainer.val_check_interval
+    return every if isinstance(every, int) else None
+
+
+def _validations(trainer: pl.Trainer) -> int:
+    """How many validations an epoch is to have, where the interval is a part of it."""
+    return max(1, math.floor(1 / trainer.val_check_interval + _ROUNDING))

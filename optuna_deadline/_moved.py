@@ -1,0 +1,62 @@
+"""Public modules under the names that they had before: each imports with a DeprecationWarning."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+#: From each old name to the module that has its contents now.
+MOVED = {
+    "optuna_deadline.dashboard.page": "optuna_deadline.dashboard.server",
+    "optuna_deadline.deadlines": "optuna_deadline.values.deadlines",
+    "optuna_deadline.elastic.terms": "optuna_deadline.elastic.arguments",
+    "optuna_deadline.outlook": "optuna_deadline.scenarios",
+    "optuna_deadline.outlook.answers": "optuna_deadline.scenarios.comparison",
+    "optuna_deadline.outlook.calibration": "optuna_deadline.scenarios.calibration",
+    "optuna_deadline.policies.asha": "optuna_deadline.policies.baselines.asha",
+    "optuna_deadline.policies.dividing": "optuna_deadline.policies.pool.fair_share",
+    "optuna_deadline.policies.early": "optuna_deadline.policies.baselines.stopping",
+    "optuna_deadline.policies.fifo": "optuna_deadline.policies.baselines.fifo",
+    "optuna_deadline.policies.halving": "optuna_deadline.policies.baselines.halving",
+    "optuna_deadline.policies.market": "optuna_deadline.policies.shockwave",
+    "optuna_deadline.policies.market.allocators": "optuna_deadline.policies.shockwave.baselines",
+    "optuna_deadline.policies.market.allox": "optuna_deadline.policies.shockwave.allox",
+    "optuna_deadline.policies.market.shares": "optuna_deadline.policies.shockwave.accounting",
+    "optuna_deadline.policies.market.shockwave": "optuna_deadline.policies.shockwave.scheduler",
+    "optuna_deadline.policies.market.studies": "optuna_deadline.policies.shockwave.studies",
+    "optuna_deadline.policies.market.views": "optuna_deadline.policies.shockwave.views",
+    "optuna_deadline.policies.naive": "optuna_deadline.policies.baselines.naive",
+    "optuna_deadline.policies.plan": "optuna_deadline.policies.api",
+    "optuna_deadline.policies.slaq": "optuna_deadline.policies.baselines.slaq",
+    "optuna_deadline.policies.turns": "optuna_deadline.policies.baselines.turns",
+    "optuna_deadline.prices": "optuna_deadline.values.prices",
+    "optuna_deadline.simulation.simulation": "optuna_deadline.simulation.study",
+    "optuna_deadline.simulation.tables.prices": "optuna_deadline.simulation.tables.spot_prices",
+}
+
+
+class _OldNames(MetaPathFinder, Loader):
+    """Asked last, when no module of a name is found."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        warnings.warn(f"{name} is {MOVED[name]} now.", DeprecationWarning, stacklevel=2)
+        found = import_module(MOVED[name])
+        vars(module).update(__doc__=found.__doc__, __getattr__=partial(getattr, found))
+
+
+def install() -> None:
+    """Let old names be found."""
+    if not any(isinstance(finder, _OldNames) for finder in sys.meta_path):
+        sys.meta_path.append(_OldNames())

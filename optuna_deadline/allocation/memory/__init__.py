@@ -1,0 +1,1 @@
+"""The table in memory: for simulations and tests."""

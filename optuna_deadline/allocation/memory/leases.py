@@ -1,0 +1,259 @@
+"""Acquire, renew, release, disown and reap in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
+
+from optuna_deadline.allocation.memory.memory_gangs import MemoryGangs
+from optuna_deadline.allocation.memory.state import changed
+from optuna_deadline.allocation.records import Grant, Renewal, SegmentRow, Slot
+from optuna_deadline.allocation.sql.gangs import as_planned
+from optuna_deadline.allocation.sql.plans import beside
+
+_BY_ID = attrgetter("id")
+
+
+class MemoryLeases(MemoryGangs):
+    """The ways in which a slot changes or keeps its holder."""
+
+    def acquire(
+        self,
+        me: str,
+        number: int,
+        slot_ids: Sequence[int],
+        others: Mapping[str, Sequence[int]] | None = None,
+    ) -> Grant | None:
+        """Take a gang's slots, all or none."""
+        others = others or {}
+        with self._lock:
+            now, study = self.now(), self._study
+            line = None if study is None else study.trials.get(number)
+            if study is None or line is None:
+                return None
+            if line.owner is not None or line.state not in ("ready", "paused"):
+                return None
+            if (line.mode, line.worker) != ("run", me):
+                return None
+            if not as_planned(line.slots, line.others, slot_ids, others):
+                return None
+            if line.held is not None or line.slots > (line.slot_limit or line.slots):
+                return None
+            if study.settled is not None or now >= min(study.deadline, study.funds_end):
+                return None
+            if study.pool_slots is not None and not self._paid_for(line.slots, study.pool_slots):
+                return None
+            rows, theirs = self._takeable(me, slot_ids), {}
+            for name, ids in others.items():
+                theirs[name] = self._takeable(name, ids) if self._alive(name, now) else []
+            if len(rows) + sum(map(len, theirs.values())) != line.slots:
+                return None
+            return self._grant(me, number, rows, now, theirs)
+
+    def _paid_for(self, more: int, most: int) -> bool:
+        """Whether a study that pays for its slots pays for so many more than its trials hold."""
+        now, held = self.now(), 0
+        for row in self.state.slots.values():
+            mine = row.study_id == self.study_id
+            held += mine and row.lease is not None and row.lease > now
+        return held + more <= most
+
+    def _takeable(self, name: str, slot_ids: Sequence[int]) -> list[Slot]:
+        slots = self.state.slots
+        rows = [slots[slot_id] for slot_id in sorted(set(slot_ids)) if slot_id in slots]
+        return [row for row in rows if self._may_take(name, row)]
+
+    def _grant(
+        self,
+        me: str,
+        number: int,
+        rows: list[Slot],
+        now: float,
+        theirs: Mapping[str, list[Slot]] | None = None,
+    ) -> Grant:
+        """Hand the slots over; who may have them was decided before."""
+        study = self._study
+        assert study is not None
+        before = study.trials[number]
+        theirs = theirs or {}
+        holders = {row.id: name for name, of in theirs.items() for row in of}
+        everything = sorted([*rows, *[row for of in theirs.values() for row in of]], key=_BY_ID)
+        line = self._put(before, owner=me, state="running", fence=before.fence + 1)
+        for row in everything:
+            holder = holders.get(row.id, me)
+            held = changed(
+                row,
+                holder=holder,
+                study_id=self.study_id,
+                number=number,
+                fence=row.fence + 1,
+                lease=now + self.ttl,
+            )
+            self.state.slots[row.id] = held
+            self._event("acquire", number=number, slot=row.id, fence=held.fence, worker=holder)
+        size = len(everything)
+        study.running[number, line.fence] = SegmentRow(
+            number,
+            line.fence,
+            size,
+            now,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            1 + len(theirs),
+        )
+        kind = "start" if before.state == "ready" else "resume"
+        self._event(
+            kind, number=number, fence=line.fence, worker=me, slots=size, reason=line.reason,
+            **beside(
+                [(name, len(of)) for name, of in theirs.items()], [row.host for row in everything]
+            ),
+        )  # fmt: skip
+        return Grant(
+            number=number,
+            trial_id=line.trial_id,
+            fence=line.fence,
+            slots=tuple((row.id, row.fence + 1) for row in rows),
+            devices=tuple(row.device for row in rows),
+            others=self._enlist(me, line, size, len(rows), theirs),
+        )
+
+    def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
+        """Renew what is still ours."""
+        with self._lock:
+            now = self.now()
+            if me in self.state.workers:
+                live = changed(self.state.workers[me], state="live", lease=now + self.ttl)
+                self.state.workers[me] = live
+            kept = frozenset(pair for pair in held if self._holds(me, pair))
+            for slot_id, _ in kept:
+                row = self.state.slots[slot_id]
+                self.state.slots[slot_id] = changed(row, lease=now + self.ttl)
+            offers = len(self.state.brings(me))
+            known = me in self.state.workers
+            return Renewal(now=now, kept=kept, offers=offers if known else None)
+
+    def release(
+        self,
+        me: str,
+        grant: Grant,
+        outcome: str,
+        *,
+        ended: str,
+        value: float | None = None,
+        stop: float | None = None,
+        failures: int = 0,
+        stays: bool = False,
+    ) -> bool:
+        """Give the slots back."""
+        with self._lock:
+            if not self._owns(me, grant.number, grant.fence):
+                return False
+            study = self._study
+            assert study is not None
+            line = study.trials[grant.number]
+            worker = me if stays and line.mode == "pause" else line.worker
+            self._put(
+                line, owner=None, state=outcome, value=value, failures=failures, worker=worker
+            )
+            for pair in grant.slots:
+                if self._holds(me, pair):
+                    row = self._free(pair[0])
+                    self._event(
+                        "release", number=grant.number, slot=row.id, fence=row.fence, worker=me
+                    )
+            self._end_segment(study, grant.number, grant.fence, ended, stop)
+            self._event(outcome, number=grant.number, fence=grant.fence, worker=me, reason=ended)
+            return True
+
+    def disown(self, me: str, number: int, fence: int) -> bool:
+        """Give back a grant whose answer was lost."""
+        with self._lock:
+            if not self._owns(me, number, fence):
+                return False
+            study = self._study
+            assert study is not None
+            line = study.trials[number]
+            held = [
+                row
+                for row in self.state.slots.values()
+                if (row.holder, row.study_id, row.number) == (me, self.study_id, number)
+            ]
+            slots = tuple((row.id, row.fence) for row in held)
+            devices = tuple(row.device for row in held)
+            grant = Grant(number, line.trial_id, fence, slots, devices)
+            self._take_back(number, fence)
+            return self.release(
+                me, grant, "paused", ended="disowned", value=line.value, failures=line.failures
+            )
+
+    def reap(self) -> int:
+        """Free what dead workers held."""
+        with self._lock:
+            now, pool = self.now(), self._pool
+            if pool is None:
+                return 0
+            state = self.state
+            expired = [
+                row
+                for row in state.slots.values()
+                if (row.pool == self.pool or row.study_id == self.study_id)
+                and row.lease is not None
+                and row.lease + state.pools[row.pool].grace < now
+            ]
+            self._reap(expired)
+            self._free_orphans()
+            silent = [
+                row
+                for row in state.workers.values()
+                if (row.pool == self.pool or row.study_id == self.study_id)
+                and row.state == "live"
+                and row.lease + state.pools[row.pool].grace < now
+            ]
+            for worker in silent:
+                self.state.workers[worker.id] = changed(worker, state="lost")
+            self._rest({worker.study_id for worker in silent})
+            return len(expired)
+
+    def bury(self, names: Collection[str]) -> int:
+        """Free what workers hold that are known to have ended."""
+        with self._lock:
+            held = [row for row in self.state.slots.values() if row.holder in names]
+            self._reap(held)
+            for study_id, study in self.state.studies.items():
+                lines = [line for line in study.untold.values() if line.alive]
+                self._let_go(study_id, [line for line in lines if line.owner in names])
+            rows = self.state.workers.values()
+            gone = [row for row in rows if row.id in names and row.state == "live"]
+            for worker in gone:
+                self.state.workers[worker.id] = changed(worker, state="lost")
+            self._rest({worker.study_id for worker in gone})
+            self._hand_on(names)
+            return len(held)
+
+    def _reap(self, rows: Sequence[Slot]) -> None:
+        for row in rows:
+            freed = self._free(row.id)
+            self._event(
+                "reap", number=row.number, slot=row.id, fence=freed.fence, worker=row.holder,
+                study_id=row.study_id, pool=row.pool,
+            )  # fmt: skip
+        self._forget_reaped(rows)
+        for row in rows:
+            for name in list(self.state.offers[row.id]):
+                if self.state.workers[name].state == "left":
+                    self.state.withdraw(name, [row.id])
+
+    def _hand_on(self, names: Collection[str]) -> None:
+        """What workers lead and plan is up for election at once."""
+        now = self.now()
+        for pool in self.state.pools.values():
+            if pool.leader in names:
+                pool.leader, pool.expires = None, now
+        for place in self.state.tenants.values():
+            if place.planner in names:
+                place.planner, place.expires = None, now

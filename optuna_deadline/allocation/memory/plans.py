@@ -1,0 +1,338 @@
+"""The leader's and the planners' transitions in memory, and the guards that all of them use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from optuna_deadline.allocation.memory.reads import MemoryReadings
+from optuna_deadline.allocation.memory.state import MemoryPool, MemoryStudy, MemoryTenant, changed
+from optuna_deadline.allocation.records import Assignment, Claim, Desired, Grant, Slot
+from optuna_deadline.allocation.sql.plans import beside, by_type, stand, took
+from optuna_deadline.errors import LeaseLost
+
+
+class MemoryPlans(MemoryReadings):
+    """Elections, plans, ends of trials."""
+
+    def elect(self, me: str) -> int | None:
+        """Become or stay the study's planner; returns the term."""
+        with self._lock:
+            now, place = self.now(), self._tenant
+            if place is None:
+                return None
+            won = stand(place.planner, place.term, place.expires, me, now, self.ttl)
+            if won is None or (won != place.term and (self._has_left(me) or self._moved(me))):
+                return None
+            if won != place.term:
+                self._event("elect", worker=me, term=won)
+            place.planner, place.term, place.expires = me, won, now + self.ttl
+            return won
+
+    def _has_left(self, me: str) -> bool:
+        row = self.state.workers.get(me)
+        return row is not None and row.state == "left"
+
+    def _moved(self, me: str) -> bool:
+        """Whether the study went on in another pool while a worker was silent."""
+        names = list(self.state.workers)  # in the order in which they came
+        later = set(names[names.index(me) + 1 :]) if me in names else set()
+        live = [row for row in self._live(self.now()) if row.id in later]
+        return any(row.study_id == self.study_id and row.pool != self.pool for row in live)
+
+    def _rule(self, me: str, term: int) -> MemoryTenant:
+        place = self._tenant
+        if place is None or (place.planner, place.term) != (me, term):
+            raise LeaseLost(f"Term {term} of study {self.study_id} is over.")
+        return place
+
+    def lead(self, me: str) -> int | None:
+        """Become or stay the pool's leader; returns the term."""
+        with self._lock:
+            now, pool = self.now(), self._pool
+            if pool is None:
+                return None
+            won = stand(pool.leader, pool.term, pool.expires, me, now, self.ttl)
+            if won is None or (won != pool.term and self._has_left(me)):
+                return None
+            if won != pool.term:
+                self._event("lead", worker=me, term=won)
+            pool.leader, pool.term, pool.expires = me, won, now + self.ttl
+            return won
+
+    def _lead(self, me: str, term: int) -> MemoryPool:
+        pool = self._pool
+        if pool is None or (pool.leader, pool.term) != (me, term):
+            raise LeaseLost(f"Term {term} of pool {self.pool!r} is over.")
+        return pool
+
+    def lend(
+        self,
+        me: str,
+        term: int,
+        lent: Mapping[int, int],
+        shares: Mapping[int, int],
+        fair: Mapping[int, float],
+    ) -> None:
+        """Lend slots to studies, and keep the accounts up to now."""
+        with self._lock:
+            self._lead(me, term)
+            now, slots = self.now(), self.state.slots
+            for (pool, study_id), place in self.state.tenants.items():
+                study = self.state.studies.get(study_id)
+                if pool == self.pool and study is not None and study.settled is None:
+                    place.served += (now - place.counted) * shares.get(study_id, 0)
+                    place.entitled += (now - place.counted) * fair.get(study_id, 0.0)
+                    place.counted = now
+            for slot_id in sorted(lent):
+                slots[slot_id] = changed(slots[slot_id], lent_to=lent[slot_id])
+                self._event("lend", slot=slot_id, term=term, worker=me, study_id=lent[slot_id])
+
+    def claim(self, me: str, term: int, said: Claim) -> None:
+        """Say what the study needs."""
+        with self._lock:
+            self._rule(me, term).claim = said
+
+    def open_trial(self, me: str, term: int, number: int, trial_id: int) -> None:
+        """Put a new Optuna trial on the table."""
+        with self._lock:
+            self._rule(me, term)
+            study = self._study
+            if study is None or number in study.trials:
+                return
+            study.put(
+                Desired(
+                    number=number,
+                    trial_id=trial_id,
+                    state="ready",
+                    fence=0,
+                    owner=None,
+                    mode="pause",
+                    worker=None,
+                    slots=0,
+                    reason="new",
+                    since=self.now(),
+                    horizon=None,
+                    value=None,
+                    told=False,
+                    failures=0,
+                )
+            )
+            self._event("open", number=number, term=term)
+
+    def write_plan(
+        self, me: str, term: int, changes: Sequence[Assignment], seconds: float | None = None
+    ) -> int:
+        """Write what has changed in the plan; returns the epoch."""
+        with self._lock:
+            self._rule(me, term)
+            pool, study, now = self._pool, self._study, self.now()
+            assert pool is not None
+            for line in changes:
+                known = None if study is None else study.trials.get(line.number)
+                if known is not None and known.alive:
+                    self._put(
+                        known,
+                        mode=line.mode,
+                        worker=line.worker,
+                        slots=line.slots,
+                        others=line.others,
+                        reason=line.reason,
+                        since=now,
+                    )
+                self._event(
+                    "plan",
+                    number=line.number,
+                    term=term,
+                    worker=line.worker,
+                    mode=line.mode,
+                    slots=line.slots,
+                    reason=line.reason,
+                    **beside(line.others),
+                    **took(seconds),
+                )
+                seconds = None
+            pool.epoch += 1
+            return pool.epoch
+
+    def conclude(
+        self,
+        me: str,
+        term: int,
+        number: int,
+        state: str,
+        reason: str,
+        value: float | None = None,
+        *,
+        untold: bool = False,
+    ) -> bool:
+        """End a trial that nobody trains."""
+        with self._lock:
+            self._rule(me, term)
+            study = self._study
+            line = None if study is None else study.trials.get(number)
+            if line is None or line.owner is not None:
+                return False
+            if not line.alive and not (untold and not line.told and line.state != "complete"):
+                return False
+            self._put(line, state=state, value=value, mode="stop", slots=0, reason=reason)
+            self._event(state, number=number, term=term, worker=me, reason=reason)
+            return True
+
+    def retire(self, me: str, term: int, reasons: Mapping[int, str]) -> int:
+        """End trials that nobody trains as retired."""
+        with self._lock:
+            self._rule(me, term)
+            ended = [
+                self.conclude(me, term, number, "retired", reasons[number])
+                for number in sorted(reasons)
+            ]
+            return sum(ended)
+
+    def mark_told(self, *numbers: int) -> None:
+        """Optuna knows the ends of these trials."""
+        with self._lock:
+            study = self._study
+            for number in numbers if study is not None else ():
+                if study is not None and number in study.trials:
+                    self._put(study.trials[number], told=True)
+
+    def set_gate(self, me: str, term: int, is_open: bool) -> None:
+        """Open or close the gate."""
+        with self._lock:
+            self._rule(me, term)
+            study = self._study
+            if study is not None and (study.gate_closed is None) != is_open:
+                study.gate_closed = None if is_open else self.now()
+                self._event("gate", term=term, worker=me, open=is_open)
+
+    def resize_pool(
+        self,
+        me: str,
+        term: int,
+        slots: int,
+        funds_end: float,
+        types: Mapping[str, int] | None = None,
+        seen: tuple[int | None, float | None] | None = None,
+    ) -> bool:
+        """Say how many slots the study pays for, and how long its money lasts so."""
+        with self._lock:
+            self._rule(me, term)
+            study = self._study
+            if study is None:
+                return False
+            stands = study.pool_slots, study.known_end
+            if types is None and stands == (slots, funds_end):
+                return True
+            if (seen or stands) != stands:
+                return False
+            before = study.pool_slots or 0
+            study.pool_slots, study.funds_end = slots, funds_end
+            self._event(
+                "pool", term=term, worker=me, slots=slots, before=before, until=funds_end,
+                **by_type(types),
+            )  # fmt: skip
+            return True
+
+    def settle(self, me: str, term: int, seen: float | None = None) -> bool:
+        """Close the study."""
+        with self._lock:
+            self._rule(me, term)
+            study = self._study
+            if study is None or seen not in (None, study.deadline):
+                return False
+            if study.settled is None:
+                study.settled = self.now()
+                self._event("settle", term=term, worker=me)
+            return True
+
+    def _rest(self, study_ids: Iterable[int]) -> None:
+        """Let those of the studies rest that pay for slots and have no live worker."""
+        now = self.now()
+        for study_id in sorted(study_ids):
+            study = self.state.studies.get(study_id)
+            if study is None or study.settled is not None or study.known_end is None:
+                continue
+            if any(row.study_id == study_id for row in self._live(now)):
+                continue
+            rows = self.state.workers.values()
+            leases = [row.lease for row in rows if row.study_id == study_id]
+            study.pool_slots, study.funds_end = 0, math.inf
+            since = min(now, max(leases, default=now))
+            self._event("rest", study_id=study_id, since=since)
+
+    # What the transitions stand on.
+
+    def _owns(self, me: str, number: int, fence: int) -> bool:
+        study = self._study
+        line = None if study is None else study.trials.get(number)
+        return line is not None and line.owner == me and line.fence == fence
+
+    def _holds(self, me: str, pair: tuple[int, int]) -> bool:
+        row = self.state.slots.get(pair[0])
+        return row is not None and row.holder == me and row.fence == pair[1]
+
+    def _guard(self, me: str, grant: Grant) -> MemoryStudy:
+        study = self.state.studies.get(self.study_id)
+        line = None if study is None else study.trials.get(grant.number)
+        if study is None or line is None or line.owner != me or line.fence != grant.fence:
+            raise LeaseLost(f"Trial {grant.number} no longer belongs to segment {grant.fence}.")
+        return study
+
+    def _free(self, slot_id: int) -> Slot:
+        row = self.state.slots[slot_id]
+        freed = changed(
+            row, holder=None, lease=None, study_id=None, number=None, fence=row.fence + 1
+        )
+        self.state.slots[slot_id] = freed
+        return freed
+
+    def _free_orphans(self) -> None:
+        """Pause the trials of the pool's studies whose owner holds no slot for them any more."""
+        workers = self.state.workers.values()
+        of_pool = {row.study_id for row in workers if row.pool == self.pool}
+        held = {
+            (row.study_id, row.number, row.holder)
+            for row in self.state.slots.values()
+            if row.holder is not None
+        }
+        for study_id in of_pool & set(self.state.studies):
+            lines = self.state.studies[study_id].untold.values()
+            owned = [line for line in lines if line.alive and line.owner is not None]
+            orphans = [line for line in owned if (study_id, line.number, line.owner) not in held]
+            self._let_go(study_id, orphans)
+
+    def _let_go(self, study_id: int, orphans: Iterable[Desired]) -> None:
+        study = self.state.studies[study_id]
+        for line in orphans:
+            owner = self.state.workers.get(line.owner or "")
+            study.put(changed(line, owner=None, state="paused"))
+            self._end_segment(study, line.number, line.fence, "lost", None)
+            self._event(
+                "lost", number=line.number, fence=line.fence, worker=line.owner,
+                study_id=study_id, pool=None if owner is None else owner.pool,
+            )  # fmt: skip
+
+    def _end_segment(
+        self, study: MemoryStudy, number: int, fence: int, outcome: str, stop: float | None
+    ) -> None:
+        row = study.running.pop((number, fence), None)
+        if row is not None:
+            study.end(row._replace(ended=self.now(), outcome=outcome, stop=stop))
+
+    def _event(
+        self,
+        kind: str,
+        *,
+        number: int | None = None,
+        slot: int | None = None,
+        fence: int | None = None,
+        term: int | None = None,
+        worker: str | None = None,
+        study_id: int | None = None,
+        pool: str | None = None,
+        **detail: object,
+    ) -> None:
+        of, items = self.study_id if study_id is None else study_id, tuple(detail.items())
+        said = (pool or self.pool, of, self.now(), kind, number, slot, fence, term, worker, items)
+        self.state.events.append(said)

@@ -1,0 +1,244 @@
+"""The allocation table in memory: the same promises for the threads of one process.
+
+For simulations and tests: nothing survives the process, and a transition costs microseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from optuna_deadline.allocation.memory.leases import MemoryLeases
+from optuna_deadline.allocation.memory.state import (
+    MemoryPool,
+    MemoryState,
+    MemoryStudy,
+    MemoryTenant,
+    changed,
+)
+from optuna_deadline.allocation.records import (
+    About,
+    Grant,
+    NewReport,
+    ReportRow,
+    SegmentRow,
+    Slot,
+    Worker,
+)
+from optuna_deadline.allocation.rules import admit, choose
+from optuna_deadline.allocation.sql.membership import typed
+from optuna_deadline.allocation.sql.writes import kept_ids, none_if_nan
+from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
+from optuna_deadline.checkpoints.files import Checkpoint
+from optuna_deadline.checkpoints.storage import Location
+
+
+class MemoryTable(MemoryLeases):
+    """One pool's table for one study, in memory.
+
+    Args:
+        pool: The pool's name.
+        study_id: The study's id.
+        now: The time in seconds.
+        started: When the study began.
+        deadline: When it ends.
+        ttl: Seconds that a lease lives without renewal; the pool's first worker fixes it.
+        grace: Seconds after a lease's end before anybody may reap it.
+        state: The rows of another table, to share its slots and studies.
+        name: The study's name.
+    """
+
+    def __init__(
+        self,
+        pool: str = "pool",
+        study_id: int = 1,
+        *,
+        now: Callable[[], float],
+        started: float = 0.0,
+        deadline: float = math.inf,
+        ttl: float = TTL,
+        grace: float = GRACE,
+        state: MemoryState | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(state or MemoryState(), pool, study_id, ttl, grace, now)
+        with self._lock:
+            name = name or f"study {study_id}"
+            self.state.studies.setdefault(study_id, MemoryStudy(name, started, deadline))
+
+    # Membership.
+
+    def register(
+        self,
+        me: str,
+        host: str,
+        pid: int,
+        devices: Sequence[str],
+        cpus: int,
+        weight: float | None = None,
+        about: About | None = None,
+    ) -> list[Slot]:
+        """Join the pool with devices and CPU shares."""
+        with self._lock:
+            now, state = self.now(), self.state
+            law = state.pools.setdefault(self.pool, MemoryPool(self.ttl, self.grace))
+            self.ttl, self.grace = law.ttl, law.grace
+            before, about = state.workers.get(me), about or About()
+            worker = Worker(
+                me, self.pool, self.study_id, host, pid, "live", now + self.ttl,
+                None if before is None else before.drained,
+                about.machine, about.store, about.versions, about.address, about.boot,
+            )  # fmt: skip
+            live = {row.id: row for row in self._live(now)}
+            slots = [
+                changed(row, offered_by=tuple(state.offers[row.id]))
+                for row in (state.slots.values() if about.uuids else ())
+            ]
+            admit(worker, about.uuids, live.values(), slots)
+            self._rest([self.study_id])
+            known = {row.device: row.id for row in state.slots.values() if row.host == host}
+            offers = {name: state.offers[slot_id] for name, slot_id in known.items()}
+            offered = {n: [live[w] for w in names if w in live] for n, names in offers.items()}
+            mine = {name for name, names in offers.items() if me in names}
+            names = choose(offered, mine, devices, cpus, worker)
+            state.drop_worker(me)
+            state.workers[me] = worker
+            place = state.tenants.setdefault(
+                (self.pool, self.study_id), MemoryTenant(1.0, now, now)
+            )
+            place.weight = place.weight if weight is None else weight
+            lent, mine_now = [], []
+            for name in names:
+                others = [row for row in offered.get(name, ()) if row.id != me]
+                slot_id = self._offer(worker, name, known.get(name), taken_over=not others)
+                mine_now.append(slot_id)
+                if name in about.uuids:
+                    row = state.slots[slot_id]
+                    state.slots[slot_id] = changed(row, uuid=about.uuids[name])
+                lent += [] if others else [slot_id]
+            self._event("register", worker=me, host=host, devices=names, lent=lent, **typed(about))
+            return self._slots(sorted(mine_now))
+
+    def _offer(self, me: Worker, name: str, slot_id: int | None, *, taken_over: bool) -> int:
+        """Offer a slot; what a dead rival offered is no longer its own, should it wake."""
+        state = self.state
+        if slot_id is None:
+            slot_id = len(state.slots) + 1
+            state.slots[slot_id] = Slot(
+                slot_id, me.host, name, me.pool, me.study_id, 0, None, None, None, None
+            )
+            state.offer(slot_id, [])
+        elif taken_over:
+            row = state.slots[slot_id]
+            state.slots[slot_id] = changed(row, pool=me.pool, lent_to=me.study_id)
+        workers = [state.workers[other] for other in state.offers[slot_id]]
+        kept = [
+            w.id
+            for w in workers
+            if w.pool == me.pool
+            and w.study_id != me.study_id
+            and (w.state == "live" or state.studies[w.study_id].settled is None)
+        ]
+        state.offer(slot_id, [*kept, me.id])
+        return slot_id
+
+    def leave(self, me: str) -> None:
+        """Leave the pool; what it led and planned is handed on at once."""
+        with self._lock:
+            if me in self.state.workers:
+                gone = changed(self.state.workers[me], state="left", lease=self.now())
+                self.state.workers[me] = gone
+                self.state.withdraw(
+                    me, [i for i in self.state.brings(me) if self.state.slots[i].holder != me]
+                )
+            self._hand_on([me])
+            self._event("leave", worker=me)
+            self._rest([self.study_id])
+
+    # Fenced writes of a running segment.
+
+    def add_reports(self, me: str, grant: Grant, new: Sequence[NewReport]) -> None:
+        """Record reports."""
+        with self._lock:
+            study, now = self._guard(me, grant), self.now()
+            rows = study.reports
+            for step, value, trained in new:
+                key = (grant.number, step)
+                if key not in study.steps:
+                    study.steps.add(key)
+                    rows.append(ReportRow(len(rows) + 1, *key, value, grant.size, trained, now))
+
+    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
+        """Record one report."""
+        self.add_reports(me, grant, [NewReport(step, value, trained)])
+
+    def add_checkpoint(
+        self, me: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
+    ) -> list[Location]:
+        """Commit checkpoints and reports; returns the files that may go."""
+        with self._lock:
+            self.add_reports(me, grant, reports)
+            study, number, fence = self._guard(me, grant), grant.number, grant.fence
+            coming = {}  # by name: paths compare part by part, which takes ten times as long
+            for one in new:
+                row_id = self.state.checkpoint_ids = self.state.checkpoint_ids + 1
+                value = none_if_nan(one.value)
+                if (one.number, one.fence, one.value) != (number, fence, value):
+                    one = one._replace(number=number, fence=fence, value=value)
+                coming[str(one.path)] = row_id, one
+            before = study.checkpoints.get(number, ())
+            rows = [*reversed(coming.values())]
+            rows += [pair for pair in before if str(pair[1].path) not in coming]
+            kept = kept_ids([(i, row.value) for i, row in rows], KEPT_CHECKPOINTS)
+            gone = [row.path for i, row in rows if i not in kept]
+            study.checkpoints[number] = [pair for pair in rows if pair[0] in kept]
+            for i, row in coming.values():
+                if i in kept:
+                    study.written_by[i] = me
+                    self._event("checkpoint", number=number, fence=fence, worker=me, step=row.step)
+            for i in {i for i, _ in before} - {i for i, _ in study.checkpoints[number]}:
+                study.written_by.pop(i, None)
+            return gone
+
+    def set_progress(
+        self,
+        me: str,
+        grant: Grant,
+        *,
+        startup: float | None,
+        position_from: float | None,
+        position_to: float | None,
+        trained: float | None,
+        horizon: int | None,
+        batch: int | None = None,
+    ) -> None:
+        """Say how far and how fast a segment has come."""
+        with self._lock:
+            study = self._guard(me, grant)
+            key = (grant.number, grant.fence)
+            row = study.running[key]
+            study.running[key] = SegmentRow(
+                *row[:6], startup, row.stop, position_from, position_to, trained, row.workers
+            )
+            if horizon is not None:
+                self._put(study.trials[grant.number], horizon=horizon)
+            if batch is not None:
+                self._put(study.trials[grant.number], batch=batch)
+
+    def limit_slots(self, me: str, grant: Grant, slots: int, reason: str) -> None:
+        """Say on how many slots the trial can train at most."""
+        with self._lock:
+            line = self._guard(me, grant).trials[grant.number]
+            if line.slot_limit is None or line.slot_limit > slots:
+                self._put(line, slot_limit=slots, limit_reason=reason)
+                self._event(
+                    "limit",
+                    number=grant.number,
+                    fence=grant.fence,
+                    worker=me,
+                    slots=slots,
+                    reason=reason,
+                )
+
+
+_promises: type[AllocationStore] = MemoryTable  # checked by mypy

@@ -1,0 +1,1 @@
+"""The table in a database: SQLite and PostgreSQL."""

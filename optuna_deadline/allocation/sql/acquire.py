@@ -1,0 +1,203 @@
+"""Acquiring: all slots of a gang change to their holders in one transaction, or none does.
+
+Rows are locked trial first, then slots by their key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.records import Grant, Part
+from optuna_deadline.allocation.sql import gangs
+from optuna_deadline.allocation.sql.database.schema import segment, slot, study, trial
+from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.sql.plans import beside
+from optuna_deadline.allocation.sql.roster import offered
+
+
+def acquire(
+    tx: Transaction,
+    me: str,
+    number: int,
+    slot_ids: Sequence[int],
+    ttl: float,
+    others: Mapping[str, Sequence[int]] | None = None,
+) -> Grant | None:
+    """Take a gang's slots for a trial that the plan wants here: all of them or none.
+
+    Args:
+        tx: The transaction.
+        me: The worker, which owns the trial from now on.
+        number: The trial's.
+        slot_ids: Slots that it offers.
+        ttl: Seconds that their leases live.
+        others: By further workers that the plan names, slots that these offer.
+
+    Returns:
+        The grant, or None where the plan has changed, somebody holds a slot or the trial, a slot
+        is lent to another study, the study's deadline or the end of its money has passed, its
+        trials would hold more slots than it pays for, the trial cannot train on so many, or a
+        person has it held or the worker drained.
+    """
+    others = others or {}
+    wanted = _wanted(tx, me, number, slot_ids, others)
+    if wanted is None or not _may_hold(tx, wanted.desired_slots):
+        return None
+    asked = {me: slot_ids, **others}
+    rows = _free(tx, asked)
+    if len(rows) != wanted.desired_slots or not gangs.alive(tx, others, ttl):
+        return None
+    fence = wanted.fence + 1
+    _hold(tx, asked, number, ttl)
+    _begin(tx, me, number, fence, len(rows), len(asked) if others else None)
+    holders = {slot_id: name for name, ids in asked.items() for slot_id in ids}
+    parts = _parts(rows, holders, len(slot_ids), others)
+    _tell(tx, me, wanted, rows, holders, parts)
+    gangs.enlist(tx, me, number, fence, len(rows), parts)
+    mine = [row for row in rows if holders[row.id] == me]
+    return Grant(
+        number=number,
+        trial_id=wanted.trial_id,
+        fence=fence,
+        slots=tuple((row.id, row.fence + 1) for row in mine),
+        devices=tuple(row.device for row in mine),
+        others=tuple(parts),
+    )
+
+
+def _wanted(
+    tx: Transaction,
+    me: str,
+    number: int,
+    slot_ids: Sequence[int],
+    others: Mapping[str, Sequence[int]],
+) -> Any:
+    """The trial's row, locked, where nobody has it and the plan wants it on just these slots."""
+    wanted = tx.execute(
+        sa.select(trial)
+        .where(trial.c.study_id == tx.study_id, trial.c.number == number)
+        .with_for_update()
+    ).first()
+    if wanted is None or wanted.owner is not None or wanted.state not in ("ready", "paused"):
+        return None
+    if (wanted.desired_mode, wanted.desired_worker) != ("run", me) or wanted.held is not None:
+        return None
+    if wanted.desired_slots > (wanted.slot_limit or wanted.desired_slots):
+        return None
+    desired = json.loads(wanted.desired_others or "[]")
+    return wanted if gangs.as_planned(wanted.desired_slots, desired, slot_ids, others) else None
+
+
+def _may_hold(tx: Transaction, more: int) -> bool:
+    """Whether the study goes on, and pays for so many slots more than its trials hold."""
+    closing = sa.select(study.c.deadline, study.c.funds_end, study.c.settled, study.c.pool_slots)
+    row = tx.execute(closing.where(study.c.study_id == tx.study_id)).one()
+    end = row.deadline if row.funds_end is None else min(row.deadline, row.funds_end)
+    if row.settled is not None or tx.now >= end:
+        return False
+    return row.pool_slots is None or _paid_for(tx, more)
+
+
+def _paid_for(tx: Transaction, more: int) -> bool:
+    """Whether a study that pays for its slots pays for so many more than its trials hold.
+
+    Where slots are free that nobody pays for, the next trial would not wait for the last one to
+    leave. What a dead worker holds is on no bill. The study's row is locked: two workers may ask.
+    """
+    query = sa.select(study.c.pool_slots).where(study.c.study_id == tx.study_id)
+    most = tx.execute(query.with_for_update(key_share=True)).scalar()
+    held = sa.select(sa.func.count()).where(
+        slot.c.study_id == tx.study_id,
+        slot.c.holder.is_not(None),
+        slot.c.lease > tx.now,
+    )
+    return most is None or int(tx.execute(held).scalar_one()) + more <= most
+
+
+def _free(tx: Transaction, asked: Mapping[str, Sequence[int]]) -> list[Any]:
+    """Of the slots that are asked of each worker those that can be had, locked."""
+    theirs = [
+        sa.and_(slot.c.id.in_(sorted(ids)), slot.c.id.in_(offered(name)))
+        for name, ids in asked.items()
+    ]
+    return tx.rows(
+        sa.select(slot)
+        .where(sa.or_(*theirs), slot.c.lent_to == tx.study_id, slot.c.holder.is_(None))
+        .order_by(slot.c.id)
+        .with_for_update()
+    )
+
+
+def _hold(tx: Transaction, asked: Mapping[str, Sequence[int]], number: int, ttl: float) -> None:
+    for name, ids in asked.items():
+        tx.execute(
+            sa.update(slot)
+            .where(slot.c.id.in_(sorted(ids)))
+            .values(
+                holder=name,
+                study_id=tx.study_id,
+                number=number,
+                fence=slot.c.fence + 1,
+                lease=tx.now + ttl,
+            )
+        )
+
+
+def _begin(
+    tx: Transaction, me: str, number: int, fence: int, size: int, workers: int | None
+) -> None:
+    """The trial is its owner's, and a segment begins."""
+    tx.execute(
+        sa.update(trial)
+        .where(trial.c.study_id == tx.study_id, trial.c.number == number)
+        .values(owner=me, state="running", fence=fence)
+    )
+    tx.execute(
+        sa.insert(segment).values(
+            study_id=tx.study_id,
+            number=number,
+            fence=fence,
+            worker=me,
+            slots=size,
+            granted=tx.now,
+            workers=workers,
+        )
+    )
+
+
+def _tell(
+    tx: Transaction,
+    me: str,
+    wanted: Any,
+    rows: Sequence[Any],
+    holders: Mapping[int, str],
+    parts: Sequence[Part],
+) -> None:
+    """Events: each slot's, and the segment's."""
+    number = wanted.number
+    for row in rows:
+        name = holders[row.id]
+        tx.event("acquire", number=number, slot=row.id, fence=row.fence + 1, worker=name)
+    kind = "start" if wanted.state == "ready" else "resume"
+    given = [(part.worker, part.size) for part in parts]
+    tx.event(
+        kind, number=number, fence=wanted.fence + 1, worker=me, slots=len(rows),
+        reason=wanted.reason, **beside(given, [row.host for row in rows]),
+    )  # fmt: skip
+
+
+def _parts(
+    rows: Sequence[Any], holders: Mapping[int, str], first: int, others: Iterable[str]
+) -> list[Part]:
+    """What each further worker gives; its ranks follow those of the workers before it."""
+    parts = []
+    for name in others:
+        given = [row for row in rows if holders[row.id] == name]
+        pairs = tuple((row.id, row.fence + 1) for row in given)
+        parts.append(Part(name, first, pairs, tuple(row.device for row in given)))
+        first += len(given)
+    return parts

@@ -1,0 +1,1 @@
+"""How the database is laid out, opened and spoken to."""

@@ -1,0 +1,223 @@
+"""Connections to the table: one engine per database and process, on SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import select
+import sqlite3
+import tempfile
+import threading
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
+from optuna.storages._cached_storage import _CachedStorage
+from sqlalchemy.engine import URL, make_url
+
+from optuna_deadline.allocation.sql.database.migrations import migrate
+from optuna_deadline.errors import UnsupportedStorage
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+
+_engines: dict[str, sa.Engine] = {}
+_in_memory: weakref.WeakKeyDictionary[BaseStorage, str] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+_SQLITE_PATIENCE = 30.0  # seconds
+#: A peer that does not even acknowledge is given up; TCP alone would try for a quarter of an hour.
+_NETWORK = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,  # milliseconds
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+_DRIVERS: dict[str, dict[str, Any]] = {
+    "psycopg2": _NETWORK,
+    # Behind a pooler the next transaction may find a session that knows no prepared statement.
+    "psycopg": {**_NETWORK, "prepare_threshold": None},
+}
+
+
+def table_url(study: Study, table: str | None = None) -> URL:
+    """The database that holds the table of ``study``.
+
+    Args:
+        study: Any Optuna study.
+        table: A database of its own for the table, needed where the study's storage is not SQL.
+
+    Raises:
+        UnsupportedStorage: The storage has no database that ours could use, and no ``table``.
+    """
+    if table is not None:
+        try:
+            return make_url(table)
+        except sa.exc.ArgumentError:
+            raise UnsupportedStorage(
+                "table= names no database: write a URL such as sqlite:///table.db or "
+                "postgresql://user@host/database."
+            ) from None
+    storage = study._storage
+    backend = storage._backend if isinstance(storage, _CachedStorage) else storage
+    if isinstance(backend, RDBStorage):
+        return backend.engine.url
+    if isinstance(backend, InMemoryStorage):
+        # A file of the process's own: one connection shared by threads would serialise them.
+        with _lock:
+            if backend not in _in_memory:
+                folder = tempfile.TemporaryDirectory(prefix="optuna-deadline-")
+                weakref.finalize(backend, folder.cleanup)
+                _in_memory[backend] = f"sqlite:///{Path(folder.name) / 'table.db'}"
+            return make_url(_in_memory[backend])
+    raise UnsupportedStorage(
+        f"{type(backend).__name__} has no SQL database for the deadline's table; use a SQLite or "
+        "PostgreSQL storage, or name a database for the table alone with table=URL."
+    )
+
+
+def open_table(study: Study, table: str | None = None) -> sa.Engine:
+    """The engine of the table of ``study``, made and migrated at the first use."""
+    return connect(table_url(study, table))
+
+
+def opened(study: Study, table: str | None = None) -> sa.Engine | None:
+    """The engine of the table of ``study`` if this process uses it already; it makes none."""
+    storage = study._storage
+    if table is None and isinstance(storage, InMemoryStorage) and storage not in _in_memory:
+        return None
+    try:
+        url = table_url(study, table)
+    except UnsupportedStorage:
+        return None
+    with _lock:
+        return _engines.get(url.render_as_string(hide_password=False))
+
+
+def connect(url: str | URL) -> sa.Engine:
+    """An engine with our pragmas and time-outs, the schema brought up to date.
+
+    Raises:
+        UnsupportedStorage: The URL is neither SQLite nor PostgreSQL.
+        SchemaMismatch: The database was written by a newer version of the package.
+    """
+    url = make_url(url)
+    key = url.render_as_string(hide_password=False)
+    with _lock:
+        if key not in _engines:
+            engine = _create(url)
+            migrate(engine)
+            _engines[key] = engine
+        return _engines[key]
+
+
+def has_table(url: str | URL, name: str) -> bool:
+    """Whether a database has a table; looking changes nothing there."""
+    url = make_url(url)
+    # On SQLite without our pragmas, one of which is kept in the file.
+    bare = url.get_backend_name() == "sqlite"
+    engine = sa.create_engine(url) if bare else _create(url)
+    try:
+        return sa.inspect(engine).has_table(name)
+    finally:
+        engine.dispose()
+
+
+def autocommit(engine: sa.Engine) -> sa.Connection:
+    """A connection that sends our statements and nothing else, no BEGIN and no COMMIT."""
+    return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+
+def disconnect(engine: sa.Engine) -> None:
+    """Close the engine's connections and forget it; the next :func:`connect` starts afresh."""
+    with _lock:
+        for key in [key for key, known in _engines.items() if known is engine]:
+            del _engines[key]
+    engine.dispose()
+
+
+def _create(url: URL) -> sa.Engine:
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        return _sqlite(url)
+    if backend == "postgresql":
+        options = _DRIVERS.get(url.get_driver_name(), {})
+        # Our locks expect to see what the one before has committed: no server's default counts.
+        engine = sa.create_engine(
+            url, connect_args=dict(options), pool_pre_ping=True, pool_size=5,
+            isolation_level="READ COMMITTED",
+        )  # fmt: skip
+        return _quick_ping(_forgiving(engine))
+    raise UnsupportedStorage(
+        f"The table works on SQLite and PostgreSQL, not on {backend}; name one with table=URL."
+    )
+
+
+def _forgiving(engine: sa.Engine) -> sa.Engine:
+    """Let a connection that died in our hands come back to the pool in silence.
+
+    SQLAlchemy undoes AUTOCOMMIT as a connection comes back. Where the server is gone by then, the
+    driver's bare error would reach the caller, and the pool would lose the connection's place for
+    good. The ping at the next use finds the dead connection anyway.
+    """
+    reset = engine.dialect.reset_isolation_level
+
+    def forgiving(connection: Any) -> None:
+        with suppress(engine.dialect.loaded_dbapi.Error):
+            reset(connection)
+
+    engine.dialect.reset_isolation_level = forgiving  # type: ignore[method-assign,assignment]
+    return engine
+
+
+def _quick_ping(engine: sa.Engine) -> sa.Engine:
+    """Ask the server whether a connection lives only where there is something to read on it.
+
+    A server that has closed a connection has said so: an idle socket with nothing to read is one
+    that nobody closed, and the round trip that would confirm it is saved. A peer that vanished
+    without a word would let the ping wait as long as the statement after it.
+    """
+    ping = engine.dialect.do_ping
+
+    def quick(connection: Any) -> bool:
+        said = select.poll()  # not select(), which knows no descriptor above 1,023
+        said.register(connection.fileno(), select.POLLIN)
+        return ping(connection) if said.poll(0) else True
+
+    engine.dialect.do_ping = quick  # type: ignore[method-assign,assignment]
+    return engine
+
+
+def _write_ahead(connection: Any) -> None:
+    # Changing the mode needs the file for itself, and SQLite does not wait for that by itself.
+    until = time.monotonic() + _SQLITE_PATIENCE
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+
+
+def _sqlite(url: URL) -> sa.Engine:
+    engine = sa.create_engine(url, connect_args={"timeout": _SQLITE_PATIENCE})
+
+    @sa.event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        # The driver would begin a transaction only at the first write, and lose updates silently.
+        connection.isolation_level = None
+        _write_ahead(connection)
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine

@@ -1,0 +1,228 @@
+"""The schema's version and the numbered steps that lead to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.sql.database import schema
+from optuna_deadline.allocation.sql.database.bounds import begin_bounded
+from optuna_deadline.errors import SchemaMismatch
+
+_ADVISORY_LOCK = 0x0D_EAD_11E
+_PATIENCE = 60.0  # seconds: an index on a grown table takes its time
+_IDLE = 10.0  # seconds: between statements the schema is looked at
+
+
+def migrate(engine: sa.Engine) -> None:
+    """Bring the tables up to date; several processes may call it at once.
+
+    Raises:
+        SchemaMismatch: A newer version of the package wrote the tables.
+    """
+    with engine.begin() as connection:
+        begin_bounded(connection, statement=_PATIENCE, idle=_IDLE)
+        # SQLite's BEGIN IMMEDIATE is the same lock.
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+        found = version(connection)
+        if found > len(MIGRATIONS):
+            raise SchemaMismatch(
+                f"The tables have schema version {found}, this package knows {len(MIGRATIONS)}: "
+                "upgrade optuna-deadline on this machine."
+            )
+        for number, step in enumerate(MIGRATIONS[found:], start=found + 1):
+            step(connection)
+            connection.execute(sa.delete(schema.version))
+            connection.execute(sa.insert(schema.version).values(id=1, version=number))
+
+
+def version(connection: sa.Connection) -> int:
+    """The schema version of the tables in the database, 0 where there are none."""
+    if not sa.inspect(connection).has_table(schema.version.name):
+        return 0
+    return int(connection.execute(sa.select(schema.version.c.version)).scalar() or 0)
+
+
+def _create_tables(connection: sa.Connection) -> None:
+    schema.metadata.create_all(connection)
+
+
+def _follow_deleted_studies(connection: sa.Connection) -> None:
+    """``optuna.delete_study`` takes our rows along.
+
+    PostgreSQL cascades. On SQLite Optuna's connections do not enforce foreign keys, so triggers
+    do the same for whoever deletes.
+    """
+    if not sa.inspect(connection).has_table("studies"):
+        return  # a database of the table's own, named by `table=`
+    study = schema.study.name
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(
+            f"ALTER TABLE {study} ADD CONSTRAINT {study}_of_optuna FOREIGN KEY (study_id) "
+            "REFERENCES studies (study_id) ON DELETE CASCADE"
+        )
+        return
+    _let_sqlite_follow(connection)
+
+
+def _let_sqlite_follow(connection: sa.Connection) -> None:
+    study = schema.study.name
+    there = sa.inspect(connection).get_table_names()  # a later step brings the others
+    children = [
+        table.name
+        for table in schema.metadata.sorted_tables
+        if table not in (schema.study, schema.slot)
+        and "study_id" in table.c
+        and table.name in there
+    ]
+    deletes = "".join(
+        f"DELETE FROM {name} WHERE study_id = OLD.study_id; " for name in (*children, study)
+    )
+    connection.exec_driver_sql(
+        f"CREATE TRIGGER {study}_follows AFTER DELETE ON studies BEGIN {deletes}END"
+    )
+
+
+def _index_what_grows(connection: sa.Connection) -> None:
+    """What is asked on a loop is found by an index, however long the studies."""
+    for index in schema.SINCE_3:
+        index.create(connection, checkfirst=True)  # fresh tables have them from the start
+
+
+def _let_slots_cost_money(connection: sa.Connection) -> None:
+    """A study may have a budget, and pays for as many slots as it wants."""
+    _add_columns(connection, schema.SINCE_4)
+
+
+def _add_columns(connection: sa.Connection, columns: Sequence[sa.Column[Any]]) -> None:
+    """Columns that may be NULL; fresh tables have them from the start."""
+    inspector = sa.inspect(connection)
+    for column in columns:
+        table = column.table.name
+        if column.name not in [known["name"] for known in inspector.get_columns(table)]:
+            kind = column.type.compile(connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}")
+
+
+def _let_studies_share_slots(connection: sa.Connection) -> None:
+    """A slot belongs to its host, is offered by workers, and is lent to a study."""
+    for table in (schema.tenant, schema.offer):
+        table.create(connection, checkfirst=True)
+    inspector = sa.inspect(connection)
+    slot, worker = schema.slot.name, schema.worker.name
+    if not any(column["name"] == "provider" for column in inspector.get_columns(slot)):
+        return  # fresh tables
+    for statement in (
+        f"ALTER TABLE {slot} ADD COLUMN lent_to INTEGER",
+        f"UPDATE {slot} SET lent_to = "
+        f"(SELECT study_id FROM {worker} WHERE {worker}.id = {slot}.provider)",
+        f"INSERT INTO {schema.offer.name} (worker, slot_id) SELECT provider, id FROM {slot} "
+        f"WHERE provider IN (SELECT id FROM {worker})",
+        f"INSERT INTO {schema.tenant.name} (pool, study_id, weight, joined, term, expires, live, "
+        "done, served, entitled, counted) SELECT pool, study_id, 1, MIN(registered), 0, 0, 0, 0, "
+        f"0, 0, MIN(registered) FROM {worker} GROUP BY pool, study_id",
+        f"DROP INDEX {schema.SLOT_POOL.name}",
+        f"ALTER TABLE {slot} DROP COLUMN provider",
+    ):
+        connection.exec_driver_sql(statement)
+    schema.SLOT_POOL.create(connection)
+    if connection.dialect.name == "sqlite" and inspector.has_table("studies"):
+        connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
+        _let_sqlite_follow(connection)
+
+
+def _count_rungs(connection: sa.Connection) -> None:
+    """A rung's values are counted as they come.
+
+    The trigger runs in the statement that inserts, a transaction of its own: nobody can freeze in
+    it with the lock on a count.
+    """
+    schema.rung_total.create(connection, checkfirst=True)
+    rung, total = schema.rung.name, schema.rung_total.name
+    connection.exec_driver_sql(
+        f"INSERT INTO {total} (study_id, rung, total) "
+        f"SELECT study_id, rung, COUNT(*) FROM {rung} GROUP BY study_id, rung"
+    )
+    count = (
+        f"INSERT INTO {total} (study_id, rung, total) VALUES (NEW.study_id, NEW.rung, 1) "
+        f"ON CONFLICT (study_id, rung) DO UPDATE SET total = {total}.total + 1;"
+    )
+    _create_trigger(connection, f"{rung}_count", f"AFTER INSERT ON {rung}", count)
+    if connection.dialect.name == "sqlite" and sa.inspect(connection).has_table("studies"):
+        connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
+        _let_sqlite_follow(connection)
+
+
+def _create_trigger(connection: sa.Connection, name: str, when: str, statement: str) -> None:
+    """Run a statement for each row, by a trigger whose name ends in ``s``."""
+    trigger = f"CREATE TRIGGER {name}s {when} FOR EACH ROW"
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(
+            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN {statement} RETURN NULL; END $$"
+        )
+        connection.exec_driver_sql(f"{trigger} EXECUTE FUNCTION {name}()")
+        return
+    connection.exec_driver_sql(f"{trigger} BEGIN {statement} END")
+
+
+def _let_people_ask(connection: sa.Connection) -> None:
+    """A person may hold a trial, pin its gang's size, and drain a worker."""
+    _add_columns(connection, schema.SINCE_7)
+
+
+def _let_workers_tell_where_they_are(connection: sa.Connection) -> None:
+    """A worker says which machine it is on, where its checkpoints are, and what it runs."""
+    _add_columns(connection, schema.SINCE_8)
+
+
+def _let_gangs_cross_workers(connection: sa.Connection) -> None:
+    """A gang may have slots of several workers, whose ranks meet at an address."""
+    _add_columns(connection, schema.SINCE_9)
+    for table in (schema.part, schema.meeting):
+        table.create(connection, checkfirst=True)
+    if connection.dialect.name == "sqlite" and sa.inspect(connection).has_table("studies"):
+        connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
+        _let_sqlite_follow(connection)
+
+
+def _let_trials_name_their_batch(connection: sa.Connection) -> None:
+    """A trial may say what the size of its gang has to divide."""
+    _add_columns(connection, schema.SINCE_10)
+
+
+def _index_workers_by_study(connection: sa.Connection) -> None:
+    """A study's planner finds its own workers, however many share the pool."""
+    schema.SINCE_11.create(connection, checkfirst=True)
+
+
+def _tell_namesakes_apart(connection: sa.Connection) -> None:
+    """Studies of one name in two databases differ by a key, processes of one pid by a boot."""
+    _add_columns(connection, schema.SINCE_12)
+    _let_events_go_with_their_study(connection)
+
+
+def _let_events_go_with_their_study(connection: sa.Connection) -> None:
+    """An event refers to no row, so that it can be written whatever is deleted meanwhile."""
+    study = schema.study.name
+    forget = f"DELETE FROM {schema.event.name} WHERE study_id = OLD.study_id;"
+    _create_trigger(connection, f"{study}_forget", f"AFTER DELETE ON {study}", forget)
+
+
+MIGRATIONS: list[Callable[[sa.Connection], None]] = [
+    _create_tables,
+    _follow_deleted_studies,
+    _index_what_grows,
+    _let_slots_cost_money,
+    _let_studies_share_slots,
+    _count_rungs,
+    _let_people_ask,
+    _let_workers_tell_where_they_are,
+    _let_gangs_cross_workers,
+    _let_trials_name_their_batch,
+    _index_workers_by_study,
+    _tell_namesakes_apart,
+]

@@ -1,0 +1,218 @@
+"""Gangs that cross workers: their parts, where their ranks meet, and how slots come back.
+
+The owner of the trial takes the slots of all workers in the one transaction of its acquisition, so
+a gang is whole or not at all. Each slot is held by the worker that offers it, which renews it and
+alone gives it back: only there is known when the last rank is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.records import Grant, Hand, Meeting, Part
+from optuna_deadline.allocation.sql.database.clock import TOLERANCE
+from optuna_deadline.allocation.sql.database.notify import notify
+from optuna_deadline.allocation.sql.database.schema import meeting, part, slot, trial, worker
+from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.sql.writes import guard
+
+
+def as_planned(
+    desired_slots: int,
+    desired: Sequence[tuple[str, int]],
+    slot_ids: Sequence[int],
+    others: Mapping[str, Sequence[int]],
+) -> bool:
+    """Whether these are the slots that the plan wants, of the workers that it wants."""
+    asked = {name: len(ids) for name, ids in others.items()}
+    return bool(slot_ids) and dict(desired) == asked and all(asked.values()) and (
+        desired_slots == len(slot_ids) + sum(asked.values())
+    )  # fmt: skip
+
+
+def alive(tx: Transaction, names: Iterable[str], ttl: float) -> bool:
+    """Whether these workers' leases run: who is silent could start no rank."""
+    wanted = sorted(names)
+    found = sa.select(sa.func.count()).where(
+        worker.c.id.in_(wanted),
+        worker.c.state == "live",
+        worker.c.lease > tx.now,
+        worker.c.lease <= tx.latest + ttl + TOLERANCE,
+    )
+    return not wanted or int(tx.execute(found).scalar_one()) == len(wanted)
+
+
+def enlist(
+    tx: Transaction, me: str, number: int, fence: int, size: int, parts: Sequence[Part]
+) -> None:
+    """Write down what further workers give to a segment that was just granted, and wake them."""
+    for given in parts:
+        tx.execute(
+            sa.insert(part).values(
+                study_id=tx.study_id,
+                number=number,
+                fence=fence,
+                worker=given.worker,
+                leader=me,
+                size=size,
+                first=given.first,
+                slots=json.dumps(given.slots),
+                devices=json.dumps(given.devices),
+            )
+        )
+    if parts:
+        notify(tx, [given.worker for given in parts])
+
+
+def meet(tx: Transaction, me: str, grant: Grant, where: Meeting) -> None:
+    """Say where the ranks meet; said again, the first time counts.
+
+    Raises:
+        LeaseLost: The worker does not own the trial under the grant's fence.
+    """
+    guard(tx, me, grant)
+    if tx.execute(sa.select(meeting.c.number).where(*_of(tx, meeting, grant))).first() is None:
+        tx.execute(
+            sa.insert(meeting).values(
+                study_id=tx.study_id,
+                number=grant.number,
+                fence=grant.fence,
+                address=where.address,
+                port=where.port,
+                link=where.link,
+                key=where.key,
+                resume=where.resume,
+            )
+        )
+        notify(tx, [given.worker for given in grant.others])
+
+
+def hands(tx: Transaction, me: str) -> list[Hand]:
+    """The parts that a worker gives, and those of the gangs that it was granted."""
+    same = sa.and_(
+        trial.c.study_id == part.c.study_id,
+        trial.c.number == part.c.number,
+    )
+    said = sa.and_(
+        meeting.c.study_id == part.c.study_id,
+        meeting.c.number == part.c.number,
+        meeting.c.fence == part.c.fence,
+    )
+    query = (
+        sa.select(
+            part,
+            trial.c.trial_id,
+            sa.and_(trial.c.owner == part.c.leader, trial.c.fence == part.c.fence).label("stands"),
+            meeting.c.address,
+            meeting.c.port,
+            meeting.c.link,
+            meeting.c.key,
+            meeting.c.resume,
+        )
+        .select_from(part.join(trial, same).outerjoin(meeting, said))
+        .where(part.c.study_id == tx.study_id)
+        .where(sa.or_(part.c.worker == me, part.c.leader == me))
+        .order_by(part.c.number, part.c.fence, part.c.first)
+    )
+    return [_hand(row) for row in tx.rows(query)]
+
+
+def give_back(tx: Transaction, me: str, number: int, fence: int) -> list[int] | None:
+    """Free a part's slots after its last rank has exited; None where there is no such part.
+
+    Returns:
+        The slots that were freed: those that nobody has reaped meanwhile.
+    """
+    mine = (
+        part.c.study_id == tx.study_id,
+        part.c.number == number,
+        part.c.fence == fence,
+        part.c.worker == me,
+    )
+    row = tx.execute(sa.select(part).where(*mine)).first()
+    if row is None:
+        return None
+    freed = free(tx, me, number, _pairs(row.slots))
+    tx.execute(sa.delete(part).where(*mine))  # after the slots, as the reaper does
+    return freed
+
+
+def free(tx: Transaction, me: str, number: int, slots: Collection[tuple[int, int]]) -> list[int]:
+    """Free slots with their fences, as far as the worker still holds them; returns those."""
+    freed = tx.execute(
+        sa.update(slot)
+        .where(slot.c.holder == me, sa.tuple_(slot.c.id, slot.c.fence).in_(list(slots)))
+        .values(holder=None, lease=None, number=None, study_id=None, fence=slot.c.fence + 1)
+        .returning(slot.c.id, slot.c.fence)
+    ).all()
+    for row in freed:
+        tx.event("release", number=number, slot=row.id, fence=row.fence, worker=me)
+    return [row.id for row in freed]
+
+
+def take_back(tx: Transaction, grant: Grant) -> None:
+    """Free what further workers were to give to a segment whose owner never heard of it.
+
+    As long as nobody has said where the ranks meet, none was forked.
+    """
+    if tx.execute(sa.select(meeting.c.number).where(*_of(tx, meeting, grant))).first() is not None:
+        return
+    for row in tx.rows(sa.select(part.c.worker).where(*_of(tx, part, grant))):
+        give_back(tx, row.worker, grant.number, grant.fence)
+
+
+def adjourn(tx: Transaction, study_id: int, number: int, fence: int) -> None:
+    """A segment has ended: nobody meets there any more."""
+    tx.execute(
+        sa.delete(meeting).where(
+            meeting.c.study_id == study_id, meeting.c.number == number, meeting.c.fence == fence
+        )
+    )
+
+
+def forget_reaped(tx: Transaction, reaped: Sequence[Any]) -> None:
+    """Delete the parts that slots were reaped of: their workers are dead, or will find out."""
+    pairs = {(row.id, row.fence) for row in reaped}
+    holders = sorted({row.holder for row in reaped})
+    for row in tx.rows(sa.select(part).where(part.c.worker.in_(holders))) if holders else ():
+        if not pairs.isdisjoint(_pairs(row.slots)):
+            tx.execute(
+                sa.delete(part).where(
+                    part.c.study_id == row.study_id,
+                    part.c.number == row.number,
+                    part.c.fence == row.fence,
+                    part.c.worker == row.worker,
+                )
+            )
+
+
+def _of(tx: Transaction, table: sa.Table, grant: Grant) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        table.c.study_id == tx.study_id,
+        table.c.number == grant.number,
+        table.c.fence == grant.fence,
+    )
+
+
+def _pairs(text: str) -> list[tuple[int, int]]:
+    return [(slot_id, fence) for slot_id, fence in json.loads(text)]
+
+
+def _hand(row: Any) -> Hand:
+    where = None
+    if row.address is not None:
+        where = Meeting(row.address, row.port, row.link, row.key, row.resume)
+    return Hand(
+        number=row.number,
+        trial_id=row.trial_id,
+        fence=row.fence,
+        leader=row.leader,
+        size=row.size,
+        part=Part(row.worker, row.first, tuple(_pairs(row.slots)), tuple(json.loads(row.devices))),
+        stands=bool(row.stands),
+        meeting=where,
+    )

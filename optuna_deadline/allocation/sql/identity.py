@@ -1,0 +1,147 @@
+"""Which row is a study's own, and the random key that tells it from its namesakes.
+
+Beside Optuna's tables a row is found by Optuna's id. A database that ``table=`` names numbers its
+studies itself and has nothing but their names, and a study that was deleted and created again has
+the same name: there the row's key is kept in an attribute of the Optuna study too. The attribute
+is written first, under a lock, so a row with a key that the study does not have is another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.study import Study
+
+from optuna_deadline.allocation.sql import studies
+from optuna_deadline.allocation.sql.database.bounds import begin_bounded, wait_in_line
+from optuna_deadline.allocation.sql.database.schema import study, worker
+from optuna_deadline.errors import DeadlineError, StudyGone
+
+_ATTRIBUTE = "optuna_deadline:key"
+_ADVISORY_LOCK = 0x0D_EAD_14E
+_IDLE = 10.0  # seconds: Optuna's storage is written to between two statements
+
+
+def find(connection: sa.Connection, study_: Study) -> tuple[sa.Row[Any] | None, float]:
+    """The study's own row if there is one, and the time by the database's clock.
+
+    Raises:
+        StudyGone: The study was deleted.
+    """
+    study_id = studies.own_id(connection, study_)
+    row, now = studies.select(connection, study_id, study_.study_name)
+    if row is not None and study_id is None and not _is_of(row, study_):
+        row = None
+    return row, now
+
+
+def introduce(connection: sa.Connection, study_: Study, values: dict[str, Any]) -> None:
+    """Fix the terms of a study, unless another process has; the caller reads which terms hold.
+
+    Args:
+        connection: In AUTOCOMMIT.
+        study_: The study.
+        values: The row's columns, without id and key.
+
+    Raises:
+        DeadlineError: Workers still train a study of that name that is not this one.
+        StudyGone: The study was deleted.
+    """
+    study_id = studies.own_id(connection, study_)
+    if study_id is not None:
+        studies.insert(connection, study_id, values)
+        return
+    with _locked(connection.engine) as locked:
+        row, now = studies.select(locked, None, study_.study_name)
+        if row is not None and _is_of(row, study_):
+            return
+        if row is not None:
+            _delete(locked, row, now)
+        values = {**values, "key": studies.new_key()}
+        _write(study_, values["key"])
+        studies.insert(locked, None, values)
+
+
+def key_of(connection: sa.Connection, study_: Study) -> str:
+    """The key of a study that has terms; a row of an older version gets one now.
+
+    Args:
+        connection: In AUTOCOMMIT.
+        study_: The study.
+
+    Raises:
+        StudyGone: The study was deleted.
+    """
+    row, _ = find(connection, study_)
+    if row is not None and row.key is None:
+        if studies.own_id(connection, study_) is not None:
+            studies.set_key(connection, row.study_id, studies.new_key())
+        else:
+            with _locked(connection.engine) as locked:
+                row, _ = studies.select(locked, None, study_.study_name)
+                if row is not None and row.key is None:
+                    key = studies.new_key()
+                    _write(study_, key)
+                    studies.set_key(locked, row.study_id, key)
+        row, _ = find(connection, study_)
+    if row is None:
+        raise _gone(study_)
+    return str(row.key)
+
+
+def _is_of(row: sa.Row[Any], study_: Study) -> bool:
+    """Whether a row that was found by its name belongs to the study.
+
+    An older version's has no key, and a process may be about to give it the one that the study
+    has by now.
+    """
+    if row.key is None:
+        return bool(row.direction == study_.direction.name.lower())
+    return bool(row.key == _read(study_))
+
+
+def _delete(connection: sa.Connection, row: sa.Row[Any], now: float) -> None:
+    """Delete what is left of a deleted study, as its row beside Optuna's would have been."""
+    alive = sa.select(worker.c.id).where(
+        worker.c.study_id == row.study_id, worker.c.state == "live", worker.c.lease > now
+    )
+    if connection.execute(alive).first() is not None:
+        raise DeadlineError(
+            f"Workers still train another study named {row.name!r} whose table is in "
+            f"{connection.engine.url}: stop them, wait until the lease of one that died is over, "
+            "or name another database with table=URL."
+        )
+    connection.execute(sa.delete(study).where(study.c.study_id == row.study_id))
+
+
+@contextmanager
+def _locked(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A transaction that is alone among those which say whose a row is."""
+    with engine.begin() as connection:
+        begin_bounded(connection, idle=_IDLE)
+        if engine.dialect.name == "postgresql":  # SQLite's BEGIN IMMEDIATE is the same lock
+            wait_in_line(connection)
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+        yield connection
+
+
+def _read(study_: Study) -> str | None:
+    try:
+        found = study_._storage.get_study_system_attrs(study_._study_id).get(_ATTRIBUTE)
+    except KeyError:
+        raise _gone(study_) from None
+    return None if found is None else str(found)
+
+
+def _write(study_: Study, key: str) -> None:
+    try:
+        study_._storage.set_study_system_attr(study_._study_id, _ATTRIBUTE, key)
+    except KeyError:
+        raise _gone(study_) from None
+
+
+def _gone(study_: Study) -> StudyGone:
+    return StudyGone(f"The study {study_.study_name!r} was deleted; create it again.")

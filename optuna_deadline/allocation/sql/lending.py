@@ -1,0 +1,146 @@
+"""The pool's transitions: its leader lends slots to studies, whose planners say what they need.
+
+The leader is elected as planners are, by a lease with a term. Lending changes what is desired: a
+slot that is held stays held until its holder gives it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.records import Claim, Tenant
+from optuna_deadline.allocation.sql.database.notify import notify
+from optuna_deadline.allocation.sql.database.schema import (
+    leader,
+    offer,
+    slot,
+    study,
+    tenant,
+    worker,
+)
+from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.sql.plans import guard, has_left, stand
+from optuna_deadline.errors import LeaseLost
+
+
+def lead(tx: Transaction, me: str, ttl: float) -> int | None:
+    """Become or stay the pool's leader; returns the term, or None while another one leads."""
+    row = tx.execute(sa.select(leader).where(leader.c.pool == tx.pool).with_for_update()).first()
+    won = None if row is None else stand(row.holder, row.term, row.expires, me, tx.now, ttl)
+    if row is None or won is None or (won != row.term and has_left(tx, me)):
+        return None
+    tx.execute(
+        sa.update(leader)
+        .where(leader.c.pool == tx.pool)
+        .values(holder=me, term=won, expires=tx.now + ttl)
+    )
+    if won != row.term:
+        tx.event("lead", worker=me, term=won)
+    return won
+
+
+def claim(tx: Transaction, me: str, term: int, said: Claim) -> None:
+    """Say what the study needs, under its planner's term."""
+    guard(tx, me, term)
+    tx.execute(
+        sa.update(tenant)
+        .where(tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id)
+        .values(live=said.live, most=said.most, done=said.done, remaining=said.remaining)
+    )
+
+
+def tenants(tx: Transaction) -> list[Tenant]:
+    """The pool's studies that are not settled, whether anybody works for them or not."""
+    query = (
+        sa.select(tenant, study.c.name, study.c.deadline)
+        .join(study, study.c.study_id == tenant.c.study_id)
+        .where(tenant.c.pool == tx.pool, study.c.settled.is_(None))
+        .order_by(tenant.c.study_id)
+    )
+    return [
+        Tenant(
+            study_id=row.study_id,
+            name=row.name,
+            weight=row.weight,
+            joined=row.joined,
+            deadline=row.deadline,
+            claim=None if row.most is None else Claim(row.live, row.most, row.done, row.remaining),
+            served=row.served,
+            entitled=row.entitled,
+        )
+        for row in tx.rows(query)
+    ]
+
+
+def lend(
+    tx: Transaction,
+    me: str,
+    term: int,
+    lent: Mapping[int, int],
+    shares: Mapping[int, int],
+    fair: Mapping[int, float],
+) -> None:
+    """Lend slots to studies, and keep the accounts up to now; see the store's promise."""
+    guard_pool(tx, me, term)
+    # Accounts first: who waits for a trial may hold its study's row, who waits for a slot a trial.
+    open_ = sa.select(study.c.study_id).where(study.c.settled.is_(None))
+    here = tenant.c.pool == tx.pool, tenant.c.study_id.in_(open_)
+    locked = sa.select(tenant.c.study_id).where(*here).order_by(tenant.c.study_id)
+    list(tx.execute(locked.with_for_update()))
+    tx.execute(
+        sa.update(tenant)
+        .where(*here)
+        .values(
+            served=tenant.c.served + (tx.now - tenant.c.counted) * _by_study(shares),
+            entitled=tenant.c.entitled + (tx.now - tenant.c.counted) * _by_study(fair),
+            counted=tx.now,
+        )
+    )
+    if lent:
+        rows = sa.select(slot.c.id).where(slot.c.id.in_(lent)).order_by(slot.c.id)
+        list(tx.execute(rows.with_for_update()))  # in one order, as everywhere
+        for study_id in sorted(set(lent.values())):
+            its = [slot_id for slot_id in lent if lent[slot_id] == study_id]
+            tx.execute(sa.update(slot).where(slot.c.id.in_(its)).values(lent_to=study_id))
+        for slot_id in sorted(lent):
+            tx.event("lend", slot=slot_id, term=term, worker=me, study_id=lent[slot_id])
+        notify(tx, _planners(tx) | _who_offers(tx, lent))
+
+
+def _by_study(figures: Mapping[int, float]) -> sa.ColumnElement[float]:
+    if not figures:
+        return sa.literal(0.0)
+    return sa.case({s: float(f) for s, f in figures.items()}, value=tenant.c.study_id, else_=0.0)
+
+
+def guard_pool(tx: Transaction, me: str, term: int) -> None:
+    """Lock the leader's row for this term.
+
+    Raises:
+        LeaseLost: Another term has begun.
+    """
+    rules = tx.execute(
+        sa.select(leader.c.term)
+        .where(leader.c.pool == tx.pool, leader.c.holder == me, leader.c.term == term)
+        .with_for_update(read=True)
+    ).first()
+    if rules is None:
+        raise LeaseLost(f"Term {term} of pool {tx.pool!r} is over.")
+
+
+def _planners(tx: Transaction) -> set[str | None]:
+    query = sa.select(tenant.c.planner).where(tenant.c.pool == tx.pool)
+    return set(tx.execute(query).scalars())
+
+
+def _who_offers(tx: Transaction, lent: Mapping[int, int]) -> set[str | None]:
+    """The workers that may take the slots now."""
+    query = (
+        sa.select(offer.c.worker)
+        .join(worker, worker.c.id == offer.c.worker)
+        .join(slot, slot.c.id == offer.c.slot_id)
+        .where(slot.c.id.in_(lent), worker.c.study_id == slot.c.lent_to, worker.c.state == "live")
+    )
+    return set(tx.execute(query).scalars())

@@ -1,0 +1,320 @@
+"""What the planner, the workers and the views read; none of it takes a lock."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.records import (
+    ALIVE,
+    Desired,
+    Event,
+    Home,
+    Orders,
+    ReportRow,
+    SegmentRow,
+)
+from optuna_deadline.allocation.sql.database.clock import database_now
+from optuna_deadline.allocation.sql.database.schema import (
+    checkpoint,
+    event,
+    part,
+    pool,
+    report,
+    segment,
+    study,
+    tenant,
+    trial,
+    worker,
+)
+from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.tail import PAGE
+from optuna_deadline.checkpoints.files import Checkpoint
+from optuna_deadline.checkpoints.storage import located
+from optuna_deadline.errors import StudyGone
+
+_DESIRED = (
+    trial.c.number,
+    trial.c.trial_id,
+    trial.c.state,
+    trial.c.fence,
+    trial.c.owner,
+    trial.c.desired_mode,
+    trial.c.desired_worker,
+    trial.c.desired_slots,
+    trial.c.reason,
+    trial.c.desired_since,
+    trial.c.horizon,
+    trial.c.value,
+    trial.c.told,
+    trial.c.failures,
+    trial.c.held,
+    trial.c.pinned,
+    trial.c.batch,
+    trial.c.slot_limit,
+    trial.c.limit_reason,
+    trial.c.desired_others,
+)
+_BY_ID = attrgetter("id")
+_IN_ORDER = attrgetter("granted", "number", "fence")
+_SEGMENT = (
+    segment.c.number,
+    segment.c.fence,
+    segment.c.slots,
+    segment.c.granted,
+    segment.c.ended,
+    segment.c.outcome,
+    segment.c.startup,
+    segment.c.stop,
+    segment.c.position_from,
+    segment.c.position_to,
+    segment.c.trained,
+    sa.func.coalesce(segment.c.workers, 1),
+)
+
+
+def _orders() -> sa.Select[Any]:
+    me = sa.bindparam("me", type_=sa.String())
+    mine = sa.and_(
+        trial.c.study_id == study.c.study_id,
+        trial.c.state.in_(ALIVE),
+        sa.or_(trial.c.owner == me, trial.c.desired_worker == me),
+    )
+    in_pool = pool.c.name == sa.bindparam("pool")
+    called = sa.select(part.c.number).where(part.c.worker == me).exists()
+    drained = sa.select(worker.c.drained).where(worker.c.id == me).scalar_subquery()
+    return (
+        sa.select(
+            database_now(),
+            study.c.deadline,
+            study.c.settled,
+            study.c.pool_slots,
+            study.c.funds_end,
+            study.c.gate_closed,
+            pool.c.epoch,
+            drained,
+            called,
+            *_DESIRED,
+        )
+        .select_from(study.outerjoin(pool, in_pool).outerjoin(trial, mine))
+        .where(study.c.study_id == sa.bindparam("study"))
+    )
+
+
+_ORDERS = _orders()  # built once: every worker asks each second
+
+
+def orders(
+    connection: sa.Connection, pool_name: str, study_id: int, me: str, now: float | None = None
+) -> Orders:
+    """What the plan wants of one worker: one statement, since every worker asks each second.
+
+    Args:
+        connection: A connection in AUTOCOMMIT.
+        pool_name: The pool.
+        study_id: The study.
+        me: The worker.
+        now: The time, where a test drives it.
+
+    Raises:
+        StudyGone: The study was deleted.
+    """
+    given = {"pool": pool_name, "study": study_id, "me": me}
+    rows = connection.execute(_ORDERS, given).all()
+    if not rows:
+        raise StudyGone("The study was deleted while the worker ran; nothing is left to train.")
+    read, deadline, settled, slots, funds_end, gate_closed, epoch, drained, called = rows[0][:9]
+    return Orders(
+        now=read if now is None else now,
+        deadline=deadline,
+        settled=settled is not None,
+        epoch=int(epoch or 0),
+        desired=tuple(_desired(row[9:]) for row in rows if row.number is not None),
+        pool_slots=slots,
+        funds_end=funds_end,
+        drained=drained is not None,
+        called=bool(called),
+        gate_open=gate_closed is None,
+    )
+
+
+def _desired(row: Sequence[Any]) -> Desired:
+    if row[-1] is None:  # nearly always
+        return Desired(*row[:-1])
+    others = tuple([(name, slots) for name, slots in json.loads(row[-1])])
+    return Desired(*[*row[:-1], others])
+
+
+def pools(connection: sa.Connection) -> list[str]:
+    """The names of all pools."""
+    return list(connection.execute(sa.select(pool.c.name).order_by(pool.c.name)).scalars())
+
+
+def pools_of(connection: sa.Connection, study_id: int) -> list[str]:
+    """The names of the pools that a study has joined; first the one where a worker came last."""
+    came = sa.select(sa.func.max(worker.c.registered)).where(
+        worker.c.pool == tenant.c.pool, worker.c.study_id == tenant.c.study_id
+    )
+    query = sa.select(tenant.c.pool).where(tenant.c.study_id == study_id)
+    last = sa.func.coalesce(came.scalar_subquery(), tenant.c.joined)
+    return list(connection.execute(query.order_by(last.desc())).scalars())
+
+
+def trials(tx: Transaction) -> list[Desired]:
+    """Every trial on the table."""
+    query = sa.select(*_DESIRED).where(trial.c.study_id == tx.study_id).order_by(trial.c.number)
+    return [_desired(row) for row in tx.rows(query)]
+
+
+def untold(tx: Transaction) -> list[Desired]:
+    """The trials that live, or whose end Optuna does not know yet."""
+    query = (
+        sa.select(*_DESIRED)
+        .where(
+            trial.c.study_id == tx.study_id,
+            sa.or_(trial.c.told.is_(False), trial.c.state.in_(ALIVE)),
+        )
+        .order_by(trial.c.number)
+    )
+    return [_desired(row) for row in tx.rows(query)]
+
+
+def segments(tx: Transaction, since: float = 0.0) -> list[SegmentRow]:
+    """Segments that run, or ended at or after ``since``."""
+    mine = sa.select(*_SEGMENT).where(segment.c.study_id == tx.study_id)
+    # Two searches: for OR, SQLite reads every segment of the study.
+    found = sa.union_all(
+        mine.where(segment.c.ended.is_(None)), mine.where(segment.c.ended >= since)
+    )
+    return sorted([SegmentRow(*row) for row in tx.rows(found)], key=_IN_ORDER)
+
+
+def reports(tx: Transaction, after: int = 0, number: int | None = None) -> list[ReportRow]:
+    """Reports with a row id above ``after``, of one trial or of all; NULL comes back as NaN."""
+    query = sa.select(
+        report.c.id,
+        report.c.number,
+        report.c.step,
+        report.c.value,
+        report.c.slots,
+        report.c.trained,
+        report.c.at,
+    ).where(report.c.study_id == tx.study_id)
+    if number is None:
+        rows = tx.rows(query.where(report.c.id > after).order_by(report.c.id))
+    else:  # asked for their ids in order, SQLite would read every trial's
+        found = tx.rows(query.where(report.c.number == number))
+        rows = sorted([row for row in found if row.id > after], key=_BY_ID)
+    return [
+        ReportRow(
+            row.id,
+            row.number,
+            row.step,
+            math.nan if row.value is None else row.value,
+            row.slots,
+            row.trained,
+            row.at,
+        )
+        for row in rows
+    ]
+
+
+def checkpoints(tx: Transaction, number: int | None = None) -> list[Checkpoint]:
+    """Committed checkpoints of one trial or of all, newest first."""
+    query = sa.select(checkpoint).where(checkpoint.c.study_id == tx.study_id)
+    if number is not None:
+        query = query.where(checkpoint.c.number == number)
+    return [
+        Checkpoint(
+            row.number, row.fence, row.step, row.value, located(row.path), row.size, row.checksum
+        )
+        for row in tx.rows(query.order_by(checkpoint.c.id.desc()))
+    ]
+
+
+def homes(tx: Transaction, after: int = 0, number: int | None = None) -> list[Home]:
+    """Where checkpoints were written, by their ids."""
+    written = sa.and_(
+        segment.c.study_id == checkpoint.c.study_id,
+        segment.c.number == checkpoint.c.number,
+        segment.c.fence == checkpoint.c.fence,
+    )
+    query = (
+        sa.select(
+            checkpoint.c.id,
+            checkpoint.c.number,
+            checkpoint.c.path,
+            worker.c.host,
+            worker.c.store,
+            worker.c.state,
+            checkpoint.c.at,
+        )
+        .select_from(
+            checkpoint.outerjoin(segment, written).outerjoin(
+                worker, worker.c.id == segment.c.worker
+            )
+        )
+        .where(checkpoint.c.study_id == tx.study_id, checkpoint.c.id > after)
+        .order_by(checkpoint.c.id)
+    )
+    if number is not None:
+        query = query.where(checkpoint.c.number == number)
+    return [Home(row.id, row.number, located(row.path), *row[3:]) for row in tx.rows(query)]
+
+
+def trained_before(tx: Transaction, number: int, fence: int) -> float:
+    """Seconds of training in the trial's earlier segments."""
+    total = tx.execute(
+        sa.select(sa.func.sum(segment.c.trained)).where(
+            segment.c.study_id == tx.study_id,
+            segment.c.number == number,
+            segment.c.fence < fence,
+        )
+    ).scalar()
+    return float(total or 0.0)
+
+
+def events(
+    tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = PAGE
+) -> list[Event]:
+    """The study's audit in all pools from a row id on, of some kinds or of all."""
+    query = sa.select(event).where(event.c.study_id == tx.study_id, event.c.id > after)
+    if kinds is not None:
+        query = query.where(event.c.kind.in_(kinds))
+    return [_event(row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]
+
+
+def pool_events(
+    tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = PAGE
+) -> list[Event]:
+    """The audit of all studies of the pool from a row id on, of some kinds or of all."""
+    query = sa.select(event).where(event.c.pool == tx.pool, event.c.id > after)
+    if kinds is not None:
+        query = query.where(event.c.kind.in_(kinds))
+    return [_event(row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]
+
+
+def event_before(tx: Transaction, count: int) -> int:
+    """The row id after which the pool's newest events come, so many of them; 0 if it has fewer."""
+    ids = sa.select(event.c.id).where(event.c.pool == tx.pool).order_by(event.c.id.desc())
+    return int(tx.execute(ids.offset(count).limit(1)).scalar() or 0)
+
+
+def _event(row: sa.Row[Any]) -> Event:
+    return Event(
+        row.id,
+        row.at,
+        row.kind,
+        row.number,
+        row.slot,
+        row.fence,
+        row.term,
+        row.worker,
+        json.loads(row.detail or "{}"),
+        row.study_id,
+    )

@@ -1,0 +1,119 @@
+"""What people ask for: a trial held, its gang's size pinned, a host drained.
+
+A request is written beside what it concerns, by whoever has the database, and under nobody's term:
+planners write other columns of the same rows. It takes effect once a planner has read it; but from
+the commit on no held trial and no drained worker is granted a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.records import ALIVE
+from optuna_deadline.allocation.sql.database.notify import notify
+from optuna_deadline.allocation.sql.database.schema import study, tenant, trial, worker
+from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.sql.membership import one_at_a_time
+from optuna_deadline.allocation.sql.plans import by_type, locked
+from optuna_deadline.allocation.sql.roster import live_workers
+
+_A_LITTLE = 1e-4  # seconds
+
+
+def hold(tx: Transaction, number: int, held: bool) -> bool:
+    """Keep a trial from slots, or let it go on; see the store's promise."""
+    since = tx.now if held else None
+    before = trial.c.held.is_(None) if held else trial.c.held.is_not(None)
+    if not _ask(tx, number, before, held=since):
+        return _lives(tx, number)
+    tx.event("hold", number=number, held=held)
+    return True
+
+
+def pin(tx: Transaction, number: int, slots: int | None) -> bool:
+    """Pin the size of a trial's gang, or leave it to the policy; see the store's promise."""
+    if not _ask(tx, number, trial.c.pinned.is_distinct_from(slots), pinned=slots):
+        return _lives(tx, number)
+    tx.event("pin", number=number, slots=slots)
+    return True
+
+
+def set_price(
+    tx: Transaction,
+    host_type: str,
+    per_hour: float,
+    slots: int,
+    funds_end: float,
+    seen: tuple[int | None, float | None],
+    types: Mapping[str, int] | None,
+) -> bool:
+    """Tell what a slot costs from now on; see the store's promise."""
+    row = locked(tx)
+    if row is None or seen != (row.pool_slots, row.funds_end):
+        return False
+    end = a_little_before(row.deadline, row.funds_end, funds_end)
+    tx.execute(sa.update(study).where(study.c.study_id == tx.study_id).values(funds_end=end))
+    tx.event("price", type=host_type, per_hour=per_hour, slots=slots)
+    size = row.pool_slots or 0
+    tx.event("pool", slots=size, before=size, until=end, **by_type(types))
+    notify(tx)
+    return True
+
+
+def a_little_before(deadline: float, before: float | None, end: float) -> float:
+    """An end that is new, and no later than the one before."""
+    return min(end, deadline if before is None else before) - _A_LITTLE
+
+
+def drain(tx: Transaction, host: str, drained: bool) -> int:
+    """Drain the pool's live workers on a host, or undo it; see the store's promise."""
+    tx = one_at_a_time(tx)  # a worker that registers again writes a new row of itself
+    names = [row.id for row in live_workers(tx) if row.host == host]
+    changed = tx.execute(
+        sa.update(worker)
+        .where(
+            worker.c.id.in_(names),
+            worker.c.drained.is_(None) if drained else worker.c.drained.is_not(None),
+        )
+        .values(drained=tx.now if drained else None)
+        .returning(worker.c.id, worker.c.study_id)
+    ).all()
+    for row in sorted(changed):
+        tx.event("drain", worker=row.id, study_id=row.study_id, host=host, drained=drained)
+    if changed:
+        notify(tx)
+    return len(names)
+
+
+def _ask(
+    tx: Transaction, number: int, before: sa.ColumnElement[bool], **columns: float | None
+) -> bool:
+    """Write a request on a living trial's row, where it says something new."""
+    written = tx.execute(
+        sa.update(trial).where(*_living(tx, number), before).values(**columns)
+    ).rowcount
+    if written:
+        notify_planner(tx)
+    return bool(written)
+
+
+def notify_planner(tx: Transaction) -> None:
+    """Wake the worker that plans the study when this transaction commits."""
+    planner = sa.select(tenant.c.planner).where(
+        tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id
+    )
+    notify(tx, tx.execute(planner).scalars())
+
+
+def _lives(tx: Transaction, number: int) -> bool:
+    return tx.execute(sa.select(trial.c.number).where(*_living(tx, number))).first() is not None
+
+
+def _living(tx: Transaction, number: int) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        trial.c.study_id == tx.study_id,
+        trial.c.number == number,
+        trial.c.state.in_(ALIVE),
+    )

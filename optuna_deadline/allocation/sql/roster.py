@@ -1,0 +1,172 @@
+"""Who is in a pool, and which slots they offer: all that is read of its members."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.records import Roster, Slot, Worker
+from optuna_deadline.allocation.sql.database.clock import TOLERANCE
+from optuna_deadline.allocation.sql.database.schema import offer, pool, slot, worker
+from optuna_deadline.allocation.sql.database.transaction import Transaction
+
+_SLOT = (
+    slot.c.id,
+    slot.c.host,
+    slot.c.device,
+    slot.c.pool,
+    slot.c.lent_to,
+    slot.c.fence,
+    slot.c.holder,
+    slot.c.study_id,
+    slot.c.number,
+    slot.c.lease,
+    slot.c.uuid,
+)
+_WORKER = (
+    worker.c.id,
+    worker.c.pool,
+    worker.c.study_id,
+    worker.c.host,
+    worker.c.pid,
+    worker.c.state,
+    worker.c.lease,
+    worker.c.drained,
+    worker.c.machine,
+    worker.c.store,
+    worker.c.versions,
+    worker.c.address,
+    worker.c.boot,
+)
+
+
+def live_workers(tx: Transaction) -> list[Worker]:
+    """The pool's workers whose lease has not run out."""
+    return living(tx, worker.c.pool == tx.pool)
+
+
+def living(tx: Transaction, *where: sa.ColumnElement[bool]) -> list[Worker]:
+    """Workers of any pool, chosen by conditions.
+
+    A lease that ends too late is from before the clock was set back, and its worker dead.
+    """
+    found = (
+        sa.select(*_WORKER)
+        .join(pool, pool.c.name == worker.c.pool)
+        .where(
+            worker.c.state == "live",
+            worker.c.lease > tx.now,
+            worker.c.lease <= tx.latest + pool.c.ttl + TOLERANCE,
+            *where,
+        )
+    )
+    return [Worker(*row) for row in tx.rows(found)]
+
+
+def on_host(tx: Transaction, host: str) -> list[Worker]:
+    """Workers of any pool on a host that count as live or hold slots, dead ones among them."""
+    holds = sa.select(slot.c.id).where(slot.c.holder == worker.c.id)
+    found = sa.select(*_WORKER).where(
+        worker.c.host == host, sa.or_(worker.c.state == "live", holds.exists())
+    )
+    return [Worker(*row) for row in tx.rows(found.order_by(worker.c.registered, worker.c.id))]
+
+
+def slots(tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
+    """The pool's slots, or some of them, and who offers them; a drained worker offers none."""
+    offers = (
+        sa.select(offer.c.slot_id, offer.c.worker)
+        .join(worker, worker.c.id == offer.c.worker)
+        .where(worker.c.pool == tx.pool, worker.c.state == "live")
+        .order_by(worker.c.registered, worker.c.id)
+    )
+    query = sa.select(*_SLOT).where(slot.c.pool == tx.pool).order_by(slot.c.id)
+    if ids is None:
+        live = {row.id for row in live_workers(tx) if row.drained is None}
+    else:
+        offers, query = offers.where(offer.c.slot_id.in_(ids)), query.where(slot.c.id.in_(ids))
+        named = {row.worker for row in tx.rows(offers)}
+        live = {row.id for row in living(tx, worker.c.id.in_(named)) if row.drained is None}
+    names: dict[int, list[str]] = {}
+    for row in tx.rows(offers):
+        if row.worker in live:
+            names.setdefault(row.slot_id, []).append(row.worker)
+    found = tx.rows(query)
+    return [_slot(row, tuple(names.get(row.id, ()))) for row in found]
+
+
+def read(tx: Transaction) -> Roster:
+    """The study's live workers and their slots: each study's planner asks all the time."""
+    free_or_alive = sa.or_(slot.c.lease.is_(None), slot.c.lease > tx.now)
+    lent = sa.case((sa.and_(slot.c.lent_to == tx.study_id, free_or_alive), 1), else_=0)
+    query = (
+        sa.select(
+            *_WORKER,
+            (tx.latest + pool.c.ttl + TOLERANCE).label("last"),
+            sa.func.count(slot.c.id).label("offers"),
+            sa.func.sum(lent).label("lent"),
+            sa.func.min(slot.c.lease).label("ends"),
+        )
+        .select_from(
+            worker.join(pool, pool.c.name == worker.c.pool)
+            .outerjoin(offer, offer.c.worker == worker.c.id)
+            .outerjoin(slot, slot.c.id == offer.c.slot_id)
+        )
+        .where(worker.c.study_id == tx.study_id)
+        .group_by(worker.c.id, pool.c.ttl)
+        .order_by(worker.c.registered, worker.c.id)
+    )
+    rows = tx.rows(query)
+    mine = [row for row in rows if row.pool == tx.pool]
+    live = [row for row in mine if row.state == "live" and tx.now < row.lease <= row.last]
+    here = [row for row in live if row.drained is None]
+    return Roster(
+        [Worker(*row[: len(_WORKER)]) for row in live],
+        {row.id: row.offers for row in here if row.offers},
+        {row.id: row.lent for row in here if row.lent},
+        min([row.ends for row in rows if row.ends is not None], default=None),
+    )
+
+
+def free_slots(tx: Transaction, me: str) -> list[int]:
+    """Slots that the worker may acquire now."""
+    query = (
+        sa.select(slot.c.id)
+        .where(slot.c.id.in_(offered(me)))
+        .where(slot.c.lent_to == tx.study_id, slot.c.holder.is_(None))
+    )
+    return [row.id for row in tx.rows(query.order_by(slot.c.id))]
+
+
+def offered(me: str) -> sa.Select[tuple[int]]:
+    """The ids of the slots that a worker offers: none where it is drained."""
+    return (
+        sa.select(offer.c.slot_id)
+        .join(worker, worker.c.id == offer.c.worker)
+        .where(worker.c.id == me, worker.c.drained.is_(None))
+    )
+
+
+def offerers(tx: Transaction, slot_ids: Iterable[int]) -> dict[int, list[str]]:
+    """Who offers slots, dead workers among them."""
+    found: dict[int, list[str]] = {slot_id: [] for slot_id in slot_ids}
+    for row in tx.rows(sa.select(offer).where(offer.c.slot_id.in_(found))):
+        found[row.slot_id].append(row.worker)
+    return found
+
+
+def namesakes(tx: Transaction, host: str, uuids: Mapping[str, str]) -> list[Slot]:
+    """Slots of any pool that have the name or the uuid of one of these GPUs."""
+    if not uuids:
+        return []
+    same_name = sa.and_(slot.c.host == host, slot.c.device.in_(uuids))
+    same_gpu = slot.c.uuid.in_(list(uuids.values()))
+    rows = tx.rows(sa.select(*_SLOT).where(sa.or_(same_name, same_gpu)))
+    offers = offerers(tx, [row.id for row in rows])
+    return [_slot(row, tuple(offers[row.id])) for row in rows]
+
+
+def _slot(row: Any, offered_by: tuple[str, ...]) -> Slot:
+    return Slot(*[*row[:-1], offered_by, row[-1]])

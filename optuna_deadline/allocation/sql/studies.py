@@ -1,0 +1,177 @@
+"""SQL on the row of a study: its deadline and its terms.
+
+Each function takes a connection in AUTOCOMMIT or in a transaction of the caller's. A study is
+looked up by its id where the table stands beside Optuna's, by its name where ``table=`` named a
+database for the table alone: such a database numbers the studies itself, and ``identity`` says
+whether the row is the study's own.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.storages import InMemoryStorage, RDBStorage
+from optuna.storages._cached_storage import _CachedStorage
+from optuna.study import Study
+from sqlalchemy.dialects import postgresql, sqlite
+
+from optuna_deadline.allocation.sql.database.clock import database_now
+from optuna_deadline.allocation.sql.database.engine import table_url
+from optuna_deadline.allocation.sql.database.schema import study
+from optuna_deadline.errors import DeadlineError
+
+
+def insert_if_absent(connection: sa.Connection, table: sa.Table, rows: list[Any]) -> None:
+    """Insert rows and leave those alone that somebody else inserted first, in one statement."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    connection.execute(dialect.insert(table).values(rows).on_conflict_do_nothing())
+
+
+def own_id(connection: sa.Connection, study_: Study) -> int | None:
+    """Optuna's id of the study where the table stands beside Optuna's, else None.
+
+    Raises:
+        DeadlineError: Optuna keeps other studies in this database, but not this one.
+    """
+    storage = study_._storage
+    backend = storage._backend if isinstance(storage, _CachedStorage) else storage
+    if isinstance(backend, (RDBStorage, InMemoryStorage)):
+        own: sa.URL = table_url(study_)
+        if own == connection.engine.url:
+            return study_._study_id
+    if not sa.inspect(connection).has_table("studies"):
+        return None
+    # The same database through another driver, or that behind a gRPC proxy.
+    studies = sa.table("studies", sa.column("study_id", sa.Integer), sa.column("study_name"))
+    found = connection.execute(
+        sa.select(studies.c.study_id).where(studies.c.study_name == study_.study_name)
+    ).scalar()
+    if found is None:
+        raise DeadlineError(
+            f"Optuna keeps studies in the database {connection.engine.url}, but not "
+            f"{study_.study_name!r}; name a database without Optuna's tables with table=URL."
+        )
+    return int(found)
+
+
+def select(
+    connection: sa.Connection, study_id: int | None, name: str
+) -> tuple[sa.Row[Any] | None, float]:
+    """The study's row if there is one, and the time, both the database's."""
+    by_name = study_id is None
+    row = connection.execute(_SELECT_BY[by_name], {"key": name if by_name else study_id}).one()
+    return (None if row.study_id is None else row), float(row.now)
+
+
+def select_all(connection: sa.Connection) -> tuple[list[sa.Row[Any]], float]:
+    """The rows of all studies by their names, and the time, both the database's."""
+    rows = list(connection.execute(sa.select(study).order_by(study.c.name)))
+    return rows, float(connection.execute(sa.select(database_now())).scalar_one())
+
+
+def _select(where: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    now = sa.select(database_now().label("now")).subquery()
+    return sa.select(study, now.c.now).select_from(now.outerjoin(study, where))
+
+
+_SELECT_BY = {
+    False: _select(study.c.study_id == sa.bindparam("key", type_=sa.Integer)),
+    True: _select(study.c.name == sa.bindparam("key", type_=sa.String)),
+}
+
+
+def insert(connection: sa.Connection, study_id: int | None, values: dict[str, Any]) -> None:
+    """Fix the terms of a study, unless they are; the caller reads which terms hold.
+
+    A row without a key in ``values`` gets one.
+    """
+    values = {"key": new_key(), **values}
+    if study_id is not None:
+        # Optuna's study of this name has this id: a row with another one outlived its study.
+        connection.execute(
+            sa.delete(study).where(study.c.name == values["name"], study.c.study_id != study_id)
+        )
+        values = {**values, "study_id": study_id}
+    insert_if_absent(connection, study, [values])
+
+
+def new_key() -> str:
+    """A key that no other study has, whatever its name and database."""
+    return str(uuid.uuid4())
+
+
+def set_key(connection: sa.Connection, study_id: int, key: str) -> None:
+    """Give a row of an older version its key, unless it has one; the caller reads which holds."""
+    connection.execute(
+        sa.update(study).where(study.c.study_id == study_id, study.c.key.is_(None)).values(key=key)
+    )
+
+
+def postpone(
+    connection: sa.Connection, study_id: int, deadline: float, duration: float | None
+) -> bool:
+    """Move the deadline, later only, and open the gate again; False if it was later already.
+
+    The pool that a budget pays for is to be sized anew. As long as that has not been done, workers
+    end with the money as it was reckoned before; but not those of a study that had ended.
+    """
+    funds_end = sa.case((study.c.settled.is_(None), study.c.funds_end), else_=sa.null())
+    values: dict[str, Any] = {"duration": duration, "gate_closed": None, "settled": None}
+    values |= {"pool_slots": None, "funds_end": funds_end}
+    return _move(connection, study_id, study.c.deadline < deadline, deadline, values)
+
+
+def bring_forward(connection: sa.Connection, study_id: int, deadline: float) -> bool:
+    """Move the deadline, earlier only; False if it was earlier already or the study is settled."""
+    may = sa.and_(study.c.deadline > deadline, study.c.settled.is_(None))
+    return _move(connection, study_id, may, deadline, {})
+
+
+def _move(
+    connection: sa.Connection,
+    study_id: int,
+    may: sa.ColumnElement[bool],
+    deadline: float,
+    values: dict[str, Any],
+) -> bool:
+    """Move the deadline where that may be, and keep the one before: its users go on joining."""
+    known = sa.select(study.c.duration, study.c.deadline, study.c.earlier)
+    while True:
+        row = connection.execute(known.where(study.c.study_id == study_id, may)).first()
+        if row is None:
+            return False
+        before = [*json.loads(row.earlier or "[]"), (row.duration, row.deadline)]
+        moved = connection.execute(
+            sa.update(study)
+            .where(study.c.study_id == study_id, study.c.deadline == row.deadline, may)
+            .values(deadline=deadline, earlier=json.dumps(before), **values)
+        )
+        if moved.rowcount:
+            return True
+
+
+def close_gate(connection: sa.Connection, study_id: int, deadline: float) -> bool:
+    """Note that no new trial starts; not if the deadline has moved or the gate is closed."""
+    result = connection.execute(
+        sa.update(study)
+        .where(
+            study.c.study_id == study_id,
+            study.c.deadline == deadline,
+            study.c.gate_closed.is_(None),
+        )
+        .values(gate_closed=database_now())
+    )
+    return result.rowcount > 0
+
+
+def open_gate(connection: sa.Connection, study_id: int) -> bool:
+    """Note that new trials start after all; False if the gate was open."""
+    result = connection.execute(
+        sa.update(study)
+        .where(study.c.study_id == study_id, study.c.gate_closed.is_not(None))
+        .values(gate_closed=None)
+    )
+    return result.rowcount > 0

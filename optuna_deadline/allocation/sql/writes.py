@@ -1,0 +1,189 @@
+"""Fenced writes of a running segment: reports, checkpoints, progress, limits.
+
+Each first locks the trial's row under (owner, fence); a zombie finds nothing to lock and changes
+nothing. On PostgreSQL reports and progress go by :mod:`at_once`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+
+from optuna_deadline.allocation.records import Grant, NewReport
+from optuna_deadline.allocation.sql.database.schema import checkpoint, report, segment, trial
+from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.sql.requests import notify_planner
+from optuna_deadline.checkpoints.files import Checkpoint
+from optuna_deadline.checkpoints.storage import Location, located
+from optuna_deadline.errors import LeaseLost
+
+#: What a segment says of itself, and of its trial.
+OF_SEGMENT, OF_TRIAL = (
+    ("startup", "position_from", "position_to", "trained"),
+    ("horizon", "batch"),
+)
+
+
+_ADD_EACH = sqlite.insert(report).on_conflict_do_nothing()
+
+
+def guard(tx: Transaction, me: str, grant: Grant) -> None:
+    """Lock the trial as its owner.
+
+    Raises:
+        LeaseLost: Somebody else owns the trial, or it was reaped.
+    """
+    mine = tx.execute(
+        sa.select(trial.c.number)
+        .where(
+            trial.c.study_id == tx.study_id,
+            trial.c.number == grant.number,
+            trial.c.owner == me,
+            trial.c.fence == grant.fence,
+        )
+        .with_for_update()
+    ).first()
+    if mine is None:
+        raise lost(grant)
+
+
+def lost(grant: Grant) -> LeaseLost:
+    """What is said where the guard finds nothing."""
+    return LeaseLost(f"Trial {grant.number} no longer belongs to segment {grant.fence}.")
+
+
+def add_reports(tx: Transaction, me: str, grant: Grant, new: Sequence[NewReport]) -> None:
+    """Record reports in a transaction; a step redone after a crash keeps its first value."""
+    guard(tx, me, grant)
+    if not new:
+        return
+    rows = [
+        {
+            "study_id": tx.study_id,
+            "number": grant.number,
+            "step": step,
+            "value": value,
+            "fence": grant.fence,
+            "slots": grant.size,
+            "trained": trained,
+            "at": tx.now,
+        }
+        for step, value, trained in new
+    ]
+    tx.connection.execute(_ADD_EACH, rows)
+
+
+def add_checkpoint(
+    tx: Transaction, me: str, grant: Grant, new: Sequence[Checkpoint], keep: int
+) -> list[Location]:
+    """Commit checkpoints, the newest last; returns the files that no row names any more.
+
+    The newest ``keep`` stay, and the one with the best value in either direction. A file has one
+    row: with two, after an answer was lost, it would go with the one while the other names it.
+    """
+    guard(tx, me, grant)
+    named = {str(one.path): one for one in new}
+    rows = tx.rows(
+        sa.select(checkpoint.c.id, checkpoint.c.value, checkpoint.c.path)
+        .where(checkpoint.c.study_id == tx.study_id, checkpoint.c.number == grant.number)
+        .order_by(checkpoint.c.id.desc())
+    )
+    there = [row for row in rows if row.path not in named]
+    coming = {-place: one for place, one in enumerate(named.values(), start=1)}  # no ids yet
+    kept = kept_ids(
+        [
+            *((place, none_if_nan(one.value)) for place, one in reversed(coming.items())),
+            *((row.id, row.value) for row in there),
+        ],
+        keep,
+    )
+    if gone := [row.id for row in rows if row.path in named or row.id not in kept]:
+        tx.execute(sa.delete(checkpoint).where(checkpoint.c.id.in_(gone)))
+    staying = [one for place, one in coming.items() if place in kept]
+    if staying:
+        tx.connection.execute(
+            sa.insert(checkpoint),
+            [
+                {
+                    "study_id": tx.study_id,
+                    "number": grant.number,
+                    "fence": grant.fence,
+                    "step": one.step,
+                    "value": none_if_nan(one.value),
+                    "path": str(one.path),
+                    "size": one.size,
+                    "checksum": one.checksum,
+                    "at": tx.now,
+                }
+                for one in staying
+            ],
+        )
+    for one in staying:
+        tx.event("checkpoint", number=grant.number, fence=grant.fence, worker=me, step=one.step)
+    replaced = [one.path for place, one in coming.items() if place not in kept]
+    return [*(located(row.path) for row in there if row.id not in kept), *replaced]
+
+
+def kept_ids(newest_first: Sequence[tuple[int, float | None]], keep: int) -> set[int]:
+    """Which checkpoints stay, of (id, value): the newest, the lowest and the highest value."""
+    kept: set[int] = set()
+    lowest: tuple[int, float] | None = None
+    highest: tuple[int, float] | None = None
+    for place, (row_id, value) in enumerate(newest_first):
+        if place < keep:
+            kept.add(row_id)
+        if value is not None:
+            if lowest is None or value < lowest[1]:
+                lowest = row_id, value
+            if highest is None or value > highest[1]:
+                highest = row_id, value
+    if lowest is not None and highest is not None:
+        kept |= {lowest[0], highest[0]}
+    return kept
+
+
+def none_if_nan(value: float | None) -> float | None:
+    """SQLite knows no NaN, and nothing can be compared with it."""
+    return None if value is None or math.isnan(value) else value
+
+
+def set_progress(tx: Transaction, me: str, grant: Grant, said: Mapping[str, float | None]) -> None:
+    """Say how far and how fast the segment has come; a horizon or batch of None leaves it."""
+    guard(tx, me, grant)
+    tx.execute(
+        sa.update(segment)
+        .where(
+            segment.c.study_id == tx.study_id,
+            segment.c.number == grant.number,
+            segment.c.fence == grant.fence,
+        )
+        .values({name: said[name] for name in OF_SEGMENT})
+    )
+    if known := {name: said[name] for name in OF_TRIAL if said[name] is not None}:
+        tx.execute(
+            sa.update(trial)
+            .where(trial.c.study_id == tx.study_id, trial.c.number == grant.number)
+            .values(known)
+        )
+
+
+def limit_slots(tx: Transaction, me: str, grant: Grant, slots: int, reason: str) -> None:
+    """Say on how many slots the trial can train at most; see the store's promise."""
+    guard(tx, me, grant)
+    lowered = tx.execute(
+        sa.update(trial)
+        .where(
+            trial.c.study_id == tx.study_id,
+            trial.c.number == grant.number,
+            sa.or_(trial.c.slot_limit.is_(None), trial.c.slot_limit > slots),
+        )
+        .values(slot_limit=slots, limit_reason=reason)
+    ).rowcount
+    if lowered:
+        tx.event(
+            "limit", number=grant.number, fence=grant.fence, worker=me, slots=slots, reason=reason
+        )
+        notify_planner(tx)

@@ -1,0 +1,275 @@
+"""What a trial goes on from: the newest checkpoint that is whole, brought here.
+
+To verify a checkpoint is to read all of it, and one in a store has to be fetched before.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from optuna_deadline.aside import Aside
+from optuna_deadline.checkpoints.files import Checkpoint, intact, write_atomically
+from optuna_deadline.checkpoints.storage import Location, fetch, listed, name_of, remove, within
+
+_logger = logging.getLogger("optuna_deadline")
+
+#: Files that a saver or `segment.save` has written, and what was half written at a kill.
+_OURS = re.compile(
+    r"segment-\d{6}-step-\d{9}\.ckpt|\d+--?\d+-[0-9a-f]{4}\.ckpt|\..+\.[0-9a-f]{8}\.tmp"
+)
+_FENCE = re.compile(r"\.?(?:segment-)?(\d+)-")  # their names begin with it
+_AT_ONCE = 0.2  # seconds: a small file needs no further look
+
+
+class Folders:
+    """Where ranks write, and where their checkpoints are kept if that is elsewhere.
+
+    Args:
+        root: The study's own folder, or its URL: then ranks write to a folder of this worker,
+            which keeps what is uploaded, so that a trial that comes back here fetches nothing.
+    """
+
+    def __init__(self, root: Location) -> None:
+        self._store = None if isinstance(root, Path) else root
+        self._root = root if isinstance(root, Path) else None
+        self._own: Path | None = None
+
+    def here(self, number: int) -> Path:
+        """The folder that the trial's ranks write to."""
+        if self._root is None:
+            self._root = self._own = Path(tempfile.mkdtemp(prefix="optuna-deadline-"))
+        return self._root / f"trial-{number}"
+
+    def elsewhere(self, number: int) -> str | None:
+        """The URL that its checkpoints are uploaded to, if they are."""
+        return None if self._store is None else str(within(self._store, f"trial-{number}"))
+
+    def copy_of(self, number: int, location: Location) -> Path:
+        """Where a checkpoint is found here, once it was written or fetched."""
+        if isinstance(location, Path):
+            return location
+        return self.here(number) / name_of(location)
+
+    def written(self, number: int) -> list[Location]:
+        """What the trial's ranks have written or uploaded; nothing that the user put there.
+
+        Raises:
+            OSError: Nobody knows.
+        """
+        folder = self._kept(number)
+        return [one for one in listed(folder) if _OURS.fullmatch(name_of(one))]
+
+    def may_delete(self, number: int, location: Location) -> bool:
+        """Whether a file has one of our own names, in the trial's folder.
+
+        A row may name any file, and one that an older version kept is in a folder which other
+        studies of the same name may share.
+        """
+        ours = _OURS.fullmatch(name_of(location)) is not None
+        return ours and location == within(self._kept(number), name_of(location))
+
+    def _kept(self, number: int) -> Location:
+        store = self.elsewhere(number)
+        return self.here(number) if store is None else store
+
+    def may_hold(self, number: int) -> bool:
+        """Whether there may be files of a trial; in a store that is not known before a look."""
+        return self._store is not None or self.here(number).is_dir()
+
+    def close(self) -> None:
+        """Delete the worker's own folder."""
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+
+
+def fence_of(name: str) -> int | None:
+    """The segment that wrote a file of that name, None where it is not one of ours."""
+    found = _FENCE.match(name)
+    return int(found[1]) if found else None
+
+
+class Resuming:
+    """Answers, in its own time, what a trial goes on from.
+
+    Args:
+        folders: Where files are.
+        done: Called when an answer is there that was not at once.
+    """
+
+    def __init__(self, folders: Folders, done: Callable[[], None]) -> None:
+        self._folders = folders
+        self._done = done
+        self._aside = Aside("resuming")
+        self._asked: dict[int, tuple[int, Future[Path | None]]] = {}
+        self._away = False
+
+    def ask(self, number: int, fence: int, newest_first: Sequence[Checkpoint]) -> bool:
+        """Whether the answer is there; ask again when told.
+
+        Args:
+            number: The trial's.
+            fence: Of its last segment: a trial that trained elsewhere meanwhile is asked anew.
+            newest_first: Its checkpoints.
+        """
+        known = self._asked.get(number)
+        if known is None or known[0] != fence:
+            future = self._aside.do(partial(self._find, number, list(newest_first)))
+            self._asked[number] = known = fence, future
+            wait([future], _AT_ONCE)
+            if not future.done():
+                future.add_done_callback(lambda _: self._done())
+        if not known[1].done():
+            return False
+        try:
+            known[1].result()
+        except OSError as error:  # the store's, or of the disk that it is fetched to
+            del self._asked[number]
+            if not self._away:
+                _logger.warning("Trial %d waits for its checkpoint: %s.", number, error)
+            self._away = True
+            return False
+        self._away = False
+        return True
+
+    def take(self, number: int) -> Path | None:
+        """The answer: a verified file here, or None for a trial that begins."""
+        return self._asked.pop(number)[1].result()
+
+    def close(self) -> None:
+        """Ask no more; whatever is fetched now is of no use."""
+        self._aside.end(0.0)
+
+    def _find(self, number: int, newest_first: Sequence[Checkpoint]) -> Path | None:
+        """The newest whose file is whole; a damaged one falls back to the one before."""
+        for checkpoint in newest_first:
+            path = self._folders.copy_of(number, checkpoint.path)
+            if self._brought(checkpoint, path):
+                return path
+            _logger.warning(
+                "Checkpoint %s of trial %d is damaged or gone; going on from the one before.",
+                checkpoint.path,
+                number,
+            )
+        return None
+
+    @staticmethod
+    def _brought(checkpoint: Checkpoint, path: Path) -> bool:
+        copy = checkpoint._replace(path=path)
+        if intact(copy):
+            return True
+        if isinstance(checkpoint.path, Path):
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            write_atomically(path, lambda to: fetch(checkpoint.path, to))
+        return intact(copy)
+
+
+class Sweeping:
+    """Deletes the checkpoints that no row names, where they are kept and here.
+
+    Args:
+        folders: Where files are.
+    """
+
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+        self._aside = Aside("sweeping")
+        self._said = False
+        self._looks: dict[int, tuple[int, set[str], Future[list[Location]]]] = {}
+
+    def look(self, number: int, fence: int, rows: Sequence[Checkpoint]) -> None:
+        """Look what there is of a trial that nobody trains.
+
+        Args:
+            number: The trial's.
+            fence: Of its last segment.
+            rows: Its checkpoints.
+        """
+        if fence and (number not in self._looks or self._looks[number][0] != fence):
+            named = {name_of(row.path) for row in rows}
+            found = self._aside.do(partial(self._folders.written, number))
+            self._looks[number] = fence, named, found
+
+    def sweep_unnamed(self, number: int, fence: int) -> None:
+        """Delete what was there and no row named; call when the next segment is granted, here.
+
+        Its fence is the next one: so nobody had the trial since the look, and nobody who had it
+        before can write a row any more. A look that takes longer sees what the next segment
+        writes as well; its fence tells that apart.
+        """
+        looked, named, found = self._looks.pop(number, (0, set(), Future()))
+        if looked == fence:
+            found.add_done_callback(partial(self._sweep_left, number, fence, named))
+
+    def _sweep_left(
+        self, number: int, fence: int, named: set[str], found: Future[list[Location]]
+    ) -> None:
+        if found.exception() is not None:
+            return  # the store was away: what ends sweeps
+        names = {one: name_of(one) for one in found.result()}
+        written = {one: fence_of(name) for one, name in names.items() if name not in named}
+        self.sweep(number, [one for one, by in written.items() if by is not None and by <= fence])
+
+    def sweep_ended(self, number: int, rows: Sequence[Checkpoint]) -> None:
+        """Delete what no row names of a trial that has ended: nobody writes a row of it any more.
+
+        Args:
+            number: The trial's.
+            rows: Its checkpoints, read after it had ended.
+        """
+        named = {name_of(row.path) for row in rows}
+        self._looks.pop(number, None)
+        self._aside.do(partial(self._sweep_unnamed, number, named))
+
+    def sweep_all_ended(self, ended: Iterable[int], rows: Sequence[Checkpoint]) -> None:
+        """The same for many trials, as far as they have left files; what fails is let be.
+
+        Args:
+            ended: The trials' numbers.
+            rows: All checkpoints, read after these had ended.
+        """
+        of_trial: dict[int, list[Checkpoint]] = {number: [] for number in ended}
+        for row in rows:
+            if row.number in of_trial:
+                of_trial[row.number].append(row)
+        for number, own in of_trial.items():
+            if self._folders.may_hold(number):
+                self.sweep_ended(number, own)
+
+    def sweep(self, number: int, locations: Sequence[Location]) -> None:
+        """Delete files of a trial; what cannot be deleted is no reason to stop anything.
+
+        Args:
+            number: The trial's.
+            locations: The files; those that are not the workers' own stay.
+        """
+        for location in locations:
+            if self._folders.may_delete(number, location):
+                self._aside.do(partial(self._sweep, number, location))
+
+    def close(self, seconds: float) -> None:
+        """Wait so long for what is left to be deleted."""
+        self._aside.end(seconds)
+
+    def _sweep_unnamed(self, number: int, named: set[str]) -> None:
+        for location in self._folders.written(number):
+            if name_of(location) not in named:
+                self._sweep(number, location)
+
+    def _sweep(self, number: int, location: Location) -> None:
+        try:
+            remove(self._folders.copy_of(number, location))
+            remove(location)
+        except OSError as error:
+            if not self._said:
+                _logger.warning("Old checkpoints cannot be deleted and pile up: %s.", error)
+            self._said = True

@@ -1,0 +1,61 @@
+"""How two hosts know that they keep checkpoints in one folder: the first leaves a mark in it."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from optuna_deadline.checkpoints.storage import Location
+
+_MARK = ".optuna-deadline-store"
+_PATIENCE = 5.0  # seconds in which who made the mark has written it
+
+
+def store_of(root: Location, machine: str) -> str:
+    """A name of the place for checkpoints that any two workers have in common who share it.
+
+    The path belongs to it, since it is by its path that a checkpoint is found. A folder that
+    cannot be written to has no mark, and counts as the machine's own.
+
+    Args:
+        root: The folder, made if it is not there, or a URL, which is its own name.
+        machine: The machine's id.
+    """
+    if not isinstance(root, Path):
+        return root
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        return f"{_mark(root / _MARK)}:{root}"
+    except OSError:
+        return f"{machine}:{root}"
+
+
+def seen_here(store: str) -> bool:
+    """Whether this host reaches a place for checkpoints, by its name."""
+    if "://" in store:
+        return True
+    mark, _, root = store.partition(":")
+    with suppress(OSError):
+        return (Path(root) / _MARK).read_text().strip() == mark
+    return False
+
+
+def _mark(file: Path) -> str:
+    """Make the mark or read it: of many hosts that come at once, one makes it."""
+    mine = uuid.uuid4().hex
+    with suppress(FileExistsError):
+        descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        with os.fdopen(descriptor, "w") as made:
+            made.write(mine)
+            made.flush()
+            os.fsync(made.fileno())
+        return mine
+    until = time.monotonic() + _PATIENCE
+    while not (found := file.read_text().strip()):
+        if time.monotonic() > until:  # whoever made it died before it wrote
+            file.write_text(mine)
+        time.sleep(0.05)
+    return found

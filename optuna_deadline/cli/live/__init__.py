@@ -1,0 +1,1 @@
+"""A study as a terminal shows it."""

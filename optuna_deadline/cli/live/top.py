@@ -1,0 +1,204 @@
+"""A study on 80 by 24 characters, and the same in plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from optuna_deadline.cli.live.view import TrialRow, View, by_relevance, clock, figure, finite
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_CURVE = 12
+_DECISIONS = 6
+_LIMITS = 3  # the most recent trials that are limited
+_FIXED = 8  # four lines at the top, a heading, a line for the rest, two blank ones
+_COLOURS = {
+    "running": "green",
+    "ready": "cyan",
+    "paused": "yellow",
+    "complete": "bold blue",
+    "failed": "red",
+    "pruned": "bright_black",
+    "retired": "bright_black",
+}
+
+
+def render(view: View, height: int = 24) -> RenderableType:
+    """The view as something that rich prints in at most ``height`` lines.
+
+    Args:
+        view: What to show.
+        height: The lines there are; trials that do not fit are counted in one line.
+    """
+    decisions = view.decisions[-_DECISIONS:]
+    limits = view.limits[:_LIMITS]
+    extra = bool(view.shares) + bool(view.drained) + bool(view.alone) + len(limits)
+    room = max(1, height - _FIXED - len(decisions) - extra)
+    rows = by_relevance(view)
+    shown, rest = rows[:room], rows[room:]
+    parts: list[RenderableType] = [_time(view), _best(view), _pool(view), _used(view)]
+    if view.shares:
+        parts.append(Text(_shares(view), no_wrap=True, overflow="ellipsis"))
+    if view.drained:
+        hosts = f"drained  {', '.join(view.drained)}"
+        parts.append(Text(hosts, style="yellow", no_wrap=True, overflow="ellipsis"))
+    if view.alone:
+        hosts = f"alone    {', '.join(view.alone)}: no other host reaches the checkpoints"
+        parts.append(Text(hosts, style="yellow", no_wrap=True, overflow="ellipsis"))
+    for limit in limits:
+        parts.append(Text(f"slots  {limit}", style="yellow", no_wrap=True, overflow="ellipsis"))
+    parts.append(Text())
+    parts.append(_trials(view, shown))
+    if rest:
+        parts.append(Text(f" and {len(rest)} more: {_states(rest)}", style="bright_black"))
+    if decisions:
+        parts.append(Text())
+    for decision in decisions:
+        words = Text(f"{_since(decision.at)}  {decision.words}", no_wrap=True, overflow="ellipsis")
+        words.stylize("bright_black", 0, 8)
+        parts.append(words)
+    return Group(*parts)
+
+
+def lines(previous: View | None, view: View) -> list[str]:
+    """What has happened since ``previous``, a sentence each; the whole state if there is none."""
+    if previous is None:
+        until = view.deadline.strftime("%H:%M:%S")
+        heading = f"{view.study}: {clock(view.time_left)} until {until}"
+        return [f"{heading}, {view.slots_total} slots", *lines(_blank(view), view)]
+    said = [
+        f"{_since(decision.at)}  {decision.words}"
+        for decision in view.decisions
+        if decision not in previous.decisions
+    ]
+    now = _since(view.duration - view.time_left)
+    before = {row.number: row.state for row in previous.rows}
+    for row in view.rows:
+        if row.state in ("complete", "pruned", "failed") and before.get(row.number) != row.state:
+            said.append(f"{now}  trial {row.number} {row.state}, best {figure(row.best)}")
+    if finite(view.best_value) and view.best_value != previous.best_value:
+        where = f"trial {view.best_trial}, step {view.best_step}"
+        said.append(f"{now}  best {figure(view.best_value)} ({where})")
+    if view.shares != previous.shares and view.shares:
+        said.append(f"{now}  {_shares(view)}")
+    if previous.gate_open and not view.gate_open:
+        said.append(f"{now}  no new trial from here on")
+    if previous.time_left // 10 != view.time_left // 10:
+        used = f"{view.slots_used} of {view.slots_total} slots used"
+        money = "" if view.spent is None else f", {view.spent:.4g} of {view.budget} spent"
+        said.append(f"{now}  {clock(view.time_left)} left, {used}{money}; {_states(view.rows)}")
+    return said
+
+
+def sparkline(values: Sequence[float | None], low: float, high: float, width: int = _CURVE) -> str:
+    """A curve in ``width`` characters at most; a dot where a report has no finite value."""
+    picked = values
+    if len(values) > width:  # the last of each stretch, so that the newest one shows
+        picked = [values[(i + 1) * len(values) // width - 1] for i in range(width)]
+    return "".join(_block(value, low, high) for value in picked)
+
+
+def _block(value: float | None, low: float, high: float) -> str:
+    if not finite(value):
+        return "·"
+    share = (value - low) / (high - low) if high > low else 0.5
+    return _BLOCKS[round(min(max(share, 0.0), 1.0) * (len(_BLOCKS) - 1))]
+
+
+def _scale(view: View) -> tuple[float, float]:
+    """One scale for all curves, so that they compare; the worst tenth does not stretch it."""
+    values = sorted(value for row in view.rows for value in row.curve if finite(value))
+    if not values:
+        return 0.0, 1.0
+    tenth = len(values) // 10
+    return (values[tenth], values[-1]) if view.maximize else (values[0], values[-1 - tenth])
+
+
+def _time(view: View) -> RenderableType:
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(no_wrap=True, ratio=2, overflow="ellipsis")
+    grid.add_column(ratio=2)
+    grid.add_column(no_wrap=True, justify="right")
+    over = view.time_left <= 0
+    done = min(max(view.duration - view.time_left, 0.0), view.duration)
+    left = "deadline reached" if over else f"{clock(view.time_left)} left"
+    until = view.deadline.strftime("%H:%M:%S")
+    bar = ProgressBar(total=view.duration or 1.0, completed=done)
+    grid.add_row(
+        Text(view.study, style="bold"),
+        bar,
+        Text(f"{left}, {until}", style="bold red" if over or view.time_left < 10 else "bold"),
+    )
+    return grid
+
+
+def _best(view: View) -> Text:
+    if not finite(view.best_value):
+        return Text("best  none yet", style="bright_black")
+    where = f"trial {view.best_trial}, step {view.best_step}"
+    return Text.assemble("best  ", (figure(view.best_value), "bold green"), f"  {where}")
+
+
+def _pool(view: View) -> Text:
+    gate = ("open", "green") if view.gate_open else ("closed", "yellow")
+    moves = f"{view.pauses} paused, {view.resumes} resumed, {view.resizes} resized"
+    shared = view.slots_of_pool > view.slots_total
+    pool = f" of {view.slots_of_pool} in the pool" if shared else ""
+    slots = f"slots {view.slots_used}/{view.slots_total}{pool}  gate "
+    return Text.assemble(slots, gate, f"  so far {moves}", no_wrap=True, overflow="ellipsis")
+
+
+def _used(view: View) -> Text:
+    if not view.slots_of_pool and not view.slot_hours:
+        return Text("no worker has brought a slot", style="bright_black")
+    words = f"used  {view.slot_hours:.3g} slot-hours"
+    if view.spent is not None:
+        words += f", {view.spent:.4g} of {view.budget} spent"
+    return Text(words, no_wrap=True, overflow="ellipsis")
+
+
+def _shares(view: View) -> str:
+    return "pool  " + ", ".join(f"{name}: {slots}" for name, slots in view.shares)
+
+
+def _trials(view: View, rows: Iterable[TrialRow]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style="bright_black")
+    for name in ("trial", "slots", "step", "last", "best"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("curve", no_wrap=True, width=_CURVE)
+    table.add_column("reason", no_wrap=True, overflow="ellipsis", ratio=1)
+    low, high = _scale(view)
+    for row in rows:
+        colour = _COLOURS.get(row.state, "")
+        mark = "bold" if row.number == view.best_trial else ""
+        table.add_row(
+            Text(str(row.number), style=mark),
+            Text(str(row.slots or "-")),
+            Text("-" if row.step is None else str(row.step)),
+            Text(figure(row.value)),
+            Text(figure(row.best), style=mark),
+            Text(row.words, style=colour),
+            Text(sparkline(row.curve, low, high), style=colour),
+            Text(row.reason, style="bright_black"),
+        )
+    return table
+
+
+def _states(rows: Iterable[TrialRow]) -> str:
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.state] = counts.get(row.state, 0) + 1
+    return ", ".join(f"{counts[s]} {s}" for s in _COLOURS if s in counts) or "no trials"
+
+
+def _since(seconds: float) -> str:
+    return f"{max(seconds, 0.0):6.1f} s"
+
+
+def _blank(view: View) -> View:
+    return View(view.study, view.time_left, view.deadline, view.duration)

@@ -1,0 +1,251 @@
+"""The pools of a database as they are now: what the live page shows, as plain JSON values."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.records import Desired, Event, Slot, Tenant
+from optuna_deadline.allocation.sql.database.engine import autocommit
+from optuna_deadline.allocation.sql.reads import event_before, pools
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.tail import Tail
+from optuna_deadline.history.lives import Hold
+from optuna_deadline.history.spells import tell_holds
+from optuna_deadline.history.text import tell
+
+_NOBODY = 0  # a pool is read without being of one of its studies
+_BACK = 2000  # events that are read at first
+_WINDOW, _LEAST = 300.0, 60.0  # seconds of the past that are shown of each slot
+_TRIALS = 200
+_EVENTS = 40
+_FRESH = 1.0  # seconds that an answer serves everybody who asks
+_ORDER = {"running": 0, "ready": 1, "paused": 2}
+
+
+class Pools:
+    """Answers for all viewers of a database; it reads what is new, at most once a second.
+
+    Args:
+        engine: Of the table's database.
+        clock: Seconds that only ever rise.
+    """
+
+    def __init__(self, engine: sa.Engine, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, _Pool] = {}
+        self._said: dict[str, Any] = {}
+        self._until = -math.inf
+
+    def state(self) -> dict[str, Any]:
+        """All pools, those with studies first."""
+        with self._lock:
+            if self._clock() >= self._until:
+                self._said = self._look()
+                self._until = self._clock() + _FRESH
+            return self._said
+
+    def _look(self) -> dict[str, Any]:
+        with autocommit(self._engine) as connection:
+            names = pools(connection)
+        for name in names:
+            if name not in self._known:
+                self._known[name] = _Pool(AllocationTable(self._engine, name, _NOBODY))
+        found = [self._known[name].look() for name in names]
+        return {"pools": sorted(found, key=lambda pool: not pool["studies"])}
+
+
+class _Pool:
+    """One pool, as far as it has been read."""
+
+    def __init__(self, table: AllocationTable) -> None:
+        self._table = table
+        self._events: dict[int, Event] = {}
+        self._new: Tail[Event] | None = None
+        self._studies: dict[int, _Study] = {}
+        self._names: dict[int, str] = {}
+        self._places: dict[int, str] = {}
+
+    def look(self) -> dict[str, Any]:
+        table = self._table
+        now, tenants, slots = table.now(), table.tenants(), table.slots()
+        self._names.update((tenant.study_id, tenant.name) for tenant in tenants)
+        events = self._read_events(now)
+        held: dict[tuple[int | None, int | None], list[Slot]] = defaultdict(list)
+        for slot in slots:
+            if slot.holder is not None:
+                held[slot.study_id, slot.number].append(slot)
+        self._places = {slot.id: f"{slot.device} on {slot.host}" for slot in slots}
+        window = min(_WINDOW, max([_LEAST, *(now - event.at for event in events[:1])]))
+        past: dict[int, list[Hold]] = defaultdict(list)
+        for hold in tell_holds(events):
+            if hold.end is None or hold.end > now - window:
+                past[hold.slot].append(hold)
+        live = table.workers()
+        drained = {worker.host for worker in live if worker.drained is not None}
+        lines = {tenant.study_id: self._read_study(tenant.study_id, now) for tenant in tenants}
+        trials = [
+            self._trial(now, tenant, line, held[tenant.study_id, line.number])
+            for tenant in tenants
+            for line in lines[tenant.study_id]
+            if line.alive
+        ]
+        trials.sort(key=lambda row: (_ORDER[row["state"]], row["study"], row["number"]))
+        return {
+            "name": table.pool,
+            "window": window,
+            "workers": len(live),
+            "studies": [
+                self._study(now, tenant, slots, lines[tenant.study_id]) for tenant in tenants
+            ],
+            "slots": [
+                {**self._slot(now, slot, past[slot.id], window), "drained": slot.host in drained}
+                for slot in slots
+            ],
+            "handovers": [row for row in trials if row["handover"]]
+            + [
+                self._lending(slot)
+                for slot in slots
+                if slot.study_id is not None and slot.lent_to not in (None, slot.study_id)
+            ],
+            "trials": trials[:_TRIALS],
+            "more_trials": max(0, len(trials) - _TRIALS),
+            "events": [
+                {"id": event.id, "ago": now - event.at, "words": words, "kind": event.kind}
+                for event in reversed(events)
+                if (words := self._words(event))
+            ][:_EVENTS],
+        }
+
+    def _read_events(self, now: float) -> list[Event]:
+        table = self._table
+        if self._new is None:
+            with table._tx.reading() as tx:
+                self._new = Tail(table.pool_events, start=event_before(tx, _BACK))
+        new = self._new.read(now)
+        self._events.update((event.id, event) for event in new if event.kind != "checkpoint")
+        found = [self._events[row_id] for row_id in sorted(self._events)]
+        # What is older is dropped, but for who took what is held still.
+        open_ = {hold.slot: hold.start for hold in tell_holds(found) if hold.end is None}
+        kept = [
+            event
+            for place, event in enumerate(found)
+            if event.at > now - 2 * _WINDOW
+            or place >= len(found) - 2 * _EVENTS
+            or (event.kind == "acquire" and open_.get(event.slot or 0) == event.at)
+        ]
+        self._events = {event.id: event for event in kept}
+        return kept
+
+    def _read_study(self, study_id: int, now: float) -> list[Desired]:
+        if study_id not in self._studies:
+            self._studies[study_id] = _Study(
+                AllocationTable(self._table._tx.engine, self._table.pool, study_id)
+            )
+        return self._studies[study_id].look(now)
+
+    def _study(
+        self, now: float, tenant: Tenant, slots: list[Slot], lines: list[Desired]
+    ) -> dict[str, Any]:
+        study = self._studies[tenant.study_id]
+        return {
+            "id": tenant.study_id,
+            "name": tenant.name,
+            "left": tenant.deadline - now,
+            "weight": tenant.weight,
+            "lent": sum(slot.lent_to == tenant.study_id for slot in slots),
+            "used": sum(slot.study_id == tenant.study_id for slot in slots),
+            "could_use": None if tenant.claim is None else tenant.claim.most,
+            "states": {
+                state: sum(line.state == state for line in lines if line.alive) for state in _ORDER
+            },
+            "reports": study.reports,
+        }
+
+    def _slot(self, now: float, slot: Slot, past: list[Hold], window: float) -> dict[str, Any]:
+        return {
+            "id": slot.id,
+            "host": slot.host,
+            "device": slot.device,
+            "offered": bool(slot.offered_by),
+            "lent_to": self._name(slot.lent_to),
+            "study": self._name(slot.study_id),
+            "number": slot.number,
+            "lease": None if slot.lease is None else slot.lease - now,
+            "fence": slot.fence,
+            "past": [
+                {
+                    "from": min(window, now - hold.start),
+                    "to": 0.0 if hold.end is None else now - hold.end,
+                    "number": hold.number,
+                    "study": self._name(hold.study_id),
+                }
+                for hold in past
+            ],
+        }
+
+    def _trial(
+        self, now: float, tenant: Tenant, line: Desired, held: list[Slot]
+    ) -> dict[str, Any]:
+        wanted = line.slots if line.mode == "run" else 0
+        last = self._studies[tenant.study_id].last.get(line.number)
+        moved = line.owner is not None and line.mode == "run" and line.worker != line.owner
+        return {
+            "study": tenant.name,
+            "study_id": tenant.study_id,
+            "number": line.number,
+            "state": line.state,
+            "granted": len(held),
+            "desired": wanted,
+            "mode": line.mode,
+            "where": sorted(self._places[slot.id] for slot in held),
+            "reason": line.reason,
+            "held": line.held is not None,
+            "pinned": line.pinned,
+            "since": now - line.since,
+            "handover": len(held) != wanted or moved,
+            "step": None if last is None else last[0],
+            "value": None if last is None or not math.isfinite(last[1]) else last[1],
+        }
+
+    def _lending(self, slot: Slot) -> dict[str, Any]:
+        return {
+            "study": self._name(slot.study_id),
+            "number": slot.number,
+            "slot": self._places[slot.id],
+            "heir": self._name(slot.lent_to),
+        }
+
+    def _name(self, study_id: int | None) -> str | None:
+        if study_id is None:
+            return None
+        return self._names.get(study_id, f"study {study_id}")
+
+    def _words(self, event: Event) -> str:
+        study = self._name(event.study_id) or "?"
+        return tell(event, study, self._places.get(event.slot or 0, f"slot {event.slot}"))
+
+
+class _Study:
+    """The last report of each trial of a study."""
+
+    def __init__(self, table: AllocationTable) -> None:
+        self._table = table
+        self._new = Tail(table.reports)
+        self.last: dict[int, tuple[int, float]] = {}
+        self.reports = 0
+
+    def look(self, now: float) -> list[Desired]:
+        for row in self._new.read(now):
+            self.reports += 1
+            if row.number not in self.last or row.step >= self.last[row.number][0]:
+                self.last[row.number] = (row.step, row.value)
+        return self._table.untold()

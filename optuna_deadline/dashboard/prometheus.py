@@ -1,0 +1,212 @@
+"""Studies as Prometheus sees them: read from the table at each scrape, whoever works where.
+
+One exporter serves all workers of a database: what it says comes from the table, so no worker
+opens a port, and one that dies takes no figure with it. Needs the extra ``metrics``.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.sql.database.engine import autocommit
+from optuna_deadline.allocation.sql.reads import pools_of
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.costs import costs
+from optuna_deadline.history.reader import HistoryReader
+from optuna_deadline.history.records import History
+from optuna_deadline.study import terms as study_terms
+from optuna_deadline.worker.errors import DATABASE_AWAY
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+_PREFIX = "optuna_deadline"
+_MOVES = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_PLANS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+_STATES = ("ready", "running", "paused", "complete", "retired", "failed")
+
+
+class StudyCollector:
+    """What a registry of prometheus_client collects from.
+
+    Args:
+        engine: Of the table's database.
+        names: The studies to tell of; all that have not ended if there are none, and those that
+            end while it looks.
+    """
+
+    def __init__(self, engine: sa.Engine, names: Sequence[str] = ()) -> None:
+        self._engine = engine
+        self._names = frozenset(names)
+        self._lock = threading.Lock()
+        self._readers: dict[int, HistoryReader] = {}
+
+    def describe(self) -> list[Metric]:
+        """Nothing: to be registered is no reason to read the table."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All figures of all studies, as they are now."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        away = False
+        histories: list[History] = []
+        try:
+            with self._lock:
+                histories = self._look()
+        except DATABASE_AWAY:
+            away = True
+        up = GaugeMetricFamily(f"{_PREFIX}_database_up", "Whether the database answered.")
+        up.add_metric([], 0.0 if away else 1.0)
+        yield up
+        yield from families(histories)
+
+    def _look(self) -> list[History]:
+        for terms, settled in study_terms.read_all(self._engine):
+            wanted = terms.name in self._names if self._names else not settled
+            if wanted and terms.study_id not in self._readers:
+                with autocommit(self._engine) as connection:
+                    pools = pools_of(connection, terms.study_id)
+                pool = pools[0] if pools else terms.name
+                table = AllocationTable(self._engine, pool, terms.study_id)
+                self._readers[terms.study_id] = HistoryReader(table, terms)
+        return [reader.read() for reader in self._readers.values()]
+
+
+def families(histories: Sequence[History]) -> Iterator[Metric]:
+    """The figures of some studies."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    labels = ["study"]
+    left = GaugeMetricFamily(
+        f"{_PREFIX}_seconds_to_deadline", "Below zero once it is over.", labels=labels
+    )
+    best = GaugeMetricFamily(f"{_PREFIX}_best_value", "The best report so far.", labels=labels)
+    used = GaugeMetricFamily(f"{_PREFIX}_slots_in_use", "Slots that trials hold.", labels=labels)
+    lent = GaugeMetricFamily(
+        f"{_PREFIX}_slots", "Slots that live workers offer and the study may use.", labels=labels
+    )
+    workers = GaugeMetricFamily(f"{_PREFIX}_workers", "Live workers.", labels=labels)
+    trials = GaugeMetricFamily(f"{_PREFIX}_trials", "Trials by state.", labels=["study", "state"])
+    held = CounterMetricFamily(
+        f"{_PREFIX}_slot_seconds", "Seconds times slots that trials held.", labels=labels
+    )
+    spent = GaugeMetricFamily(f"{_PREFIX}_spent", "Money spent.", labels=["study", "currency"])
+    budget = GaugeMetricFamily(
+        f"{_PREFIX}_budget", "Money that may be spent.", labels=["study", "currency"]
+    )
+    for history in histories:
+        name, mine, paid = [history.name], history.study_id, costs(history)
+        left.add_metric(name, history.time_left)
+        if history.improvements:
+            best.add_metric(name, history.improvements[-1].value)
+        used.add_metric(name, sum(slot.study_id == mine for slot in history.slots))
+        offered = [slot for slot in history.slots if slot.offered_by]
+        lent.add_metric(name, sum(slot.lent_to == mine for slot in offered))
+        workers.add_metric(name, sum(row.study_id == mine for row in history.workers))
+        states = Counter(line.state for line in history.trials)
+        for state in _STATES:
+            trials.add_metric([history.name, state], states[state])
+        held.add_metric(name, 3600.0 * paid.slot_hours)
+        if history.budget is not None and paid.spent is not None:
+            whose = [history.name, history.budget.currency]
+            spent.add_metric(whose, paid.spent)
+            budget.add_metric(whose, history.budget.amount)
+    yield from (left, best, used, lent, workers, trials, held, spent, budget)
+    yield _histogram(
+        "handover_seconds", "Seconds that slots lost by a start and the stop before it.",
+        _MOVES, {history.name: _moves(history) for history in histories},
+    )  # fmt: skip
+    yield _histogram(
+        "plan_seconds", "Seconds of reading and planning, of plans that changed something.",
+        _PLANS, {history.name: _plans(history) for history in histories},
+    )  # fmt: skip
+
+
+def _moves(history: History) -> list[float]:
+    """What each segment that has ended took to start and to leave."""
+    return [
+        row.startup + (row.stop or 0.0)
+        for row in history.segments
+        if row.ended is not None and row.startup is not None
+    ]
+
+
+def _plans(history: History) -> list[float]:
+    return [
+        float(str(event.detail["seconds"]))
+        for event in history.events
+        if event.kind == "plan" and "seconds" in event.detail
+    ]
+
+
+def _histogram(
+    name: str, words: str, bounds: Sequence[float], found: dict[str, list[float]]
+) -> Metric:
+    from prometheus_client.core import HistogramMetricFamily
+
+    family = HistogramMetricFamily(f"{_PREFIX}_{name}", words, labels=["study"])
+    for study, seconds in found.items():
+        buckets = [
+            ("+Inf" if math.isinf(bound) else f"{bound:g}", float(count))
+            for bound, count in zip((*bounds, math.inf), _up_to(bounds, seconds), strict=True)
+        ]
+        family.add_metric([study], buckets, sum(seconds))
+    return family
+
+
+def _up_to(bounds: Sequence[float], values: Iterable[float]) -> list[int]:
+    """How many values lie at or below each bound, and all of them."""
+    counts = [0] * (len(bounds) + 1)
+    for value in values:
+        counts[bisect_left(bounds, value)] += 1
+    total, found = 0, []
+    for count in counts:
+        total += count
+        found.append(total)
+    return found
+
+
+def serve(collector: StudyCollector, host: str, port: int) -> tuple[str, threading.Thread]:
+    """Serve the figures at /metrics in a thread.
+
+    Returns:
+        The address, and the thread.
+
+    Raises:
+        DeadlineError: prometheus_client is not installed, or the port cannot be had.
+    """
+    check_installed()
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    registry.register(collector)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise DeadlineError(
+            f"Port {port} of {host} cannot be had ({error.strerror}); name others with --port and "
+            "--host."
+        ) from None
+    return f"http://{host}:{server.server_port}/metrics", thread
+
+
+def check_installed() -> None:
+    """Say what to install.
+
+    Raises:
+        DeadlineError: prometheus_client is not installed.
+    """
+    if find_spec("prometheus_client") is None:
+        raise DeadlineError(
+            "This needs prometheus_client: pip install 'optuna-deadline[metrics]'."
+        )

@@ -1,0 +1,100 @@
+"""optuna-dashboard with our read-only page beside it, under ``/allocation``."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from importlib.util import find_spec
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from optuna.storages import RDBStorage
+
+from optuna_deadline.allocation.sql.database.engine import connect
+from optuna_deadline.dashboard.pools import Pools
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.worker.errors import DATABASE_AWAY, explain
+
+if TYPE_CHECKING:
+    from bottle import Bottle
+
+_TYPES = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+def wsgi(storage: str) -> Bottle:
+    """A WSGI application: optuna-dashboard, and the allocation table under ``/allocation``.
+
+    Optuna's storage is opened without a cache, as optuna-dashboard's own command does: a cached
+    one would never show what a trial's columns became after its end.
+
+    Args:
+        storage: URL of the database.
+
+    Raises:
+        DeadlineError: optuna-dashboard is not installed.
+        UnsupportedStorage: The URL is neither SQLite nor PostgreSQL.
+    """
+    if find_spec("optuna_dashboard") is None:
+        raise DeadlineError(
+            "This needs optuna-dashboard: pip install 'optuna-deadline[dashboard]'."
+        )
+    import optuna_dashboard
+
+    app: Bottle = optuna_dashboard.wsgi(RDBStorage(storage))
+    mount(app, Pools(connect(storage)))
+    return app
+
+
+def mount(app: Bottle, pools: Pools) -> None:
+    """Put the page and its data beside what an application has; they only read."""
+    from bottle import HTTPResponse
+
+    folder = files("optuna_deadline.dashboard") / "static"
+
+    def page(name: str = "page.html") -> Any:
+        if name not in _TYPES:
+            return HTTPResponse("There is no such file.", 404)
+        kind = f"{_TYPES[name]}; charset=utf-8"
+        return HTTPResponse((folder / name).read_bytes(), 200, {**_HEADERS, "Content-Type": kind})
+
+    def state() -> Any:
+        try:
+            status, answer = 200, pools.state()
+        except DATABASE_AWAY as error:
+            status, answer = 503, {"error": f"The database does not answer: {explain(error)}"}
+        headers = {**_HEADERS, "Content-Type": "application/json", "Cache-Control": "no-store"}
+        return HTTPResponse(json.dumps(answer, allow_nan=False), status, headers)
+
+    app.get("/allocation", callback=page)
+    app.get("/allocation/api/state", callback=state)
+    app.get("/allocation/<name>", callback=page)
+
+
+class _Threaded(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a page that refreshes itself would say it all day."""
+
+
+def make_http_server(app: Bottle, host: str, port: int) -> WSGIServer:
+    """A server that answers several viewers at once.
+
+    Raises:
+        DeadlineError: The port cannot be had.
+    """
+    try:
+        return make_server(host, port, app, server_class=_Threaded, handler_class=_Quiet)
+    except OSError as error:
+        raise DeadlineError(
+            f"Port {port} of {host} cannot be had ({error.strerror}); name others with --port and "
+            "--host."
+        ) from None

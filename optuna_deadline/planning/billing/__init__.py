@@ -1,0 +1,1 @@
+"""What slots cost, and a pool that stays within the money."""

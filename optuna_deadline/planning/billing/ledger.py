@@ -1,0 +1,301 @@
+"""The money spent, derived from the audit alone: the same for every planner that reads it.
+
+A study pays for the slots that its plan wants, from the event that says so on, and for those that
+its trials still hold beyond that until they have left them; each at the price of the type of its
+host, as its worker said it when it joined. What a dead worker held beyond that is nobody's bill:
+its ranks were killed when their trust ran out, and only the lease was left. Without a live worker
+a study pays for nothing, from the end of the last one's lease on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from optuna_deadline.allocation.records import Event
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.tail import Tail
+from optuna_deadline.planning.billing.invoice import Bill
+from optuna_deadline.planning.billing.price_schedule import Tariff
+from optuna_deadline.policies.money import Money
+
+#: Whatever changes what is paid for, or what it costs.
+KINDS = ("pool", "acquire", "release", "reap", "settle", "rest", "register", "price")
+#: From these on a study pays for nothing, until a plan says otherwise.
+_ENDS = ("settle", "rest")
+
+
+class Ledger:
+    """A study's bill, kept up from its events; those that nothing can precede are dropped.
+
+    A slot that is reaped was nobody's bill since it was taken. Where that is in the bill already,
+    which takes a worker that died, the bill is made anew from all events.
+
+    Args:
+        table: The allocation table.
+        tariff: What may be spent, and the prices at first.
+        before: Spent before the first of the table's events.
+    """
+
+    def __init__(self, table: AllocationStore, tariff: Tariff, before: float = 0.0) -> None:
+        self._table = table
+        self._before = before
+        self._tariff = tariff
+        self._begin()
+        self._bill = Bill(tariff, closed=before)
+        self._types: Mapping[str, str] = {}
+        self._wanted: Mapping[str, int] = {}
+        self._until = math.inf
+        self._begun = False
+
+    def _begin(self) -> None:
+        table = self._table
+        self._new = Tail(lambda after: table.events(after, KINDS))
+        self._account = Account(Bill(self._tariff, closed=self._before))  # of final events
+        self._late: dict[int, Event] = {}  # those that others may yet precede, by their ids
+        self._reaped: set[tuple[int | None, int]] = set()
+
+    def read(self, now: float) -> None:
+        """Take in what has happened until now; what is asked then goes by it."""
+        self._begun = self._begun and self._read_on(now)
+        while not self._begun:
+            self._begin()
+            reaps = Tail(lambda after: self._table.events(after, ("reap",)))
+            self._reaped.update(reaped_by(reaps.read(now)))
+            self._begun = self._read_on(now)
+
+    def _read_on(self, now: float) -> bool:
+        """False where an event changes what is final."""
+        fresh = False
+        for page in self._new.pages(now):
+            reaped = reaped_by(page) - self._reaped
+            if any(self._account.holds(slot, fence) for slot, fence in reaped):
+                return False
+            self._reaped |= reaped
+            self._late.update((event.id, event) for event in page)
+            for row_id in sorted(row_id for row_id in self._late if row_id <= self._new.solid):
+                self._account.take(self._late.pop(row_id), self._reaped)
+            fresh = fresh or bool(page)
+        if fresh or not self._begun or now > self._until:
+            account = self._make(now)
+            self._bill, self._types = account.bill, account.types
+            self._wanted, self._until = account.wanted, account.until
+        return True
+
+    def _make(self, now: float) -> Account:
+        account = self._account.copy()
+        for row_id in sorted(self._late):
+            account.take(self._late[row_id], self._reaped)
+        account.close(now)
+        return account
+
+    # By what was read last.
+
+    def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
+        """The purse now, where workers offer slots of these types and so many can be had."""
+        return self._bill.money(now, offer, most)
+
+    def spent(self, now: float) -> float:
+        """What the bill says."""
+        return self._bill.spent(now)
+
+    def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
+        """As many of these slots as the budget pays for taking now."""
+        return self._bill.affordable(now, slots)
+
+    def lasts_until(self, now: float, slots: Mapping[str, int], latest: float) -> float:
+        """Until when the budget pays for so many slots, and for what is still held."""
+        return self._bill.lasts_until(now, slots, latest)
+
+    @property
+    def wanted(self) -> Mapping[str, int]:
+        """By type, the slots that are paid for since the last plan."""
+        return self._wanted
+
+    def kind(self, worker: str | None = None) -> str:
+        """The type under which a worker's slots are billed; without one, the dearest."""
+        return self._bill.tariff.kind(self._types.get(worker or ""))
+
+    def price(self, kind: str, now: float) -> float:
+        """Of a slot for a second."""
+        return self._bill.tariff.rates[kind].at(now)
+
+    @property
+    def tariff(self) -> Tariff:
+        """The prices with all that was told."""
+        return self._bill.tariff
+
+    def told(self, now: float, kind: str, per_hour: float, slots: int = 1) -> Bill:
+        """The bill as it is once a price was told now."""
+        bill = self._make(now).bill
+        bill.tariff = bill.tariff.told(kind, now, per_hour, slots)
+        return bill
+
+
+def types_of(events: Iterable[Event]) -> dict[str, str]:
+    """By worker, the type of its host."""
+    return {
+        event.worker: str(event.detail["type"])
+        for event in events
+        if event.kind == "register" and event.worker is not None and "type" in event.detail
+    }
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """Events as they happened: by their ids, none before the one that precedes it.
+
+    Ids rise as rows are locked, and their times do not: a clock may be set back, and on PostgreSQL
+    a transaction has the time of its beginning, however long it waits for the one before it.
+    """
+    ordered, latest = sorted(events, key=lambda event: event.id), -math.inf
+    for place, event in enumerate(ordered):
+        if event.at < latest:
+            ordered[place] = replace(event, at=latest)
+        latest = ordered[place].at
+    return ordered
+
+
+def wanted_of(
+    events: Iterable[Event], tariff: Tariff, now: float = -math.inf
+) -> tuple[Mapping[str, int], float]:
+    """By type, the slots that the last plan wants, and until when; none after that."""
+    last = max(
+        (event for event in events if event.kind in ("pool", *_ENDS)),
+        key=lambda event: event.id, default=None,
+    )  # fmt: skip
+    if last is None or last.kind in _ENDS:
+        return {}, math.inf
+    until = float(str(last.detail["until"]))
+    return (_wanted(last, tariff), until) if now <= until else ({}, math.inf)
+
+
+def _wanted(event: Event, tariff: Tariff) -> Mapping[str, int]:
+    types = cast("Mapping[str, int] | None", event.detail.get("types"))
+    if types is None:
+        return {tariff.kind(None): int(str(event.detail["slots"]))}
+    found: Counter[str] = Counter()
+    for kind, slots in types.items():
+        found[tariff.kind(kind)] += int(slots)
+    return found
+
+
+def bill_of(events: Collection[Event], tariff: Tariff, now: float = -math.inf) -> Bill:
+    """The bill that a study's events make; see :func:`bills`."""
+    return deque(bills(events, tariff, now), maxlen=1)[0][1]
+
+
+def bills(
+    events: Collection[Event], tariff: Tariff, now: float = -math.inf
+) -> Iterator[tuple[float, Bill]]:
+    """The bill as it stands before each of its changes, with that instant, and at last for good.
+
+    It is one object, which changes when the next one is asked for.
+
+    Args:
+        events: Those of :data:`KINDS`, in any order; others are passed over.
+        tariff: The prices at first.
+        now: Nothing has happened until then but these events.
+    """
+    ordered = in_order(event for event in events if event.kind in KINDS)
+    reaped, account = reaped_by(ordered), Account(Bill(tariff))
+    for event in ordered:
+        for at in account.steps(event, reaped):
+            yield at, account.bill
+    for at in account.last_steps(now):
+        yield at, account.bill
+    yield math.inf, account.bill
+
+
+def reaped_by(events: Iterable[Event]) -> set[tuple[int | None, int]]:
+    """What was reaped: slots, with the fences under which they were taken."""
+    return {(event.slot, (event.fence or 0) - 1) for event in events if event.kind == "reap"}
+
+
+@dataclass
+class Account:
+    """Where a bill stands after some of a study's events, and what the next one needs.
+
+    Attributes:
+        bill: The bill, which changes with each event.
+        types: By worker, the type of its host.
+        wanted: By type, the slots that the last plan wants.
+        until: Until when they are paid for.
+    """
+
+    bill: Bill
+    types: dict[str, str] = field(default_factory=dict)
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    until: float = math.inf
+    _held: dict[int | None, str] = field(default_factory=dict)  # the type of each slot
+    _taken: dict[int | None, int] = field(default_factory=dict)  # under which fence, if not left
+    _latest: float = -math.inf
+
+    def copy(self) -> Account:
+        """Another one that stands there."""
+        bill = replace(self.bill, since={kind: [*of] for kind, of in self.bill.since.items()})
+        return replace(
+            self,
+            bill=bill,
+            types=dict(self.types),
+            _held=dict(self._held),
+            _taken=dict(self._taken),
+        )
+
+    def holds(self, slot: int | None, fence: int) -> bool:
+        """Whether a slot that was taken under this fence is on the bill."""
+        return self._taken.get(slot) == fence
+
+    def take(self, event: Event, reaped: Set[tuple[int | None, int]]) -> None:
+        """Take in an event of :data:`KINDS`, in the order of their ids."""
+        deque(self.steps(event, reaped), maxlen=0)
+
+    def close(self, now: float) -> None:
+        """Nothing has happened until now but these events."""
+        deque(self.last_steps(now), maxlen=0)
+
+    def steps(self, event: Event, reaped: Set[tuple[int | None, int]]) -> Iterator[float]:
+        """The instants of what an event changes, each told before the change is made."""
+        self._latest = max(self._latest, event.at)
+        if event.at < self._latest:
+            event = replace(event, at=self._latest)
+        if event.kind == "register":
+            self.types.update(types_of([event]))
+            return
+        at = float(str(event.detail["since"])) if event.kind == "rest" else event.at
+        yield from self.last_steps(at)
+        yield at
+        bill = self.bill
+        if event.kind == "price":
+            bill.tariff = _told(bill.tariff, event)
+        elif event.kind == "pool":
+            self.wanted = _wanted(event, bill.tariff)
+            self.until = float(str(event.detail["until"]))
+        elif event.kind in _ENDS:
+            self.wanted, self.until = {}, math.inf
+            self._held.clear()
+        elif event.kind == "acquire" and (event.slot, event.fence) not in reaped:
+            self._held[event.slot] = bill.tariff.kind(self.types.get(event.worker or ""))
+            self._taken[event.slot] = event.fence or 0
+        else:
+            self._held.pop(event.slot, None)
+            self._taken.pop(event.slot, None)
+        bill.resize(Counter(self.wanted) | self._kinds(), at)
+
+    def last_steps(self, now: float) -> Iterator[float]:
+        """The same of the time alone: beyond the end of the money only what is held is paid."""
+        if now > self.until:
+            until, self.wanted, self.until = self.until, {}, math.inf
+            yield until
+            self.bill.resize(self._kinds(), until)
+
+    def _kinds(self) -> Counter[str]:
+        return Counter(self._held.values())
+
+
+def _told(tariff: Tariff, event: Event) -> Tariff:
+    detail = event.detail
+    kind, per_hour = str(detail["type"]), float(str(detail["per_hour"]))
+    return tariff.told(kind, event.at, per_hour, int(str(detail["slots"])))

@@ -1,0 +1,113 @@
+"""Where trials can go on: a checkpoint that only some hosts reach keeps its trial there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from optuna_deadline.allocation.records import Desired, Home, Worker
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.tail import Tail
+from optuna_deadline.checkpoints.reach import reaches
+
+_logger = logging.getLogger("optuna_deadline")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Of one trial: the live workers that reach what it goes on from, and where that is."""
+
+    workers: frozenset[str]
+    host: str
+
+    @property
+    def words(self) -> str:
+        """Why it waits."""
+        return f"waits for {self.host}, which alone has its checkpoint"
+
+
+class Homes:
+    """Knows of every trial where its newest checkpoint is.
+
+    Where all hosts share their place for checkpoints, as they should, nothing is read but once.
+
+    Args:
+        table: The allocation table.
+    """
+
+    def __init__(self, table: AllocationStore) -> None:
+        self._new = Tail(table.homes)
+        self._read_before = False
+        self._apart = False
+        self._newest: dict[int, Home] = {}
+        self._said: frozenset[str] = frozenset()
+
+    def bounds(
+        self, workers: Sequence[Worker], trials: Mapping[int, Desired], now: float
+    ) -> Mapping[int, Bound]:
+        """The trials that some of the study's live workers could not go on with.
+
+        Whatever trains now saves where it trains, so it is bound to that place already.
+
+        Args:
+            workers: The live ones.
+            trials: By number.
+            now: The database's time before all of this was read.
+        """
+        if all(worker.store is None for worker in workers):
+            return {}
+        self._tell(workers)
+        if self._apart or not self._read_before:
+            self._read(now)
+        by_id = {worker.id: worker for worker in workers}
+        stores = {worker.store for worker in workers}
+        known: dict[tuple[str | None, str | None], Bound | None] = {}
+        found = {}
+        for number, line in trials.items():
+            place = by_id.get(line.owner or "") or self._newest.get(number)
+            if place is None or not line.alive:
+                continue
+            key = place.host, place.store
+            if key not in known:
+                known[key] = None if stores == {place.store} else _bound(place, workers)
+            bound = known[key]
+            if bound is not None:
+                found[number] = bound
+        self._apart |= bool(found)
+        return found
+
+    def _read(self, now: float) -> None:
+        self._read_before = True
+        for home in self._new.read(now):
+            before = self._newest.get(home.number)
+            if before is None or before.id < home.id:
+                self._newest[home.number] = home
+
+    def _tell(self, workers: Iterable[Worker]) -> None:
+        hosts = lonely(workers)
+        if hosts and hosts != self._said:
+            self._apart = True
+            _logger.warning(
+                "Not every host reaches the others' checkpoints: those of %s are its own, and "
+                "their trials stay there. Name one shared folder, under the same path, or a URL "
+                "with --checkpoints.",
+                " and of ".join(sorted(hosts)),
+            )
+        self._said = hosts
+
+
+def lonely(workers: Iterable[Worker]) -> frozenset[str]:
+    """The hosts whose checkpoints some other host does not reach."""
+    places = {(worker.host, worker.store): worker for worker in workers}
+    if len({store for _, store in places}) == 1:
+        return frozenset()  # nearly always, and then a thousand hosts are quickly compared
+    everyone = list(places.values())
+    return frozenset(
+        one.host for one in everyone if any(not reaches(other, one) for other in everyone)
+    )
+
+
+def _bound(place: Worker | Home, workers: Sequence[Worker]) -> Bound | None:
+    reach = frozenset(worker.id for worker in workers if reaches(worker, place))
+    return None if len(reach) == len(workers) else Bound(reach, str(place.host))

@@ -1,0 +1,187 @@
+"""From "how many slots" to "on which worker": pure, stable, a gang on one if that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from optuna_deadline.allocation.records import Assignment, Desired, Others
+from optuna_deadline.planning.cross_host import APART, Crossing, Worth
+from optuna_deadline.planning.placement.data_locality import Bound
+from optuna_deadline.planning.placement.room import Room
+from optuna_deadline.planning.reading import Reading
+from optuna_deadline.policies.api import Order, Pause, Retire, Run
+
+
+@dataclass(frozen=True)
+class Spreading:
+    """Where gangs may cross workers: between which, and when that is worth it."""
+
+    crossing: Crossing = APART
+    worth: Worth = field(default_factory=Worth)
+
+
+def spreading(reading: Reading) -> Spreading:
+    """As a reading has it."""
+    seen = reading.snapshot
+    return Spreading(reading.crossing, Worth(seen.speedup, seen.time_left, seen.overhead.total))
+
+
+def place(
+    orders: Mapping[int, Order],
+    capacities: Mapping[str, int],
+    current: Mapping[int, Desired],
+    bounds: Mapping[int, Bound] | None = None,
+    spread: Spreading | None = None,
+) -> list[Assignment]:
+    """Give every order its worker.
+
+    A trial stays where it is when it fits there, and one that is parked goes back there while
+    there is room; others go where they fit tightest. Where no worker has room for the whole gang
+    it is spread over several, if these may share one and that is worth it; else it gets as many
+    slots as fit, and pauses where none do. A spread gang is brought together once a worker has
+    room for it and that pays.
+    Gangs whose size a person has pinned are placed before all others, and whole or not at all;
+    then those that cannot go on everywhere, since others can go elsewhere.
+
+    Args:
+        orders: The plan, the most deserving first.
+        capacities: Slots by live worker.
+        current: The trials as the table has them.
+        bounds: Of trials that can go on with some workers only.
+        spread: Where gangs may cross workers; nowhere, if not given.
+    """
+    bounds, spread = bounds or {}, spread or Spreading()
+    free = Room(capacities)
+    lines: dict[int, Assignment] = {}
+    pinned: list[tuple[int, Run]] = []
+    bound: list[tuple[int, Run]] = []
+    others: list[tuple[int, Run]] = []
+    for number, order in orders.items():
+        if isinstance(order, Pause):
+            lines[number] = Assignment(number, "pause", None, 0, order.reason)
+        elif isinstance(order, Retire):
+            lines[number] = Assignment(number, "stop", None, 0, order.reason)
+        else:
+            line = current.get(number)
+            whole = line is not None and line.pinned is not None
+            (pinned if whole else bound if number in bounds else others).append((number, order))
+    for runs in (pinned, bound, others):
+        movers = []
+        for number, order in runs:
+            stays = _stay(order, current.get(number), free, bounds.get(number), spread.crossing)
+            if stays:
+                lines[number] = _take(number, order, stays, free)
+            else:
+                movers.append((number, order))
+        for number, order in movers:
+            line = current.get(number)
+            parked = line.worker if line is not None and line.mode == "pause" else None
+            lines[number] = _move(
+                number, order, free, bounds.get(number), parked, spread, whole=runs is pinned
+            )
+    for number, placed in list(lines.items()):
+        if placed.others:
+            lines[number] = _gather(placed, free, bounds.get(number), spread.worth)
+    return [lines[number] for number in orders]
+
+
+def _stay(
+    order: Run,
+    line: Desired | None,
+    free: Mapping[str, int],
+    bound: Bound | None,
+    crossing: Crossing,
+) -> Others:
+    """The workers where a trial is, the first of them first, if it can stay there."""
+    if line is None or line.mode != "run" or line.worker is None:
+        return ()
+    if line.others:
+        if line.slots != order.slots:
+            return ()
+        own = line.slots - sum(slots for _, slots in line.others)
+        there: Others = ((line.worker, own), *line.others)
+        names = {name for name, _ in there}
+        if not any(names <= group for group in crossing.groups):
+            return ()
+    else:
+        there = ((line.worker, order.slots),)
+    fits = all(free.get(name, 0) >= slots for name, slots in there)
+    reached = bound is None or all(name in bound.workers for name, _ in there)
+    return there if fits and reached else ()
+
+
+def _take(number: int, order: Run, parts: Others, free: Room) -> Assignment:
+    for name, slots in parts:
+        free.take(name, slots)
+    size = sum(slots for _, slots in parts)
+    return Assignment(number, "run", parts[0][0], size, order.reason, tuple(parts[1:]))
+
+
+def _move(
+    number: int,
+    order: Run,
+    free: Room,
+    bound: Bound | None,
+    parked: str | None,
+    spread: Spreading,
+    *,
+    whole: bool,
+) -> Assignment:
+    among = None if bound is None else bound.workers
+    room = free.largest(among)
+    if room < order.slots and spread.crossing.groups:
+        fit = {name: n for name, n in free.items() if among is None or name in among}
+        parts = _spread(order.slots, room, fit, spread, whole=whole)
+        if parts:
+            return _take(number, order, parts, free)
+    if room == 0 or (whole and room < order.slots):
+        words = (
+            f"waits: no worker has {order.slots} free" if whole else "waits: no worker has room"
+        )
+        if bound is not None and free.largest() > room:
+            words = bound.words
+        return Assignment(number, "pause", parked, 0, words)
+    size = min(order.slots, room)
+    # The tightest fit leaves the larger gaps for gangs.
+    at_home = parked is not None and (among is None or parked in among)
+    worker = parked if at_home and free.get(parked or "", 0) >= size else None
+    worker = worker or free.tightest(size, among)
+    assert worker is not None
+    return _take(number, order, ((worker, size),), free)
+
+
+def _spread(
+    size: int, room: int, fit: Mapping[str, int], spread: Spreading, *, whole: bool
+) -> Others:
+    """The parts of a gang over several workers, as large as it can be and is worth it."""
+    for slots in range(size, size - 1 if whole else room, -1):
+        parts = spread.crossing.spread(slots, fit)
+        if parts and (whole or spread.worth.of_spreading(slots, room)):
+            return parts
+    return ()
+
+
+def _gather(line: Assignment, free: Room, bound: Bound | None, worth: Worth) -> Assignment:
+    """Bring a spread gang together, where one worker has room for it by now and that pays."""
+    parts = ((line.worker or "", line.slots - sum(n for _, n in line.others)), *line.others)
+    for name, slots in parts:
+        free.take(name, -slots)
+    worker = free.tightest(line.slots, None if bound is None else bound.workers)
+    if worker is None or not worth.of_gathering(line.slots):
+        for name, slots in parts:
+            free.take(name, slots)
+        return line
+    free.take(worker, line.slots)
+    return line._replace(worker=worker, others=())
+
+
+def changed(lines: list[Assignment], current: Mapping[int, Desired]) -> list[Assignment]:
+    """Only what differs from the table: a new reason alone is no change."""
+    return [
+        line
+        for line in lines
+        if (before := current.get(line.number)) is None
+        or (before.mode, before.worker, before.slots, before.others)
+        != (line.mode, line.worker, line.slots, line.others)
+    ]

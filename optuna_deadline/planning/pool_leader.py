@@ -1,0 +1,134 @@
+"""The pool's loop: read, divide, deal, lend. One leader per pool, elected by a lease."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from optuna_deadline.allocation.records import Slot
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.errors import LeaseLost
+from optuna_deadline.planning.placement.slot_assignment import deal
+from optuna_deadline.planning.portions import portions
+from optuna_deadline.policies.pool.fair_share import Divider, PoolSnapshot, StudyView, fair_shares
+
+_logger = logging.getLogger("optuna_deadline")
+
+
+@dataclass(frozen=True)
+class PoolReading:
+    """A pool's snapshot, with the rows behind it that the leader acts on."""
+
+    snapshot: PoolSnapshot
+    slots: tuple[Slot, ...]  #: those that live workers offer
+    reach: Mapping[int, frozenset[int]]  #: by study, the slots that its live workers offer
+    overdue: bool = False  #: whether a slot of the pool is to be reaped
+
+
+class PoolLeader:
+    """Divides the pool's slots among its studies while it leads.
+
+    It plans no trial: each study's own planner does, within what is lent to the study. Only a
+    process of the study has its sampler, and a study's terms stay its own business. It reaps what
+    was held for a study of which nobody is left, since planners look at their own workers' slots.
+
+    Args:
+        table: The allocation table of one of the pool's studies.
+        divider: Decides; sees snapshots only.
+        me: The worker that this leader belongs to.
+        clock: Seconds that only ever rise, for the time between two elections.
+    """
+
+    def __init__(
+        self,
+        table: AllocationStore,
+        divider: Divider,
+        me: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._table = table
+        self._divider = divider
+        self._me = me
+        self._clock = clock
+        self._term: int | None = None
+        self._next_election = 0.0
+        self._next_account = 0.0
+        self._shares: Mapping[int, int] = {}  # what the accounts are kept by
+        self._fair: Mapping[int, float] = {}
+
+    def tick(self) -> bool:
+        """Divide once if this one leads; returns whether a slot was lent to another study."""
+        now = self._clock()
+        if now >= self._next_election:
+            self._term = self._table.lead(self._me)
+            self._next_election = now + self._table.ttl / 6
+        if self._term is None:
+            return False
+        reading = read_pool(self._table)
+        if reading.overdue and self._table.reap():
+            reading = read_pool(self._table)
+        shares = self._divider.divide(reading.snapshot)
+        most = {study.study_id: study.most for study in reading.snapshot.studies}
+        dealt = deal(shares, most, reading.slots, reading.reach)
+        lent = {
+            slot.id: dealt[slot.id]
+            for slot in reading.slots
+            if dealt.get(slot.id, slot.lent_to) != slot.lent_to
+        }
+        if not lent and now < self._next_account:
+            return False
+        try:
+            for part in portions(sorted(lent.items())) if lent else [()]:
+                self._table.lend(self._me, self._term, dict(part), self._shares, self._fair)
+        except LeaseLost:
+            _logger.info("Another worker divides this pool now.")
+            self._next_election = 0.0
+            return False
+        self._next_account = now + self._table.ttl / 6
+        self._shares, self._fair = shares, fair_shares(reading.snapshot)
+        return bool(lent)
+
+
+def read_pool(table: AllocationStore) -> PoolReading:
+    """The pool now: the studies that live workers serve, and the slots that these offer."""
+    now = table.now()
+    served_by = {worker.id: worker.study_id for worker in table.workers()}
+    rows = table.slots()
+    slots = tuple(slot for slot in rows if slot.offered_by)
+    leases = [slot.lease for slot in rows if slot.lease is not None]
+    lent = Counter(slot.lent_to for slot in slots)
+    reach: dict[int, set[int]] = {study: set() for study in served_by.values()}
+    for slot in slots:
+        for worker in slot.offered_by:
+            if worker in served_by:
+                reach[served_by[worker]].add(slot.id)
+    studies = []
+    for row in table.tenants():
+        if row.study_id not in reach or now >= row.deadline:
+            continue
+        room, said = len(reach[row.study_id]), row.claim
+        studies.append(
+            StudyView(
+                study_id=row.study_id,
+                name=row.name,
+                weight=row.weight,
+                joined=row.joined,
+                deadline=row.deadline,
+                live=0 if said is None else said.live,
+                slots=lent[row.study_id],
+                most=room if said is None else min(room, said.most),
+                done=0.0 if said is None else said.done,
+                remaining=None if said is None else said.remaining,
+                served=row.served,
+                entitled=row.entitled,
+            )
+        )
+    return PoolReading(
+        PoolSnapshot(now, len(slots), tuple(studies)),
+        slots,
+        {study: frozenset(ids) for study, ids in reach.items()},
+        min(leases, default=now) + table.grace < now,
+    )

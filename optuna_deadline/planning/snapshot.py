@@ -1,0 +1,257 @@
+"""From the table to a snapshot: only what changed since the last look is read again."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import replace
+from operator import attrgetter
+
+from optuna_deadline.allocation.records import ALIVE, Desired, ReportRow, SegmentRow
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
+from optuna_deadline.forecasting.overheads import KEPT_COSTS, Overhead, learn_overhead
+from optuna_deadline.forecasting.throughput import Pace, Speedup, Throughputs
+from optuna_deadline.planning.best_reports import BestReports
+from optuna_deadline.planning.cross_host import Crossing
+from optuna_deadline.planning.encounters import Encounters
+from optuna_deadline.planning.limits import Limits
+from optuna_deadline.planning.reading import Reading
+from optuna_deadline.policies.snapshot import WORST, Report, Request, Snapshot, TrialView
+
+_STEP = attrgetter("step")
+
+
+class SnapshotReader:
+    """Reads one study's state from the table, incrementally.
+
+    Args:
+        table: The allocation table.
+        direction: "minimize" or "maximize".
+        started: When the study began, in the database's seconds.
+        max_slots: The most that its terms let a trial have.
+
+    Attributes:
+        limits: On how many slots its trials can train.
+        best_reports: Of each trial, as it was read last.
+    """
+
+    def __init__(
+        self,
+        table: AllocationStore,
+        direction: str,
+        started: float,
+        max_slots: int | None = None,
+    ) -> None:
+        self.limits = Limits(max_slots)
+        self._table = table
+        self._started = started
+        self._new_reports = Tail(table.reports)
+        self.best_reports = BestReports(direction)
+        self._reports = _Reports(1.0 if direction == "maximize" else -1.0)
+        self._last_segments = 0.0
+        self._segments: dict[tuple[int, int], SegmentRow] = {}
+        self._encounters = Encounters()
+        self._priced = Speedup()
+        self._done = 0.0
+        self._throughputs = Throughputs()
+        self._startups, self._stops = _Costs(), _Costs()
+        self._overhead = Overhead()
+        self._lines: dict[int, Desired] = {}  # as they were seen last, ended ones too
+        self._read_all = True  # and not only those whose end Optuna does not know
+        self._last_lines: Mapping[int, Desired] = {}  # those of them that were untold
+        self._places: dict[int, int] = {}
+        self._live = 0
+        self._views: list[TrialView] = []
+        self._seen: tuple[TrialView, ...] = ()
+        self._requests: tuple[Request, ...] = ()
+
+    def begin_term(self) -> None:
+        """Read every trial next: under another planner some came and ended unseen."""
+        self._read_all = True
+
+    def read(self, deadline: float) -> Reading:
+        """The state now, with the deadline as it stands."""
+        table = self._table
+        now = table.now()
+        rows = table.trials() if self._read_all else table.untold()
+        lines = {line.number: line for line in rows}
+        ended = [line for line in lines.values() if line.state not in ALIVE]
+        new = self._new_reports.read(now)
+        self.best_reports.take(new)
+        stale = self._reports.take(new)
+        stale |= self._take_segments(table.segments(self._last_segments - LATE_SECONDS))
+        self._last_segments = now
+        roster = table.roster()
+        capacities = roster.lent
+        reap_from = math.inf if roster.lease is None else roster.lease + table.grace
+        seen = self._see(lines, stale)
+        self._encounters.see(lines.values())
+        crossing = self._encounters.crossing(roster.workers, now)
+        self._read_all = False
+        snapshot = Snapshot(
+            now=now,
+            started=self._started,
+            deadline=deadline,
+            capacity=sum(capacities.values()),
+            largest_gang=crossing.largest(capacities),
+            trials=seen,
+            speedup=self._speedup(crossing, capacities),
+            overhead=self._overhead,
+            requests=self._requests,
+            max_slots=self.limits.most,
+        )
+        return Reading(
+            snapshot, lines, ended, roster.workers, capacities, roster.offered, self._done,
+            self._live, reap_from, crossing,
+        )  # fmt: skip
+
+    def _speedup(self, crossing: Crossing, capacities: Mapping[str, int]) -> Speedup:
+        """S(k), with its own for gangs that no worker has room for; one object while it holds."""
+        learned = self._throughputs.speedup
+        if not crossing.groups:
+            return learned
+        priced = replace(learned, pack=max(capacities.values(), default=0))
+        if priced != self._priced:
+            self._priced = priced
+        return self._priced
+
+    def _take_segments(self, rows: list[SegmentRow]) -> set[int]:
+        """Returns the trials whose pace was learned anew."""
+        costs_changed = False
+        known = self._segments
+        for row in [row for row in rows if known.get(row[:2]) is not row]:
+            key = row.number, row.fence
+            before = known.get(key)
+            if before == row:
+                continue
+            known[key] = row
+            self._encounters.take(row)
+            self.limits.take(row)
+            self._done += _slot_seconds(row) - (0.0 if before is None else _slot_seconds(before))
+            if before is None or (before.startup, before.stop) != (row.startup, row.stop):
+                costs_changed = True
+                self._startups.take(row, row.startup)
+                self._stops.take(row, row.stop)
+            if row.trained is not None and (pace := _pace(row)) is not None:
+                self._throughputs.take(row.fence, pace)
+        if costs_changed:
+            self._overhead = learn_overhead(self._startups.newest(), self._stops.newest())
+        return self._throughputs.learn()
+
+    def _see(self, lines: Mapping[int, Desired], stale: set[int]) -> tuple[TrialView, ...]:
+        """The trials as a policy sees them; the same objects as long as nothing has changed."""
+        before, self._last_lines = self._last_lines, lines
+        if not stale and lines == before:
+            return self._seen
+        self._requests = tuple(
+            Request(line.number, line.held is not None, line.pinned)
+            for line in lines.values()
+            if (line.held is not None or line.pinned is not None) and line.alive
+        )
+        known = self._lines
+        if any([known[number].alive for number in before.keys() - lines.keys()]):
+            # Somebody else told their ends, which were not seen.
+            lines = {line.number: line for line in self._table.trials()}
+        for line in [line for number, line in lines.items() if known.get(number) is not line]:
+            if known.get(line.number) != line:
+                known[line.number] = line
+                stale.add(line.number)
+                self.limits.see(line)
+        if stale:
+            for number in sorted(stale & known.keys()):
+                self._look_at(number)
+            self._seen = tuple(self._views)
+        return self._seen
+
+    def _look_at(self, number: int) -> None:
+        view = self._view(self._lines[number])
+        place = self._places.get(number)
+        if place is not None:
+            self._live += view.alive - self._views[place].alive
+            self._views[place] = view
+            return
+        self._live += view.alive
+        self._views.append(view)
+        self._places[number] = len(self._views) - 1
+        if len(self._views) > 1 and self._views[-2].number > number:
+            self._views.sort(key=attrgetter("number"))
+            self._places = {seen.number: place for place, seen in enumerate(self._views)}
+
+    def _view(self, line: Desired) -> TrialView:
+        return TrialView(
+            number=line.number,
+            # Who was told to stop is given up, though it may hold its slots for a moment.
+            state="retired" if line.alive and line.mode == "stop" else line.state,
+            slots=line.slots if line.mode == "run" and line.alive else 0,
+            reports=self._reports.of(line.number),
+            changed=line.since,
+            horizon=line.horizon,
+            step_seconds=self._throughputs.step_seconds.get(line.number),
+            batch=line.batch,
+            slot_limit=line.slot_limit,
+        )
+
+
+class _Reports:
+    """Every trial's reports, as they come in."""
+
+    def __init__(self, sign: float) -> None:
+        self._sign = sign
+        self._sorted: dict[int, tuple[Report, ...]] = {}
+
+    def of(self, number: int) -> tuple[Report, ...]:
+        """One trial's reports by step."""
+        return self._sorted.get(number, ())
+
+    def take(self, rows: list[ReportRow]) -> set[int]:
+        """Take new rows in any order; returns the trials they are of."""
+        return {row.number for row in rows if self._add(row)}
+
+    def _add(self, row: ReportRow) -> bool:
+        number, step, value = row.number, row.step, row.value
+        before = self._sorted.get(number, ())
+        report = Report(step, WORST if math.isnan(value) else self._sign * value, row.trained)
+        if not before or before[-1].step < step:
+            self._sorted[number] = (*before, report)
+            return True
+        place = bisect_left(before, step, key=_STEP)
+        if before[place].step == step:
+            return False
+        self._sorted[number] = (*before[:place], report, *before[place:])
+        return True
+
+
+class _Costs:
+    """What the newest segments cost, in the order in which they were granted."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[float, ...]] = []  # granted, number, fence, seconds
+
+    def take(self, row: SegmentRow, seconds: float | None) -> None:
+        """Take what one segment cost; nothing as long as that is not known."""
+        if seconds is None:
+            return
+        key, known = (row.granted, row.number, row.fence), self._known
+        place = bisect_left(known, key)
+        if place < len(known) and known[place][:3] == key:
+            known[place] = (*key, seconds)
+        else:
+            known.insert(place, (*key, seconds))
+            del known[:-KEPT_COSTS]
+
+    def newest(self) -> list[float]:
+        """Seconds, the newest last."""
+        return [cost[3] for cost in self._known]
+
+
+def _slot_seconds(row: SegmentRow) -> float:
+    return row.slots * (row.trained or 0.0)
+
+
+def _pace(row: SegmentRow) -> Pace | None:
+    if row.position_from is None or row.position_to is None or row.trained is None:
+        return None
+    steps = row.position_to - row.position_from
+    return Pace(row.number, row.slots, steps, row.trained, row.workers > 1)

@@ -1,0 +1,86 @@
+"""The three numbers that rungs are made of, checked once for pruners and policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna_deadline.errors import DeadlineError, argument
+from optuna_deadline.policies.snapshot import Snapshot, TrialView
+from optuna_deadline.policies.trial_index import Memory, Overview
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What every policy may be told about steps, so that one can be exchanged for another.
+
+    Args:
+        min_resource: The first rung, in report steps.
+        max_resource: The step at which a trial is done; None takes what the objectives say.
+        reduction_factor: Every rung keeps one in this many.
+        most_trials: Trials that are opened at most; None for as many as the time allows.
+    """
+
+    min_resource: int = 1
+    max_resource: int | None = None
+    reduction_factor: int = 4
+    most_trials: int | None = field(default=None, kw_only=True)
+    _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_resources(self.min_resource, self.max_resource, self.reduction_factor)
+        if self.most_trials is not None and not _is_count(self.most_trials, 1):
+            raise DeadlineError(
+                f"most_trials must be a whole number from 1, but got {self.most_trials!r}."
+            )
+
+    def newcomers(self, snapshot: Snapshot) -> int | None:
+        """New trials that may still be opened, None where nobody has set a limit."""
+        if snapshot.exhausted:
+            return 0
+        if self.most_trials is None:
+            return None
+        return max(0, self.most_trials - len(snapshot.trials))
+
+    def overview(self, trials: tuple[TrialView, ...]) -> Overview:
+        """All trials at a glance; quick where few have changed since the last call."""
+        return self._memory.overview(self.min_resource, self.reduction_factor, trials)
+
+    def last_step(self, trials: Iterable[TrialView]) -> int | None:
+        """The step at which a trial is done, None as long as nobody has said it."""
+        horizons = [trial.horizon for trial in trials if trial.horizon is not None]
+        return self.last_step_of(max(horizons, default=None))
+
+    def last_step_of(self, stated: int | None) -> int | None:
+        """The step at which a trial is done, where the objectives have stated one or None."""
+        if self.max_resource is None:
+            return stated
+        return self.max_resource if stated is None else min(self.max_resource, stated)
+
+
+def check_resources(min_resource: Any, max_resource: Any, reduction_factor: Any) -> None:
+    """Check the first rung, the last step and how many a rung keeps.
+
+    Raises:
+        DeadlineError: One of them cannot be; the message names it.
+    """
+    if not _is_count(min_resource, 1):
+        raise DeadlineError(
+            f"{argument('min_resource')} must be a whole number of steps from 1, but got "
+            f"{min_resource!r}."
+        )
+    if not _is_count(reduction_factor, 2):
+        raise DeadlineError(
+            f"{argument('reduction_factor')} must be a whole number from 2, but got "
+            f"{reduction_factor!r}."
+        )
+    if max_resource is not None and not _is_count(max_resource, min_resource):
+        raise DeadlineError(
+            f"{argument('max_resource')} must be a whole number of steps not below "
+            f"{argument('min_resource')}, but got {max_resource!r} and {min_resource!r}."
+        )
+
+
+def _is_count(number: Any, least: int) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= least

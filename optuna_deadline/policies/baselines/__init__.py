@@ -1,0 +1,1 @@
+"""What others do: FIFO, halving, median rule, time sharing, SLAQ."""

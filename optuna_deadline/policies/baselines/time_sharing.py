@@ -1,0 +1,97 @@
+"""What policies that share slots by turns have in common: how long a turn is, how many take turns.
+
+A turn that is cut short costs a start and a stop, both without training. With turns of
+``(1 - x) / x`` such costs the share ``x`` of the time is lost, 5 % by default (our choice; Hermes'
+paper speaks of a minimal time-sharing overhead, and we have no rule of its own for the length).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.forecasting.entrance import may_enter, seconds_to_matter, steps_to_matter
+from optuna_deadline.policies.base import Resources
+from optuna_deadline.policies.snapshot import Snapshot, TrialView
+
+#: The share of the time that switching may cost where the quantum is not given.
+OVERHEAD_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class TimeShared(Resources):
+    """What every policy of turns may be told.
+
+    Args:
+        quantum: Seconds that a trial trains before it may be preempted; None for as long as keeps
+            the measured cost of switching below 5 %, and for one step at least.
+        open_per_slot: Trials that are kept open at a time, for each slot.
+    """
+
+    quantum: float | None = None
+    open_per_slot: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quantum is not None and not 0 < self.quantum < math.inf:
+            raise DeadlineError(
+                f"quantum must be a number of seconds above 0, but got {self.quantum!r}."
+            )
+        if not isinstance(self.open_per_slot, int) or self.open_per_slot < 1:
+            raise DeadlineError(
+                f"open_per_slot must be a whole number from 1, but got {self.open_per_slot!r}."
+            )
+
+    def quantum_seconds(self, snapshot: Snapshot) -> float:
+        """Seconds of training in one turn."""
+        if self.quantum is not None:
+            return self.quantum
+        affordable = snapshot.overhead.total * (1 - OVERHEAD_SHARE) / OVERHEAD_SHARE
+        return max(affordable, step_seconds(snapshot) or 0.0)
+
+    def in_turn(self, snapshot: Snapshot) -> set[int]:
+        """The running trials whose turn is not over yet, start-ups not counted."""
+        turn = snapshot.overhead.startup + self.quantum_seconds(snapshot)
+        since = snapshot.now - turn
+        return {t.number for t in snapshot.trials if t.running and t.changed > since}
+
+    def in_time(self, snapshot: Snapshot, least_seconds: float = 0.0) -> bool:
+        """Whether a trial that starts now can still become useful.
+
+        Args:
+            snapshot: The study.
+            least_seconds: Seconds that a newcomer must train before anything is known of it.
+        """
+        paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
+        if not paces:
+            return snapshot.time_left > 0
+        reached = [trial.step for trial in snapshot.trials if trial.state != "failed"]
+        steps = steps_to_matter(
+            max(reached, default=0),
+            min_resource=self.min_resource,
+            max_resource=self.last_step(snapshot.trials),
+            reduction_factor=self.reduction_factor,
+        )
+        steps = max(steps, least_seconds / median(paces))
+        needed = seconds_to_matter(steps, [snapshot.overhead.startup], paces)
+        return may_enter(snapshot.time_left, needed)
+
+    def room(self, snapshot: Snapshot) -> int:
+        """New trials for which there is room among the open ones."""
+        open_now = sum(trial.alive for trial in snapshot.trials)
+        room = max(0, self.open_per_slot * snapshot.capacity - open_now)
+        newcomers = self.newcomers(snapshot)
+        return room if newcomers is None else min(room, newcomers)
+
+
+def step_seconds(snapshot: Snapshot) -> float | None:
+    """Seconds of a step on one slot, in the middle of the trials; None before the first."""
+    paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
+    return median(paces) if paces else None
+
+
+def waited(snapshot: Snapshot, trial: TrialView) -> float:
+    """Seconds that a trial has been without a slot."""
+    return 0.0 if trial.running else max(0.0, snapshot.now - trial.changed)

@@ -1,0 +1,254 @@
+"""HyperSched (Liaw et al., SoCC'19): explore on single slots, then give all to the survivors.
+
+Read in the authors' code and slides: rungs with pausing and retroactive re-checks, promotion from
+the top rung down, the entrance gate, the re-dealing in score order by one of three allocators, the
+gain test. What the code gets wrong is mended here and is our reconstruction: a trial without a
+report ranks worst, not best; the gate opens again where survivors are lost; once the survivors
+have ended the best of those that wait take their place instead of an idle pool, and the very best
+alone where there is no time to part them; a paused trial comes back with any number of slots that
+fits; slots that nobody can use well go to paused trials; S(k) and the overhead are learned from
+this study.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.forecasting.throughput import WORTHWHILE
+from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run
+from optuna_deadline.policies.base import Resources
+from optuna_deadline.policies.gang_sizes import ALLOCATORS
+from optuna_deadline.policies.hypersched.heirs import part_the_heirs
+from optuna_deadline.policies.hypersched.standings import Field, Standing
+from optuna_deadline.policies.snapshot import Snapshot, TrialView
+from optuna_deadline.policies.trial_index import Overview
+
+Value = TypeVar("Value")
+
+_WAITS = Pause("waits: others stand above it")
+_BEATEN = Retire("cannot win any more: too many stand above it")
+
+
+@dataclass(frozen=True)
+class HyperSched(Resources):
+    """The policy of HyperSched.
+
+    Args:
+        min_resource: The first rung, in report steps.
+        max_resource: The step at which a trial is done; None takes what the objectives say.
+        reduction_factor: Every rung keeps one in this many.
+        most_trials: Trials that are opened at most; None for as many as the time allows.
+        recharge: A gang grows again only after this many overheads of training.
+        allocator: How the pool is dealt to the survivors: "uniform", "top_job" or "softmax".
+        gate: Whether new trials stop coming in once they could no longer catch up. The other two
+            parts that can be left out to see what they are worth:
+        retroactive: Whether a trial that passed a rung is paused when the cut there rises above
+            it; else it is judged when it comes to a rung, and until its next report only.
+        weigh_overhead: Whether a gang grows only where that outweighs the restart.
+
+    Raises:
+        DeadlineError: A number cannot be, or the allocator is unknown.
+    """
+
+    recharge: float = 5.0
+    allocator: str = "uniform"
+    gate: bool = True
+    retroactive: bool = True
+    weigh_overhead: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.allocator not in ALLOCATORS:
+            known = ", ".join(sorted(ALLOCATORS))
+            raise DeadlineError(f"allocator must be one of {known}, but got {self.allocator!r}.")
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """One plan for the whole study."""
+        view = self.overview(snapshot.trials)
+        field = view.kept("field", lambda: Field(self.retroactive)).see(view)
+        entrance = self._entrance_seconds(snapshot, view, field)
+        if snapshot.time_left <= entrance or self.newcomers(snapshot) == 0:
+            return self._consolidate(snapshot, view, field)
+        if len(field.survivors) > snapshot.capacity:
+            plan = self._explore(snapshot, view, field)
+        else:
+            key = ("explore", snapshot.capacity)
+            plan = self._once(view, key, lambda: self._explore(snapshot, view, field))
+        return replace(plan, holds_until=snapshot.deadline - entrance)
+
+    def _once(self, view: Overview, key: Any, work_out: Callable[[], Value]) -> Value:
+        """Kept as long as the rungs are: without re-checks each report may change a standing."""
+        return view.once(key, work_out) if self.retroactive else work_out()
+
+    def _entrance_seconds(self, snapshot: Snapshot, view: Overview, field: Field) -> float:
+        """Seconds a newcomer needs: ``min(furthest * eta, R * step)`` as on the slides.
+
+        Our reconstruction: only trials that are still above every cut need to be caught up with.
+        Where none is left, since the survivors have ended, a newcomer that comes through must have
+        the time of a whole training on the whole pool.
+        """
+        step = view.step_seconds
+        if step is None:
+            return 0.0
+        first_report = snapshot.overhead.startup + step * self.min_resource
+        if not self.gate:
+            return first_report
+        resource = self.last_step_of(view.horizon)
+        whole = math.inf if resource is None else resource * step
+        contenders = field.contenders
+        if not contenders and math.isfinite(whole):
+            return first_report + whole / snapshot.speedup(_useful(snapshot)[-1])
+        furthest = max([view.alive[s.number].trained for s in contenders], default=view.furthest)
+        return max(first_report, min(furthest * self.reduction_factor, whole))
+
+    def _explore(self, snapshot: Snapshot, view: Overview, field: Field) -> Plan:
+        """One slot each; free slots go to promotable paused trials, then to new ones."""
+        orders: dict[int, Order] = {}
+        survivors = _ranked(view, field.survivors)
+        for trial in survivors[snapshot.capacity :]:
+            orders[trial.number] = Pause("fewer slots than trials: the best go on")
+        for trial in survivors[: snapshot.capacity]:
+            orders[trial.number] = _explores(trial.slots)
+        free = max(0, snapshot.capacity - len(survivors))
+        resumed = field.passing[:free]
+        for standing in resumed:
+            orders[standing.number] = Run(1, standing.words(view.alive[standing.number]))
+        for standing in field.beaten:
+            orders[standing.number] = Pause(standing.words(view.alive[standing.number]))
+        _hold_the_rest(orders, field.waiting[len(resumed) :], 4 * snapshot.capacity + 8)
+        newcomers = self.newcomers(snapshot)
+        free -= len(resumed)
+        start = free if newcomers is None else min(free, newcomers)
+        return Plan(orders=orders, start=start, gate_open=True)
+
+    def _consolidate(self, snapshot: Snapshot, view: Overview, field: Field) -> Plan:
+        """Deal the slots to the survivors; what they cannot use goes to the best of the others."""
+        orders: dict[int, Order] = {}
+        chosen = field.survivors or self._once(view, "heirs", lambda: field.heirs(view))
+        survivors = _ranked(view, chosen)
+        for trial in survivors[snapshot.capacity :]:
+            orders[trial.number] = Pause("fewer slots than trials: the best go on")
+        survivors = survivors[: snapshot.capacity]
+        parted_until = math.inf
+        if not field.survivors:
+            survivors, parted_until = self._part(snapshot, view, survivors)
+        moves = self._deal(snapshot, survivors)
+        for trial, move in zip(survivors, moves, strict=True):
+            orders[trial.number] = Run(move.slots, move.words)
+        free = snapshot.capacity - sum(move.slots for move in moves)
+        growing = any(move.held_back for move in moves)
+        others = field.others
+        for standing in others:
+            trial = view.alive[standing.number]
+            if trial.number in orders:
+                continue
+            if free > 0 and trial.running:
+                words = _moves(trial.slots, 1, "nobody above it can use the slot")
+                orders[trial.number] = Run(1, words)
+                free -= 1
+            elif free > 0 and not growing:
+                orders[trial.number] = Run(1, standing.words(trial))
+                free -= 1
+            elif trial.running:
+                orders[trial.number] = Pause(standing.words(trial))
+        _hold_the_rest(orders, others, 2 * snapshot.capacity)
+        until = min([parted_until, *(move.until for move in moves)])
+        return Plan(orders=orders, start=0, gate_open=False, holds_until=until)
+
+    def _part(
+        self, snapshot: Snapshot, view: Overview, heirs: list[TrialView]
+    ) -> tuple[list[TrialView], float]:
+        """Which heirs share the pool, and until when."""
+        sizes = _useful(snapshot)
+        scores = [trial.last_score for trial in heirs]
+        shares = ALLOCATORS[self.allocator](scores, sizes, snapshot.capacity)
+        resource = self.last_step_of(view.horizon)
+        ahead = [view.steps_to_a_rung(trial, resource) for trial in heirs]
+        return part_the_heirs(snapshot, heirs, shares, ahead, sizes[-1])
+
+    def _deal(self, snapshot: Snapshot, survivors: Sequence[TrialView]) -> list[Move]:
+        """What each survivor gets, the best first."""
+        sizes = _useful(snapshot)
+        scores = [trial.last_score for trial in survivors]
+        shares = ALLOCATORS[self.allocator](scores, sizes, snapshot.capacity)
+        moves = [
+            self._resize(snapshot, sizes, trial, share)
+            for trial, share in zip(survivors, shares, strict=True)
+        ]
+        excess = sum(move.slots for move in moves) - snapshot.capacity
+        for index in reversed(range(len(moves))):  # somebody grows: the others go to their shares
+            if excess > 0 and moves[index].slots > shares[index]:
+                excess -= moves[index].slots - shares[index]
+                words = _moves(survivors[index].slots, shares[index], "its share of the pool")
+                moves[index] = Move(shares[index], words)
+        return moves
+
+    def _resize(
+        self, snapshot: Snapshot, sizes: Sequence[int], trial: TrialView, share: int
+    ) -> Move:
+        """Grow where the gain outweighs the restart; else keep as much as is of use."""
+        if not trial.slots:
+            return Move(share, f"resumes on {share}: the best of those that are left")
+        keep = max(size for size in sizes if size <= trial.slots)
+        if share <= trial.slots:
+            return Move(keep, _moves(trial.slots, keep, "its share of the pool"))
+        left = snapshot.time_left
+        lost = snapshot.overhead.total if self.weigh_overhead else 0.0
+        speedup = snapshot.speedup
+        gain = speedup(share) * (left - lost) / (left * speedup(trial.slots)) if left else 0.0
+        if gain <= WORTHWHILE:
+            words = f"growing to {share} would gain {gain:.2f}x after {lost:.1f} s overhead"
+            return Move(keep, _moves(trial.slots, keep, words))
+        recharged = trial.changed + self.recharge * snapshot.overhead.total
+        if snapshot.now < recharged:
+            words = _moves(trial.slots, keep, f"grows to {share} after a while")
+            return Move(keep, words, held_back=True, until=recharged)
+        part = left / max(snapshot.deadline - snapshot.started, 1e-9)
+        words = f"{part:.0%} of the time left, gain {gain:.1f}x after {lost:.1f} s overhead"
+        ratio = speedup(share) / speedup(trial.slots)
+        until = snapshot.deadline - lost / (1 - WORTHWHILE / ratio)  # the gain shrinks with time
+        return Move(share, _moves(trial.slots, share, words), until=until)
+
+
+@dataclass(frozen=True)
+class Move:
+    """What becomes of one survivor's slots."""
+
+    slots: int
+    words: str
+    held_back: bool = False  #: it would grow, but its last change was too short ago
+    until: float = math.inf  #: when this would be decided anew
+
+
+@lru_cache
+def _explores(slots: int) -> Run:
+    """The order that nearly all trials have in nearly all plans."""
+    return Run(1, _moves(slots, 1, "exploring on single slots"))
+
+
+def _hold_the_rest(orders: dict[int, Order], others: Sequence[Standing], kept: int) -> None:
+    """The best paused trials stay; the others can no longer win and slow every Optuna call."""
+    rest = [standing.number for standing in others if standing.number not in orders]
+    orders.update(dict.fromkeys(rest[:kept], _WAITS))
+    orders.update(dict.fromkeys(rest[kept:], _BEATEN))
+
+
+def _useful(snapshot: Snapshot) -> list[int]:
+    return snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
+
+
+def _ranked(view: Overview, standings: Sequence[Standing]) -> list[TrialView]:
+    trials = [view.alive[standing.number] for standing in standings]
+    return sorted(trials, key=lambda trial: (-trial.last_score, trial.number))
+
+
+def _moves(held: int, slots: int, why: str) -> str:
+    """How a running trial's number of slots changes, if it does, in words."""
+    if slots == held:
+        return f"keeps {slots}: {why}"
+    return f"{'grows' if slots > held else 'shrinks'} {held} -> {slots}: {why}"

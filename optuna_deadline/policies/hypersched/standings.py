@@ -1,0 +1,136 @@
+"""Where HyperSched's trials stand: who survives, who waits, and who comes after the survivors."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from optuna_deadline.policies.rungs import Rung, build_rungs, first_report
+from optuna_deadline.policies.snapshot import WORST, TrialView
+from optuna_deadline.policies.trial_index import Overview
+
+
+class Standing(NamedTuple):
+    """Where a trial stands; in the order of these values the most deserving comes first."""
+
+    fails: bool  #: below the cut of a rung
+    above: int  #: less its highest rung
+    worse: float  #: less what it recorded there
+    number: int
+    rung: Rung | None  #: the highest at which it fails, else the highest that it reached
+
+    def words(self, trial: TrialView) -> str:
+        """Why it runs, or does not."""
+        if self.rung is None:
+            return "starts: a free slot" if trial.state == "ready" else "resumes: not yet judged"
+        if not self.fails:
+            return f"resumes: stands above the cut of rung {self.rung.milestone}"
+        if trial.running:
+            mine, cut = abs(self.rung.recorded[self.number]), abs(self.rung.cutoff or 0.0)
+            return f"below the cut of rung {self.rung.milestone}: {mine:.4g} against {cut:.4g}"
+        return "resumes: the best of those that wait for a slot nobody else can use"
+
+
+_FIRST_FAILED = (True,)
+
+
+class Field:
+    """Where all living trials stand; only those that may stand elsewhere are judged again.
+
+    Attributes:
+        survivors: Those that train and pass, the most deserving first.
+        beaten: Those that train and fail, likewise.
+        waiting: Those that do not train: who passes or was never judged, then the others.
+    """
+
+    def __init__(self, retroactive: bool) -> None:
+        self.survivors: list[Standing] = []
+        self.beaten: list[Standing] = []
+        self.waiting: list[Standing] = []
+        self._retroactive = retroactive
+        self._places: dict[int, tuple[list[Standing], Standing]] = {}
+        self._cuts: dict[int, float | None] = {}  # by milestone, those that all were judged by
+
+    def see(self, view: Overview) -> Field:
+        """Judge who has changed, and who stands on the other side of a cut that has moved."""
+        moved = view.moved()
+        for rung in view.rungs:
+            before, now = self._cuts.get(rung.milestone), rung.cutoff
+            if now != before:
+                moved.update(rung.between(before, now))
+                self._cuts[rung.milestone] = now
+        cuts = _cuts(view.rungs)
+        for number in moved:
+            if number in self._places:
+                group, standing = self._places.pop(number)
+                del group[bisect_left(group, standing)]
+            if number in view.alive:
+                trial = view.alive[number]
+                standing = _judge(trial, cuts, self._retroactive)
+                group = self._group(trial, standing)
+                insort(group, standing)
+                self._places[number] = group, standing
+        return self
+
+    def _group(self, trial: TrialView, standing: Standing) -> list[Standing]:
+        if not trial.slots:
+            return self.waiting
+        return self.beaten if standing.fails else self.survivors
+
+    @property
+    def others(self) -> list[Standing]:
+        """All but the survivors, the most deserving first."""
+        return sorted([*self.waiting, *self.beaten])
+
+    @property
+    def passing(self) -> list[Standing]:
+        """Who waits above every cut, or was never judged."""
+        return self.waiting[: bisect_left(self.waiting, _FIRST_FAILED)]
+
+    @property
+    def contenders(self) -> list[Standing]:
+        """Who is above every cut, or was never judged."""
+        return self.survivors + self.passing
+
+    def heirs(self, view: Overview) -> list[Standing]:
+        """Who takes the pool once no survivor is left: our reconstruction.
+
+        Those that wait above every cut, or were never judged; where there are none the living are
+        judged among themselves, without those that have ended; where nobody passes even so, the
+        best alone.
+        """
+        if passing := self.passing:
+            return passing
+        trials = view.alive.values()
+        cuts = _cuts(build_rungs(trials, view.min_resource, view.reduction_factor))
+        again = sorted([_judge(trial, cuts, self._retroactive) for trial in trials])
+        return again[: bisect_left(again, _FIRST_FAILED)] or again[:1]
+
+
+#: A rung's milestone, its scores, its cut, and itself; the highest first.
+_Cuts = list[tuple[int, dict[int, float], float | None, Rung]]
+
+
+def _cuts(rungs: Sequence[Rung]) -> _Cuts:
+    return [(rung.milestone, rung.recorded, rung.cutoff, rung) for rung in reversed(rungs)]
+
+
+def _judge(trial: TrialView, cuts: _Cuts, retroactive: bool) -> Standing:
+    number, reports = trial.number, trial.reports
+    last = reports[-1].step if reports else 0
+    above, worse, found, fails = 0, -WORST, None, False
+    judged = True
+    for milestone, recorded, cut, rung in cuts:
+        if milestone > last:
+            continue
+        score = recorded[number]
+        if found is None:
+            above, worse, found = -milestone, -score, rung
+            judged = retroactive or first_report(reports, milestone) is reports[-1]
+        if judged and cut is not None and score < cut:
+            found, fails = rung, True
+            break
+        if not retroactive:
+            break
+    return Standing(fails, above, worse, number, found)

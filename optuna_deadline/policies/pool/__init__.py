@@ -1,0 +1,1 @@
+"""How a pool is divided among studies."""

@@ -1,0 +1,248 @@
+"""SEER's outer programme: which shape of successive halving the time and the money allow."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from optuna_deadline.policies.seer.round_schedule import (
+    Option,
+    Rates,
+    Schedule,
+    Work,
+    at_once,
+    cheapest,
+    least_cost,
+    on_pool,
+    options,
+    schedule,
+)
+from optuna_deadline.policies.seer.shapes import expected_best
+
+#: Numbers of configurations that are considered, and of those that the last round trains.
+_COUNTS = tuple(sorted({round(1.05**k) for k in range(171)}))
+#: Expected qualities that count as level, where the search prefers more finalists since that leans
+#: less on early ranks; and so much worse that it ends. In standard deviations.
+_LEVEL, _CLEARLY = 0.03, 0.1
+_FINALISTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+#: A round's gangs and pool are kept unless a change saves this share of what is left to pay.
+_WORTH_A_CHANGE = 0.15
+
+#: Shares of the training still wanted that are tried where the whole of it cannot be had.
+_SHARES = (1.0, 0.85, 0.7, 0.5, 0.35, 0.2, 0.1)
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a study has left to plan with.
+
+    Attributes:
+        steps: The rungs, the last step among them.
+        pace: Seconds of a step on one slot.
+        rates: Prices, S(k), overhead, nodes; the money's budget is what is left.
+        time: Seconds left.
+    """
+
+    steps: tuple[int, ...]
+    pace: float
+    rates: Rates
+    time: float
+
+    def affords(self, plan: Schedule | None) -> bool:
+        """Whether a schedule is one, and is paid for."""
+        return plan is not None and plan.cost <= self.rates.money.budget
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many configurations train in each round, and the rung at which the first round ends."""
+
+    survivors: tuple[int, ...]
+    first: int
+
+
+def best_shape(means: Means, done: int) -> Shape:
+    """The shape that is expected to find most, among those that can be had.
+
+    Args:
+        means: What there is.
+        done: Steps that were made in the first round already.
+    """
+    return _best_shape(means, _COUNTS[bisect_right(_COUNTS, done) - 1] if done else 0)
+
+
+@lru_cache(maxsize=4096)
+def _best_shape(means: Means, done: int) -> Shape:
+    best, shape = -math.inf, Shape((1,) * len(means.steps), 0)
+    for first in range(max(1, len(means.steps) - 1)):
+        step = means.steps[first]
+
+        def rounds(survivors: tuple[int, ...], first: int = first, step: int = step) -> list[Work]:
+            missing = max(1, round(survivors[0] - done / step))
+            return [Work(missing, step * means.pace, 1), *later_works(means, first, survivors[1:])]
+
+        value, found = _best(means, first, rounds)
+        if found and value > best:
+            best, shape = value, Shape(found, first)
+    return shape
+
+
+def _best(
+    means: Means, first: int, rounds: Callable[[tuple[int, ...]], list[Work]]
+) -> tuple[float, tuple[int, ...]]:
+    """The survivors that are expected to find most, and what they are: none where nothing fits.
+
+    For every number of finalists the most configurations are taken that can be had with them, so
+    what is searched is the number of configurations and the share of them that a round keeps.
+    """
+    number = len(means.steps) - first
+    best, found, most = -math.inf, tuple[int, ...](), len(_COUNTS)
+    for finalists in _FINALISTS:
+
+        def fits(place: int, finalists: int = finalists) -> bool:
+            return _can_be_had(means, rounds(halved(_COUNTS[place], finalists, number)))
+
+        at = _last(fits, most)  # more finalists leave money for fewer at the start
+        survivors = halved(_COUNTS[max(0, at)], finalists, number)
+        if at < 0 or survivors[-1] < finalists:
+            break
+        most = at + 1
+        value = expected_best(survivors, means.steps[first:], means.steps[-1])
+        if value < best - _CLEARLY:
+            break
+        if value >= best - _LEVEL:
+            found = survivors
+        best = max(best, value)
+    return best, found
+
+
+@lru_cache(maxsize=4096)
+def survivors_after(
+    means: Means, contenders: int, rung: int, to_do: Work | None
+) -> tuple[int, ...]:
+    """How many go on from a rung and from each later one: as many as can be had.
+
+    Args:
+        means: What there is.
+        contenders: Who take part in the round that ends at the rung.
+        rung: Its index.
+        to_do: What that round still has to do; None where it is over.
+    """
+    first = [] if to_do is None else [to_do]
+    rounds = len(means.steps) - rung
+
+    def fits(place: int) -> bool:
+        survivors = halved(contenders, place + 1, rounds)[1:]
+        return _can_be_had(means, [*first, *later_works(means, rung, survivors)])
+
+    finalists = 1 + max(0, _last(fits, contenders // 2))
+    return halved(contenders, finalists, rounds)[1:]
+
+
+def _can_be_had(means: Means, works: list[Work]) -> bool:
+    """Whether there is a schedule that ends in time and is paid for."""
+    if least_cost(works, means.rates) > means.rates.money.budget:
+        return False
+    return means.affords(cheapest(works, means.rates, means.time, refine=False))
+
+
+def _last(fits: Callable[[int], bool], count: int) -> int:
+    """The last of so many places at which something fits, -1 if it fits nowhere."""
+    low, high, stride = count - 1, count, 1
+    while low >= 0 and not fits(low):
+        low, high, stride = max(-1, low - stride), low, 2 * stride
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def halved(count: int, finalists: int, rounds: int) -> tuple[int, ...]:
+    """The survivors of each round: an equal share goes on from each, half of them at most."""
+    found = [count]
+    for left in range(rounds - 1, 0, -1):
+        share = min(0.5, (finalists / found[-1]) ** (1 / left))
+        found.append(max(1, math.floor(found[-1] * share + 1e-9)))
+    return tuple(found)
+
+
+def later_works(means: Means, rung: int, survivors: Sequence[int]) -> list[Work]:
+    """The rounds after a rung."""
+    steps = means.steps[rung:]
+    return [
+        Work(count, (step - since) * means.pace)
+        for count, since, step in zip(survivors, steps, steps[1:], strict=False)
+    ]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How far the round in progress has come.
+
+    Attributes:
+        rung: Where it ends.
+        later: How many are to train in each of the rounds after it.
+        behind: How many of those are not through.
+        steps: What each of these still has to do, in the mean.
+        single: New trials come, which start on one slot each.
+        gang: The gangs of those that train now, 0 where nobody does.
+    """
+
+    rung: int
+    later: tuple[int, ...]
+    behind: int
+    steps: float
+    single: bool
+    gang: int
+
+
+@lru_cache(maxsize=8192)
+def next_round(means: Means, stage: Stage) -> tuple[Option, int]:
+    """How to go through the round in progress, and the nodes of the round after it."""
+    rates, rest = means.rates, later_works(means, stage.rung, stage.later)
+    first = Work(stage.behind, stage.steps * means.pace, 1 if stage.single else None)
+    for share in _SHARES:
+        works = [first, *rest]
+        works[-1] = replace(works[-1], seconds=share * works[-1].seconds)
+        best = cheapest(works, rates, means.time)
+        if best is None or not means.affords(best):
+            continue
+        if rates.held:
+            best = _kept(means, works, stage.gang, best) or best
+        return best.rounds[0], best.rounds[1].nodes if rest else 0
+    return _all_there_is(means, first), 0
+
+
+def _kept(means: Means, works: list[Work], gang: int, best: Schedule) -> Schedule | None:
+    """The schedule that changes nothing now, unless a change is worth it."""
+    rates = means.rates
+    gang = works[0].largest or gang or best.rounds[0].gang
+    speedup = dict(rates.speedups).get(gang)
+    if speedup is None or not at_once(gang, rates.held, rates.money.node):
+        return None
+    staying = replace(rates, speedups=((gang, speedup),), overhead=0.0)
+    now = on_pool(works[0], staying, rates.held)
+    plan = schedule([now, *best.rounds[1:]], rates)
+    if plan.seconds > means.time or not means.affords(plan):
+        return None
+    return plan if plan.cost <= best.cost / (1 - _WORTH_A_CHANGE) else None
+
+
+def _all_there_is(means: Means, work: Work) -> Option:
+    """Nothing fits: the most training that time and money give."""
+    rates, money = means.rates, means.rates.money
+    nodes = max(1, money.offer // money.node)
+    if money.price > 0:
+        paid = money.budget / max(money.charge(means.time), 1e-12)
+        nodes = max(1, min(nodes, int(paid)))
+    if means.time <= money.startup:  # what is not there comes too late
+        nodes = max(1, min(nodes, rates.held))
+    found = options(work, replace(rates, money=replace(money, offer=nodes * money.node)))
+    return found[0]

@@ -1,0 +1,202 @@
+"""What people ask for, obeyed by every policy without its knowing.
+
+A policy is shown the study without the trials that somebody has asked for: as trials that train no
+more, whose reports count as ever, on the slots that pinned gangs leave. Its plan is then completed
+with what was asked. A trial that cannot train on as many slots as the policy would give it is
+treated as if it were pinned to the most that it can, so that others have the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Run
+from optuna_deadline.policies.money import Money
+from optuna_deadline.policies.snapshot import Request, Snapshot, TrialView
+
+_HELD = "held by request, until it is resumed"
+_NO_ROOM = "waits: all slots are pinned to other trials"
+
+
+@dataclass(frozen=True)
+class Obliging:
+    """A policy within what people ask for.
+
+    A held trial has no slots. A pinned one trains on as many as it is pinned to, or waits where so
+    many are not to be had at once: it never trains on fewer, and while it waits others use what
+    there is. Where two gangs do not fit together, those that train go first, then the older ones.
+
+    Where slots cost money a pinned gang has nodes of its own, and the policy is shown a purse
+    without what these cost until the deadline.
+
+    No trial has more slots than it can train on, also where it is pinned to more.
+
+    Args:
+        policy: Decides about all others.
+    """
+
+    policy: Policy
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The policy's plan for what nobody has asked for, and what was asked."""
+        snapshot, limits = _within_limits(snapshot)
+        plan = self._obey(snapshot)
+        asked = {request.number: request for request in snapshot.requests}
+        while over := _over(plan, limits):
+            if snapshot.money is not None:  # a pinned gang would have nodes of its own
+                return replace(plan, orders={**plan.orders, **over})
+            for number, order in over.items():
+                asked[number] = Request(number, pinned=order.slots, why=order.reason)
+            plan = self._obey(replace(snapshot, requests=tuple(asked.values())))
+        return plan
+
+    def _obey(self, snapshot: Snapshot) -> Plan:
+        if not snapshot.requests:
+            return self.policy.plan(snapshot)
+        asked = {request.number: request for request in snapshot.requests}
+        trials = [trial for trial in snapshot.trials if trial.number in asked and trial.alive]
+        if not trials:
+            return self.policy.plan(snapshot)
+        held = {
+            trial.number: Pause(asked[trial.number].why or _HELD)
+            for trial in trials
+            if asked[trial.number].held
+        }
+        pins = [
+            (trial, size)
+            for trial in trials
+            if (size := asked[trial.number].pinned) is not None and not asked[trial.number].held
+        ]
+        # A request that asks for nothing is none.
+        gone = {*held, *(trial.number for trial, _ in pins)}
+        rest = _without(snapshot, gone)
+        if snapshot.money is not None:
+            return self._with_money(snapshot, rest, snapshot.money, held, pins)
+        seated, orders = _seat(pins, snapshot.capacity, snapshot.largest_gang, node=1)
+        orders |= {
+            number: replace(order, reason=asked[number].why)
+            for number, order in orders.items()
+            if isinstance(order, Run) and asked[number].why
+        }
+        plan = self._plan_on(rest, snapshot.capacity - seated)
+        return _completed(plan, orders, held)
+
+    def _plan_on(self, rest: Snapshot, capacity: int) -> Plan:
+        """The policy's plan on so many slots; policies are not asked about none."""
+        if capacity > 0:
+            gang = min(rest.largest_gang, capacity)
+            return self.policy.plan(replace(rest, capacity=capacity, largest_gang=gang))
+        waits = {trial.number: Pause(_NO_ROOM) for trial in rest.trials if trial.alive}
+        gate = rest.capacity > 0 and self.policy.plan(rest).gate_open
+        return Plan(orders=waits, gate_open=gate)
+
+    def _with_money(
+        self,
+        snapshot: Snapshot,
+        rest: Snapshot,
+        money: Money,
+        held: Mapping[int, Order],
+        pins: Sequence[tuple[TrialView, int]],
+    ) -> Plan:
+        """The same where the pool is bought: pinned gangs are paid for first."""
+        if money.left <= 0:
+            broke: dict[int, Order] = {
+                trial.number: Pause("no money is left") for trial, _ in pins
+            }
+            return _completed(self.policy.plan(rest), broke, held)
+        wanted, _ = _seat(pins, money.affordable, snapshot.largest_gang, money.node)
+        _, orders = _seat(pins, min(snapshot.capacity, wanted), snapshot.largest_gang, money.node)
+        cost = money.nodes(wanted) * money.charge(snapshot.time_left)
+        purse = replace(
+            money,
+            spent=min(money.budget, money.spent + cost),
+            offer=money.offer - wanted,
+            held=max(0, money.held - wanted),
+        )
+        plan = self.policy.plan(
+            replace(
+                rest,
+                capacity=max(0, snapshot.capacity - wanted),
+                largest_gang=max(1, min(snapshot.largest_gang, money.offer - wanted)),
+                money=purse,
+            )
+        )
+        size = plan.pool_slots
+        if size is not None:
+            size = min(size + wanted, money.affordable)
+        elif wanted > snapshot.capacity:
+            size = wanted  # the policy asks for no size, and what there is does not do
+        return replace(_completed(plan, orders, held), pool_slots=size)
+
+
+def _within_limits(snapshot: Snapshot) -> tuple[Snapshot, dict[int, int]]:
+    """The study with gangs and pins no larger than its trials can train on, and their limits."""
+    alive = [trial for trial in snapshot.trials if trial.alive]
+    most = snapshot.max_slots
+    bounds = {t.number: [b for b in (most, t.slot_limit) if b is not None] for t in alive}
+    limits = {number: min(known) for number, known in bounds.items() if known}
+    if most is None and not limits:
+        return snapshot, limits
+    if len(limits) == len(alive):
+        most = max(limits.values(), default=most)
+    largest = min(snapshot.largest_gang, most or snapshot.largest_gang)
+    requests = []
+    for request in snapshot.requests:
+        if request.pinned is not None:
+            least = limits.get(request.number, request.pinned)
+            request = request._replace(pinned=min(request.pinned, least))
+        requests.append(request)
+    return replace(snapshot, largest_gang=largest, requests=tuple(requests)), limits
+
+
+def _over(plan: Plan, limits: Mapping[int, int]) -> dict[int, Run]:
+    """What trials are to have instead that were given more slots than they can train on."""
+    return {
+        number: Run(limit, f"{limit} of {order.slots}: it can train on no more")
+        for number, limit in limits.items()
+        if isinstance(order := plan.orders.get(number), Run) and order.slots > limit
+    }
+
+
+def _without(snapshot: Snapshot, gone: set[int]) -> Snapshot:
+    """The study in which some trials train no more."""
+    trials = tuple(
+        replace(trial, state="complete", slots=0) if trial.number in gone else trial
+        for trial in snapshot.trials
+    )
+    return replace(snapshot, trials=trials, requests=())
+
+
+def _seat(
+    pins: Sequence[tuple[TrialView, int]], slots: int, largest: int, node: int
+) -> tuple[int, dict[int, Order]]:
+    """The pinned gangs that fit, as orders with those that wait, and the slots that they take.
+
+    Args:
+        pins: Trials, and the sizes that they are pinned to.
+        slots: How many there are.
+        largest: The most slots that are side by side.
+        node: A gang takes whole nodes of so many.
+    """
+    left, orders = slots, dict[int, Order]()
+    for trial, size in sorted(pins, key=lambda pin: (pin[0].slots != pin[1], pin[0].number)):
+        taken = -(-size // node) * node
+        if size <= largest and taken <= left:
+            left -= taken
+            orders[trial.number] = Run(size, _says(trial, size))
+        else:
+            orders[trial.number] = Pause(f"waits: pinned to {size}, and so many are not free")
+    return slots - left, orders
+
+
+def _says(trial: TrialView, size: int) -> str:
+    if trial.slots in (0, size):
+        return f"{'keeps' if trial.slots else 'goes on with'} {size}: pinned by request"
+    move = "grows" if size > trial.slots else "shrinks"
+    return f"{move} {trial.slots} -> {size}: pinned by request"
+
+
+def _completed(plan: Plan, orders: dict[int, Order], held: Mapping[int, Order]) -> Plan:
+    """What was asked comes first: who is placed first finds room."""
+    return replace(plan, orders={**orders, **plan.orders, **held})

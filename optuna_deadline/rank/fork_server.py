@@ -1,0 +1,187 @@
+"""A process that has everything imported and forks ranks in milliseconds.
+
+It is started fresh, so neither the worker's threads nor a CUDA context of the user's notebook can
+leak into a rank. It never trains and never touches CUDA itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from multiprocessing import Pipe, connection, reduction
+from multiprocessing.connection import Connection
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.rank.link import RawLink
+from optuna_deadline.rank.objective import Objective, ObjectiveSource
+from optuna_deadline.rank.process import RankSpec, run_rank
+from optuna_deadline.rank.processes import WORKER
+
+_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
+_DIE, _LIVE = signal.SIGKILL, 0
+_PROGRAM = "import sys; from optuna_deadline.rank.fork_server import main; main(int(sys.argv[1]))"
+
+
+class Zygote:
+    """The worker's handle.
+
+    Args:
+        source: The objective that every rank will run.
+        threads: Threads per rank, set before any numerical library is loaded; None leaves it.
+        worker: Whose ranks they are, for those that look whether the worker has ended.
+    """
+
+    def __init__(self, source: ObjectiveSource, threads: int | None = 1, worker: str = "") -> None:
+        self.control, theirs = Pipe()
+        environment = {**os.environ, WORKER: worker}
+        if threads is not None:
+            for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+                environment[name] = str(threads)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            start_new_session=True,  # Ctrl-C is the worker's to handle
+        )
+        theirs.close()
+        with suppress(OSError):  # dead at birth: found, and replaced, as any other
+            self.control.send_bytes(pickle.dumps(source))
+        self.ready = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def warmed(self, timeout: float | None = 0.0) -> bool:
+        """Whether the objective is loaded.
+
+        Raises:
+            DeadlineError: It could not be loaded; the message says why.
+        """
+        if not self.ready and self.control.poll(timeout):
+            try:
+                kind, text = self.control.recv()
+            except (EOFError, OSError):  # it died: the switchboard starts another one
+                self._process.wait()
+                return False
+            if kind == "failed":
+                self.close()
+                raise DeadlineError(text)
+            self.ready = True
+        return self.ready
+
+    def fork(self, key: object, spec: RankSpec) -> RawLink:
+        """Fork a rank; its process id comes back later as ``("forked", key, pid)``."""
+        ours, theirs = Pipe()
+        self.control.send(("fork", key, spec))
+        reduction.send_handle(self.control, theirs.fileno(), self._process.pid)
+        theirs.close()
+        return ours
+
+    def close(self) -> None:
+        """End the process at once: it holds nothing, and ranks see their own pipes close."""
+        self.control.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def main(descriptor: int) -> None:
+    """The process: load the objective, then fork ranks until the worker is gone."""
+    control: RawLink = Connection(descriptor)
+    os.set_inheritable(descriptor, False)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _follow_the_worker(_DIE)
+    gc.disable()  # looking for garbage among what is imported takes a quarter of the time
+    try:
+        source: ObjectiveSource = pickle.loads(control.recv_bytes())
+        if control.poll():  # nothing is asked before we are ready: the worker is gone
+            return
+        if source.folder:
+            os.chdir(source.folder)
+        objective = source.load()
+    except DeadlineError as error:
+        _answer(control, "failed", str(error))
+        return
+    except BaseException:
+        trace = traceback.format_exc(limit=-5)
+        _answer(control, "failed", f"Loading the objective failed:\n{trace}")
+        return
+    _follow_the_worker(_LIVE)
+    if threading.active_count() > 1:
+        print(
+            "optuna-deadline: importing the objective started threads, which do not survive "
+            "into the ranks; start them inside the objective.",
+            file=sys.stderr,
+        )
+    gc.collect()
+    gc.freeze()  # what is loaded by now stays shared between the ranks
+    gc.enable()
+    _answer(control, "ready", "")
+    with suppress(BrokenPipeError):  # the worker is gone; the ranks see it themselves
+        _serve(control, objective)
+
+
+def _follow_the_worker(signal_number: int) -> None:
+    """While an import runs, which may never end, nothing else tells that the worker is gone.
+
+    On Linux. Later the end of the pipe tells it, which does not depend on who forked us.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal_number)
+
+
+def _answer(control: RawLink, kind: str, text: str) -> None:
+    with suppress(BrokenPipeError):  # the worker did not wait for us
+        control.send((kind, text))
+
+
+def _serve(control: RawLink, objective: Objective) -> None:
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    children: dict[int, object] = {}
+    while True:
+        ready = connection.wait([control, woken], timeout=1.0)
+        if control in ready:
+            try:
+                _, key, spec = control.recv()
+                handle = reduction.recv_handle(control)
+            except (EOFError, OSError):
+                return  # the worker is gone; the ranks see it themselves
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+                    signal.signal(number, signal.SIG_DFL)
+                os.setpgid(0, 0)
+                os.close(woken)
+                os.close(wake)
+                control.close()
+                run_rank(Connection(handle), spec, objective)  # never returns
+            with suppress(OSError):
+                os.setpgid(pid, pid)  # whoever comes first
+            os.close(handle)
+            children[pid] = key
+            control.send(("forked", key, pid))
+        with suppress(BlockingIOError):
+            os.read(woken, 4096)
+        for pid in list(children):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # what it started; its number is still its own
+            _, status = os.waitpid(pid, 0)
+            control.send(("exited", children.pop(pid), os.waitstatus_to_exitcode(status)))

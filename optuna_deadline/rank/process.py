@@ -1,0 +1,184 @@
+"""One rank of a segment: a forked process that runs the user's objective and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import optuna
+
+from optuna_deadline.rank.addresses import interface_of
+from optuna_deadline.rank.link import Link, RawLink
+from optuna_deadline.rank.objective import Objective
+from optuna_deadline.rank.rendezvous import Door, reach
+from optuna_deadline.rank.trial import DEVICES, RankSegment, RankTrial
+from optuna_deadline.segments import SegmentEnd
+
+_REACH = 20.0  # seconds in which the worker on another host is reached
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which of the ranks on its own host a rank is."""
+
+    rank: int
+    size: int
+    host: int  #: which of the gang's hosts this is
+    address: str | None = None  #: of this host; None where the gang is on one host
+
+
+@dataclass(frozen=True)
+class RankSpec:
+    """What a rank is told at birth."""
+
+    number: int
+    rank: int
+    world_size: int
+    meeting: tuple[str, int]  #: address and port of the ranks' own rendezvous
+    seat: Seat
+    fence: int
+    folder: str
+    store: str | None  #: a URL, where checkpoints are kept elsewhere than in the folder
+    resume: str | None
+    devices: tuple[str, ...]
+    direction: str
+    trusted_until: float  #: as long as nothing else is heard from the worker
+    grace: float  #: how long after that nobody else gets the slots
+    door: Door | None = None  #: to the worker that leads the trial, where it is another one
+
+
+def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
+    """Run the objective to its end, say how it ended, and exit without the parent's clean-ups."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    _leave_it_to_the_worker()
+    os.environ.update(_environment(spec))
+    # Data loaders fork from what is warm here; a fresh process would import everything again.
+    multiprocessing.set_start_method("fork", force=True)
+    seed_by_trial(spec.number)
+    speak()
+    link = Link(raw, spec.trusted_until, spec.grace)
+    if spec.door is not None:
+        _join(link, spec, spec.door)
+    segment = RankSegment(
+        link,
+        rank=spec.rank,
+        world_size=spec.world_size,
+        fence=spec.fence,
+        folder=Path(spec.folder),
+        resume=Path(spec.resume) if spec.resume else None,
+        direction=spec.direction,
+        store=spec.store,
+    )
+    link.end(*_ended(objective, RankTrial(link, segment, spec.number), segment))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _ended(objective: Objective, trial: RankTrial, segment: RankSegment) -> tuple[str, Any]:
+    """How the segment ended, and with what."""
+    try:
+        value = objective(trial)
+        ended: tuple[str, Any] = "result", None if value is None else float(value)
+    except SegmentEnd as end:
+        return "left", end.directive.kind.value
+    except optuna.TrialPruned:
+        ended = "pruned", None
+    except BaseException as error:
+        ended = "error", _describe(error)
+    if segment.left is None:
+        return ended
+    if ended[0] == "error":
+        print(f"optuna-deadline: while it was leaving: {ended[1][1]}", flush=True)
+    return "left", segment.left.kind.value
+
+
+def seed_by_trial(number: int) -> None:
+    """Seed Python, NumPy and torch, alike in each segment and rank of a trial.
+
+    An objective that splits its data or draws its first weights at random has the same ones when
+    the trial comes back, and on each of its slots.
+    """
+    digest = hashlib.blake2b(f"trial {number}".encode(), digest_size=8).digest()
+    seed = int.from_bytes(digest, "little")
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch = sys.modules.get("torch")
+    if torch is not None:  # imported later it begins with a seed that is always the same
+        torch.manual_seed(seed)
+
+
+def speak() -> None:
+    """Show what the library says at level INFO too, in a process that configures no logging."""
+    logger = logging.getLogger("optuna_deadline")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    if logging.lastResort is not None:  # it shows warnings only, of all loggers without a handler
+        logging.lastResort.setLevel(logging.INFO)
+
+
+def _leave_it_to_the_worker() -> None:
+    """SIGTERM to everything in a job or container reaches the worker too, which has trials saved.
+
+    A rank that ended at once would lose its steps. What it starts ends as it always would.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.register_at_fork(after_in_child=_end_at_sigterm)
+
+
+def _end_at_sigterm() -> None:
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _join(link: Link, spec: RankSpec, door: Door) -> None:
+    try:
+        link.join(reach(door, spec.number, spec.fence, spec.rank, _REACH))
+    except (OSError, AuthenticationError) as error:
+        print(f"optuna-deadline: rank {spec.rank} of trial {spec.number}: {error}", flush=True)
+        os._exit(1)
+
+
+def _environment(spec: RankSpec) -> dict[str, str]:
+    names = {
+        "RANK": spec.rank,
+        "LOCAL_RANK": spec.seat.rank,
+        "NODE_RANK": spec.seat.host,
+        "WORLD_SIZE": spec.world_size,
+        "LOCAL_WORLD_SIZE": spec.seat.size,
+        "MASTER_ADDR": spec.meeting[0],
+        "MASTER_PORT": spec.meeting[1],
+        DEVICES: ",".join(spec.devices),  # the gang's
+    }
+    environment = {name: str(value) for name, value in names.items()}
+    gpus = [name.partition(":")[2] for name in spec.devices if name.startswith("gpu:")]
+    environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the driver counts, who named the slots
+    if spec.seat.address is not None:
+        if (interface := interface_of(spec.seat.address)) is not None:
+            environment["GLOO_SOCKET_IFNAME"] = environment["NCCL_SOCKET_IFNAME"] = interface
+    elif sys.platform == "linux":
+        environment["GLOO_SOCKET_IFNAME"] = "lo"  # the gang is on one host
+    return environment
+
+
+def _describe(error: BaseException) -> tuple[str, str]:
+    line = f"{type(error).__name__}: {error}"
+    try:
+        pickle.dumps(line)
+    except Exception:
+        line = type(error).__name__
+    return line, "".join(traceback.format_exception(error))

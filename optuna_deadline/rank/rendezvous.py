@@ -1,0 +1,148 @@
+"""Connections between hosts: ranks of a gang reach the worker that leads it.
+
+They carry what a rank's pipe carries. Who wants in must know the key, and so must who lets in; a
+peer that is cut off is noticed by keep-alives, since nobody says goodbye for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import TYPE_CHECKING
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.rank.addresses import VARIABLE
+
+if TYPE_CHECKING:
+    from optuna_deadline.rank.link import RawLink
+
+_logger = logging.getLogger("optuna_deadline")
+
+_HANDSHAKE = 5  # seconds
+_AGAIN = 0.2  # seconds between two tries
+#: A silent peer is asked after so many seconds, then each so many, so often; together 9 s.
+_KEEPALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 9000}
+
+#: Takes a rank's connection: number, fence, rank; whether that rank is awaited.
+Admit = Callable[[int, int, int, "RawLink"], bool]
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where a rank finds the worker that leads it."""
+
+    address: str
+    port: int
+    key: str = field(repr=False)
+
+
+class Reception:
+    """Lets ranks on other hosts in.
+
+    Args:
+        address: Of this host, for the others.
+        admit: Told of each rank that comes, from a thread of its own.
+
+    Raises:
+        DeadlineError: The address is not this host's.
+    """
+
+    def __init__(self, address: str, admit: Admit) -> None:
+        self._admit = admit
+        try:
+            self._socket = socket.create_server((address, 0), backlog=64)
+        except OSError as error:
+            raise DeadlineError(
+                f"{address} is not an address of this host ({error.strerror}): name one at which "
+                f"the other hosts reach it with {VARIABLE}."
+            ) from None
+        self.door = Door(address, int(self._socket.getsockname()[1]), secrets.token_hex(32))
+        threading.Thread(target=self._serve, name="reception", daemon=True).start()
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                guest, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._let_in, args=(guest,), daemon=True).start()
+
+    def _let_in(self, guest: socket.socket) -> None:
+        link = _link(guest)
+        try:
+            key = self.door.key.encode()
+            deliver_challenge(link, key)
+            answer_challenge(link, key)
+            number, fence, index = link.recv()
+            _be_patient(link)
+            if self._admit(number, fence, index, link):
+                return
+        except (OSError, EOFError, AuthenticationError) as error:
+            _logger.debug("A connection was refused: %s", error)
+        link.close()
+
+
+def reach(door: Door, number: int, fence: int, index: int, seconds: float) -> RawLink:
+    """A rank's connection to the worker that leads it, tried for so long.
+
+    Raises:
+        OSError: It is not reached.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            made = socket.create_connection((door.address, door.port), timeout=_HANDSHAKE)
+            made.settimeout(None)
+            link = _link(made)
+            key = door.key.encode()
+            answer_challenge(link, key)
+            deliver_challenge(link, key)
+            link.send((number, fence, index))
+            _be_patient(link)
+            return link
+        except (OSError, EOFError) as error:
+            if time.monotonic() > end:
+                raise OSError(f"{door.address}:{door.port} is not reached: {error}") from error
+            time.sleep(_AGAIN)
+
+
+def hang_up(link: RawLink) -> None:
+    """End a connection both ways, also for a thread of ours that waits for it."""
+    with suppress(OSError), socket.socket(fileno=socket.dup(link.fileno())) as twin:
+        twin.shutdown(socket.SHUT_RDWR)
+
+
+def _link(made: socket.socket) -> RawLink:
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    _time_out(made, _HANDSHAKE)
+    return Connection(made.detach())
+
+
+def _be_patient(link: RawLink) -> None:
+    """The handshake is over: a rank may be silent for as long as it likes."""
+    with socket.socket(fileno=socket.dup(link.fileno())) as twin:
+        _time_out(twin, 0)
+
+
+def _time_out(made: socket.socket, seconds: int) -> None:
+    """Bound a read on a blocking socket, whose descriptor is read without Python's time-outs."""
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))

@@ -1,0 +1,305 @@
+"""The trial and the segment as a rank sees them; only the worker talks to Optuna."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from optuna.distributions import BaseDistribution, CategoricalChoiceType
+from optuna.trial import BaseTrial
+
+from optuna_deadline._crashpoints import crashpoint
+from optuna_deadline.checkpoints.files import checksum, write_checked
+from optuna_deadline.checkpoints.storage import Location, upload, within
+from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.errors import at_most
+from optuna_deadline.rank.link import Link
+from optuna_deadline.segments import SegmentEnd
+
+#: The variable that names a rank's devices to whoever asks.
+DEVICES = "OPTUNA_DEADLINE_DEVICES"
+
+_PROGRESS_SECONDS = 0.25
+
+
+class RankSegment:
+    """Implements :class:`optuna_deadline.segments.Segment` over the pipe."""
+
+    elastic = True
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        rank: int,
+        world_size: int,
+        fence: int,
+        folder: Path,
+        resume: Path | None,
+        direction: str,
+        store: str | None = None,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.fence = fence
+        self.resume = resume
+        self.direction = direction
+        self._folder = folder
+        self._store = store  # the URL under which its checkpoints are kept, if not here
+        self._link = link
+        self._began = time.monotonic()
+        self._first: tuple[float, float] | None = None  # (position, when)
+        self._said = 0.0
+        self._directives = 0
+        self._obeys = False
+        self.left: Directive | None = None  # all is saved, and what follows does not count
+        self.speaks = False  # whether the objective says its position itself
+
+    @property
+    def folder(self) -> Path:
+        """The trial's checkpoint folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder
+
+    @property
+    def trained(self) -> float:
+        """Seconds since the first sign of training in this segment."""
+        return time.monotonic() - (self._first[1] if self._first else self._began)
+
+    def newest(self) -> Directive:
+        """The newest directive that has reached this rank."""
+        return self.obey(self._link.newest)
+
+    def directive(self) -> Directive:
+        """The directive in force; the n-th call answers the same on every rank."""
+        if self.world_size == 1:
+            return self.newest()
+        self._directives += 1
+        agreed: Directive = self._link.ask("directive", self._directives)
+        return self.obey(agreed)
+
+    def obey(self, directive: Directive) -> Directive:
+        """Say that the objective knows of its end: it saves from now on, and hangs in no step."""
+        if directive.leave and not self._obeys:
+            self._obeys = True
+            self._link.tell("obeys")
+        return directive
+
+    def progress(self, position: float) -> None:
+        """Say how far training is; the pipe is used a few times a second at most."""
+        self.speaks = True
+        self.advance(position)
+
+    def advance(self, position: float) -> None:
+        """Take a position, whoever knows it; a loop that says none is known by its reports."""
+        if self.rank != 0:
+            return
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (position, now)
+        elif now - self._said < _PROGRESS_SECONDS:
+            return
+        self._said = now
+        start, when = self._first
+        self._link.tell("progress", start=start, position=position, trained=now - when)
+
+    def horizon(self, last_step: int) -> None:
+        """Say at which step the objective would stop by itself."""
+        if self.rank == 0:
+            self._link.tell("horizon", last_step=last_step)
+
+    def even(self, batch: int) -> None:
+        """Say that the number of slots is to divide the batch."""
+        if self.rank == 0:
+            self._link.tell("even", batch=batch)
+
+    def limit_slots(self, slots: int, reason: str) -> None:
+        """Say that the trial cannot train on more slots."""
+        at_most(slots)  # refuses what is no limit
+        self._link.tell("limit", slots=slots, reason=reason)
+
+    def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
+        """Make a finished file the trial's newest checkpoint."""
+        if self.rank == 0:
+            try:
+                self._keep(path, checksum(path), step, value)
+            except OSError as error:
+                self._link.tell("unsaved", step=step, why=str(error))
+
+    def save(
+        self,
+        write: Callable[[Path], Any],
+        *,
+        step: int,
+        value: float | None = None,
+        name: str | None = None,
+    ) -> Path | None:
+        """Write a checkpoint whole or not at all, and publish it."""
+        if self.rank != 0:
+            return None
+        try:
+            path = self.folder / (name or f"{self.fence}-{step}-{os.urandom(2).hex()}.ckpt")
+            self._keep(path, write_checked(path, write), step, value)
+        except OSError as error:
+            self._link.tell("unsaved", step=step, why=str(error))
+            return None
+        return path
+
+    def _keep(self, path: Path, found: str, step: int, value: float | None) -> None:
+        """Bring a file to where it outlives this machine, and only then say that it is there."""
+        location: Location = path
+        if self._store is not None:
+            location = within(self._store, path.name)
+            upload(path, str(location))
+        crashpoint("checkpoint.publish")
+        self._link.tell(
+            "checkpoint",
+            path=str(location),
+            step=step,
+            value=value,
+            size=path.stat().st_size,
+            checksum=found,
+        )
+
+    def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
+        """Give the slot back and wait for the trial's next segment, which this process is in."""
+        self._link.tell("parked")
+        self.fence, devices = self._link.next_segment(asked_to_go)
+        os.environ[DEVICES] = ",".join(devices)  # CPU slots are alike, and this may be another
+        self._began, self._first, self._said = time.monotonic(), None, 0.0
+        self._obeys = False
+
+    def leaving(self, directive: Directive) -> None:
+        """Say that all is saved, and that what follows does not count."""
+        self.left = directive
+
+    def leave(self, directive: Directive | None = None) -> NoReturn:
+        """End the segment here."""
+        raise SegmentEnd(directive or self._link.newest)
+
+
+class RankTrial(BaseTrial):
+    """An Optuna trial whose every word goes through the worker.
+
+    Each rank asks for itself and gets the same answer, since the trial is one.
+    """
+
+    def __init__(self, link: Link, segment: RankSegment, number: int) -> None:
+        self._link = link
+        self._segment = segment
+        self._number = number
+        self._pausable = False
+        self._asked = 0
+
+    @property
+    def segment(self) -> RankSegment:
+        """Where to resume from, where to save, whether to leave."""
+        self._pausable = True  # whoever looks here knows how to come back
+        return self._segment
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """As in Optuna."""
+        return float(self._link.ask("suggest_float", name, low, high, step=step, log=log))
+
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> int:
+        """As in Optuna."""
+        return int(self._link.ask("suggest_int", name, low, high, step=step, log=log))
+
+    def suggest_categorical(  # type: ignore[override]
+        self, name: str, choices: Sequence[CategoricalChoiceType]
+    ) -> CategoricalChoiceType:
+        """As in Optuna."""
+        chosen: CategoricalChoiceType = self._link.ask("suggest_categorical", name, choices)
+        return chosen
+
+    def suggest_uniform(self, name: str, low: float, high: float) -> float:
+        """As in Optuna; use :meth:`suggest_float`."""
+        return self.suggest_float(name, low, high)
+
+    def suggest_loguniform(self, name: str, low: float, high: float) -> float:
+        """As in Optuna; use :meth:`suggest_float`."""
+        return self.suggest_float(name, low, high, log=True)
+
+    def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
+        """As in Optuna; use :meth:`suggest_float`."""
+        return self.suggest_float(name, low, high, step=q)
+
+    def report(self, value: float, step: int) -> None:
+        """Report a value; of a gang only the first rank's counts."""
+        if self._segment.rank != 0:
+            return
+        self._link.tell(
+            "report", value=float(value), step=int(step), trained=self._segment.trained
+        )
+        if not self._segment.speaks:
+            self._segment.advance(float(step))
+
+    def should_prune(self) -> bool:
+        """Whether to stop; the n-th call answers the same on every rank.
+
+        An objective that never looks at its segment cannot be paused, so for it a pause is the
+        end; a resize is then not asked of it.
+        """
+        directive = self._agreed()
+        final = directive.kind is Kind.STOP
+        return final or (directive.kind is Kind.PAUSE and not self._pausable)
+
+    def out_of_time(self) -> bool:
+        """Whether the deadline ends the trial here; asked before :meth:`should_prune`."""
+        return self._agreed().deadline
+
+    def _agreed(self) -> Directive:
+        if self._segment.world_size == 1:
+            return self._segment.newest()
+        self._asked += 1
+        agreed: Directive = self._link.ask("directive", -self._asked)
+        return self._segment.obey(agreed)
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """As in Optuna."""
+        if self._segment.rank == 0:
+            self._link.ask("set_user_attr", key, value)
+
+    def set_constraint(self, key: str, value: float) -> None:
+        """As in Optuna."""
+        if self._segment.rank == 0:
+            self._link.ask("set_constraint", key, value)
+
+    @property
+    def constraints(self) -> dict[str, float]:
+        """As in Optuna."""
+        return dict(self._link.ask("constraints"))
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """As in Optuna."""
+        return dict(self._link.ask("params"))
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """As in Optuna."""
+        return dict(self._link.ask("distributions"))
+
+    @property
+    def user_attrs(self) -> dict[str, Any]:
+        """As in Optuna."""
+        return dict(self._link.ask("user_attrs"))
+
+    @property
+    def datetime_start(self) -> datetime.datetime | None:
+        """As in Optuna."""
+        started: datetime.datetime | None = self._link.ask("datetime_start")
+        return started
+
+    @property
+    def number(self) -> int:
+        """As in Optuna."""
+        return self._number

@@ -1,0 +1,131 @@
+"""What there will be at the deadline, of any study that has one, and what if."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optuna.study import Study
+
+from optuna_deadline.errors import DeadlineError, argument
+from optuna_deadline.history.forecast import Forecast
+from optuna_deadline.history.forecast import forecast as look_ahead
+from optuna_deadline.history.reader import read_history
+from optuna_deadline.pruners import DeadlinePruner
+from optuna_deadline.scenarios.comparison import DRAWS, SECONDS, Question, WhatIf
+from optuna_deadline.scenarios.futures import Change
+from optuna_deadline.values.budgets import Budget, BudgetLike
+from optuna_deadline.values.deadlines import parse_duration
+from optuna_deadline.values.prices import parse_amount
+
+
+def forecast(study: Study, *, later: str | None = None, table: str | None = None) -> Forecast:
+    """The best value that a study will have at its deadline, and what each trial would come to.
+
+    The band from ``low`` to ``high`` shall hold eight of ten outcomes; how nearly it does is shown
+    by ``python -m benchmarks.backtest``. It is learned from the study's own curves and, as long as
+    there are few, from the project's recording; it knows nothing of bounds of a value, as that an
+    accuracy ends at 1.
+
+    Args:
+        study: A study with a deadline, in training or ended.
+        later: And if the deadline were so much later, as ``"1h"``; see :func:`what_if` for what
+            the study's policy would make of the time.
+        table: The database of the allocation table, where the study's storage is not SQL.
+
+    Raises:
+        DeadlineError: The study has no deadline, or ``later`` is no duration.
+        UnsupportedStorage: The study's storage is not SQL, and no ``table`` is given.
+    """
+    history = read_history(study, table)
+    if later is not None:
+        history = replace(history, deadline=history.deadline + duration_of(later))
+    return look_ahead(history)
+
+
+def what_if(
+    study: Study,
+    *,
+    later: str | None = None,
+    gpus: int = 0,
+    budget: BudgetLike | None = None,
+    draws: int = DRAWS,
+    seconds: float = SECONDS,
+    seed: int = 0,
+    table: str | None = None,
+) -> WhatIf:
+    """What a study would end with as it is, and with more time, slots or money.
+
+    The rest of the study is simulated again and again from where it stands: its trials go on at a
+    place drawn from the bands of their forecasts, new trials are like the study's own, starts and
+    gangs take as long as they were measured to, and the study's policy plans to the deadline. Both
+    sides see the same draws. The level of the values is :func:`forecast`'s, to which simulated
+    gains are brought down.
+
+    Args:
+        study: A study with a deadline, in training, whose trials have reported.
+        later: By how much the deadline would be later, as ``"1h"``.
+        gpus: Slots more, on a machine of their own; below zero for fewer.
+        budget: Money that might be spent besides, as 20 or ``"20usd"``.
+        draws: Ends to simulate of each side.
+        seconds: After which no further draw begins; at least one is made.
+        seed: Other seeds draw other ends.
+        table: The database of the allocation table, where the study's storage is not SQL.
+
+    Raises:
+        DeadlineError: The study has no deadline, has ended or not been trained yet, or the change
+            makes no sense for it.
+        UnsupportedStorage: The study's storage is not SQL, and no ``table`` is given.
+    """
+    history = read_history(study, table)
+    given = study.pruner.policy if isinstance(study.pruner, DeadlinePruner) else None
+    question = Question(
+        history,
+        change_of(history.budget, later, gpus, budget),
+        policy=given,
+        draws=draws,
+        seed=seed,
+    )
+    return question.answer(list(question.pairs(seconds)))
+
+
+def change_of(
+    has: Budget | None, later: str | None, gpus: int, budget: BudgetLike | None
+) -> Change:
+    """A change as people write it.
+
+    Args:
+        has: The study's budget.
+        later: A duration.
+        gpus: Slots.
+        budget: An amount.
+
+    Raises:
+        DeadlineError: One of them cannot be read, or is of money that the study does not spend.
+    """
+    money = 0.0
+    if budget is not None:
+        amount = budget.strip().removeprefix("+") if isinstance(budget, str) else budget
+        money, currency = parse_amount(amount, "budget")
+        if has is None:
+            raise DeadlineError(
+                "This study has no budget, and more money would change nothing: ask for more "
+                "slots or more time."
+            )
+        if currency and currency != has.currency:
+            raise DeadlineError(
+                f"The study's budget is in {has.currency} and not in {currency}; ask for more "
+                f"{has.currency}."
+            )
+        if has.amount + money <= 0:
+            raise DeadlineError(f"The budget of {has} cannot be {-money:g} {has.currency} less.")
+    seconds = 0.0 if later is None else duration_of(later.strip().removeprefix("+"))
+    return Change(seconds, gpus, money)
+
+
+def duration_of(later: str) -> float:
+    """The seconds of a duration.
+
+    Raises:
+        DeadlineError: It is an instant, or neither.
+    """
+    return parse_duration(later, argument("later"))

@@ -1,0 +1,212 @@
+"""As it is, and what if: the ends of many simulated rests of a study, side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import numpy as np
+
+from optuna_deadline.forecasting.levels import LEVELS
+from optuna_deadline.history.forecast import forecast
+from optuna_deadline.history.records import History
+from optuna_deadline.policies.api import Policy
+from optuna_deadline.scenarios.calibration import calibrate
+from optuna_deadline.scenarios.draws import Draws
+from optuna_deadline.scenarios.futures import Change, machines, usual_looks
+from optuna_deadline.scenarios.initial_state import Present
+from optuna_deadline.scenarios.runs import End, run
+from optuna_deadline.study import policy_choice
+
+AS_IT_IS = Change()
+DRAWS = 32  #: pairs of ends that are simulated, unless that takes longer than
+SECONDS = 10.0  #: after which no further pair begins
+
+#: Trials from which on it is tried how long a simulation takes, and the looks at the plan in it.
+_LARGE, _COARSE_LOOKS = 100, 12
+
+_LOW, _MID, _HIGH = (LEVELS.index(level) for level in (0.1, 0.5, 0.9))
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What a study would end with.
+
+    Attributes:
+        expected: The best value at its end, in the middle of the draws.
+        low: Eight of ten draws end between ``low`` and ``high``, ``low`` being the worse one.
+        high: See ``low``.
+        slot_hours: That its trials will have held slots, those until now among them; the mean.
+        spent: Money, likewise; None where slots cost nothing.
+        new_trials: Trials opened from now on; the mean.
+        levels: The best score at each of the levels, larger is better.
+    """
+
+    expected: float
+    low: float
+    high: float
+    slot_hours: float
+    spent: float | None
+    new_trials: float
+    levels: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a change would bring: how much better the value would be, draw by draw.
+
+    Attributes:
+        expected: The mean over the draws; below zero it would be worse.
+        error: Its standard error; None of one draw.
+        low: Eight of ten draws lie between ``low`` and ``high``.
+        high: See ``low``.
+        better: The share of the draws in which the value would be better.
+    """
+
+    expected: float
+    error: float | None
+    low: float
+    high: float
+    better: float
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A study's prospects as it is and with a change, over the same draws.
+
+    Attributes:
+        best: The best value now.
+        as_it_is: With what it has.
+        changed: With more or less; None where nothing was to change.
+        gain: Of the change, paired; None likewise.
+        draws: How many were simulated of each.
+        currency: Of the money spent, None where slots cost nothing.
+    """
+
+    best: float
+    as_it_is: Prospect
+    changed: Prospect | None
+    gain: Gain | None
+    draws: int
+    currency: str | None = None
+
+
+Pair = tuple[End, End | None]
+
+
+class Question:
+    """What is asked of a study, and the simulation of its answer.
+
+    Args:
+        history: The study's, now.
+        change: What would be different.
+        policy: The study's policy, where it is an object of this process.
+        draws: Pairs of ends to simulate.
+        seed: Of the draws.
+        clock: Seconds that only ever rise.
+
+    Raises:
+        DeadlineError: The study has ended, has measured nothing yet, has no budget that could be
+            more, or its policy cannot be made here.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        change: Change = AS_IT_IS,
+        *,
+        policy: policy_choice.PolicyLike | None = None,
+        draws: int = DRAWS,
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._present = Present.of(history, change.seconds)
+        self._change = change
+        self._draws = draws
+        self._rests = Draws(self._present, seed)
+        parameters = dict(history.parameters)
+        chosen = history.policy if policy is None else policy
+        self._make: Callable[[], Policy] = lambda: policy_choice.make(chosen, parameters)
+        self._make()
+        machines(self._present, change.slots)
+
+    def pairs(self, seconds: float = SECONDS) -> Iterator[Pair]:
+        """The ends of each draw, one after the other, until the time is up; at least one pair."""
+        began = self._clock()
+        looks = self._affordable_looks(seconds)
+        for number in range(self._draws):
+            if number and self._clock() - began > seconds:
+                return
+            yield self._pair(number, looks)
+
+    def _affordable_looks(self, seconds: float) -> int:
+        """How finely the rest of the study can be simulated, so that a pair takes half the time.
+
+        What a plan takes is the policy's own business, and grows with the trials: it is tried on a
+        coarse run, where the study is large. Other numbers than halves would waver with each run.
+        """
+        looks = usual_looks(self._present)
+        if len(self._present.lines) < _LARGE:
+            return looks
+        began = self._clock()
+        run(self._present, self._rests.draw(0), AS_IT_IS, self._make, _COARSE_LOOKS)
+        a_look = (self._clock() - began) / _COARSE_LOOKS
+        sides = 1 if self._change == AS_IT_IS else 2
+        while looks > _COARSE_LOOKS and looks * a_look * sides > seconds / 2:
+            looks = max(_COARSE_LOOKS, looks // 2)
+        return looks
+
+    def _pair(self, number: int, looks: int) -> Pair:
+        rest = self._rests.draw(number)
+        as_it_is = run(self._present, rest, AS_IT_IS, self._make, looks)
+        if self._change == AS_IT_IS:
+            return as_it_is, None
+        return as_it_is, run(self._present, rest, self._change, self._make, looks)
+
+    def answer(self, pairs: Sequence[Pair]) -> WhatIf:
+        """What the pairs say."""
+        history, sign = self._present.history, self._present.sign
+        best = history.improvements[-1].value
+        now = [end for end, _ in pairs]
+        then = [end for _, end in pairs if end is not None]
+        before, after = calibrate(
+            [end.score for end in now], [end.score for end in then],
+            forecast(history).levels, sign * best,
+        )  # fmt: skip
+        return WhatIf(
+            best=best,
+            as_it_is=_prospect(now, before, sign),
+            changed=_prospect(then, after, sign) if then else None,
+            gain=_gain(before, after) if then else None,
+            draws=len(pairs),
+            currency=None if history.budget is None else history.budget.currency,
+        )
+
+
+def _prospect(ends: Sequence[End], scores: Sequence[float], sign: float) -> Prospect:
+    levels = np.quantile(scores, LEVELS).tolist()
+    spent = [end.spent for end in ends if end.spent is not None]
+    return Prospect(
+        expected=sign * levels[_MID],
+        low=sign * levels[_LOW],
+        high=sign * levels[_HIGH],
+        slot_hours=fmean(end.slot_seconds for end in ends) / 3600.0,
+        spent=fmean(spent) if spent else None,
+        new_trials=fmean(end.opened for end in ends),
+        levels=tuple(levels),
+    )
+
+
+def _gain(before: Sequence[float], after: Sequence[float]) -> Gain:
+    gains = [then - now for now, then in zip(before, after, strict=True)]
+    low, high = np.quantile(gains, [LEVELS[_LOW], LEVELS[_HIGH]]).tolist()
+    return Gain(
+        expected=fmean(gains),
+        error=stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else None,
+        low=low,
+        high=high,
+        better=fmean(gain > 0 for gain in gains),
+    )

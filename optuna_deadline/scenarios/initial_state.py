@@ -1,0 +1,177 @@
+"""Where a study stands: what a simulation of the rest of it begins with."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from statistics import median
+
+from optuna_deadline.allocation.records import Desired
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.forecasting.doublings import Doublings, learn_doublings
+from optuna_deadline.forecasting.learning_curves import Curve
+from optuna_deadline.history.forecast import first_step, known_curves
+from optuna_deadline.history.paces import Measured, measure
+from optuna_deadline.history.records import History
+
+_REPORTS = 400  # of a whole training, at most: of a longer one only every so many are simulated
+_ALMOST = 0.99  # of the way to the next report: who trains has not come there yet
+
+
+@dataclass(frozen=True)
+class Present:
+    """A study that has a deadline ahead and measured something.
+
+    Attributes:
+        history: All that was read.
+        measured: How fast its trials train, and what starting and stopping costs.
+        curves: By trial, larger is better.
+        machines: Slots that the study may use, by its live workers.
+        reach: The latest instant to which anything will be simulated.
+    """
+
+    history: History
+    measured: Measured
+    curves: Mapping[int, Curve]
+    machines: Mapping[str, int]
+    reach: float
+
+    @classmethod
+    def of(cls, history: History, later: float = 0.0) -> Present:
+        """Where a study stands.
+
+        Args:
+            history: The study's.
+            later: Seconds after its deadline to which it may be simulated.
+
+        Raises:
+            DeadlineError: The study has ended, or nothing is known that could go on.
+        """
+        if history.settled is not None or history.time_left + later <= 0:
+            raise DeadlineError(
+                f"{history.name} has ended, and nothing more will come: give it time first, with "
+                f"'optuna-deadline extend {history.name} --deadline 2h'."
+            )
+        if history.plain:
+            raise DeadlineError(
+                f"{history.name} is trained by study.optimize, which says nothing of its slots: "
+                "what-ifs are for studies with optuna-deadline workers."
+            )
+        measured, curves = measure(history.segments), known_curves(history)
+        if not set(curves) & set(measured.seconds):
+            raise DeadlineError(
+                f"No trial of {history.name} has been trained and reported yet, and there is "
+                "nothing to go on with: ask again after the first reports."
+            )
+        reach = max(history.deadline, history.deadline + later)
+        return cls(history, measured, curves, _machines(history), reach)
+
+    @property
+    def sign(self) -> float:
+        """By which values are multiplied, so that larger ones are better."""
+        return 1.0 if self.history.maximize else -1.0
+
+    @property
+    def now(self) -> float:
+        """Seconds since the study began."""
+        return self.history.now - self.history.started
+
+    @cached_property
+    def model(self) -> Doublings:
+        """What the study's curves have taught."""
+        return learn_doublings(self.curves.values())
+
+    @cached_property
+    def sources(self) -> list[int]:
+        """The trials that new ones are taken to be like: all with a curve and a pace."""
+        return sorted(set(self.curves) & set(self.measured.seconds))
+
+    @cached_property
+    def usual_seconds(self) -> float:
+        """Of a step on one slot, in the middle of the trials."""
+        return median(self.measured.seconds[number] for number in self.sources)
+
+    def step_seconds(self, number: int) -> float:
+        """Of a step of one trial on one slot."""
+        return max(1e-9, self.measured.seconds.get(number, self.usual_seconds))
+
+    @cached_property
+    def lines(self) -> dict[int, Desired]:
+        """The trials by number."""
+        return {line.number: line for line in self.history.trials}
+
+    @cached_property
+    def every(self) -> int:
+        """Steps between two reports, as they usually come; more where they are many."""
+        steps = [curve.steps for curve in self.curves.values()]
+        gaps = [int(b - a) for some in steps for a, b in pairwise(some)]
+        usual = max(1, round(median(gaps))) if gaps else 1
+        longest = max(self._horizon(number) for number in [*self.sources, *self.lines])
+        return max(usual, math.ceil(longest / _REPORTS))
+
+    def reports(self, number: int) -> list[float]:
+        """The steps of all reports of a trial's whole training."""
+        count = max(1, math.ceil(self._horizon(number) / self.every))
+        return [float((place + 1) * self.every) for place in range(count)]
+
+    def _horizon(self, number: int) -> float:
+        """The step at which a trial would stop: as its objective says, or as others' do."""
+        line, curve = self.lines.get(number), self.curves.get(number)
+        last = curve.steps[-1] if curve is not None else 0.0
+        if line is not None and line.state == "complete" and last:
+            return last
+        if line is not None and line.horizon is not None:
+            return max(last, line.horizon)
+        if self._usual_horizon is not None:
+            return max(last, self._usual_horizon)
+        # Nobody says: as far as it gets on the largest gang.
+        gang = max([1, *self.machines.values()])
+        fastest = max(self.measured.speedup(slots) for slots in range(1, gang + 1))
+        return last + (self.reach - self.history.now) * fastest / self.step_seconds(number)
+
+    @cached_property
+    def _usual_horizon(self) -> float | None:
+        known = [line.horizon for line in self.history.trials if line.horizon is not None]
+        said = self.history.parameters.get("max_resource")
+        return max(known) if known else said
+
+    @cached_property
+    def _saved(self) -> dict[int, float]:
+        """By trial, the furthest step that any of its segments wrote."""
+        found: dict[int, float] = {}
+        for row in self.history.segments:
+            if row.position_to is not None:
+                found[row.number] = max(found.get(row.number, 0.0), row.position_to)
+        return found
+
+    def position(self, line: Desired) -> float:
+        """How many steps a trial has trained by now."""
+        saved = self._saved.get(line.number, 0.0)
+        curve = self.curves.get(line.number)
+        last = curve.steps[-1] if curve is not None else 0.0
+        if line.owner is None or curve is None:
+            return max(saved, last)
+        reported = max(row.at for row in self.history.curves[line.number])
+        speed = self.measured.speedup(max(1, line.slots)) / self.step_seconds(line.number)
+        since = min(_ALMOST * self.every, (self.history.now - reported) * speed)
+        return max(saved, last + max(0.0, since))
+
+    @cached_property
+    def shift(self) -> int:
+        """What is added to the study's own steps, so that they count steps that were trained."""
+        return 1 - min(1, first_step(self.history))
+
+
+def _machines(history: History) -> dict[str, int]:
+    """The slots that each live worker of the study has for it; a gang does not cross workers."""
+    mine = {
+        row.id
+        for row in history.workers
+        if row.study_id == history.study_id and row.drained is None
+    }
+    usable = [slot for slot in history.slots if slot.lent_to == history.study_id]
+    return dict(Counter(w for slot in usable for w in slot.offered_by if w in mine))

@@ -1,0 +1,1 @@
+"""What a study is created with, and its best trial."""

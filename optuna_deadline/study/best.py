@@ -1,0 +1,83 @@
+"""The best report of a study, wherever it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.study.terms import check_single_objective
+
+_COUNTED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best report of a study.
+
+    Attributes:
+        number: The trial's number.
+        value: What it reported.
+        step: At which step, None where the trial only returned its value.
+        state: The trial's state.
+        params: The trial's parameters.
+    """
+
+    number: int
+    value: float
+    step: int | None
+    state: TrialState
+    params: dict[str, Any] = field(hash=False)
+
+
+def best(study: Study) -> Best:
+    """The best report of any trial that is complete, pruned or still running.
+
+    ``study.best_trial`` knows complete trials only; a trial that ended for the deadline where the
+    objective asks nothing but ``should_prune()`` is PRUNED, and may hold the best model. Where
+    DeadlineGate has added a COMPLETE copy of it, this is still the trial that reported. Of equal
+    reports the earliest counts; NaN counts never.
+
+    Args:
+        study: A study with one objective.
+
+    Raises:
+        DeadlineError: Nothing was reported yet, or the study has several objectives.
+    """
+    found = find_best(study)
+    if found is None:
+        raise DeadlineError(
+            f"No trial of the study {study.study_name!r} has reported a value; let the objective "
+            "call trial.report(value, step)."
+        )
+    return found
+
+
+def find_best(study: Study) -> Best | None:
+    """The same, and None where nothing was reported yet."""
+    check_single_objective(study)
+    return best_of(study.get_trials(deepcopy=False, states=_COUNTED), study.direction)
+
+
+def best_of(trials: Iterable[FrozenTrial], direction: StudyDirection) -> Best | None:
+    """The best report of some trials; None where nothing was reported."""
+    sign = -1.0 if direction == StudyDirection.MAXIMIZE else 1.0
+    found = (
+        Best(trial.number, value, step, trial.state, dict(trial.params))
+        for trial in trials
+        for step, value in _values(trial)
+        if not math.isnan(value)
+    )
+    return min(found, key=lambda report: sign * report.value, default=None)
+
+
+def _values(trial: FrozenTrial) -> Iterator[tuple[int | None, float]]:
+    if trial.intermediate_values:
+        yield from sorted(trial.intermediate_values.items())
+    elif trial.state == TrialState.COMPLETE and trial.value is not None:
+        yield None, trial.value

@@ -1,0 +1,408 @@
+"""A study's terms: the deadline and the policy, fixed once by the first use and then obeyed.
+
+The deadline is absolute and in the database's time, so that every process on every host means the
+same instant. A process that names another deadline is refused, unless it extends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.study import Study
+
+from optuna_deadline.allocation.sql import identity, studies
+from optuna_deadline.allocation.sql.database.clock import database_now
+from optuna_deadline.allocation.sql.database.engine import autocommit
+from optuna_deadline.errors import DeadlineConflict, DeadlineError, StudyGone, spelled
+from optuna_deadline.study import policy_choice
+from optuna_deadline.values.budgets import Budget
+from optuna_deadline.values.deadlines import (
+    Deadline,
+    DeadlineLike,
+    format_duration,
+    format_instant,
+    parse_deadline,
+)
+
+_logger = logging.getLogger(__name__)
+_SAME_INSTANT = 1e-3
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a study has agreed on.
+
+    Attributes:
+        study_id: The key of the study's rows in our tables.
+        name: The study's name.
+        direction: ``"minimize"`` or ``"maximize"``.
+        started: When the deadline was fixed; this and the other instants are seconds since the
+            epoch by the database's clock.
+        deadline: The instant by which the best model is wanted.
+        duration: Seconds, where the user gave a duration.
+        policy: The policy's name.
+        parameters: The policy's parameters.
+        budget: What may be spent, None where slots cost nothing.
+        gate_closed: When the gate was closed, None while new trials may start.
+        read: When the row was read.
+        max_slots: The most slots that a trial may have, None for any number.
+        earlier: Deadlines that held before, each as its duration, if it was one, and its instant.
+    """
+
+    study_id: int
+    name: str
+    direction: str
+    started: float
+    deadline: float
+    duration: float | None
+    policy: str
+    parameters: Mapping[str, Any] = field(hash=False)
+    gate_closed: float | None
+    read: float = field(compare=False)
+    budget: Budget | None = None
+    earlier: tuple[tuple[float | None, float], ...] = field(default=(), compare=False)
+    max_slots: int | None = None
+
+    @property
+    def maximize(self) -> bool:
+        """Whether larger values are better."""
+        return self.direction == "maximize"
+
+    def __str__(self) -> str:
+        until = format_instant(self.deadline)
+        if self.duration is None:
+            return until
+        return f"{format_duration(self.duration)} (until {until})"
+
+
+def fix(
+    engine: sa.Engine,
+    study: Study,
+    deadline: DeadlineLike,
+    *,
+    policy: policy_choice.PolicyLike | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
+    max_slots: int | None = None,
+    extend: bool = False,
+    elapsed: float = 0.0,
+) -> Terms:
+    """Fix the terms of a study, or join those that hold already; safe to race.
+
+    Args:
+        engine: The table's engine, see
+        :func:`optuna_deadline.allocation.sql.database.engine.open_table`. study: The study; it
+        must have one objective. deadline: The deadline; a duration counts from ``elapsed``
+        seconds ago. policy: The policy, by default the first of
+            :func:`~optuna_deadline.policies.known_policies`. A joining process obeys the stored
+            policy and parameters, whatever it asks for.
+        parameters: The policy's parameters, as JSON can hold them.
+        budget: What may be spent, and the price; None joins what is stored.
+        max_slots: The most slots that a trial may have; None for any number. A joining process
+            obeys the stored one.
+        extend: Move a stored deadline to a later instant, for everybody, also after it passed.
+            Asking again for the deadline that holds joins it, and so does one that held before it
+            was moved, as long as there is time.
+        elapsed: Seconds since the caller began to count.
+
+    Raises:
+        DeadlineConflict: Another deadline is stored and ``extend`` is not given, or it is later;
+            or another budget is stored.
+        DeadlineError: The deadline has passed, the policy is unknown or does not take its
+            parameters, or the study has several objectives.
+    """
+    wanted = parse_deadline(deadline)
+    policy_choice.make(policy, parameters or {})  # refuses what nobody could work with
+    check_single_objective(study)
+    with autocommit(engine) as connection:
+        row, now = identity.find(connection, study)
+        began = now - elapsed
+        at, known = wanted.instant(began), None if row is None else _terms(row, now)
+        joins = known is not None and known.deadline > began and _held(known, wanted)
+        if at <= began and not joins:
+            raise passed(wanted, known)
+        if row is None:
+            values = {
+                "name": study.study_name,
+                "direction": study.direction.name.lower(),
+                "started": began,
+                "deadline": at,
+                "duration": wanted.duration,
+                "policy": policy_choice.name_of(policy),
+                "parameters": json.dumps(dict(parameters or {}), sort_keys=True),
+                "max_slots": max_slots,
+                "money": None if budget is None else budget.to_json(),
+            }
+            identity.introduce(connection, study, values)
+            row, now = identity.find(connection, study)
+        if row is None:
+            raise StudyGone(f"The study {study.study_name!r} was deleted; create it again.")
+        if row.key is None:
+            identity.key_of(connection, study)
+        stored = _terms(row, now)
+        _check_budget(stored, budget)
+        if extend and not joins and (not _same(stored, wanted) or stored.deadline <= began):
+            stored = _extend(connection, stored, wanted, at)
+    _check_join(stored, wanted, began)
+    _warn_of_ignored(
+        stored, None if policy is None else policy_choice.name_of(policy), parameters, max_slots
+    )
+    return stored
+
+
+def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
+    """Move a study's deadline later, for everybody: each time that it is asked for.
+
+    Args:
+        engine: The table's engine.
+        study: The study.
+        deadline: The new one; a duration counts from now.
+
+    Raises:
+        DeadlineConflict: The study's deadline is later.
+        DeadlineError: The study has no deadline, or the new one has passed.
+    """
+    wanted = parse_deadline(deadline)
+    with autocommit(engine) as connection:
+        row, now = identity.find(connection, study)
+        if row is None:
+            raise DeadlineError(
+                f"The study {study.study_name!r} has no deadline: {fixing(study)}."
+            )
+        stored, at = _terms(row, now), wanted.instant(now)
+        if at <= now:
+            raise passed(wanted)
+        return _extend(connection, stored, wanted, at)
+
+
+def read(engine: sa.Engine, study: Study) -> Terms | None:
+    """The terms of a study as they are now, None where nobody has fixed them."""
+    with autocommit(engine) as connection:
+        row, now = identity.find(connection, study)
+    return None if row is None else _terms(row, now)
+
+
+def key(engine: sa.Engine, study: Study) -> str:
+    """The random key of a study that has terms, by which it is told from others of its name.
+
+    Raises:
+        StudyGone: The study was deleted.
+    """
+    with autocommit(engine) as connection:
+        return identity.key_of(connection, study)
+
+
+def read_all(engine: sa.Engine) -> list[tuple[Terms, bool]]:
+    """The terms of all studies of a database, each with whether it has ended."""
+    with autocommit(engine) as connection:
+        rows, now = studies.select_all(connection)
+    return [(_terms(row, now), row.settled is not None) for row in rows]
+
+
+def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
+    """Bring a study's deadline forward, for everybody: it ends as it would have at its own.
+
+    Args:
+        engine: The table's engine.
+        study: The study.
+        seconds: Until the new deadline, in which running trials save and leave.
+
+    Raises:
+        DeadlineError: The study has no deadline, or it has ended.
+    """
+    with autocommit(engine) as connection:
+        row, now = identity.find(connection, study)
+        if row is None:
+            raise DeadlineError(f"The study {study.study_name!r} has no deadline to be ended by.")
+        if row.settled is not None or row.deadline <= now:
+            raise DeadlineError(f"The study {study.study_name!r} has ended already.")
+        studies.bring_forward(connection, row.study_id, now + seconds)
+        row, now = identity.find(connection, study)
+    if row is None:
+        raise StudyGone(f"The study {study.study_name!r} was deleted meanwhile.")
+    return _terms(row, now)
+
+
+def fixing(study: Study) -> str:
+    """What to do about a study without a deadline."""
+    return spelled(
+        "pass deadline='2h' to run, or create it with DeadlinePruner(deadline='2h')",
+        f"give it one with 'optuna-deadline create {study.study_name} --deadline 2h'",
+    )
+
+
+def close_gate(engine: sa.Engine, terms: Terms) -> bool:
+    """Note that no new trial starts; False if the deadline has moved or that is noted already."""
+    with autocommit(engine) as connection:
+        return studies.close_gate(connection, terms.study_id, terms.deadline)
+
+
+def open_gate(engine: sa.Engine, terms: Terms) -> bool:
+    """Note that new trials start after all; False if nothing else is noted."""
+    with autocommit(engine) as connection:
+        return studies.open_gate(connection, terms.study_id)
+
+
+def check_ahead(engine: sa.Engine, wanted: Deadline) -> None:
+    """Refuse a deadline that has passed by the database's clock.
+
+    Raises:
+        DeadlineError: It has.
+    """
+    with autocommit(engine) as connection:
+        now = float(connection.execute(sa.select(database_now())).scalar_one())
+    if wanted.instant(now) <= now:
+        raise passed(wanted)
+
+
+def check_single_objective(study: Study) -> None:
+    """Refuse a study with several objectives.
+
+    Raises:
+        DeadlineError: "Best" has no meaning there.
+    """
+    if len(study.directions) > 1:
+        raise DeadlineError(
+            f"The study {study.study_name!r} has {len(study.directions)} objectives and a "
+            "deadline needs one to rank trials by; create the study with a single direction."
+        )
+
+
+def passed(wanted: Deadline, stored: Terms | None = None) -> DeadlineError:
+    """The error for a deadline in the past, the study's own or another."""
+    if stored is None or not _held(stored, wanted):
+        return DeadlineError(f"The deadline {wanted} has passed; give one in the future.")
+    return over(stored)
+
+
+def over(stored: Terms) -> DeadlineError:
+    """The error for a study whose deadline has passed."""
+    return DeadlineError(
+        f"The deadline of the study {stored.name!r}, {stored}, has passed; create a new study, "
+        f"or give it a later deadline with {_extending(stored)}."
+    )
+
+
+def too_late(stored: Terms, left: float, report: float) -> DeadlineError:
+    """The error for a process that joins when even a first report would come too late.
+
+    Args:
+        stored: The study's terms.
+        left: Seconds until the deadline.
+        report: Seconds that the study's trials took to a report, at least.
+    """
+    return DeadlineError(
+        f"{format_duration(left)} are left until the deadline of the study {stored.name!r}, and "
+        f"its trials took {format_duration(report)} or more to a report: a process that begins "
+        f"now comes too late; give the study a later deadline with {_extending(stored)}."
+    )
+
+
+def _extending(stored: Terms) -> str:
+    """How a deadline is moved."""
+    return spelled("extend=True", f"'optuna-deadline extend {stored.name} --deadline 2h'")
+
+
+def _extend(connection: sa.Connection, stored: Terms, wanted: Deadline, at: float) -> Terms:
+    studies.postpone(connection, stored.study_id, at, wanted.duration)
+    row, now = studies.select(connection, stored.study_id, stored.name)
+    if row is None:
+        raise StudyGone(f"The study {stored.name!r} was deleted; create it again.")
+    moved = _terms(row, now)
+    if moved.deadline > at + _SAME_INSTANT and not _same(moved, wanted):
+        raise DeadlineConflict(
+            f"The study {stored.name!r} has the deadline {moved}, and extending moves it later "
+            f"only, not to {format_instant(at)}; give a later deadline."
+        )
+    return moved
+
+
+def _check_join(stored: Terms, wanted: Deadline, began: float) -> None:
+    if not _held(stored, wanted):
+        raise DeadlineConflict(
+            f"The study {stored.name!r} has the deadline {stored} and this process asks for "
+            f"{wanted}; give the same one, or move it for everybody with {_extending(stored)}."
+        )
+    # It was in the past already when the caller began; if it passed since, a trial must end.
+    if stored.deadline <= began:
+        raise passed(wanted, stored)
+
+
+def _check_budget(stored: Terms, wanted: Budget | None) -> None:
+    if wanted is None or wanted == stored.budget:
+        return
+    has = "no budget" if stored.budget is None else f"the budget {_say(stored.budget)}"
+    raise DeadlineConflict(
+        f"The study {stored.name!r} has {has} and this process asks for {_say(wanted)}; give the "
+        "same one, or none to join."
+    )
+
+
+def _say(budget: Budget) -> str:
+    return f"{budget} at {budget.rate}"
+
+
+def _same(stored: Terms, wanted: Deadline) -> bool:
+    if wanted.duration is not None:
+        return stored.duration is not None and abs(stored.duration - wanted.duration) < 1e-6
+    assert wanted.at is not None
+    return abs(stored.deadline - wanted.at) < _SAME_INSTANT
+
+
+def _held(stored: Terms, wanted: Deadline) -> bool:
+    """Whether the study has the deadline, or had it until it was moved."""
+    before = [replace(stored, duration=told, deadline=at) for told, at in stored.earlier]
+    return any(_same(terms, wanted) for terms in (stored, *before))
+
+
+def _warn_of_ignored(
+    stored: Terms,
+    policy: str | None,
+    parameters: Mapping[str, Any] | None,
+    max_slots: int | None,
+) -> None:
+    if max_slots is not None and max_slots != stored.max_slots:
+        _logger.warning(
+            "The trials of the study %r train on %s slots, as its first process said, not on %d"
+            " at most.",
+            stored.name,
+            "any number of" if stored.max_slots is None else f"at most {stored.max_slots}",
+            max_slots,
+        )
+    if policy is not None and policy != stored.policy:
+        _logger.warning(
+            "The study %r goes by the policy %r, which its first process chose, not by %r.",
+            stored.name,
+            stored.policy,
+            policy,
+        )
+    if parameters is not None and dict(parameters) != dict(stored.parameters):
+        _logger.warning(
+            "The study %r goes by the parameters %s, which its first process chose, not by %s.",
+            stored.name,
+            dict(stored.parameters),
+            dict(parameters),
+        )
+
+
+def _terms(row: sa.Row[Any], now: float) -> Terms:
+    return Terms(
+        study_id=row.study_id,
+        name=row.name,
+        direction=row.direction,
+        started=row.started,
+        deadline=row.deadline,
+        duration=row.duration,
+        policy=row.policy,
+        parameters=json.loads(row.parameters),
+        gate_closed=row.gate_closed,
+        read=now,
+        budget=None if row.money is None else Budget.from_json(row.money),
+        max_slots=row.max_slots,
+        earlier=tuple([(told, at) for told, at in json.loads(row.earlier or "[]")]),
+    )

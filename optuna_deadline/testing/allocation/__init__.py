@@ -1,0 +1,53 @@
+"""The conformance suite for allocation stores, in the style of Optuna's own.
+
+Subclass it and override one fixture::
+
+    class TestMyStore(AllocationStoreTestCase):
+        @pytest.fixture
+        def world(self) -> AllocationWorld:
+            return AllocationWorld(make_store)
+
+``make_store`` opens a store on a fresh database (see
+:class:`~optuna_deadline.testing.allocation.world.MakeStore`); time is passed in, and nothing
+sleeps. For readable failures, call
+``pytest.register_assert_rewrite("optuna_deadline.testing.allocation",
+"optuna_deadline.testing.allocation", "optuna_deadline.testing.allocation.world")`` before.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from optuna_deadline.testing.allocation.admission import AdmissionSuite
+from optuna_deadline.testing.allocation.gangs import GangSuite
+from optuna_deadline.testing.allocation.leases import LeaseSuite
+from optuna_deadline.testing.allocation.lost_answers import LostAnswerSuite
+from optuna_deadline.testing.allocation.money import MoneySuite
+from optuna_deadline.testing.allocation.plans import PlanSuite
+from optuna_deadline.testing.allocation.pool import MembershipSuite
+from optuna_deadline.testing.allocation.reaping import ReapingSuite
+from optuna_deadline.testing.allocation.requests import RequestSuite
+from optuna_deadline.testing.allocation.segments import WriteSuite
+from optuna_deadline.testing.allocation.sharing import SharingSuite
+from optuna_deadline.testing.allocation.world import AllocationWorld
+
+
+class AllocationStoreTestCase(
+    LeaseSuite,
+    ReapingSuite,
+    LostAnswerSuite,
+    MembershipSuite,
+    PlanSuite,
+    SharingSuite,
+    MoneySuite,
+    WriteSuite,
+    RequestSuite,
+    AdmissionSuite,
+    GangSuite,
+):
+    """What every :class:`~optuna_deadline.allocation.store.AllocationStore` must do."""
+
+    @pytest.fixture
+    def world(self) -> AllocationWorld:
+        """A world on a fresh database."""
+        raise NotImplementedError("Override the fixture `world` in the subclass.")

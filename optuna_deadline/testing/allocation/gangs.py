@@ -1,0 +1,200 @@
+"""A gang may cross workers: it is taken whole, and each worker gives back its own part."""
+
+from __future__ import annotations
+
+import pytest
+
+from optuna_deadline.allocation.records import Grant, Meeting
+from optuna_deadline.errors import LeaseLost
+from optuna_deadline.testing.allocation.world import (
+    GRACE,
+    TTL,
+    AllocationWorld,
+    assert_legal,
+    checkpoint,
+)
+
+MEETING = Meeting("10.0.0.1", 29500, 29501, "secret", "/shared/1-3.ckpt")
+
+
+class GangSuite:
+    """Gangs that cross workers."""
+
+    def test_a_gang_that_crosses_workers_is_taken_at_once(self, world: AllocationWorld) -> None:
+        grant = _cross(world)
+        table = world.table()
+        ours, (theirs,) = grant.slots, grant.others
+        assert (grant.size, len(ours), theirs.size) == (3, 1, 2)
+        assert (theirs.worker, theirs.first) == ("b", 1)
+        holders = {row.id: (row.holder, row.fence, row.number, row.lease) for row in table.slots()}
+        for slot, fence in ours:
+            assert holders[slot] == ("a", fence, grant.number, world.time + TTL)
+        for slot, fence in theirs.slots:
+            assert holders[slot] == ("b", fence, grant.number, world.time + TTL)
+        [line] = table.trials()
+        assert (line.owner, line.slots, line.others) == ("a", 3, (("b", 2),))
+        [segment] = table.segments()
+        assert (segment.slots, segment.workers) == (3, 2)
+        [start] = table.events(kinds=["start"])
+        assert (start.worker, start.detail["others"]) == ("a", {"b": 2})
+        assert_legal(table.events())
+
+    def test_each_finds_its_part(self, world: AllocationWorld) -> None:
+        grant = _cross(world)
+        table = world.table()
+        world.join("c", cpus=1)
+        [hand] = table.hands("b")
+        assert (hand.number, hand.trial_id, hand.fence) == (grant.number, 100, grant.fence)
+        assert (hand.leader, hand.size, hand.part) == ("a", 3, grant.others[0])
+        assert hand.stands and hand.meeting is None
+        assert table.hands("a") == [hand] and table.hands("c") == []
+        called = [table.orders(name).called for name in "abc"]
+        assert called == [False, True, False]
+        assert table.orders("b").desired == ()
+
+    @pytest.mark.parametrize("lacking", ["taken", "silent", "drained", "unplanned", "short"])
+    def test_no_slot_is_held_where_one_cannot_be_had(
+        self, world: AllocationWorld, lacking: str
+    ) -> None:
+        world.join("a", cpus=1)
+        theirs = world.join("b", cpus=2)
+        table = world.table()
+        number = world.plan("a", 3, others=(("b", 2),))
+        asked = {"b": theirs}
+        if lacking == "taken":
+            world.grant("b")
+        elif lacking == "silent":
+            world.time += TTL - 1
+            table.renew("a", [])
+            world.time += 2
+        elif lacking == "drained":
+            world.join("c", cpus=1)  # a host is drained as a whole
+            assert table.drain("host", True) == 3
+        elif lacking == "unplanned":
+            asked = {"c": world.join("c", cpus=2)}
+        else:
+            asked = {"b": theirs[:1]}
+        before = [(row.id, row.holder, row.fence) for row in table.slots()]
+        assert table.acquire("a", number, table.free_slots("a"), asked) is None
+        assert [(row.id, row.holder, row.fence) for row in table.slots()] == before
+        assert table.hands("a") == table.hands("b") == []
+        assert table.acquire("a", number, [*table.free_slots("a"), *theirs]) is None
+        assert_legal(table.events())
+
+    def test_one_that_crosses_is_not_granted_on_one_worker_alone(
+        self, world: AllocationWorld
+    ) -> None:
+        slots = world.join("a", cpus=2)
+        theirs = world.join("b", cpus=1)
+        number = world.plan("a", 2, others=(("b", 1),))
+        assert world.table().acquire("a", number, slots) is None
+        assert world.table().acquire("a", number, slots[:1], {"b": theirs, "c": []}) is None
+        assert world.table().acquire("a", number, slots[:1], {"b": theirs}) is not None
+
+    def test_each_renews_its_own(self, world: AllocationWorld) -> None:
+        grant = _cross(world)
+        table, everything = world.table(), [*grant.slots, *grant.others[0].slots]
+        assert table.renew("a", everything).kept == set(grant.slots)
+        assert table.renew("b", everything).kept == set(grant.others[0].slots)
+
+    def test_a_part_stays_until_its_own_worker_gives_it_back(self, world: AllocationWorld) -> None:
+        grant = _cross(world)
+        table = world.table()
+        table.meet("a", grant, MEETING)
+        assert table.release("a", grant, "paused", ended="pause")
+        holders = [row.holder for row in table.slots()]
+        assert holders.count("b") == 2 and holders.count("a") == 0
+        [hand] = table.hands("b")
+        assert not hand.stands
+        assert not table.give_back("a", grant.number, grant.fence)
+        assert not table.give_back("b", grant.number, grant.fence + 1)
+        assert table.give_back("b", grant.number, grant.fence)
+        assert not table.give_back("b", grant.number, grant.fence)
+        assert all(row.holder is None for row in table.slots())
+        assert table.hands("b") == [] and not table.orders("b").called
+        assert_legal(table.events())
+
+    def test_the_trial_goes_on_before_an_old_part_is_given_back(
+        self, world: AllocationWorld
+    ) -> None:
+        grant = _cross(world)
+        table = world.table()
+        table.release("a", grant, "paused", ended="died")
+        world.plan("a", 1, number=grant.number)
+        again = table.acquire("a", grant.number, table.free_slots("a"))
+        assert again is not None and again.fence == grant.fence + 1 and again.others == ()
+        [hand] = table.hands("b")
+        assert (hand.fence, hand.stands) == (grant.fence, False)
+        assert table.give_back("b", grant.number, grant.fence)
+        assert table.trials()[0].owner == "a" and table.segments()[-1].ended is None
+
+    def test_where_the_ranks_meet_is_said_by_the_owner_once(self, world: AllocationWorld) -> None:
+        grant = _cross(world)
+        table = world.table()
+        with pytest.raises(LeaseLost):
+            table.meet("b", grant, MEETING)
+        table.meet("a", grant, MEETING)
+        table.meet("a", grant, Meeting("10.0.0.9", 1, 2, "another"))
+        [hand] = table.hands("b")
+        assert hand.meeting == MEETING
+        table.release("a", grant, "paused", ended="pause")
+        with pytest.raises(LeaseLost):
+            table.meet("a", grant, MEETING)
+
+    def test_what_an_unheard_grant_took_is_free_again(self, world: AllocationWorld) -> None:
+        grant = _cross(world)
+        table = world.table()
+        assert table.disown("a", grant.number, grant.fence)
+        assert all(row.holder is None for row in table.slots())
+        assert table.hands("b") == []
+        with pytest.raises(LeaseLost):
+            table.meet("a", grant, MEETING)
+        assert_legal(table.events())
+
+    def test_a_part_whose_ranks_may_run_is_never_taken_back(self, world: AllocationWorld) -> None:
+        grant = _cross(world)
+        table = world.table()
+        table.meet("a", grant, MEETING)
+        assert table.disown("a", grant.number, grant.fence)
+        assert [row.holder for row in table.slots()].count("b") == 2
+        assert table.give_back("b", grant.number, grant.fence)
+
+    def test_a_dead_workers_part_is_gone_and_the_owner_sees_it(
+        self, world: AllocationWorld
+    ) -> None:
+        grant = _cross(world)
+        table = world.table()
+        world.time += TTL
+        table.renew("a", grant.slots)
+        world.time += GRACE + 1
+        assert table.reap() == 2
+        assert table.hands("a") == table.hands("b") == []
+        assert table.trials()[0].owner == "a"
+        table.add_checkpoint("a", grant, checkpoint(grant, 1, 0.5))
+        assert not table.give_back("b", grant.number, grant.fence)
+        assert table.release("a", grant, "paused", ended="died")
+        assert_legal(table.events())
+
+    def test_a_dead_owners_trial_is_lost_and_the_others_see_it(
+        self, world: AllocationWorld
+    ) -> None:
+        grant = _cross(world)
+        table, theirs = world.table(), grant.others[0].slots
+        world.time += TTL
+        assert table.renew("b", theirs).kept == set(theirs)
+        world.time += GRACE + 1
+        assert table.reap() == 1
+        [hand] = table.hands("b")
+        assert not hand.stands
+        assert (table.trials()[0].owner, table.trials()[0].state) == (None, "paused")
+        assert table.give_back("b", grant.number, grant.fence)
+        assert_legal(table.events())
+
+
+def _cross(world: AllocationWorld) -> Grant:
+    """A gang of three: one slot of worker a, which leads, and two of worker b."""
+    ours, theirs = world.join("a", cpus=1), world.join("b", cpus=2)
+    number = world.plan("a", 3, others=(("b", 2),))
+    grant = world.table().acquire("a", number, ours, {"b": theirs})
+    assert grant is not None
+    return grant

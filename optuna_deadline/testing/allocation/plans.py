@@ -1,0 +1,235 @@
+"""One planner at a time, known by its term; an old term writes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.errors import LeaseLost
+from optuna_deadline.testing.allocation.world import TTL, AllocationWorld
+
+
+class PlanSuite:
+    """Elections, plans, and the ends of trials."""
+
+    def test_one_rules_until_its_lease_runs_out(self, world: AllocationWorld) -> None:
+        world.join("a")
+        table = world.table()
+        assert table.elect("a") == 1
+        assert table.elect("a") == 1
+        assert table.elect("b") is None
+        world.time += TTL + 1
+        assert table.elect("b") == 2
+        assert table.elect("a") is None
+
+    def test_the_same_planner_after_a_gap_has_a_new_term(self, world: AllocationWorld) -> None:
+        world.join("a")
+        assert world.table().elect("a") == 1
+        world.time += TTL + 1
+        assert world.table().elect("a") == 2
+
+    def test_leaving_hands_the_leadership_on_at_once(self, world: AllocationWorld) -> None:
+        world.join("a")
+        assert world.table().elect("a") == 1
+        world.table().leave("a")
+        assert world.table().elect("a") is None
+        assert world.table().elect("b") == 2
+
+    def test_who_has_left_leads_no_more(self, world: AllocationWorld) -> None:
+        world.join("a")
+        assert world.table().lead("a") == 1
+        world.table().leave("a")
+        assert world.table().lead("a") is None
+        assert world.table().lead("b") == 2
+
+    def test_I6_an_old_term_writes_nothing(self, world: AllocationWorld) -> None:
+        world.join("a")
+        table = world.table()
+        old = table.elect("a")
+        assert old is not None
+        table.open_trial("a", old, 0, 100)
+        world.time += TTL + 1
+        assert table.elect("b") == old + 1
+        before = (table.trials(), table.orders("a"), len(table.events()))
+        line = Assignment(0, "run", "a", 1, "late")
+        for write in (
+            lambda: table.write_plan("a", old, [line]),
+            lambda: table.open_trial("a", old, 99, 99),
+            lambda: table.conclude("a", old, 0, "retired", "late"),
+            lambda: table.set_gate("a", old, False),
+            lambda: table.settle("a", old),
+            lambda: table.resize_pool("a", old, 1, world.time),
+        ):
+            with pytest.raises(LeaseLost):
+                write()
+        assert (table.trials(), table.orders("a"), len(table.events())) == before
+
+    def test_I6_epochs_rise_with_each_plan_and_over_terms(self, world: AllocationWorld) -> None:
+        world.join("a")
+        table = world.table()
+        epochs = []
+        for planner in ("a", "a", "b", "a"):
+            term = table.elect(planner)
+            assert term is not None
+            epochs += [table.write_plan(planner, term, []) for _ in range(2)]
+            world.time += TTL + 1
+        assert epochs == list(range(1, 9))
+        assert table.orders("a").epoch == 8
+
+    def test_a_plan_changes_what_it_names_and_nothing_else(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=2)
+        first, second = world.plan("a"), world.plan("a")
+        table = world.table()
+        term = table.elect("planner")
+        assert term is not None
+        world.time += 5
+        table.write_plan("planner", term, [Assignment(first, "pause", None, 0, "rest")])
+        lines = {line.number: line for line in table.trials()}
+        changed, kept = lines[first], lines[second]
+        assert (changed.mode, changed.worker, changed.slots) == ("pause", None, 0)
+        assert (changed.reason, changed.since) == ("rest", world.time)
+        assert (kept.mode, kept.worker, kept.since) == ("run", "a", world.time - 5)
+        [event] = [event for event in table.events() if event.at == world.time]
+        assert (event.kind, event.number, event.term) == ("plan", first, term)
+        assert event.detail == {"mode": "pause", "slots": 0, "reason": "rest"}
+
+    def test_a_plan_never_moves_the_holder_of_a_slot(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=1)
+        world.join("b", cpus=1)
+        grant = world.grant("a")
+        world.plan("b", number=grant.number)
+        [line] = world.table().trials()
+        assert (line.owner, line.worker) == ("a", "b")
+        assert world.table().renew("a", grant.slots).kept == set(grant.slots)
+
+    def test_a_trial_in_training_is_not_concluded(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        term = table.elect("planner")
+        assert term is not None
+        assert not table.conclude("planner", term, grant.number, "retired", "no")
+        table.release("a", grant, "paused", ended="pause")
+        assert table.conclude("planner", term, grant.number, "retired", "yes")
+        assert not table.conclude("planner", term, grant.number, "complete", "twice", 1.0)
+
+    @pytest.mark.parametrize("end", ["retired", "failed"])
+    def test_an_end_that_optuna_does_not_know_may_become_the_winners(
+        self, world: AllocationWorld, end: str
+    ) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        table.release("a", grant, end, ended="stop")
+        term = table.elect("planner")
+        assert term is not None
+        win = ("planner", term, grant.number, "complete", "the best model", 0.5)
+        assert not table.conclude(*win)
+        assert table.conclude(*win, untold=True)
+        [line] = table.untold()
+        assert (line.state, line.value, line.reason) == ("complete", 0.5, "the best model")
+        assert not table.conclude("planner", term, grant.number, "retired", "no", untold=True)
+
+    def test_an_end_that_optuna_knows_stays_as_it_is(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        table.release("a", grant, "retired", ended="stop")
+        table.mark_told(grant.number)
+        term = table.elect("planner")
+        assert term is not None
+        assert not table.conclude(
+            "planner", term, grant.number, "complete", "the best model", 0.5, untold=True
+        )
+        assert [line.state for line in table.trials()] == ["retired"]
+
+    def test_trials_retire_together_but_those_in_training(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        term = table.elect("planner")
+        assert term is not None
+        for number in (1, 2, 3):
+            table.open_trial("planner", term, number, 100 + number)
+        assert table.conclude("planner", term, 3, "complete", "done", 0.5)
+        reasons = {2: "worse", 1: "late", 3: "late", grant.number: "late", 99: "unknown"}
+        assert table.retire("planner", term, reasons) == 2
+        assert table.retire("planner", term, reasons) == 0
+        rows = [(line.number, line.state, line.mode, line.reason) for line in table.trials()]
+        assert rows[1:3] == [(1, "retired", "stop", "late"), (2, "retired", "stop", "worse")]
+        assert [rows[0][1], rows[3][1]] == ["running", "complete"]
+        said = table.events(kinds=("retired",))
+        assert [(event.number, event.detail["reason"]) for event in said] == [
+            (1, "late"), (2, "worse"),
+        ]  # fmt: skip
+        table.mark_told(1, 2, 99)
+        assert [line.number for line in table.untold()] == [grant.number, 3]
+        with pytest.raises(LeaseLost):
+            table.retire("planner", term - 1, {1: "late"})
+
+    def test_a_trial_that_has_ended_stays_as_it_is(self, world: AllocationWorld) -> None:
+        slots = world.join("a", cpus=1)
+        grant = world.grant("a")
+        table = world.table()
+        table.release("a", grant, "complete", ended="complete", value=0.5)
+        world.plan("a", number=grant.number)
+        assert table.acquire("a", grant.number, slots) is None
+        assert table.untold() == table.trials()
+        table.mark_told(grant.number)
+        assert table.untold() == []
+        [line] = table.trials()
+        assert (line.state, line.value, line.told) == ("complete", 0.5, True)
+
+    def test_living_trials_are_untold_and_come_by_number(self, world: AllocationWorld) -> None:
+        world.join("a", cpus=2)
+        table = world.table()
+        term = table.elect("planner")
+        assert term is not None
+        for number in (3, 1, 2):
+            table.open_trial("planner", term, number, 100 + number)
+        assert table.conclude("planner", term, 2, "retired", "no")
+        assert [line.number for line in table.untold()] == [1, 2, 3]
+        assert table.untold() == table.trials()
+        table.mark_told(2)
+        assert [line.number for line in table.untold()] == [1, 3]
+
+    def test_a_study_is_not_closed_at_a_deadline_that_has_moved(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a")
+        table = world.table()
+        term = table.elect("planner")
+        assert term is not None
+        assert not table.settle("planner", term, world.deadline - 60)
+        assert not table.orders("a").settled
+        assert "settle" not in [event.kind for event in table.events()]
+        assert table.settle("planner", term, world.deadline)
+        assert table.orders("a").settled
+
+    def test_orders_say_whether_the_gate_is_open(self, world: AllocationWorld) -> None:
+        world.join("a")
+        table = world.table()
+        term = table.elect("a")
+        assert term is not None
+        assert table.orders("a").gate_open
+        table.set_gate("a", term, False)
+        assert not table.orders("a").gate_open
+
+    def test_the_gate_is_in_the_log_once_for_each_change(self, world: AllocationWorld) -> None:
+        world.join("a")
+        table = world.table()
+        term = table.elect("a")
+        assert term is not None
+        for is_open in (True, False, False, True):
+            table.set_gate("a", term, is_open)
+        gates = [event.detail for event in table.events() if event.kind == "gate"]
+        assert gates == [{"open": False}, {"open": True}]
+
+    def test_the_log_is_read_on_from_where_one_stopped(self, world: AllocationWorld) -> None:
+        world.join("a")
+        world.plan("a")
+        events = world.table().events()
+        assert [event.kind for event in events] == ["register", "elect", "open", "plan"]
+        assert world.table().events(events[1].id) == events[2:]
+        assert world.table("another").events() == events, "the log of a study is in one piece"
+        assert world.table(study="another").events() == []

@@ -1,1 +1,0 @@
-"""The parts of the conformance suite, one for each kind of transition."""

@@ -1,0 +1,1 @@
+"""What users write: deadlines, budgets and prices."""

@@ -1,0 +1,154 @@
+"""All pipes of a worker in one place: its ranks', its zygote's, and the one that wakes it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from multiprocessing import connection
+from typing import Any
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.rank.fork_server import Zygote
+from optuna_deadline.rank.objective import ObjectiveSource
+from optuna_deadline.worker.ranks import Rank
+from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.watchdog import Watchdog
+
+#: So many zygotes in a row that die while they load the objective are enough.
+_MOST_STILLBORN = 3
+
+_logger = logging.getLogger("optuna_deadline")
+
+
+class Switchboard:
+    """Waits on every pipe and passes what comes to the gang that it concerns.
+
+    Args:
+        source: The objective that the zygote loads.
+        threads: Threads per rank.
+        watchdog: Learns of every rank.
+        me: The worker, which its ranks name in their environment.
+    """
+
+    def __init__(
+        self, source: ObjectiveSource, threads: int | None, watchdog: Watchdog, me: str = ""
+    ) -> None:
+        self._source = source
+        self._threads = threads
+        self._watchdog = watchdog
+        self._me = me
+        self.zygote = Zygote(source, threads, me)
+        self._stillborn = 0
+        self._woken, self._wake = os.pipe()
+        for end in (self._woken, self._wake):
+            os.set_blocking(end, False)
+
+    def wake(self) -> None:
+        """End the wait; callable from any thread or signal handler."""
+        with suppress(BlockingIOError, OSError):
+            os.write(self._wake, b".")
+
+    def listen(self, gangs: Callable[[], Sequence[Gang]], timeout: float) -> bool:
+        """Pass on what has come; returns whether somebody called :meth:`wake`.
+
+        What ``gangs`` answers may change meanwhile: a rank is heard of before the wait for it
+        begins, and one that was parked speaks in its new gang, the last that has it.
+
+        Raises:
+            DeadlineError: The zygote could not load the objective.
+        """
+        control = [self.zygote.control] if self.zygote.alive else []
+        woken = False
+        for ready in connection.wait([*_links(gangs()), *control, self._woken], timeout):
+            if ready is self._woken:
+                with suppress(BlockingIOError):
+                    os.read(self._woken, 4096)
+                woken = True
+            elif ready is self.zygote.control:
+                self._hear_zygote(gangs)
+            elif (found := _links(gangs()).get(ready)) is not None:
+                _hear_rank(*found)
+        return woken
+
+    def replace_dead(self, gangs: Iterable[Gang]) -> None:
+        """Start what has died again: the watchdog, and the zygote.
+
+        Raises:
+            DeadlineError: Zygotes die again and again before the objective is loaded.
+        """
+        self._watchdog.check()
+        if self.zygote.alive:
+            return
+        self.zygote.warmed()  # it may have said why
+        self._stillborn = 0 if self.zygote.ready else self._stillborn + 1
+        if self._stillborn >= _MOST_STILLBORN:
+            raise DeadlineError("The process that loads the objective dies at it.")
+        _logger.warning("The process that forks ranks died; another one is started.")
+        self.zygote.close()
+        for gang in gangs:
+            for rank in gang.ranks:
+                rank.orphaned = True
+        self.zygote = Zygote(self._source, self._threads, self._me)
+
+    def close(self) -> None:
+        """End the zygote and with it, by their pipes, what it forked."""
+        self.zygote.close()
+        os.close(self._woken)
+        os.close(self._wake)
+
+    def _hear_zygote(self, gangs: Callable[[], Sequence[Gang]]) -> None:
+        if not self.zygote.warmed():
+            return
+        with suppress(EOFError, OSError):
+            while self.zygote.control.poll():
+                kind, key, number = self.zygote.control.recv()
+                found = _forked(gangs(), *key)
+                if found is None:
+                    continue
+                gang, rank = found
+                if kind == "forked":
+                    rank.pid = number
+                    self._watchdog.guard(number)
+                    if gang.lost:
+                        gang.kill()
+                else:
+                    if rank.pid is not None:
+                        self._watchdog.forget(rank.pid)
+                    rank.exit_code = number
+
+
+def _links(gangs: Iterable[Gang]) -> dict[Any, tuple[Gang, Rank]]:
+    return {
+        rank.link: (gang, rank)
+        for gang in gangs
+        for rank in list(gang.ranks)
+        if not rank.closed and rank.link is not None
+    }
+
+
+def _forked(
+    gangs: Iterable[Gang], number: int, fence: int, index: int
+) -> tuple[Gang, Rank] | None:
+    """The rank that was forked so, in the gang that it is in now."""
+    found = None
+    for gang in gangs:
+        with gang.lock:  # or the rank might not be on the list yet
+            for rank in gang.ranks:
+                if (gang.number, rank.born, rank.index) == (number, fence, index):
+                    found = gang, rank
+    return found
+
+
+def _hear_rank(gang: Gang, rank: Rank) -> None:
+    assert rank.link is not None
+    try:
+        while True:
+            gang.hear(rank, rank.link.recv())
+            if not rank.link.poll():
+                return
+    except (EOFError, OSError):
+        with rank.lock:
+            rank.closed = True
+            rank.link.close()

@@ -1,0 +1,102 @@
+"""How long a worker may believe in its leases, by its own monotonic clock.
+
+``trusted_until = before sending the renewal + ttl - margin``: a slow answer can only shorten it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+
+from optuna_deadline.allocation.records import Renewal
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.errors import DatabaseGone
+from optuna_deadline.worker.errors import explain
+from optuna_deadline.worker.watchdog import Watchdog
+
+_logger = logging.getLogger("optuna_deadline")
+
+#: Seconds for which a worker whose work is over waits for a database that is away.
+GIVEN_UP = 30.0
+
+
+class Trust:
+    """Renews the leases and tells the watchdog how far they are believed.
+
+    Args:
+        table: The allocation table.
+        me: The worker.
+        watchdog: Kills the ranks at the end of trust.
+    """
+
+    def __init__(self, table: AllocationStore, me: str, watchdog: Watchdog) -> None:
+        self._table = table
+        self._me = me
+        self._watchdog = watchdog
+        self._renewed = 0.0
+        self._away_since: float | None = None
+        self._words = ""
+        self._answered = time.monotonic()
+        self.until = 0.0
+
+    def start(self, sent: float) -> None:
+        """Believe in leases that were asked for at ``sent``."""
+        margin = min(5.0, self._table.ttl / 6)
+        self._renewed = sent
+        self.until = sent + self._table.ttl - margin
+        self._watchdog.trust(self.until)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to renew."""
+        return time.monotonic() - self._renewed > self._table.ttl / 6
+
+    def renew(self, held: Collection[tuple[int, int]]) -> Renewal:
+        """Renew; the answer says which slots are still ours."""
+        sent = time.monotonic()
+        renewal = self._table.renew(self._me, held)
+        self.start(sent)
+        return renewal
+
+    def fading(self, stop_seconds: float) -> bool:
+        """Whether ranks should save and leave now: nothing was renewed for too long.
+
+        Whatever the cause: a database that refuses, or one that never answers.
+        """
+        patience = min(2 * stop_seconds + 1.0, self._table.ttl / 3)
+        return time.monotonic() >= self.until - patience
+
+    def gone(self, since: float) -> DatabaseGone | None:
+        """What ends a worker that has nothing to wait for but its database.
+
+        Args:
+            since: When its work was over: its deadline, or when it was asked to leave.
+        """
+        silent = time.monotonic() - self._answered
+        if silent < GIVEN_UP or time.monotonic() - since < GIVEN_UP:
+            return None
+        return DatabaseGone(
+            f"The database has not answered for {silent:.0f} s{self._words}, and this worker has "
+            "to leave: what it holds is free once its leases have run out. See to the database, "
+            "and start the same command again to go on."
+        )
+
+    def away(self, error: BaseException) -> None:
+        """The database did not answer: say so once."""
+        self._words = f" ({explain(error)})"
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+            _logger.warning(
+                "The database does not answer (%s); training goes on for %.0f s at most.",
+                explain(error),
+                max(0.0, self.until - time.monotonic()),
+            )
+
+    def back(self) -> None:
+        """The database answered."""
+        self._answered, self._words = time.monotonic(), ""
+        if self._away_since is not None:
+            seconds = time.monotonic() - self._away_since
+            _logger.warning("The database answers again after %.1f s.", seconds)
+            self._away_since = None

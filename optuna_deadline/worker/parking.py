@@ -1,0 +1,107 @@
+"""Paused trials whose processes wait in this worker's memory, holding no slot.
+
+The table has them as paused, with a checkpoint, like any other. So whatever is doubtful about one
+of them is settled by ending its process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from optuna_deadline.allocation.records import Desired
+from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.worker.segment import Gang
+
+#: Seconds without a word after which a parked process is ended; they say one every five.
+_SILENT = 60.0
+
+
+class Parking:
+    """The parked processes of one worker.
+
+    Args:
+        most: How many there may be.
+        alike: Whether any slot will do, as with CPU shares; else only the one that it had.
+    """
+
+    def __init__(self, most: int, *, alike: bool) -> None:
+        self._most = most
+        self._alike = alike
+        self._waiting: dict[int, Gang] = {}  # by the trial's number
+        self._ending: list[Gang] = []
+
+    @property
+    def gangs(self) -> list[Gang]:
+        """All whose processes are there, those that are being ended among them."""
+        return [*self._ending, *self._waiting.values()]
+
+    def permit(self, directive: Directive, gang: Gang, others: Iterable[Gang]) -> Directive:
+        """Add to a directive that the process may stay, where there is room for it."""
+        if directive.kind is not Kind.PAUSE or gang.size != 1:
+            return directive
+        coming = sum(1 for other in others if other is not gang and other.directive.park)
+        return replace(directive, park=len(self._waiting) + coming < self._most)
+
+    def take_in(self, gang: Gang) -> None:
+        """Keep a process whose slot was released."""
+        self._waiting[gang.number] = gang
+
+    def follow(self, lines: Collection[Desired]) -> None:
+        """End those that the plan has retired or wants elsewhere, and forget the dead."""
+        wanted = {(line.number, line.fence) for line in lines if line.owner is None}
+        for number, gang in list(self._waiting.items()):
+            if (number, gang.grant.fence) not in wanted or _gone(gang) or _frozen(gang):
+                self.end(number)
+        for gang in [gang for gang in self._ending if gang.over]:
+            self._ending.remove(gang)
+
+    def slot_for(self, line: Desired, free: Collection[int]) -> int | None:
+        """The free slot on which a trial's parked process goes on; None where it cannot."""
+        gang = self._waiting.get(line.number)
+        if gang is None or _gone(gang) or (line.slots, line.fence) != (1, gang.grant.fence):
+            return None
+        had = gang.grant.slots[0][0]
+        if had in free:
+            return had
+        return min(free, default=None) if self._alike else None
+
+    def order(self, free: Collection[int]) -> list[int]:
+        """Free slots, those first that no parked process would miss."""
+        missed = {gang.grant.slots[0][0] for gang in self._waiting.values()}
+        return sorted(free, key=lambda slot: (slot in missed, slot))
+
+    def take_out(self, number: int, gang: Gang) -> None:
+        """Let a parked process go on as the rank of a new segment, on the list already."""
+        [rank] = self._waiting[number].ranks
+        gang.unpark(rank)
+        del self._waiting[number]
+
+    def end(self, number: int) -> None:
+        """End a trial's parked process, if there is one."""
+        gang = self._waiting.get(number)
+        if gang is not None:
+            gang.lost = True  # nothing that it says counts any more
+            self._ending.append(gang)
+            del self._waiting[number]
+            gang.kill()
+
+    def clear(self) -> None:
+        """End them all."""
+        for number in list(self._waiting):
+            self.end(number)
+
+    def trust(self, until: float) -> None:
+        """Let them live until then."""
+        for gang in self.gangs:
+            gang.trust(until)
+
+
+def _frozen(gang: Gang) -> bool:
+    """Whether it has said nothing for so long that what it is told must pile up in its pipe."""
+    return gang.heard_at is not None and time.monotonic() - gang.heard_at > _SILENT
+
+
+def _gone(gang: Gang) -> bool:
+    return any(rank.gone or rank.closed or rank.end is not None for rank in gang.ranks)

@@ -1,0 +1,112 @@
+"""A worker's place in its pool: joined, offered again after a silence, drained."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+
+from optuna_deadline._crashpoints import crashpoint
+from optuna_deadline.allocation.records import About, Home
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.checkpoints.reach import reaches
+from optuna_deadline.errors import DeadlineError, StudyGone
+from optuna_deadline.worker.devices import Offer, host_name
+from optuna_deadline.worker.lease_clock import Trust
+
+_logger = logging.getLogger("optuna_deadline")
+
+
+class Joining:
+    """Keeps a worker in its pool.
+
+    Args:
+        table: The allocation table.
+        me: The worker.
+        offer: The slots that it brings.
+        about: What it says of its machine.
+        trust: Begins with its registration.
+        weight: The study's weight in the pool; None leaves it.
+    """
+
+    def __init__(
+        self,
+        table: AllocationStore,
+        me: str,
+        offer: Offer,
+        about: About,
+        trust: Trust,
+        weight: float | None,
+    ) -> None:
+        self._table = table
+        self._me = me
+        self._offer = offer
+        self._about = about
+        self._trust = trust
+        self._weight = weight
+        self.host = host_name()
+        self._evicted = False  # another worker offers its GPUs now
+        self.drained = False  #: at a person's request
+
+    def register(self) -> None:
+        """Join the pool; from now on the leases tick."""
+        sent, offer = time.monotonic(), self._offer
+        self._table.register(
+            self._me, self.host, os.getpid(), offer.devices, offer.cpus, self._weight, self._about
+        )
+        crashpoint("register.trust")
+        self._trust.start(sent)
+
+    @property
+    def store(self) -> str | None:
+        """Where its checkpoints are kept."""
+        return self._about.store
+
+    def reaches(self, home: Home) -> bool:
+        """Whether this worker can read what was written there."""
+        return reaches(self, home)
+
+    def tell_who_is_apart(self) -> None:
+        """Say now whose checkpoints this host and the others cannot share."""
+        mine = [w for w in self._table.workers() if w.study_id == self._table.study_id]
+        hosts = {w.host for w in mine if not (reaches(self, w) and reaches(w, self))}
+        if hosts:
+            _logger.warning(
+                "%s does not share its checkpoints with %s: trials that are saved here stay "
+                "here. Name one shared folder, under the same path on all hosts, or a URL with "
+                "--checkpoints.",
+                self.host,
+                " and ".join(sorted(hosts)),
+            )
+
+    def hear(self, offers: int | None) -> None:
+        """So many slots are still offered by this worker: others may have taken it for dead.
+
+        Raises:
+            StudyGone: Its row is gone, as rows go with their study only. A study that was created
+                again may have the same number, so that the table does not tell.
+        """
+        if offers is None:
+            raise StudyGone(
+                "The study was deleted while the worker ran, and this worker's row with it: start "
+                "the worker again if there is a new one."
+            )
+        if offers >= self._offer.size:
+            return
+        try:
+            self.register()
+        except DeadlineError as error:
+            if not self._evicted:
+                _logger.warning("This worker was silent for too long: %s", error)
+            self._evicted = True
+        else:
+            self._evicted = False
+            _logger.warning("This worker was silent for too long, and offers its slots again.")
+
+    def mind_the_drain(self, drained: bool, leaving: bool) -> None:
+        """Take what the orders say, and tell who reads the log."""
+        if drained and not self.drained:
+            _logger.warning("This host is drained: trials save and go on elsewhere.")
+        elif self.drained and not drained and not leaving:
+            _logger.warning("This host is no longer drained.")
+        self.drained = drained
