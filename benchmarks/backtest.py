@@ -27,8 +27,7 @@ from benchmarks.accuracy.runs import STEP_SECONDS, scaled
 from benchmarks.headlines.pictures import picture
 from benchmarks.measuring import machine, output_file, write_json
 from benchmarks.studies import simulate_all
-from optuna_deadline.forecasting.doublings import learn_doublings
-from optuna_deadline.forecasting.levels import LEVELS
+from optuna_deadline.forecasting.learning_curves import LEVELS, learn_doublings
 from optuna_deadline.history.forecast import forecast, known_curves
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
@@ -36,7 +35,7 @@ from optuna_deadline.policies import Policy, make_policy
 from optuna_deadline.scenarios.comparison import Question
 from optuna_deadline.scenarios.futures import Change
 from optuna_deadline.simulation import Cluster, Simulation
-from optuna_deadline.simulation.tables.sources import choose, draw
+from optuna_deadline.simulation.tables import choose, draw
 from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.study.terms import Terms

@@ -20,14 +20,14 @@ from rich.console import Console
 
 import optuna_deadline
 from optuna_deadline.cli.live.top import render
-from optuna_deadline.cli.live.watching import Watcher
+from optuna_deadline.cli.live.view import Watcher
 from optuna_deadline.history.reader import HistoryReader, table_of
 from optuna_deadline.visualization._allocation import chart_allocation
 from optuna_deadline.visualization._budget import chart_budget
-from optuna_deadline.visualization._drawing import axes_of
 from optuna_deadline.visualization._forecast import chart_forecast
 from optuna_deadline.visualization._rungs import chart_rungs
 from optuna_deadline.visualization._utilization import chart_utilization
+from optuna_deadline.visualization.matplotlib import axes_of
 
 OBJECTIVE = "optuna_deadline_demo.digits:objective"
 SLOTS = 2

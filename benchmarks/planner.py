@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Progress, Spread, machine, output_file, write_json
-from optuna_deadline.forecasting.overheads import Overhead
-from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.forecasting.throughput import Overhead, Speedup
 from optuna_deadline.policies import DEFAULT, Report, Snapshot, TrialView, known_policies
 from optuna_deadline.study import policy_choice
 

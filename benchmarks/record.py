@@ -117,7 +117,7 @@ def finished(part: Path, settings: dict[str, int]) -> dict[int, Training]:
 
 
 def write_table(out: Path, trainings: list[Training], settings: dict[str, int]) -> None:
-    """One compressed file; see ``optuna_deadline.simulation.tables.recorded`` for the format."""
+    """One compressed file; see ``optuna_deadline.simulation.tables.curves`` for the format."""
     epochs = settings["epochs"]
 
     def rows(name: str) -> NDArray[np.float32]:

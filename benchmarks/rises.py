@@ -1,9 +1,9 @@
 """``python -m benchmarks.rises [--jobs N] [--json F]``: how far best scores still rose.
 
 Studies are simulated under the default policy on the project's own curves, recorded and generated.
-How many times each of the three measures of a study (:mod:`optuna_deadline.forecasting.course`)
+How many times each of the three measures of a study (:mod:`optuna_deadline.forecasting.futures`)
 did its best score rise from a part of the time on? Each family counts as much as any other. The
-rows are ``RISES`` of :mod:`optuna_deadline.forecasting.prior`.
+rows are ``RISES`` of :mod:`optuna_deadline.forecasting.learning_curves`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from rich.table import Table
 from benchmarks.backtest import Case
 from benchmarks.measuring import machine, output_file, write_json
 from benchmarks.studies import simulate_all
-from optuna_deadline.forecasting.course import measures
-from optuna_deadline.forecasting.levels import LEVELS
-from optuna_deadline.forecasting.prior import RISES
+from optuna_deadline.forecasting.futures import measures
+from optuna_deadline.forecasting.learning_curves import LEVELS, RISES
 from optuna_deadline.history.forecast import course_of, known_curves
-from optuna_deadline.simulation.tables.sources import choose
+from optuna_deadline.simulation.tables import choose
 
 PARTS = tuple(sorted(RISES))
 SEEDS = {"recorded": 6, "power-law": 3, "climbing": 3, "crossing": 3}  #: by family

@@ -31,7 +31,7 @@ from benchmarks.servers import server_seconds
 from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.sql.database import engine as engines
 from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.listener import Listener
+from optuna_deadline.allocation.sql.database.notify import Listener
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import TTL
 from optuna_deadline.testing.postgres import EmbeddedPostgres

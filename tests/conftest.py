@@ -23,8 +23,8 @@ from optuna.storages._rdb import storage
 
 pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
 
-from optuna_deadline.allocation.sql.database import bounds  # noqa: E402
 from optuna_deadline.allocation.sql.database import engine as engines  # noqa: E402
+from optuna_deadline.allocation.sql.database import transaction  # noqa: E402
 from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer  # noqa: E402
 
 # How long an example takes says something about the machine, not about the code; and a change is
@@ -106,7 +106,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     On a busy machine a test may stand still between two statements for as long as a worker may be
     frozen. Workers of their own process keep the promise of production.
     """
-    monkeypatch.setattr(bounds, "FROZEN", 10.0)
+    monkeypatch.setattr(transaction, "FROZEN", 10.0)
 
 
 @pytest.fixture(scope="session")

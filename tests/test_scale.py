@@ -19,9 +19,8 @@ from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Size, build, write_rows
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.planning.pool_leader import PoolLeader
-from optuna_deadline.planning.portions import MOST
-from optuna_deadline.policies.dividers import make_divider
+from optuna_deadline.planning.pool_leader import MOST, PoolLeader
+from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.study import policy_choice
 from optuna_deadline.testing.postgres import PostgresServer
 

@@ -24,7 +24,7 @@ from benchmarks.accuracy.summary import Run
 from benchmarks.measuring import machine, output_file, write_json
 from benchmarks.studies import simulate_all
 from benchmarks.syne_tune.asking import SYNE_TUNE
-from optuna_deadline.simulation.tables.sources import choose
+from optuna_deadline.simulation.tables import choose
 
 _SLOTS, _TRAININGS, _OVERHEADS = (4, 8, 16), (4, 8, 16, 32), (0.5, 0.05)
 _TABLES = 3  # of a family, where it is to be quick

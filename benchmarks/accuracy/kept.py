@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.accuracy.runs import Case, Setting
 from benchmarks.accuracy.summary import Run
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.simulation.tables.sources import draw
+from optuna_deadline.simulation.tables import draw
 
 Study = tuple[str, int, Setting]  #: table, seed and setting
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from optuna_deadline.forecasting.overheads import closing_seconds
-from optuna_deadline.policies.api import Plan, Run
-from optuna_deadline.policies.snapshot import Snapshot
+from optuna_deadline.forecasting.throughput import closing_seconds
+from optuna_deadline.policies.api import Plan, Run, Snapshot
 from optuna_deadline.simulation.cluster import Cluster
 from optuna_deadline.simulation.workload import Workload
 

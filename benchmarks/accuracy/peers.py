@@ -20,9 +20,8 @@ from optuna.pruners import (
 )
 from optuna.trial import Trial, TrialState
 
-from optuna_deadline.policies.api import Plan
-from optuna_deadline.policies.single import stop_the_beaten
-from optuna_deadline.policies.snapshot import WORST, Snapshot, TrialView
+from optuna_deadline.policies.api import WORST, Plan, Snapshot, TrialView
+from optuna_deadline.policies.base import stop_the_beaten
 
 #: From the steps of a whole training. Settings are the defaults; who asks for the training's
 #: length is told it, and the patience is that of a tenth of it.

@@ -19,9 +19,9 @@ from benchmarks.syne_tune.asking import SYNE_TUNE, running
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import Policy, make_policy
 from optuna_deadline.simulation import Cluster, Simulation
-from optuna_deadline.simulation.tables.sources import choose, draw
+from optuna_deadline.simulation.environment import World
+from optuna_deadline.simulation.tables import choose, draw
 from optuna_deadline.simulation.workload import Workload
-from optuna_deadline.simulation.world import World
 
 #: Ours by their names here; what ends nobody is the search at random.
 POLICIES = {

@@ -24,8 +24,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_deadline import DeadlineSampler
 from optuna_deadline.samplers import Situation
+from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.workload import Workload
-from optuna_deadline.simulation.world import World
 
 #: Whose suggestions are taken: Optuna's default sampler as it is, and shown what ours shows it. To
 #: draw at random is their control: what it gains or loses is due to the way into the table. The

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from optuna_deadline.allocation.records import SegmentRow
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Cluster, Simulation, generate
-from optuna_deadline.simulation.tables.sources import draw
+from optuna_deadline.simulation.tables import draw
 
 #: As in the paper: ResNet-50 on CIFAR-10 with one machine of eight V100, and its S(k).
 SLOTS, CONFIGURATIONS, STEPS = 8, 144, 200

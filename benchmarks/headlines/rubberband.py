@@ -19,7 +19,7 @@ from benchmarks.headlines.rubberband_policy import (
     plan_static,
     rates_for,
 )
-from optuna_deadline.policies.money import Money
+from optuna_deadline.policies.api import Money
 from optuna_deadline.simulation import SUBLINEAR
 
 #: V100 GPUs of a p3.8xlarge, by its list price; no ratio depends on it.

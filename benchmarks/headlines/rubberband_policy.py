@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optuna_deadline.forecasting.throughput import Speedup
-from optuna_deadline.policies.money import Money
+from optuna_deadline.policies.api import Money
 from optuna_deadline.policies.seer.round_schedule import (
     Rates,
     Schedule,

@@ -18,8 +18,8 @@ from statistics import fmean
 from benchmarks.headlines.pictures import picture
 from benchmarks.headlines.rows import Options, Row
 from optuna_deadline.policies import Policy, make_policy
-from optuna_deadline.policies.baselines.asha import AshaPromote
-from optuna_deadline.policies.baselines.naive import NaiveElastic
+from optuna_deadline.policies.baselines.fifo import NaiveElastic
+from optuna_deadline.policies.baselines.halving import AshaPromote
 from optuna_deadline.simulation import (
     LINEAR,
     SUBLINEAR,

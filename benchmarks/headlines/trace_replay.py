@@ -16,7 +16,7 @@ from functools import cached_property
 
 from benchmarks.headlines.job_traces import Job, Trace
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies.shockwave.views import JobView, Market, Memory, Regime, Scheduler
+from optuna_deadline.policies.shockwave.forecast import JobView, Market, Memory, Regime, Scheduler
 
 #: A job that ends within the round pays nothing for resuming if it ends so many seconds earlier.
 _NEARLY = 5.0

@@ -18,7 +18,7 @@ from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.sql.database import engine as engines
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.planning.pool_leader import PoolLeader
-from optuna_deadline.policies.dividers import make_divider
+from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.study import policy_choice
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 

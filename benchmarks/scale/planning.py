@@ -15,9 +15,8 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.planning.placement.slot_assignment import deal
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
-from optuna_deadline.policies.api import Plan, Policy
-from optuna_deadline.policies.dividers import make_divider
-from optuna_deadline.policies.snapshot import Snapshot
+from optuna_deadline.policies.api import Plan, Policy, Snapshot
+from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.simulation.environment import CountedTrials
 from optuna_deadline.study import policy_choice
 

@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import optuna
 import torch
 from lightning.pytorch.callbacks import Callback
-from optuna_deadline_torch.best import direction_of
+from optuna_deadline_torch.decisions import direction_of
 from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.loaders import elastic_loader
 from optuna_deadline_torch.sampler import ElasticBatchSampler
@@ -21,8 +21,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import SegmentEnd, segment
 from optuna_deadline_lightning import boundaries, finders
 from optuna_deadline_lightning.elastic import ElasticFit
-from optuna_deadline_lightning.epochs import begin_again
-from optuna_deadline_lightning.metrics import monitored
+from optuna_deadline_lightning.mid_epoch import begin_again
 from optuna_deadline_lightning.options import (
     before_runs,
     elastic_options,
@@ -32,7 +31,7 @@ from optuna_deadline_lightning.options import (
     refuse_other_slots,
     refuse_strategy,
 )
-from optuna_deadline_lightning.reporting import Steps
+from optuna_deadline_lightning.reporting import Steps, monitored
 
 _STATE = "optuna_deadline"
 

@@ -1,4 +1,7 @@
-"""One segment of a trial inside one ``fit``: what to do at each step, and what to carry over."""
+"""One segment of a trial inside one ``fit``: what to do at each step, and what to carry over.
+
+What of a fit lies on its device, for a trial that is parked.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,11 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from optuna_deadline_torch.agreement import Trained
-from optuna_deadline_torch.best import Direction
-from optuna_deadline_torch.decisions import Pilot
+from optuna_deadline_torch.consensus import Trained
+from optuna_deadline_torch.decisions import Direction, Pilot
 from optuna_deadline_torch.differences import tell_begun_anew, tell_differences
-from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.measures import Measures
+from optuna_deadline_torch.parked_memory import Holdings
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, refuse_other
@@ -24,12 +26,32 @@ from optuna_deadline.segments import Segment
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
 from optuna_deadline_lightning.attributes import Attributes
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
-from optuna_deadline_lightning.holdings import holdings
 from optuna_deadline_lightning.loaders import TrainingData
-from optuna_deadline_lightning.metrics import plain
 from optuna_deadline_lightning.rehearsing import rehearsed
-from optuna_deadline_lightning.reporting import Steps
+from optuna_deadline_lightning.reporting import Steps, plain
 from optuna_deadline_lightning.scaling import Growing
+
+
+def holdings(trainer: pl.Trainer) -> Holdings:
+    """The module, its optimizers, the gradient scaler, all callbacks, and the metrics so far.
+
+    Each of them, and the data module, may have ``on_park`` and ``on_unpark``.
+    """
+    for logger in trainer.loggers:
+        logger.save()  # the process may be ended while it waits
+    fit = trainer.fit_loop
+    loops = (fit, fit.epoch_loop, fit.epoch_loop.val_loop)
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    objects = [
+        trainer.lightning_module,
+        *trainer.optimizers,
+        trainer.precision_plugin,
+        *callbacks,
+        getattr(trainer, "datamodule", None),
+        trainer._logger_connector,
+        *(getattr(loop, "_results", None) for loop in loops),
+    ]
+    return Holdings([one for one in objects if one is not None], beyond=(pl.Trainer,))
 
 
 class ElasticFit:

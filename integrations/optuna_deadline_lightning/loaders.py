@@ -9,6 +9,10 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities import CombinedLoader
 from optuna_deadline_torch.loaders import (
     Deal,
+    Place,
+    Remembering,
+    Reread,
+    Stateful,
     can_be_dealt,
     elastic_loader,
     read_here,
@@ -18,7 +22,6 @@ from optuna_deadline_torch.loaders import (
 )
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.seeding import Generators
-from optuna_deadline_torch.streams import Place, Remembering, Reread, Stateful
 
 from optuna_deadline.errors import DeadlineError
 

@@ -2,6 +2,11 @@
 
 With two optimizers one may accumulate while the other steps; and a validation may come before the
 last batch of an accumulation.
+
+What callbacks set up at an epoch's start, for an epoch that is resumed in its middle.
+
+Lightning calls no ``on_train_epoch_start`` then. What two of its own set up there is kept in no
+checkpoint: how many batches make a step, and the scheduler of an average.
 """
 
 from __future__ import annotations
@@ -11,8 +16,9 @@ from collections.abc import Iterator, Mapping
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
-from optuna_deadline_torch import gradients
-from optuna_deadline_torch.gradients import Named
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from optuna_deadline_torch import states
+from optuna_deadline_torch.states import Named
 
 
 def watch(trainer: pl.Trainer) -> None:
@@ -21,7 +27,7 @@ def watch(trainer: pl.Trainer) -> None:
     Only where the module steps by itself: else Lightning knows whether it accumulates.
     """
     if not trainer.lightning_module.automatic_optimization:
-        gradients.watch(trainer.optimizers)
+        states.watch(trainer.optimizers)
 
 
 def waiting(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
@@ -32,17 +38,17 @@ def waiting(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
     automatic = trainer.lightning_module.automatic_optimization
     if automatic and not trainer.fit_loop._should_accumulate():
         return {}
-    found = gradients.waiting(_trained(trainer))
+    found = states.waiting(_trained(trainer))
     return found if trainer.world_size == 1 else _mean(trainer, found)
 
 
 def put_back(trainer: pl.Trainer, waited: Mapping[str, torch.Tensor]) -> None:
     """Let training go on with gradients that were waiting."""
-    gradients.put_back(_trained(trainer), waited)
+    states.put_back(_trained(trainer), waited)
 
 
 def _trained(trainer: pl.Trainer) -> Iterator[Named]:
-    return gradients.trained(trainer.lightning_module, trainer.optimizers)
+    return states.trained(trainer.lightning_module, trainer.optimizers)
 
 
 def _mean(trainer: pl.Trainer, found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -58,3 +64,25 @@ def _mean(trainer: pl.Trainer, found: dict[str, torch.Tensor]) -> dict[str, torc
             dist.all_reduce(own)
             mean[name] = own / trainer.world_size
     return mean
+
+
+def begin_again(trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    """Let them set it up; call in ``on_train_start`` of a fit that resumes."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, GradientAccumulationScheduler):
+            callback.on_train_epoch_start(trainer, module)
+        elif isinstance(callback, StochasticWeightAveraging):
+            _average_again(callback, trainer, module)
+
+
+def _average_again(
+    callback: StochasticWeightAveraging, trainer: pl.Trainer, module: pl.LightningModule
+) -> None:
+    # Only where it was at it: in the epoch of the batch norms, its last, nobody leaves.
+    if callback._scheduler_state is None or trainer.current_epoch > callback.swa_end:
+        return
+    groups = trainer.optimizers[0].param_groups
+    rates = [group["lr"] for group in groups]  # restored; a new scheduler sets its own
+    callback.on_train_epoch_start(trainer, module)
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate

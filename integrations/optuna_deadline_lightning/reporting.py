@@ -4,14 +4,20 @@ An epoch has as many steps as it is to have validations: four with ``val_check_i
 length in batches, which may differ between trials, is nothing to that. With an interval in batches
 a step is so many batches. A number follows from the place in training, and so a trial that was
 paused goes on with the numbers that it would have had.
+
+The number that is reported, and what a checkpoint keeps of the others.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import lightning.pytorch as pl
+import torch
 
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline_lightning import boundaries
 from optuna_deadline_lightning.scaling import Growing
 
@@ -118,3 +124,30 @@ def _batches(trainer: pl.Trainer) -> int | None:
 def _validations(trainer: pl.Trainer) -> int:
     """How many validations an epoch is to have, where the interval is a part of it."""
     return max(1, math.floor(1 / trainer.val_check_interval + _ROUNDING))
+
+
+def monitored(metrics: Mapping[str, Any], monitor: str) -> float:
+    """The monitored metric as a number, NaN included.
+
+    Raises:
+        DeadlineError: The metric is not logged, or is not one number; the message lists what is.
+    """
+    if monitor not in metrics:
+        logged = ", ".join(sorted(metrics)) or "nothing"
+        raise DeadlineError(
+            f"No metric {monitor!r} is logged at the end of validation; logged: {logged}."
+            f" Call self.log({monitor!r}, ...) in validation_step, or change monitor=."
+        )
+    try:
+        return float(metrics[monitor])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DeadlineError(f"The metric {monitor!r} is not one number: {error}") from error
+
+
+def plain(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that are one number each, for a checkpoint that loads with weights_only."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, (int, float)) or (torch.is_tensor(value) and value.numel() == 1)
+    }

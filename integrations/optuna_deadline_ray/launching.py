@@ -22,10 +22,8 @@ from optuna_deadline.values.budgets import BudgetLike, make_budget
 from optuna_deadline.values.deadlines import DeadlineLike
 from optuna_deadline.values.prices import PriceLike
 from optuna_deadline.worker.segment import PATIENCE
-from optuna_deadline_ray.agents import Job
-from optuna_deadline_ray.fleet import Fleet
-from optuna_deadline_ray.nodes import check_some, nodes_with_slots
-from optuna_deadline_ray.scaling import bundles, to_spare, wanted_slots
+from optuna_deadline_ray.fleet import Fleet, Job
+from optuna_deadline_ray.nodes import bundles, check_some, nodes_with_slots, to_spare, wanted_slots
 
 _LEFT_ALONE = 60.0  # seconds after the deadline
 _LOOK = 0.5  # seconds between two looks at the cluster

@@ -1,4 +1,7 @@
-"""What a rank does at a place where training may be left: agree, save, leave."""
+"""What a rank does at a place where training may be left: agree, save, leave.
+
+Which way is better, and the best value so far.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,53 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
-from optuna_deadline_torch.agreement import Trained
-from optuna_deadline_torch.best import Best, Direction
-from optuna_deadline_torch.consensus import Consensus, Verdict
-from optuna_deadline_torch.holdings import Holdings
+from optuna_deadline_torch.consensus import Consensus, Trained, Verdict
+from optuna_deadline_torch.parked_memory import Holdings
+from optuna_deadline_torch.ranks import TermFlag
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.saver import Saver
-from optuna_deadline_torch.signals import TermFlag
+
+Direction = Literal["minimize", "maximize"]
+
+
+def direction_of(trial: Any, segment: Any, mode: str | None) -> Direction:
+    """Which way is better: the worker's word, then the study's, then ``mode``.
+
+    Raises:
+        DeadlineError: Nobody knows.
+    """
+    said = getattr(segment, "direction", None)
+    if said is None:
+        said = getattr(getattr(trial, "study", None), "direction", None)
+    word = str(getattr(said, "name", said) if said is not None else mode or "").lower()
+    if word in ("min", "minimize"):
+        return "minimize"
+    if word in ("max", "maximize"):
+        return "maximize"
+    raise DeadlineError("Say which way is better: pass mode='min' or mode='max'.")
+
+
+class Best:
+    """The best value so far of one trial, over all its segments."""
+
+    def __init__(self, direction: Direction) -> None:
+        self.direction = direction
+        self.value: float | None = None
+
+    def improved(self, value: float) -> bool:
+        """Take a value; whether it is finite and better than all before."""
+        if not math.isfinite(value):
+            return False
+        sign = 1.0 if self.direction == "maximize" else -1.0
+        if self.value is not None and sign * value <= sign * self.value:
+            return False
+        self.value = value
+        return True
 
 
 class Pilot:

@@ -21,20 +21,18 @@ from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.directives import Directive
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
-from optuna_deadline_torch.agreement import Trained
-from optuna_deadline_torch.best import direction_of
-from optuna_deadline_torch.decisions import Pilot
+from optuna_deadline_torch.consensus import Trained
+from optuna_deadline_torch.decisions import Pilot, direction_of
 from optuna_deadline_torch.differences import tell_begun_anew, tell_differences
 from optuna_deadline_torch.first_trial import check_first
-from optuna_deadline_torch.holdings import Holdings
 from optuna_deadline_torch.loaders import read_here
 from optuna_deadline_torch.measures import Measures
+from optuna_deadline_torch.parked_memory import Holdings
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
 from optuna_deadline_torch.rehearsal import Rehearsal, next_batch, skipped
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
-from optuna_deadline_torch.scaling import Scaling, load
-from optuna_deadline_torch.schedules import Schedules, warn_of_unnamed
+from optuna_deadline_torch.scaling import Scaling, Schedules, load, warn_of_unnamed
 from optuna_deadline_torch.seeding import Generators, reseed
 from optuna_deadline_torch.sources import Sources, again_and_again, length_of, tell_zipped
 from optuna_deadline_torch.states import States, read

@@ -3,13 +3,18 @@
 Whole storages are emptied in place: copied to the host, then resized to nothing, as FSDP does with
 its parameters. Every tensor, view and alias stays the object that it was, so nobody who holds one
 has to be told, and what is overlooked here costs memory on the device and no wrong number.
+
+What of a training lies on its device, and whom to tell when it goes to the host and comes back.
+
+An object with a method ``on_park`` is told before, and may return tensors of its own that go too;
+one with ``on_unpark`` is told when everything is back.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import BuiltinFunctionType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -182,3 +187,27 @@ def _host_memory() -> tuple[int, float]:
         return tuple(int(lines[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]
     except (OSError, KeyError, ValueError):
         return 0, float("inf")
+
+
+class Holdings:
+    """The objects of one training.
+
+    Args:
+        objects: The model, its optimizers and whatever else has tensors, or wants to be told.
+        beyond: Classes whose objects are not looked into.
+    """
+
+    def __init__(self, objects: Sequence[Any], beyond: tuple[type, ...] = ()) -> None:
+        self._objects = objects
+        self._beyond = beyond
+
+    def memory(self) -> DeviceMemory:
+        """All that lies on the device now."""
+        more = [told() for one in self._objects if (told := getattr(one, "on_park", None))]
+        return DeviceMemory([*self._objects, *more, *in_hand()], beyond=self._beyond)
+
+    def back(self) -> None:
+        """Everything lies on the device again."""
+        for one in self._objects:
+            if (told := getattr(one, "on_unpark", None)) is not None:
+                told()

@@ -1,9 +1,18 @@
-"""The devices and processes under a model: where it computes, and with whom."""
+"""The devices and processes under a model: where it computes, and with whom.
+
+SIGTERM as a flag that training looks at.
+
+A handler must do no more. Lightning's runs a collective inside the signal handler: with the signal
+on one of two ranks the collectives no longer match, and the ranks die without a checkpoint.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any
 
 import torch
@@ -67,3 +76,18 @@ def wrapped(model: nn.Module, device: torch.device, options: Mapping[str, Any]) 
     """``model`` with its gradients averaged over the ranks."""
     ids = [device.index] if device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=ids, **options)
+
+
+class TermFlag:
+    """Remembers that SIGTERM came; never acts on it by itself."""
+
+    def __init__(self) -> None:
+        self.raised = False
+
+    def install(self) -> None:
+        """Take SIGTERM over; call after Lightning registered its handler, which it restores."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.raised = True

@@ -13,12 +13,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline_torch.loaders import (
     Deal,
+    Stateful,
     can_be_dealt,
     elastic_loader,
     refuse_gangs,
     tell_reread,
 )
-from optuna_deadline_torch.streams import Stateful
 
 _log = logging.getLogger("optuna_deadline")
 

@@ -1,16 +1,22 @@
-"""What a checkpoint of a plain PyTorch training holds, and how it is read."""
+"""What a checkpoint of a plain PyTorch training holds, and how it is read.
+
+Gradients that wait for their step, where a checkpoint is made between the two.
+
+With two optimizers one may accumulate while the other steps. Such gradients are part of what
+training goes on from.
+"""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline_torch import gradients
 
 
 class States:
@@ -36,7 +42,7 @@ class States:
                 )
         self.model = model
         self._others = dict(others)
-        gradients.watch(self.optimizers)
+        watch(self.optimizers)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -53,7 +59,7 @@ class States:
         return {
             "state_dict": self.model.state_dict(),
             "states": {name: one.state_dict() for name, one in self._others.items()},
-            "gradients": gradients.waiting(gradients.trained(self.model, self.optimizers)),
+            "gradients": waiting(trained(self.model, self.optimizers)),
             "optuna_deadline": dict(position),
         }
 
@@ -70,7 +76,7 @@ class States:
         for name, one in self._others.items():
             one.load_state_dict(checkpoint["states"][name])
         waited = checkpoint.get("gradients", {})  # older checkpoints have none
-        gradients.put_back(gradients.trained(self.model, self.optimizers), waited)
+        put_back(trained(self.model, self.optimizers), waited)
         position: dict[str, Any] = checkpoint["optuna_deadline"]
         return position
 
@@ -90,3 +96,46 @@ def read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
             f" dict of these: {str(error).splitlines()[0]}"
         ) from error
     return found
+
+
+_USED = "_optuna_deadline_used"  # the version of a gradient that a step has used
+Named = tuple[str, nn.Parameter]
+
+
+def watch(optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    """Note from now on which gradients a step has used."""
+    for optimizer in optimizers:
+        optimizer.register_step_post_hook(_note_used)
+
+
+def trained(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[Named]:
+    """The parameters that optimizers step, by their names in the model."""
+    groups = (group for one in optimizers for group in one.param_groups)
+    wanted = {id(parameter) for group in groups for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in wanted:
+            yield name, parameter
+
+
+def waiting(parameters: Iterable[Named]) -> dict[str, torch.Tensor]:
+    """The gradients that no step has used yet, by parameter."""
+    return {
+        name: parameter.grad.detach()
+        for name, parameter in parameters
+        if parameter.grad is not None
+        and getattr(parameter.grad, _USED, None) != parameter.grad._version
+    }
+
+
+def put_back(parameters: Iterable[Named], gradients: Mapping[str, torch.Tensor]) -> None:
+    """Let training go on with gradients that were waiting."""
+    for name, parameter in parameters:
+        if name in gradients:
+            parameter.grad = gradients[name].to(parameter, copy=True)
+
+
+def _note_used(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                setattr(parameter.grad, _USED, parameter.grad._version)

@@ -1,35 +1,104 @@
-"""The gate: no trial starts that cannot become useful in the time left."""
+"""The gate: no trial starts that cannot become useful in the time left.
+
+A plain study's best trial is COMPLETE, also where integrations know only ``should_prune()``.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Collection
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from optuna.storages import BaseStorage
 from optuna.study import Study
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from optuna_deadline.callbacks._winner import complete_the_best
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.entrance import (
+from optuna_deadline.forecasting.reporting import (
     may_enter,
     seconds_to_enter,
     seconds_to_matter,
+    step_before,
     steps_to_matter,
 )
-from optuna_deadline.forecasting.reporting import step_before
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._book import Book
-from optuna_deadline.samplers._process import end_abandoned
+from optuna_deadline.samplers._deadline import end_abandoned
 from optuna_deadline.study import terms as _terms
+from optuna_deadline.study.best import Best, best_of
 from optuna_deadline.values.deadlines import format_duration
 
 if TYPE_CHECKING:
     from optuna_deadline.dashboard.plain import PlainPublisher
 
+
 _logger = logging.getLogger(__name__)
+_one_thread = threading.Lock()  # the next one finds the copy of the one before
+
+#: The user attribute of a copy: the number of the trial that it copies.
+COPY_OF = "optuna_deadline:copy_of"
+
+
+def complete_the_best(study: Study, own: Collection[int]) -> None:
+    """Add a COMPLETE copy of the trial with the best report, where that trial is PRUNED.
+
+    An integration's callback asks ``should_prune()`` and raises where it hears True, at the
+    deadline too; and Optuna keeps a trial as it has ended. Each process sees to its own trials,
+    and the one that ends last to those of processes that have died.
+
+    Args:
+        study: A study with one objective, whose ``optimize`` ends in this process.
+        own: Numbers of trials that this process has trained.
+    """
+    with _one_thread:
+        _complete_the_best(study, own)
+
+
+def _complete_the_best(study: Study, own: Collection[int]) -> None:
+    trials = study.get_trials(deepcopy=False)
+    running = {trial.number for trial in trials if trial.state is TrialState.RUNNING}
+    if running.intersection(own):
+        return  # what they come to is not known yet
+    pruned = [
+        trial
+        for trial in trials
+        if trial.state is TrialState.PRUNED and (trial.number in own or not running)
+    ]
+    best = best_of(pruned, study.direction)
+    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+    if best is None or best != best_of([*complete, *pruned], study.direction):
+        return
+    values = [trial.value for trial in complete if trial.value is not None]
+    better = max if study.direction.name == "MAXIMIZE" else min
+    if values and better(best.value, *values) in values:
+        return
+    [original] = [trial for trial in pruned if trial.number == best.number]
+    study.add_trial(_copy(original, best))
+    _logger.info(
+        "The best report, %g, is of trial %d, which ended PRUNED; the study has a COMPLETE copy.",
+        best.value,
+        best.number,
+    )
+
+
+def _copy(original: FrozenTrial, best: Best) -> FrozenTrial:
+    # Samplers count their own attributes, so the copy has none of them.
+    copied = create_trial(
+        state=TrialState.COMPLETE,
+        value=best.value,
+        params=original.params,
+        distributions=original.distributions,
+        user_attrs={**original.user_attrs, COPY_OF: original.number},
+        intermediate_values=original.intermediate_values,
+    )
+    copied.datetime_start = original.datetime_start
+    copied.datetime_complete = original.datetime_complete
+    return copied
+
+
 _EARLY = 0.1  # of the time that a process has, unused at its end
 
 #: By storage, since studies in memory all begin at id 0.
@@ -42,7 +111,7 @@ class DeadlineGate:
 
     Give it as ``study.optimize(objective, callbacks=[DeadlineGate()])`` on a study whose pruner is
     a :class:`~optuna_deadline.DeadlinePruner`. After each trial it weighs the time left against
-    what a newcomer needs (:mod:`optuna_deadline.forecasting.entrance`), learned from the trials
+    what a newcomer needs (:mod:`optuna_deadline.forecasting.reporting`), learned from the trials
     that this process has trained: one on a slower machine stops earlier and takes no other along.
     It stops when its running trials have ended, which they do before the deadline. Extending the
     deadline opens the gate again for the processes that are still there.

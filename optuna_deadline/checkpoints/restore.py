@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from optuna_deadline.aside import Aside
+from optuna_deadline._threads import Aside
 from optuna_deadline.checkpoints.files import Checkpoint, intact, write_atomically
 from optuna_deadline.checkpoints.storage import Location, fetch, listed, name_of, remove, within
 

@@ -1,4 +1,7 @@
-"""How two hosts know that they keep checkpoints in one folder: the first leaves a mark in it."""
+"""How two hosts know that they keep checkpoints in one folder: the first leaves a mark in it.
+
+Who reaches a checkpoint: pure, and careful to forbid only what is known to fail.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from optuna_deadline.checkpoints.storage import Location
 
@@ -59,3 +63,26 @@ def _mark(file: Path) -> str:
             file.write_text(mine)
         time.sleep(0.05)
     return found
+
+
+class Place(Protocol):
+    """A host and the place that it keeps checkpoints in: a worker's, or a checkpoint's own."""
+
+    @property
+    def host(self) -> str | None:
+        """The host's name."""
+
+    @property
+    def store(self) -> str | None:
+        """As in :class:`~optuna_deadline.allocation.records.About`."""
+
+
+def reaches(who: Place, where: Place) -> bool:
+    """Whether who works at one place can read what was written at another one.
+
+    A URL is read by everyone, a host's own folders on that host, and a shared folder by those who
+    have it too. Of whom nothing is known, nothing is held against.
+    """
+    if where.host is None or where.store is None or who.store is None:
+        return True
+    return "://" in where.store or who.host == where.host or who.store == where.store

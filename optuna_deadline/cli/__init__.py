@@ -6,22 +6,15 @@ from __future__ import annotations
 from optuna_deadline.cli import (  # noqa: F401
     check,
     create,
-    dashboard,
     demo,
     doctor,
-    events,
-    extend,
     forecast,
     load_best,
-    metrics,
     pool,
-    price,
-    run,
     simulate,
     slurm,
     status,
     steering,
-    stop,
     worker,
 )
 from optuna_deadline.cli.app import app

@@ -20,8 +20,7 @@ from rich.table import Table
 from optuna_deadline.checking.moves import FEWEST, Check
 from optuna_deadline.checking.rows import ROUNDING, Row, exit_code
 from optuna_deadline.checking.runs import Runs
-from optuna_deadline.cli.app import Json, command, console, say_json
-from optuna_deadline.cli.options import ObjectivePlace, Patience
+from optuna_deadline.cli.app import Json, ObjectivePlace, Patience, command, console, say_json
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.objective import source_of
 from optuna_deadline.worker.devices import make_offer, present_gpus

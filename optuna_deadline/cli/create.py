@@ -1,4 +1,9 @@
-"""``optuna-deadline create``: a study with its deadline and policy, fixed for everybody."""
+"""``optuna-deadline create``: a study with its deadline and policy, fixed for everybody.
+
+``optuna-deadline extend``: a later deadline, for everybody.
+
+``optuna-deadline stop``: the end of a study, now.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,9 @@ from typing import Annotated
 import optuna
 import typer
 
-from optuna_deadline.allocation.sql.database.engine import connect
-from optuna_deadline.cli.app import Settings, Storage, command
-from optuna_deadline.cli.databases import check_made, is_made, make_storage
-from optuna_deadline.cli.options import (
+from optuna_deadline.allocation.sql.database.engine import connect, open_table
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.cli.app import (
     Deadline,
     Earlier,
     MaxResource,
@@ -22,17 +26,33 @@ from optuna_deadline.cli.options import (
     PolicyName,
     PriceFile,
     ReductionFactor,
+    Settings,
     SlotPrice,
+    Storage,
+    Study,
+    command,
 )
-from optuna_deadline.cli.studies import begin_with, sampler_of
+from optuna_deadline.cli.databases import (
+    begin_with,
+    check_made,
+    is_made,
+    load_study,
+    make_storage,
+    sampler_of,
+)
 from optuna_deadline.elastic import agree, check, check_max_slots
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.reader import table_of
+from optuna_deadline.history.text import at_clock
+from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.samplers import check_earlier
+from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.policy_choice import merge, parse_settings
 from optuna_deadline.study.terms import Terms, check_ahead, check_single_objective, passed
 from optuna_deadline.values.budgets import Budget, make_budget
-from optuna_deadline.values.deadlines import parse_deadline
+from optuna_deadline.values.deadlines import parse_deadline, parse_duration
 from optuna_deadline.values.prices import PriceLike, read_prices
 
 
@@ -158,3 +178,45 @@ def price_given(price: str | None, file: str | None) -> PriceLike | None:
     if not colon or "," not in columns:
         return read_prices(file)
     return read_prices(path, [name.strip() for name in columns.split(",")])
+
+
+@command
+def extend(
+    study: Study,
+    storage: Storage,
+    deadline: Annotated[
+        str, typer.Option(help="2h30m from now, or 2030-01-31T18:00+01:00; later than it is.")
+    ],
+) -> None:
+    """Move a study's deadline to a later instant; workers that run obey it at their next look."""
+    found = load_study(study, storage)
+    moved = study_terms.extend(open_table(found), found, deadline)
+    print(f"{study}: deadline {moved}.{_money(*table_of(found))}")
+
+
+def _money(table: AllocationTable, terms: study_terms.Terms) -> str:
+    """What is left to pay for the time that was won, where slots cost something."""
+    if terms.budget is None:
+        return ""
+    ledger, now = Ledger(table, tariff_of(terms.budget, terms.started)), table.now()
+    ledger.read(now)
+    nodes = [{kind: rate.node} for kind, rate in ledger.tariff.rates.items()]
+    left = terms.budget.amount - ledger.spent(now)
+    if left <= 0 or not any(ledger.affordable(now, node) for node in nodes):
+        return f" Its budget of {terms.budget} is spent, and pays for no slot until then."
+    return f" {left:.4g} of {terms.budget} are left."
+
+
+@command
+def stop(
+    study: Study,
+    storage: Storage,
+    within: Annotated[
+        str, typer.Option(help="How long running trials have to save and leave.")
+    ] = "10s",
+) -> None:
+    """End a study early, as its deadline would: the best model is kept, the rest is pruned."""
+    seconds = parse_duration(within, "--within")
+    found = load_study(study, storage)
+    ended = study_terms.end_within(open_table(found), found, seconds)
+    print(f"{study} ends at {at_clock(ended.deadline)}; after that see optuna-deadline load-best.")

@@ -1,19 +1,30 @@
-"""Opening databases for the commands: those that look make none, those that make one may race."""
+"""Opening databases for the commands: those that look make none, those that make one may race.
+
+Opening studies for the commands.
+
+How late plans see reports: by how far the database is, and how much is said to it.
+"""
 
 from __future__ import annotations
 
 import re
 import sqlite3
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+import optuna
 import sqlalchemy as sa
 from optuna.storages import BaseStorage, get_storage
+from optuna.study import Study
 from sqlalchemy.engine import URL, make_url
 
 from optuna_deadline.allocation.sql.database.engine import has_table
+from optuna_deadline.allocation.sql.database.schema import report, worker
+from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.worker.errors import DATABASE_AWAY, explain, origin
+from optuna_deadline.samplers import DeadlineSampler, winners
+from optuna_deadline.worker.lease_clock import DATABASE_AWAY, explain, origin
 
 _EXISTS = ("42P07", "42710")  # a table, another object
 _REFUSALS = ("42501", "25006")  # no privilege, a transaction that only reads
@@ -171,3 +182,101 @@ def _file(url: URL) -> Path | None:
 def _without_password(text: str) -> str:
     """What cannot be parsed may hold a password all the same."""
     return re.sub(r":[^:/]*@", ":***@", text)
+
+
+_EARLIER = "optuna_deadline:earlier"  #: an attribute of the study
+
+
+def load_study(name: str, url: str) -> Study:
+    """A study that exists.
+
+    Raises:
+        DeadlineError: There is none of that name.
+    """
+    storage = open_storage(url)
+    try:
+        study = optuna.load_study(study_name=name, storage=storage)
+    except KeyError:
+        names = ", ".join(optuna.get_all_study_names(storage)) or "none yet"
+        raise DeadlineError(
+            f"There is no study {name!r} (there are: {names}); make it with "
+            f"'optuna-deadline create {name}'."
+        ) from None
+    study.sampler = sampler_of(study)
+    return study
+
+
+def begin_with(study: Study, earlier: list[str]) -> None:
+    """Write down the studies whose winners it is to begin with: every worker's sampler knows.
+
+    Raises:
+        DeadlineError: One of them is none, or not of one objective.
+    """
+    winners(study, earlier)
+    study.set_user_attr(_EARLIER, earlier)
+
+
+def sampler_of(study: Study) -> DeadlineSampler:
+    """That of a study which workers train."""
+    return DeadlineSampler(earlier=study.user_attrs.get(_EARLIER, []))
+
+
+#: Round trips of one trial's turn to be written: its reports, Optuna's copy of them, a checkpoint,
+#: and how far it has come.
+TURN = 14
+
+_RECENT = 60.0  # seconds
+_MOST = 2000  # reports that are looked at
+_LATE = 3.0  # reports that a trial may make until the plan sees one
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What passes between one worker and its database."""
+
+    trip: float  #: seconds of a round trip
+    reports: float  #: a second
+    trials: float  #: that report
+
+    @property
+    def late(self) -> float:
+        """Seconds until what a trial says is written, at worst: the others' turns come first."""
+        return TURN * self.trip * self.trials
+
+    @property
+    def warning(self) -> str | None:
+        """What to do where a trial makes several reports until one is seen."""
+        if TURN * self.trip * self.reports <= _LATE:
+            return None
+        return (
+            f"a round trip to the database takes {self.trip * 1000:.0f} ms and each worker's "
+            f"trials report {self.reports:.0f} times a second: plans see them {self.late:.1f} s "
+            "late; report and save less often, or bring the database nearer"
+        )
+
+
+def round_trip(connection: sa.Connection) -> float:
+    """Seconds of a round trip: the middle one of five."""
+    times = []
+    for _ in range(5):
+        began = time.monotonic()
+        connection.execute(sa.select(1))
+        times.append(time.monotonic() - began)
+    return sorted(times)[2]
+
+
+def measure(connection: sa.Connection, study_id: int | None = None) -> Traffic:
+    """What passed of late, for each live worker of a study or of the whole database."""
+    trip = round_trip(connection)
+    now = float(connection.execute(sa.select(database_now())).scalar_one())
+    newest = sa.select(report.c.study_id, report.c.number, report.c.at)
+    live = sa.select(sa.func.count()).where(worker.c.state == "live", worker.c.lease > now)
+    if study_id is not None:
+        newest = newest.where(report.c.study_id == study_id)
+        live = live.where(worker.c.study_id == study_id)
+    rows = connection.execute(newest.order_by(report.c.id.desc()).limit(_MOST)).all()
+    recent = [row for row in rows if row.at > now - _RECENT]
+    workers = max(1, connection.execute(live).scalar_one())
+    seconds = max(1.0, min(_RECENT, now - min([row.at for row in recent], default=now)))
+    trials = len({(row.study_id, row.number) for row in recent})
+    return Traffic(trip, len(recent) / seconds / workers, trials / workers)

@@ -18,11 +18,10 @@ from sqlalchemy.engine import make_url
 
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.cli.app import INTERRUPTED, Settings, command, console
+from optuna_deadline.cli.app import INTERRUPTED, PolicyName, Settings, SlotPrice, command, console
 from optuna_deadline.cli.databases import make_storage
-from optuna_deadline.cli.live.screen import shown
-from optuna_deadline.cli.live.watching import Watcher
-from optuna_deadline.cli.options import PolicyName, SlotPrice
+from optuna_deadline.cli.live.top import shown
+from optuna_deadline.cli.live.view import Watcher
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import ElasticWorker, Result, agree, check, prepare
 from optuna_deadline.errors import DeadlineError

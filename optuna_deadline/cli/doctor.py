@@ -15,17 +15,24 @@ import sqlalchemy as sa
 import typer
 
 from optuna_deadline.allocation.records import ALIVE
-from optuna_deadline.allocation.sql.database.clock import database_now
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 from optuna_deadline.allocation.sql.database.schema import report, study, trial
+from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.checkpoints.storage import check, check_folder, located
 from optuna_deadline.cli.app import GONE, Json, command, say_json
-from optuna_deadline.cli.databases import NothingThere, check_url, complaint, open_storage
-from optuna_deadline.cli.traffic import Traffic, measure, round_trip
+from optuna_deadline.cli.databases import (
+    NothingThere,
+    Traffic,
+    check_url,
+    complaint,
+    measure,
+    open_storage,
+    round_trip,
+)
 from optuna_deadline.elastic import CHECKPOINTS
 from optuna_deadline.errors import DeadlineError, at_most
 from optuna_deadline.worker.devices import host_name, present_gpus
-from optuna_deadline.worker.errors import DATABASE_AWAY
+from optuna_deadline.worker.lease_clock import DATABASE_AWAY
 
 _SLOW = 0.05  # seconds of a round trip
 _APART = 2.0  # seconds between two clocks

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from optuna_deadline.cli.app import Json, Storage, Study, command, say_json
-from optuna_deadline.cli.progress import show_late
-from optuna_deadline.cli.studies import load_study
+from optuna_deadline.cli.databases import load_study
+from optuna_deadline.cli.worker import show_late
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.forecast import forecast as look_ahead
 from optuna_deadline.history.reader import read_history
-from optuna_deadline.history.words import count, roughly, until_deadline, value
+from optuna_deadline.history.text import count, roughly, until_deadline, value
 from optuna_deadline.scenarios.api import change_of
 from optuna_deadline.scenarios.comparison import AS_IT_IS, DRAWS, Prospect, Question, WhatIf
 from optuna_deadline.scenarios.futures import Change

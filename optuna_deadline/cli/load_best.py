@@ -12,8 +12,8 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import write_atomically
 from optuna_deadline.checkpoints.storage import Location, fetch, loading, name_of
 from optuna_deadline.cli.app import Json, Storage, Study, command, say_json
-from optuna_deadline.cli.progress import wait_late
-from optuna_deadline.cli.studies import load_study
+from optuna_deadline.cli.databases import load_study
+from optuna_deadline.cli.worker import wait_late
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.planning.settlement import InHand, find_winner

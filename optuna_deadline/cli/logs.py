@@ -15,10 +15,8 @@ from typing import Any
 
 import optuna
 
-from optuna_deadline.cli.live.following import following
-from optuna_deadline.cli.live.top import lines
-from optuna_deadline.cli.live.view import View
-from optuna_deadline.cli.live.watching import Watcher
+from optuna_deadline.cli.live.top import following, lines
+from optuna_deadline.cli.live.view import View, Watcher
 
 _logger = logging.getLogger("optuna_deadline")
 _SECONDS = 1.0

@@ -20,8 +20,7 @@ from optuna_deadline.cli.app import Json, Storage, app, command_of, say_json
 from optuna_deadline.cli.databases import check_made, make_storage
 from optuna_deadline.cli.live.view import clock
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.history.promises import shortfalls
-from optuna_deadline.history.words import roughly
+from optuna_deadline.history.text import roughly, shortfalls
 from optuna_deadline.planning.pool_leader import read_pool
 from optuna_deadline.values.deadlines import parse_duration
 

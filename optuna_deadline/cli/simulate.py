@@ -13,16 +13,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from optuna_deadline.cli.app import Settings, command, console
-from optuna_deadline.cli.options import ReductionFactor
+from optuna_deadline.cli.app import ReductionFactor, Settings, command, console
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster
 from optuna_deadline.simulation.comparison import Case, Row, collect_seldom, run_all, summarise
-from optuna_deadline.simulation.families import FAMILIES
-from optuna_deadline.simulation.tables import load_speedups
-from optuna_deadline.simulation.tables.sources import choose
+from optuna_deadline.simulation.tables import choose, load_speedups
+from optuna_deadline.simulation.workload import FAMILIES
 from optuna_deadline.study import policy_choice
 from optuna_deadline.values.deadlines import parse_duration
 

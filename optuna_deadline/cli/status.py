@@ -1,26 +1,74 @@
-"""``optuna-deadline status`` and ``top``: a study as it is now, once and live."""
+"""``optuna-deadline status`` and ``top``: a study as it is now, once and live.
+
+The view of a study that ``study.optimize`` trains: without slots, read from Optuna's trials.
+
+``optuna-deadline events``: what happened to a study, one line each.
+
+``optuna-deadline dashboard``: optuna-dashboard, with the allocation table beside it.
+
+``optuna-deadline metrics``: the studies of a database, for Prometheus to scrape.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from typing import Annotated
 
 import optuna
+import typer
 from rich.console import Console
 
-from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.records import Desired, Event
+from optuna_deadline.allocation.sql.database.engine import autocommit, connect, open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checking.rows import OUTCOME, summed_up
 from optuna_deadline.cli.app import Json, Storage, Study, command, console, say_json
-from optuna_deadline.cli.live.screen import shown
-from optuna_deadline.cli.live.top import render
-from optuna_deadline.cli.live.watching import Watcher
-from optuna_deadline.cli.plain import plain_view
-from optuna_deadline.cli.studies import load_study
-from optuna_deadline.cli.traffic import measure
+from optuna_deadline.cli.databases import load_study, measure, serving_storage
+from optuna_deadline.cli.live.top import render, shown
+from optuna_deadline.cli.live.view import TrialRow, View, Watcher
+from optuna_deadline.dashboard.prometheus import StudyCollector, check_installed, serve
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history, table_of
+from optuna_deadline.history.records import History
+from optuna_deadline.history.text import at_clock, tell
+
+_SHOWN = {"retired": "pruned"}
+
+
+def plain_view(history: History) -> View:
+    """The study now."""
+    best = history.improvements[-1] if history.improvements else None
+    return View(
+        study=history.name,
+        time_left=history.time_left,
+        deadline=datetime.fromtimestamp(history.deadline, timezone.utc).astimezone(),
+        duration=history.deadline - history.started,
+        maximize=history.maximize,
+        gate_open=history.time_left > 0 and all(event.kind != "gate" for event in history.events),
+        best_value=best.value if best else None,
+        best_trial=best.number if best else None,
+        best_step=best.step if best else None,
+        rows=tuple(_row(history, line) for line in history.trials),
+    )
+
+
+def _row(history: History, line: Desired) -> TrialRow:
+    values = tuple(row.value for row in history.curves.get(line.number, ()))
+    return TrialRow(
+        number=line.number,
+        state=_SHOWN.get(line.state, line.state),
+        step=history.curves[line.number][-1].step if values else None,
+        value=values[-1] if values else None,
+        best=(max(values) if history.maximize else min(values)) if values else None,
+        curve=values,
+    )
+
 
 _LOOK = 0.5  # seconds
 
@@ -84,3 +132,88 @@ def _is_over(table: AllocationTable) -> bool:
     if orders.settled or table.now() < orders.end:
         return orders.settled
     return all(worker.study_id != table.study_id for worker in table.workers())
+
+
+@command
+def events(
+    study: Study,
+    storage: Storage,
+    last: Annotated[int, typer.Option(min=1, help="How many, the newest.")] = 50,
+    trial: Annotated[int | None, typer.Option(help="Of one trial alone.")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Of one kind, as in plan; again for more.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what happened to a study: plans, grants, releases, ends; the oldest first."""
+    table, terms = table_of(load_study(study, storage))
+    places = {slot.id: f"{slot.device} on {slot.host}" for slot in table.slots()}
+    found: deque[tuple[Event, str]] = deque(maxlen=last)
+    for event in _of(table, kind):
+        words = tell(event, terms.name, places.get(event.slot or 0, f"slot {event.slot}"))
+        if trial in (None, event.number) and (as_json or kind or words):
+            found.append((event, words or event.kind))
+    if as_json:
+        say_json([{**asdict(event), "words": words} for event, words in found])
+        return
+    if kind and not found:
+        known = ", ".join(sorted({event.kind for event in _of(table)}))
+        print(
+            f"Nothing of that kind has happened to {study} (there are: {known}).", file=sys.stderr
+        )
+    for event, words in found:
+        print(f"{at_clock(event.at)}  {words}")
+
+
+def _of(table: AllocationTable, kind: list[str] | None = None) -> Iterator[Event]:
+    """A study's events, the oldest first."""
+    after = 0
+    while page := table.events(after, kind):
+        after = page[-1].id
+        yield from page
+
+
+@command
+def dashboard(
+    storage: Storage,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")
+    ] = 8080,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets everybody in.")
+    ] = "127.0.0.1",
+) -> None:
+    """Show studies in optuna-dashboard, and who holds which slots on a live page beside it."""
+    from optuna_deadline.dashboard.server import make_http_server, wsgi
+
+    serving_storage(storage)
+    server = make_http_server(wsgi(storage), host, port)
+    base = f"http://{host}:{server.server_port}"
+    print(f"Studies: {base}/dashboard", flush=True)
+    print(f"Slots:   {base}/allocation", flush=True)
+    print("Ctrl-C ends it.", flush=True)
+    with server:
+        server.serve_forever()
+
+
+@command
+def metrics(
+    storage: Storage,
+    study: Annotated[
+        list[str] | None,
+        typer.Option(help="A study, again for more; by default all that have not ended."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")
+    ] = 9464,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets everybody in.")
+    ] = "127.0.0.1",
+) -> None:
+    """Serve the figures of studies to Prometheus: one exporter, however many workers there are."""
+    check_installed()
+    serving_storage(storage)
+    address, thread = serve(StudyCollector(connect(storage), study or ()), host, port)
+    print(f"Figures: {address}", flush=True)
+    print("Ctrl-C ends it.", flush=True)
+    thread.join()

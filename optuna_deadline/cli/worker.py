@@ -1,30 +1,61 @@
-"""``optuna-deadline worker``: brings this machine's slots and trains until the deadline."""
+"""``optuna-deadline worker``: brings this machine's slots and trains until the deadline.
+
+``optuna-deadline run``: a study and a worker for it on this machine, with one command.
+
+Progress of what lasts: shown once it has lasted two seconds, and never in a pipe.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import typer
+from rich.progress import Progress
 
-from optuna_deadline.cli.app import INTERRUPTED, TIME_WAS_OVER, Storage, command, console
-from optuna_deadline.cli.live.screen import shown
-from optuna_deadline.cli.live.watching import Watcher
-from optuna_deadline.cli.logs import Log, choose, logged
-from optuna_deadline.cli.options import (
+from optuna_deadline.cli.app import (
+    INTERRUPTED,
+    TIME_WAS_OVER,
     AcrossHosts,
     CheckpointPlace,
+    Deadline,
+    Earlier,
     HostType,
+    MaxResource,
+    MaxSlots,
+    MinResource,
+    Money,
     ObjectivePlace,
     Park,
     Patience,
+    PolicyName,
+    PriceFile,
     Publish,
+    ReductionFactor,
+    Settings,
+    SlotPrice,
+    Storage,
+    command,
+    console,
 )
-from optuna_deadline.cli.studies import load_study
+from optuna_deadline.cli.create import WhichWay, make, price_given
+from optuna_deadline.cli.databases import load_study
+from optuna_deadline.cli.live.top import shown
+from optuna_deadline.cli.live.view import Watcher
+from optuna_deadline.cli.logs import Log, choose, logged
 from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree, prepare
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies import DEFAULT
 from optuna_deadline.study.terms import Terms
+from optuna_deadline.values.budgets import make_budget
+from optuna_deadline.worker.devices import present_gpus
 from optuna_deadline.worker.segment import PATIENCE
 
 _logger = logging.getLogger("optuna_deadline")
@@ -110,3 +141,115 @@ def describe(result: Result, terms: Terms) -> str:
         f"{terms.name}: best value {result.value:.6g}, trial {result.number}{step}; "
         f"checkpoint {state}.{spent}\n{result.how_to_load()}"
     )
+
+
+_STORAGE = "sqlite:///study.db"
+
+
+@command
+def run(
+    objective: ObjectivePlace,
+    deadline: Deadline,
+    study: Annotated[
+        str | None, typer.Option(help="Name of the study; that of the objective's file or module.")
+    ] = None,
+    storage: Annotated[
+        str, typer.Option(help="URL of the study's database (SQLite, PostgreSQL).")
+    ] = _STORAGE,
+    direction: WhichWay = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="GPUs to train on: all, or 0,1; all where nothing is said.")
+    ] = None,
+    cpus: Annotated[int | None, typer.Option(help="CPU slots to train on.")] = None,
+    policy: PolicyName = DEFAULT,
+    settings: Settings = None,
+    min_resource: MinResource = 1,
+    max_resource: MaxResource = None,
+    reduction_factor: ReductionFactor = None,
+    max_slots: MaxSlots = None,
+    budget: Money = None,
+    price: SlotPrice = None,
+    prices: PriceFile = None,
+    earlier: Earlier = None,
+    host_type: HostType = None,
+    checkpoints: CheckpointPlace = str(CHECKPOINTS),
+    patience: Patience = PATIENCE,
+    park: Park = 0,
+    publish: Publish = None,
+    log: Annotated[Log, typer.Option(help="How messages are written.")] = Log.text,
+) -> None:
+    """Make a study and train it on this machine until the deadline; workers may join it.
+
+    The same command again goes on with the study, as long as its deadline is ahead.
+    """
+    choose(log)
+    if gpus is None and cpus is None:
+        if not present_gpus():
+            raise DeadlineError("This machine has no GPU: say how many CPU slots, as in --cpus 2.")
+        gpus = "all"
+    money = make_budget(budget, price_given(price, prices))
+    source, offer = prepare(
+        objective, gpus, cpus, patience=patience, park=park, checkpoints=checkpoints,
+        budget=money, host_type=host_type, max_slots=max_slots,
+    )  # fmt: skip
+    made, terms = make(
+        study or _name(objective), storage, deadline, direction, policy, settings, min_resource,
+        max_resource, reduction_factor, money, earlier, max_slots=max_slots,
+    )  # fmt: skip
+    worker = ElasticWorker(
+        made, source, terms, offer=offer, checkpoints=checkpoints, patience=patience, park=park,
+        publish=publish, host_type=host_type,
+    )  # fmt: skip
+    work(worker, log)
+
+
+def _name(objective: str) -> str:
+    """The name of the objective's file or module."""
+    where = objective.rpartition(":")[0]
+    return Path(where).stem if where.endswith(".py") else where.rpartition(".")[2]
+
+
+T = TypeVar("T")
+
+_QUIET = 2.0  # seconds
+
+
+def show_late(items: Iterable[T], words: str, total: int) -> Iterator[T]:
+    """The items, each as soon as it is there.
+
+    Args:
+        items: What takes time to come.
+        words: What is being done.
+        total: How many come at most.
+    """
+    began = time.monotonic()
+    progress: Progress | None = None
+    with ExitStack() as stack:
+        for done, item in enumerate(items, 1):
+            if progress is None and console.is_terminal and time.monotonic() - began > _QUIET:
+                progress = stack.enter_context(Progress(console=console, transient=True))
+                task = progress.add_task(words, total=total)
+            if progress is not None:
+                progress.update(task, completed=done)
+            yield item
+
+
+@contextmanager
+def wait_late(words: str) -> Iterator[None]:
+    """Say what is waited for, once it has lasted two seconds.
+
+    Args:
+        words: What is being done.
+    """
+    status = console.status(words)
+    late = threading.Timer(_QUIET, status.start)
+    late.daemon = True
+    if console.is_terminal:
+        late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
+        if late.ident is not None:
+            late.join()  # it may have been about to begin
+        status.stop()

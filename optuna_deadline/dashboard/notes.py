@@ -7,11 +7,9 @@ from typing import Any
 
 from optuna_deadline.allocation.records import Event, SegmentRow, Slot
 from optuna_deadline.history.forecast import Forecast
-from optuna_deadline.history.lives import Life
-from optuna_deadline.history.records import History
+from optuna_deadline.history.records import History, Life
 from optuna_deadline.history.series import spent
-from optuna_deadline.history.text import asked
-from optuna_deadline.history.words import at_clock, count, roughly, until_deadline, value
+from optuna_deadline.history.text import asked, at_clock, count, roughly, until_deadline, value
 from optuna_deadline.values.deadlines import format_instant
 from optuna_deadline.visualization._allocation import usage
 

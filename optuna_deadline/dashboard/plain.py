@@ -19,7 +19,7 @@ from optuna_deadline.dashboard.attributes import Attributes
 from optuna_deadline.dashboard.notes import study_note
 from optuna_deadline.dashboard.publisher import FIRST, fitting
 from optuna_deadline.history.forecast import forecast
-from optuna_deadline.history.plain import plain_history
+from optuna_deadline.history.reader import plain_history
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.visualization._forecast import chart_forecast
 from optuna_deadline.visualization._rungs import chart_rungs

@@ -16,8 +16,7 @@ from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.allocation.sql.reads import event_before, pools
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.tail import Tail
-from optuna_deadline.history.lives import Hold
-from optuna_deadline.history.spells import tell_holds
+from optuna_deadline.history.records import Hold, tell_holds
 from optuna_deadline.history.text import tell
 
 _NOBODY = 0  # a pool is read without being of one of its studies

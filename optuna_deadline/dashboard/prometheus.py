@@ -20,11 +20,11 @@ from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.history.costs import costs
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
+from optuna_deadline.history.series import costs
 from optuna_deadline.study import terms as study_terms
-from optuna_deadline.worker.errors import DATABASE_AWAY
+from optuna_deadline.worker.lease_clock import DATABASE_AWAY
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

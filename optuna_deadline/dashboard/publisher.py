@@ -24,9 +24,8 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.dashboard.attributes import Attributes
 from optuna_deadline.dashboard.notes import columns, study_note, trial_note
 from optuna_deadline.history.forecast import Forecast, forecast
-from optuna_deadline.history.lives import Life
 from optuna_deadline.history.reader import HistoryReader
-from optuna_deadline.history.records import History
+from optuna_deadline.history.records import History, Life
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.visualization._allocation import chart_allocation
 from optuna_deadline.visualization._budget import chart_budget

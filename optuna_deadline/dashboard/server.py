@@ -14,7 +14,7 @@ from optuna.storages import RDBStorage
 from optuna_deadline.allocation.sql.database.engine import connect
 from optuna_deadline.dashboard.pools import Pools
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.worker.errors import DATABASE_AWAY, explain
+from optuna_deadline.worker.lease_clock import DATABASE_AWAY, explain
 
 if TYPE_CHECKING:
     from bottle import Bottle

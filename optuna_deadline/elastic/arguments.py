@@ -13,7 +13,7 @@ from optuna.study import Study
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.checkpoints.storage import place_of
 from optuna_deadline.errors import DeadlineError, argument
-from optuna_deadline.policies.dividers import make_divider
+from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.pruners import DeadlinePruner
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
 from optuna_deadline.study import policy_choice

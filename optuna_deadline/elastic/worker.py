@@ -17,7 +17,7 @@ from optuna.pruners import NopPruner
 from optuna.study import Study
 
 from optuna_deadline.allocation.sql.database.engine import open_table
-from optuna_deadline.allocation.sql.database.listener import Listener
+from optuna_deadline.allocation.sql.database.notify import Listener
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.checkpoints.storage import (
@@ -29,30 +29,30 @@ from optuna_deadline.checkpoints.storage import (
     within,
 )
 from optuna_deadline.elastic.arguments import check_park, check_patience, check_weight
-from optuna_deadline.elastic.companions import (
+from optuna_deadline.elastic.lifecycle import (
     beginning,
     hearing,
+    join,
+    leaving_on_signals,
     listening,
     planning,
     publishing,
+    pulse,
 )
-from optuna_deadline.elastic.lifecycle import join, leaving_on_signals
-from optuna_deadline.elastic.outcome import outcome
-from optuna_deadline.elastic.pulse import pulse
-from optuna_deadline.elastic.result import Result
+from optuna_deadline.elastic.result import Result, outcome
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.overheads import Overhead, learn_overhead
-from optuna_deadline.history.promises import at_joining
+from optuna_deadline.forecasting.throughput import Overhead, learn_overhead
+from optuna_deadline.history.text import at_joining
 from optuna_deadline.planning.billing.ledger import Ledger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
 from optuna_deadline.planning.settlement import InHand
 from optuna_deadline.planning.trials import OptunaTrials
-from optuna_deadline.policies.dividers import make_divider
+from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.pruners import DeadlinePruner, find_deadline_pruner
-from optuna_deadline.rank.addresses import VARIABLE, own_address
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
+from optuna_deadline.rank.rendezvous import VARIABLE, own_address
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.terms import Terms
@@ -60,8 +60,8 @@ from optuna_deadline.values.budgets import HOST_TYPE
 from optuna_deadline.values.deadlines import DeadlineLike
 from optuna_deadline.worker.agent import Agent
 from optuna_deadline.worker.devices import Offer, host_name, make_offer
-from optuna_deadline.worker.errors import DATABASE_AWAY
-from optuna_deadline.worker.machine import describe
+from optuna_deadline.worker.lease_clock import DATABASE_AWAY
+from optuna_deadline.worker.registration import describe
 from optuna_deadline.worker.segment import PATIENCE
 from optuna_deadline.worker.time_limit import TIME_IS_OVER, Until, moment
 

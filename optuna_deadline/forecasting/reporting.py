@@ -1,11 +1,29 @@
-"""A trial's pace: when its next report will come, judged by its own reports."""
+"""A trial's pace: when its next report will come, judged by its own reports.
+
+The entrance rule: can a trial that starts now still become useful in the time left?
+
+Our reconstruction of HyperSched's entrance rule, for processes that would idle if they refused.
+HyperSched opens a trial while the time left covers the smaller of the furthest trial's time times
+the reduction factor and the time of a whole trial. Here a newcomer must be able to come within one
+reduction factor of the furthest trial, which is where the next rung would still compare the two.
+
+What a trial that began now would come to by the deadline, were it like one that is known.
+
+That is what a sampler should learn from: a configuration that wants two hours is worth nothing
+with one hour left, and one that was stopped early is worth what it would have become. A curve is
+read at the step that its own pace allows in the time left; where it does not reach so far, it is
+continued by its doublings (:mod:`optuna_deadline.forecasting.learning_curves`). Our own rule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from statistics import median, median_low
+
+from optuna_deadline.forecasting.learning_curves import Curve, learn_doublings
 
 _KEPT = 5
 _SAFETY = 1.1
@@ -125,3 +143,96 @@ def step_before(steps: Iterable[int]) -> int:
 def step_before_all(trials: Iterable[Collection[int]]) -> int:
     """The same for a whole study, by the steps of each trial's reports; 0 without any report."""
     return min((step_before(steps) for steps in trials if steps), default=0)
+
+
+def steps_to_matter(
+    furthest_step: int, *, min_resource: int, max_resource: int | None, reduction_factor: int
+) -> float:
+    """Steps that a newcomer must train before it can matter.
+
+    Args:
+        furthest_step: The furthest step that any trial has reached.
+        min_resource: The first rung, in steps.
+        max_resource: The steps of a whole trial, None where that is open.
+        reduction_factor: The ratio of one rung to the one before.
+    """
+    furthest = furthest_step if max_resource is None else min(furthest_step, max_resource)
+    return max(min_resource, furthest / reduction_factor)
+
+
+def seconds_to_matter(
+    steps: float, startups: Sequence[float], seconds_per_step: Sequence[float]
+) -> float:
+    """Seconds that a newcomer needs for ``steps``, a tenth for safety included.
+
+    Args:
+        steps: See :func:`steps_to_matter`.
+        startups: Seconds that other trials took before their first step.
+        seconds_per_step: Seconds that other trials took per step; at least one value.
+    """
+    startup = median(startups) if startups else 0.0
+    return _SAFETY * (startup + steps * median(seconds_per_step))
+
+
+def seconds_to_enter(steps: float, paces: Sequence[Pace]) -> float:
+    """The same by the trials of the process that would train the newcomer.
+
+    Where none has reported twice, only the newcomer's first report can be told: a single one
+    says nothing of the steps after it. Of what a lone first trial took before its steps, and of a
+    lone first report, half counts, since much of that is done once.
+
+    Args:
+        steps: See :func:`steps_to_matter`.
+        paces: Trials of this process that have reported, in the order in which they began; at
+            least one.
+    """
+    first, *others = paces
+    per_step = [pace.seconds_per_step or 0.0 for pace in paces if pace.recent]
+    if per_step:
+        startup = known_startup(paces)
+        if startup is None:
+            startup = UNPROVEN * first.startup
+        return seconds_to_matter(steps, [startup], per_step)
+    if others:
+        return seconds_to_matter(1, [], [pace.first_seconds for pace in others])
+    return UNPROVEN * first.first_seconds
+
+
+def may_enter(time_left: float, needed: float) -> bool:
+    """Whether a newcomer that needs ``needed`` seconds may start with ``time_left`` to go."""
+    return time_left > 0 and needed <= time_left
+
+
+def prospects(
+    curves: Mapping[int, Curve],
+    step_seconds: Mapping[int, float],
+    *,
+    left: float = math.inf,
+    horizon: float | None = None,
+) -> dict[int, float]:
+    """The score that a trial like each of these would end with.
+
+    Args:
+        curves: By trial, what is known of it.
+        step_seconds: By trial, of a step on one slot; for a trial without, the median one.
+        left: Seconds until the deadline.
+        horizon: Steps of a whole training; None for those of the longest known.
+
+    Returns:
+        By trial; minus infinity where it would not come to its first report.
+    """
+    model = learn_doublings(curves.values())
+    typical = median(step_seconds.values()) if step_seconds else 0.0
+    if horizon is None:
+        horizon = max((curve.steps[-1] for curve in curves.values()), default=0.0)
+    found = {}
+    for number, curve in curves.items():
+        seconds = step_seconds.get(number, typical)
+        reach = min(horizon, left / seconds) if seconds > 0 else horizon
+        if reach < curve.steps[0]:
+            found[number] = -math.inf
+        elif reach <= curve.steps[-1]:
+            found[number] = curve.at(reach)
+        else:
+            found[number] = model.expect(curve, reach)
+    return found

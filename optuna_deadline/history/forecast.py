@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import Desired
-from optuna_deadline.forecasting.course import best_by, measures
-from optuna_deadline.forecasting.doublings import Doublings, learn_doublings
-from optuna_deadline.forecasting.learning_curves import Curve
-from optuna_deadline.forecasting.levels import LEVELS
+from optuna_deadline.forecasting.futures import best_by, measures
+from optuna_deadline.forecasting.learning_curves import LEVELS, Curve, Doublings, learn_doublings
 from optuna_deadline.forecasting.reporting import step_before_all
-from optuna_deadline.history.costs import costs
-from optuna_deadline.history.paces import Measured, measure
 from optuna_deadline.history.records import History
+from optuna_deadline.history.series import Measured, costs, measure
 
 _POINTS = 8
 _INSTANT = 1e-3  # seconds; a logarithm is taken of them
@@ -58,8 +55,8 @@ def forecast(history: History) -> Forecast:
     """The best value expected at the deadline, and what each trial would come to.
 
     The best value rises as it did in studies whose scores were as far apart
-    (:mod:`optuna_deadline.forecasting.course`). A fan is what
-    :class:`~optuna_deadline.forecasting.doublings.Doublings`, learned from all curves of the
+    (:mod:`optuna_deadline.forecasting.futures`). A fan is what
+    :class:`~optuna_deadline.forecasting.learning_curves.Doublings`, learned from all curves of the
     study, expects at the steps that the trial's own pace, S(k) and the overheads measured so far
     allow until the deadline; for a trial that waits, as if it had one slot from now on.
     """

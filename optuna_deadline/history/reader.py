@@ -1,21 +1,150 @@
-"""Reads a study's history from the table, again and again what is new alone."""
+"""Reads a study's history from the table, again and again what is new alone.
+
+The history of a study that ``study.optimize`` trains alone: read from Optuna's trials.
+
+Nobody writes slots there, and Optuna keeps no time of a report: a trial's reports are taken to
+have come evenly by their steps.
+"""
 
 from __future__ import annotations
 
-from optuna.study import Study
+import math
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 
-from optuna_deadline.allocation.records import Event, ReportRow, SegmentRow
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from optuna_deadline.allocation.records import Desired, Event, ReportRow, SegmentRow
 from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.history.plain import plain_history
-from optuna_deadline.history.records import History
-from optuna_deadline.history.spells import KINDS
+from optuna_deadline.forecasting.reporting import step_before_all
+from optuna_deadline.history.records import KINDS, History
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.terms import Terms
+
+_STATES = {
+    TrialState.RUNNING: "running",
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "retired",
+    TrialState.FAIL: "failed",
+}
+_SOMEBODY = "study.optimize"
+
+
+def plain_history(terms: Terms, trials: Sequence[FrozenTrial]) -> History:
+    """The history of a study without an allocation table's rows.
+
+    Args:
+        terms: The study's, as read now.
+        trials: All trials of the study; those that wait to be started are left out.
+    """
+    begun = [trial for trial in trials if trial.state in _STATES and trial.datetime_start]
+    shift = -step_before_all(trial.intermediate_values for trial in begun)
+    spans = {trial.number: _span(trial, terms) for trial in begun}
+    running = any(trial.state is TrialState.RUNNING for trial in begun)
+    over = not running and (terms.gate_closed is not None or terms.read >= terms.deadline)
+    ends = [end for _, end in spans.values()]
+    reports = [row for trial in begun for row in _reports(trial, spans[trial.number], shift)]
+    reports.sort(key=lambda row: (row.at, row.number, row.step))
+    return History(
+        name=terms.name,
+        study_id=terms.study_id,
+        maximize=terms.maximize,
+        started=terms.started,
+        deadline=terms.deadline,
+        now=terms.read,
+        settled=max(ends) if over and ends else None,
+        trials=tuple(_line(trial, spans[trial.number], terms) for trial in begun),
+        segments=tuple(_segment(trial, spans[trial.number], shift) for trial in begun),
+        reports=tuple(row._replace(id=place) for place, row in enumerate(reports, 1)),
+        events=tuple(_events(begun, spans, terms)),
+        policy=terms.policy,
+        parameters=terms.parameters,
+        plain=True,
+    )
+
+
+def _span(trial: FrozenTrial, terms: Terms) -> tuple[float, float]:
+    """When a trial began and ended, or now; within the study, whoever's clock said so."""
+    begin = _instant(trial.datetime_start, terms)
+    end = (
+        terms.read if trial.datetime_complete is None else _instant(trial.datetime_complete, terms)
+    )
+    return begin, max(begin, end)
+
+
+def _instant(moment: datetime | None, terms: Terms) -> float:
+    assert moment is not None
+    return min(max(moment.timestamp(), terms.started), terms.read)
+
+
+def _reports(trial: FrozenTrial, span: tuple[float, float], shift: int) -> Iterator[ReportRow]:
+    begin, end = span
+    last = max(trial.intermediate_values, default=0) + shift
+    for step, value in sorted(trial.intermediate_values.items()):
+        part = (step + shift) / last if last else 1.0
+        trained = part * (end - begin)
+        yield ReportRow(0, trial.number, step, value, 1, trained, begin + trained)
+
+
+def _line(trial: FrozenTrial, span: tuple[float, float], terms: Terms) -> Desired:
+    state = _STATES[trial.state]
+    trains = state == "running"
+    value = trial.value if state == "complete" and trial.values else None
+    return Desired(
+        number=trial.number,
+        trial_id=trial._trial_id,
+        state=state,
+        fence=1,
+        owner=_SOMEBODY if trains else None,
+        mode="run" if trains else "stop",
+        worker=_SOMEBODY if trains else None,
+        slots=1 if trains else 0,
+        reason="",
+        since=span[0] if trains else span[1],
+        horizon=terms.parameters.get("max_resource"),
+        value=value,
+        told=not trains,
+        failures=0,
+    )
+
+
+def _segment(trial: FrozenTrial, span: tuple[float, float], shift: int) -> SegmentRow:
+    begin, end = span
+    done = max(trial.intermediate_values, default=-shift) + shift
+    finished = trial.state is not TrialState.RUNNING
+    return SegmentRow(
+        trial.number, 1, 1, begin, end if finished else None, None, None, None,
+        0.0, float(done), end - begin if done else None,
+    )  # fmt: skip
+
+
+def _events(
+    trials: Sequence[FrozenTrial], spans: dict[int, tuple[float, float]], terms: Terms
+) -> list[Event]:
+    said: list[tuple[float, str, int | None, dict[str, object]]] = []
+    for trial in trials:
+        begin, end = spans[trial.number]
+        said.append((begin, "open", trial.number, {}))
+        said.append((math.nextafter(begin, math.inf), "start", trial.number, {}))
+        if trial.state is not TrialState.RUNNING:
+            said.append(
+                (max(end, math.nextafter(begin, math.inf)), _STATES[trial.state], trial.number, {})
+            )
+    if terms.gate_closed is not None:
+        said.append((terms.gate_closed, "gate", None, {"open": False}))
+    said.sort(key=lambda one: one[0])
+    return [
+        Event(place, at, kind, number, None, 1 if number is not None else None, None, None, detail,
+              terms.study_id)
+        for place, (at, kind, number, detail) in enumerate(said, 1)
+    ]  # fmt: skip
+
 
 _POOL_KINDS = ("register", "lend", "leave")
 

@@ -1,24 +1,242 @@
-"""A study's history as frozen values: what figures, notes and the live page are made of."""
+"""A study's history as frozen values: what figures, notes and the live page are made of.
+
+What trials and slots went through, as frozen values. Instants are the database's seconds.
+
+From the audit to spells: who held which slots, from when to when, and why.
+
+Reports as curves, and the best of them so far: pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from optuna_deadline.allocation.records import (
-    Desired,
-    Event,
-    ReportRow,
-    SegmentRow,
-    Slot,
-    Worker,
-)
-from optuna_deadline.history.curves import Best, best_so_far, curves_of
-from optuna_deadline.history.lives import Hold, Life
-from optuna_deadline.history.spells import tell_holds, tell_lives
+from optuna_deadline.allocation.records import Desired, Event, ReportRow, SegmentRow, Slot, Worker
 from optuna_deadline.values.budgets import Budget
+
+
+@dataclass(frozen=True)
+class Hold:
+    """One slot in one trial's hands. Of one slot no two ever overlap."""
+
+    slot: int
+    number: int
+    start: float
+    end: float | None  #: None while it lasts
+    study_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Spell:
+    """One segment as a person sees it: a trial on its slots, and why from and until when."""
+
+    number: int
+    fence: int
+    slots: tuple[int, ...]
+    worker: str | None
+    start: float
+    end: float | None  #: None while it trains
+    why: str  #: the plan's reason when it began
+    ended: str = ""  #: pause, resize, deadline, lost, ...
+    why_ended: str = ""  #: the plan's reason for that
+
+    def until(self, now: float) -> float:
+        """Its end, or now."""
+        return now if self.end is None else self.end
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A trial without a slot that can still be trained."""
+
+    start: float
+    end: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Life:
+    """One trial from its opening to its end."""
+
+    number: int
+    opened: float
+    state: str  #: ready, running, paused, retired, failed, complete
+    spells: tuple[Spell, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    ended: float | None = None
+    why: str = ""  #: why it is in this state, in the planner's words
+
+    @property
+    def slots(self) -> int:
+        """Slots that it holds now."""
+        last = self.spells[-1] if self.spells else None
+        return len(last.slots) if last is not None and last.end is None else 0
+
+    def slot_seconds(self, now: float) -> float:
+        """Seconds times slots that it held so far."""
+        return sum(len(spell.slots) * (spell.until(now) - spell.start) for spell in self.spells)
+
+
+#: What is read of the audit: all but checkpoints, which are many.
+KINDS = (
+    "open", "plan", "acquire", "start", "resume", "release", "reap", "lost",
+    "paused", "retired", "failed", "complete", "gate", "pool", "settle", "elect",
+    "hold", "pin", "limit", "drain", "price", "rest", "register",
+)  # fmt: skip
+_ENDED = ("retired", "failed", "complete")
+#: Ends that the plan has ordered; to all others its reason is another matter.
+_ORDERED = ("pause", "park", "resize", "stop")
+
+
+def tell_holds(events: Iterable[Event]) -> list[Hold]:
+    """Every slot's holders, by the instant at which they took it.
+
+    Args:
+        events: In the order of their ids, of one study or of a whole pool.
+    """
+    open_: dict[int, int] = {}
+    found: list[Hold] = []
+    for event in events:
+        slot = event.slot
+        if slot is None:
+            continue
+        if event.kind == "acquire" and event.number is not None:
+            _close(found, open_, slot, event.at)  # its release was read late
+            open_[slot] = len(found)
+            found.append(Hold(slot, event.number, event.at, None, event.study_id))
+        elif event.kind in ("release", "reap"):
+            _close(found, open_, slot, event.at)
+    return found
+
+
+def _close(found: list[Hold], open_: dict[int, int], slot: int, at: float) -> None:
+    place = open_.pop(slot, None)
+    if place is not None:
+        found[place] = replace(found[place], end=at)
+
+
+@dataclass
+class _Telling:
+    """One trial's life as far as it has been read."""
+
+    opened: float
+    state: str = "ready"
+    spells: list[Spell] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    taken: list[int] = field(default_factory=list)
+    ordered: str = ""
+    ended: float | None = None
+
+    def close_wait(self, at: float) -> None:
+        if self.waits and self.waits[-1].end is None:
+            self.waits[-1] = replace(self.waits[-1], end=at)
+
+    def close_spell(self, at: float, ended: str) -> None:
+        if self.spells and self.spells[-1].end is None:
+            why = self.ordered if ended in _ORDERED else ""
+            self.spells[-1] = replace(self.spells[-1], end=at, ended=ended, why_ended=why)
+
+
+def tell_lives(events: Sequence[Event]) -> list[Life]:
+    """Every trial's life, by number.
+
+    Args:
+        events: One study's, in the order of their ids.
+    """
+    told: dict[int, _Telling] = {}
+    for event in events:
+        if event.number is None:
+            continue
+        one = told.setdefault(event.number, _Telling(event.at))
+        if event.kind == "plan":
+            one.ordered = str(event.detail.get("reason", ""))
+        elif event.kind == "acquire" and event.slot is not None:
+            one.taken.append(event.slot)
+        elif event.kind in ("start", "resume"):
+            _begin(one, event)
+        elif event.kind == "lost":
+            one.close_spell(event.at, "lost")
+            _wait(one, event.at, "its worker died")
+        elif event.kind == "paused":
+            why = str(event.detail.get("reason", ""))
+            one.close_spell(event.at, why)
+            _wait(one, event.at, one.ordered or why)
+        elif event.kind in _ENDED:
+            _end(one, event)
+    return [
+        Life(
+            number, one.opened, one.state, tuple(one.spells), tuple(one.waits), one.ended,
+            one.ordered,
+        )
+        for number, one in sorted(told.items())
+    ]  # fmt: skip
+
+
+def _begin(one: _Telling, event: Event) -> None:
+    one.close_spell(event.at, "lost")
+    one.close_wait(event.at)
+    one.state = "running"
+    one.spells.append(
+        Spell(
+            number=event.number or 0,
+            fence=event.fence or 0,
+            slots=tuple(sorted(one.taken)),
+            worker=event.worker,
+            start=event.at,
+            end=None,
+            why=str(event.detail.get("reason", "")),
+        )
+    )
+    one.taken = []
+
+
+def _wait(one: _Telling, at: float, why: str) -> None:
+    one.state = "paused"
+    one.waits.append(Wait(at, None, why))
+
+
+def _end(one: _Telling, event: Event) -> None:
+    """A trial ends with its segment (then the event has a fence), or while it waits."""
+    why = str(event.detail.get("reason", ""))
+    if event.fence is None:
+        one.ordered = why
+    one.close_spell(event.at, why)
+    one.close_wait(event.at)
+    one.state, one.ended = event.kind, event.at
+
+
+class Best(NamedTuple):
+    """A report that no earlier one matched."""
+
+    at: float
+    value: float
+    number: int
+    step: int
+
+
+def curves_of(reports: Iterable[ReportRow]) -> dict[int, list[ReportRow]]:
+    """Each trial's finite reports in the order of their steps; trials without any are left out."""
+    curves: dict[int, list[ReportRow]] = defaultdict(list)
+    for row in reports:
+        if math.isfinite(row.value):
+            curves[row.number].append(row)
+    return {number: sorted(rows, key=lambda row: row.step) for number, rows in curves.items()}
+
+
+def best_so_far(reports: Iterable[ReportRow], maximize: bool) -> list[Best]:
+    """Each report that was better than all before it; NaN and infinities never are."""
+    sign = 1.0 if maximize else -1.0
+    found: list[Best] = []
+    for row in sorted(reports, key=lambda row: (row.at, row.id)):
+        better = not found or sign * row.value > sign * found[-1].value
+        if math.isfinite(row.value) and better:
+            found.append(Best(row.at, row.value, row.number, row.step))
+    return found
 
 
 @dataclass(frozen=True)

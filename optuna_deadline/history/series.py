@@ -1,15 +1,28 @@
-"""Step functions of time: slots in use, slots on hand, the best value, money spent. All pure."""
+"""Step functions of time: slots in use, slots on hand, the best value, money spent. All pure.
+
+What a study has used and paid for, until now and, if nothing changes, by its end.
+
+How fast a study's trials trained, and what it cost to start and to stop them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from optuna_deadline.allocation.records import Event
-from optuna_deadline.history.lives import Hold
-from optuna_deadline.history.records import History
-from optuna_deadline.planning.billing.ledger import bills, in_order
+from optuna_deadline.allocation.records import Event, SegmentRow
+from optuna_deadline.forecasting.throughput import (
+    Overhead,
+    Pace,
+    Speedup,
+    learn_overhead,
+    learn_speedup,
+    step_seconds,
+)
+from optuna_deadline.history.records import History, Hold
+from optuna_deadline.planning.billing.ledger import bill_of, bills, in_order
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 
 Steps = list[tuple[float, float]]  # (from when on, how much)
@@ -175,3 +188,78 @@ def spent(history: History, points: int = 120) -> Steps:
         if until <= end:
             steps.append((until, bill.spent(until)))
     return steps
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Slot-time and money.
+
+    Attributes:
+        slot_hours: That trials have held slots.
+        spent: Money, None where slots cost nothing.
+        slot_hours_then: At the study's end, if as many slots stay in use as now.
+        spent_then: At the study's end, if as many slots stay paid for as now.
+        end: When that is: at the deadline, or when the money is used up.
+    """
+
+    slot_hours: float
+    spent: float | None
+    slot_hours_then: float
+    spent_then: float | None
+    end: float
+
+
+def costs(history: History) -> Costs:
+    """What was used and paid for; the end is the deadline, or that of the money."""
+    used = in_use(history.holds)
+    held = area(used, history.started, history.end)
+    end = max(history.end, _end(history)) if history.settled is None else history.end
+    ahead = level(used, history.end) * (end - history.end)
+    spent = spent_then = None
+    if history.budget is not None:
+        tariff = tariff_of(history.budget, history.started)
+        bill = bill_of(history.money_events, tariff, history.now)
+        spent, spent_then = bill.spent(history.end), bill.spent(end)
+    return Costs(held / 3600, spent, (held + ahead) / 3600, spent_then, end)
+
+
+def _end(history: History) -> float:
+    """The deadline, or when the money is used up, as the planner said last."""
+    said = [event for event in history.events if event.kind in ("pool", "rest")]
+    if history.budget is None or not said or said[-1].kind == "rest":
+        return history.deadline
+    return min(history.deadline, float(str(said[-1].detail["until"])))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the segments of a study have measured.
+
+    Attributes:
+        speedup: S(k).
+        seconds: By trial, of a step on one slot.
+        overhead: Of a start and a stop.
+    """
+
+    speedup: Speedup
+    seconds: Mapping[int, float]
+    overhead: Overhead
+
+
+def measure(segments: Sequence[SegmentRow]) -> Measured:
+    """What is known so far; priors stand in for what was not measured yet."""
+    paces = [
+        Pace(
+            row.number,
+            row.slots,
+            row.position_to - row.position_from,
+            row.trained,
+            row.workers > 1,
+        )
+        for row in segments
+        if row.position_from is not None and row.position_to is not None and row.trained
+    ]
+    speedup = learn_speedup(paces)
+    startups = [row.startup for row in segments if row.startup is not None]
+    stops = [row.stop for row in segments if row.stop is not None]
+    return Measured(speedup, step_seconds(paces, speedup), learn_overhead(startups, stops))

@@ -9,8 +9,7 @@ from operator import attrgetter
 
 from optuna_deadline.allocation.records import Claim
 from optuna_deadline.planning.reading import Reading
-from optuna_deadline.policies.api import Pause, Plan, Policy, Run
-from optuna_deadline.policies.snapshot import Snapshot
+from optuna_deadline.policies.api import Pause, Plan, Policy, Run, Snapshot
 
 #: Slots are given up when they were not wanted for so many overheads of a resize, and seconds.
 _OVERHEADS, _SECONDS = 5.0, 5.0

@@ -2,18 +2,24 @@
 
 Optuna stores one value at a time, with six round trips each. The allocation table has the reports
 that plans are made by; Optuna's copy is for samplers and dashboards, and whole once a trial ends.
+
+A study that is deleted while processes work on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages._cached_storage import _CachedStorage
 from optuna.storages._rdb.models import TrialIntermediateValueModel, TrialModel
+from optuna.study import Study
 from sqlalchemy.dialects import postgresql, sqlite
+
+from optuna_deadline.errors import StudyGone
 
 #: Both have ``ON CONFLICT``.
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
@@ -67,3 +73,32 @@ def _store_at_once(backend: RDBStorage, trial_id: int, values: Mapping[int, floa
                 connection.execute(statement.on_conflict_do_nothing())
             except sa.exc.IntegrityError:  # the trial was deleted since the look at it
                 raise KeyError(f"No trial has the id {trial_id}.") from None
+
+
+@contextmanager
+def unless_deleted(study: Study) -> Iterator[None]:
+    """Tell a deleted study from every other error in what is asked of Optuna.
+
+    Optuna's storages raise KeyError for it and ``Study.tell`` makes a ValueError of that. A
+    sampler or an objective may raise the same on its own account, so the storage is asked.
+
+    Args:
+        study: The study that the calls in the block are about.
+
+    Raises:
+        StudyGone: The study was deleted.
+    """
+    try:
+        yield
+    except (KeyError, ValueError):
+        if _exists(study):
+            raise
+        raise StudyGone("The study was deleted while the worker ran.") from None
+
+
+def _exists(study: Study) -> bool:
+    try:
+        study._storage.get_study_user_attrs(study._study_id)  # no storage caches these
+    except KeyError:
+        return False
+    return True

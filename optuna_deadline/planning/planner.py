@@ -12,22 +12,19 @@ from optuna_deadline.allocation.records import Claim, Orders
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint, intact
 from optuna_deadline.errors import DeadlineError, LeaseLost
-from optuna_deadline.forecasting.overheads import closing_seconds, far_seconds
+from optuna_deadline.forecasting.throughput import closing_seconds, far_seconds
 from optuna_deadline.planning.billing.budget import Funds, Purse
 from optuna_deadline.planning.demand import Claims, wait, wish
-from optuna_deadline.planning.openings import Openings
 from optuna_deadline.planning.placement.bound_plans import Binding
-from optuna_deadline.planning.placement.evenly import evenly
-from optuna_deadline.planning.placement.gangs import changed, place, spreading
-from optuna_deadline.planning.portions import portions
+from optuna_deadline.planning.placement.gangs import changed, evenly, place, spreading
+from optuna_deadline.planning.pool_leader import portions
 from optuna_deadline.planning.reading import Reading
-from optuna_deadline.planning.searching import Finite
+from optuna_deadline.planning.sampling import Finite
 from optuna_deadline.planning.settlement import Champion, Ends
 from optuna_deadline.planning.snapshot import SnapshotReader
-from optuna_deadline.planning.trials import Trials
+from optuna_deadline.planning.trials import Openings, Trials
 from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Retire, Run
-from optuna_deadline.policies.fitting import Fitting
-from optuna_deadline.policies.wrappers import Obliging
+from optuna_deadline.policies.wrappers import Fitting, Obliging
 
 _logger = logging.getLogger("optuna_deadline")
 

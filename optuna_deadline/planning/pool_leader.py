@@ -1,19 +1,35 @@
-"""The pool's loop: read, divide, deal, lend. One leader per pool, elected by a lease."""
+"""The pool's loop: read, divide, deal, lend. One leader per pool, elected by a lease.
+
+Large changes in portions: a transaction is to be short, however wide the pool.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from optuna_deadline.allocation.records import Slot
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.planning.placement.slot_assignment import deal
-from optuna_deadline.planning.portions import portions
 from optuna_deadline.policies.pool.fair_share import Divider, PoolSnapshot, StudyView, fair_shares
+
+Row = TypeVar("Row")
+
+#: Rows that one transaction changes. Tens of thousands of them take longer than the server waits
+#: for a client that may be frozen; the whole would be undone, and tried again for ever.
+MOST = 500
+
+
+def portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows in their order, at most so many at once."""
+    for first in range(0, len(rows), MOST):
+        yield rows[first : first + MOST]
+
 
 _logger = logging.getLogger("optuna_deadline")
 

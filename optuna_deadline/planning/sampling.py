@@ -1,10 +1,96 @@
-"""What errors of the sampler say: after some that are alike, more trials would only fail too."""
+"""When a sampler has nothing more to search: no new trial starts, and the others go on.
+
+What errors of the sampler say: after some that are alike, more trials would only fail too.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler
+from optuna.samplers._brute_force import _TreeNode
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies.api import Plan, Policy, Snapshot
+
+
+class SearchedStudy(Study):
+    """A study that takes note where its sampler stops it, as samplers of finite spaces do.
+
+    ``Study.stop`` is an error outside of ``study.optimize``, which elastic workers do not call.
+
+    Args:
+        study: The study; all else is its own.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.__dict__.update(study.__dict__)  # the same storage, sampler and caches
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Nothing is left to search."""
+        self.stopped = True
+
+
+@dataclass(frozen=True)
+class Finite:
+    """A policy that starts no trial where nothing is left to search.
+
+    Args:
+        policy: Decides; it is told so, and may give the slots to trials that are open.
+        exhausted: Asked where the policy would start a trial.
+    """
+
+    policy: Policy
+    exhausted: Callable[[], bool]
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The policy's plan, with the gate closed at the search's end."""
+        plan = self.policy.plan(snapshot)
+        if plan.start == 0 or not self.exhausted():
+            return plan
+        plan = self.policy.plan(replace(snapshot, exhausted=True))
+        return replace(plan, start=0, gate_open=False)
+
+
+def all_begun(study: Study) -> bool:
+    """Whether the sampler lists what it searches, and a trial of each was begun.
+
+    Optuna's own count looks at ended trials; trials that pause end late, and meanwhile another
+    would be begun for what they try already.
+    """
+    sampler = _innermost(study.sampler)
+    if not isinstance(sampler, (BruteForceSampler, GridSampler)):
+        return False
+    trials = study.get_trials(deepcopy=False)
+    begun = [trial for trial in trials if trial.state is not TrialState.WAITING]
+    if isinstance(sampler, GridSampler):
+        return len(_cells(sampler, begun)) >= sampler._n_min_trials
+    tree = _TreeNode()
+    known = [trial for trial in begun if trial.params]
+    sampler._populate_tree(tree, known, {})
+    return bool(known) and not tree.is_any_expandable(exclude_running=True)
+
+
+def _cells(sampler: GridSampler, trials: list[FrozenTrial]) -> set[int]:
+    return {
+        trial.system_attrs["grid_id"]
+        for trial in trials
+        if "grid_id" in trial.system_attrs
+        and sampler._same_search_space(trial.system_attrs["search_space"])
+    }
+
+
+def _innermost(sampler: BaseSampler) -> BaseSampler:
+    """The sampler that others wrap."""
+    while isinstance(inner := getattr(sampler, "_sampler", None), BaseSampler):
+        sampler = inner
+    return sampler
+
 
 #: So many trials that fail alike are enough.
 _MOST = 3

@@ -12,10 +12,9 @@ from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.records import Desired, Home
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint, intact
-from optuna_deadline.checkpoints.reach import reaches
-from optuna_deadline.checkpoints.sharing import seen_here
+from optuna_deadline.checkpoints.sharing import reaches, seen_here
 from optuna_deadline.checkpoints.storage import StoreAway
-from optuna_deadline.planning.best_reports import BestReports
+from optuna_deadline.planning.reading import BestReports
 from optuna_deadline.planning.trials import Trials
 
 _logger = logging.getLogger("optuna_deadline")

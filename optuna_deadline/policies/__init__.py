@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Retire, Run
+from optuna_deadline.policies.api import (
+    Money,
+    Order,
+    Pause,
+    Plan,
+    Policy,
+    Report,
+    Retire,
+    Run,
+    Snapshot,
+    TrialView,
+)
 from optuna_deadline.policies.freeze_thaw.policy import FreezeThaw
 from optuna_deadline.policies.hypersched.policy import HyperSched
-from optuna_deadline.policies.money import Money
 from optuna_deadline.policies.pool.fair_share import Divider, EvenDivider, PoolSnapshot, StudyView
 from optuna_deadline.policies.registry import (
     DEFAULT,
@@ -13,7 +23,6 @@ from optuna_deadline.policies.registry import (
     known_policies,
     make_policy,
 )
-from optuna_deadline.policies.snapshot import Report, Snapshot, TrialView
 
 __all__ = [
     "DEFAULT",

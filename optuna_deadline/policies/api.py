@@ -1,13 +1,176 @@
-"""What a policy answers: a whole plan, as immutable values. Workers carry it out."""
+"""What a policy answers: a whole plan, as immutable values. Workers carry it out.
+
+What a policy sees: the study at one instant, as immutable values.
+
+Money, as a policy sees it: what may be spent, what a slot costs, how the bill is rounded.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from optuna_deadline.policies.snapshot import Snapshot
+from optuna_deadline.forecasting.throughput import Overhead, Speedup
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Money:
+    """A study's purse, and the terms on which slots are bought.
+
+    Slots come in nodes. A node is billed from the moment it is asked for, its start-up included,
+    until it has been given back, in whole units of the granularity.
+
+    Attributes:
+        budget: All that may be spent.
+        spent: What the bill says so far: the units that have begun are in it.
+        price: Of one slot for one second.
+        granularity: Seconds of a unit of the bill.
+        startup: Seconds from asking for a node until its slots can be used; billed.
+        minimum: Seconds that a node is billed at least.
+        node: Slots bought at once.
+        offer: The most slots that can be had.
+        held: Slots that are paid for now, those of nodes that still start up among them.
+        ahead: What of the money spent pays for time to come: begun units and minimum charges.
+    """
+
+    budget: float
+    spent: float
+    price: float
+    granularity: float = 1.0
+    startup: float = 0.0
+    minimum: float = 0.0
+    node: int = 1
+    offer: int = 1024
+    held: int = 0
+    ahead: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """What may still be spent, never negative."""
+        return max(0.0, self.budget - self.spent)
+
+    @property
+    def entrance(self) -> float:
+        """What a node costs before it has trained anything."""
+        return self.charge(self.startup)
+
+    def charge(self, seconds: float) -> float:
+        """What one node costs that is held for so long, rounded as the provider rounds."""
+        held = max(seconds, self.minimum, 0.0)
+        if self.granularity > 0:
+            held = max(1, math.ceil(held / self.granularity - _ROUNDING)) * self.granularity
+        return self.price * self.node * held
+
+    def nodes(self, slots: int) -> int:
+        """Nodes that hold so many slots."""
+        return -(-slots // self.node)
+
+    @property
+    def affordable(self) -> int:
+        """The most slots, in whole nodes, that can be held from now on.
+
+        What is held costs nothing more at this moment; each further node costs its entrance.
+        """
+        have = self.nodes(self.held)
+        if self.left <= 0:
+            return 0
+        most = self.offer // self.node
+        if self.entrance > 0:
+            most = min(most, have + math.floor(self.left / self.entrance + _ROUNDING))
+        return most * self.node
+
+
+WORST = -math.inf
+
+
+class Report(NamedTuple):
+    """One report: how good after how much training."""
+
+    step: int
+    score: float  #: larger is better whatever the direction; NaN became ``-inf``
+    trained: float  #: seconds of training over all segments so far
+
+
+@dataclass(frozen=True)
+class TrialView:
+    """One trial, as far as a policy may know it."""
+
+    number: int
+    state: str  #: ready, running, paused, retired, failed, complete
+    slots: int = 0  #: what the last plan gave it; 0 while paused
+    reports: tuple[Report, ...] = ()
+    changed: float = 0.0  #: when the plan for it last changed
+    horizon: int | None = None  #: the step at which the objective would stop by itself
+    step_seconds: float | None = None  #: seconds a step takes on one slot
+    batch: int | None = None  #: what the size of its gang is to divide; None for any size
+    slot_limit: int | None = None  #: the most slots that it can train on, kept for every policy
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be trained."""
+        return self.state in ("ready", "running", "paused")
+
+    @property
+    def running(self) -> bool:
+        """Whether the last plan gives it slots."""
+        return self.alive and self.slots > 0
+
+    @property
+    def step(self) -> int:
+        """The last reported step, 0 before the first report."""
+        return self.reports[-1].step if self.reports else 0
+
+    @property
+    def trained(self) -> float:
+        """Seconds of training until the last report."""
+        return self.reports[-1].trained if self.reports else 0.0
+
+    @property
+    def last_score(self) -> float:
+        """The last report; a trial without one ranks worst, never best."""
+        return self.reports[-1].score if self.reports else WORST
+
+    @property
+    def best_score(self) -> float:
+        """The best report."""
+        return max((report.score for report in self.reports), default=WORST)
+
+
+class Request(NamedTuple):
+    """What a person asks for one trial; :class:`~optuna_deadline.policies.wrappers.Obliging`."""
+
+    number: int
+    held: bool = False  #: it is to have no slots
+    pinned: int | None = None  #: it is to have so many
+    why: str = ""  #: where it is not a person who asks
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The study at one instant. Times are the database's seconds."""
+
+    now: float
+    started: float
+    deadline: float
+    capacity: int  #: slots of the pool that live workers offer
+    largest_gang: int  #: slots of the largest worker, or of several between which gangs may cross
+    trials: tuple[TrialView, ...] = ()
+    speedup: Speedup = field(default_factory=Speedup)
+    overhead: Overhead = field(default_factory=Overhead)
+    money: Money | None = None  #: None where slots cost nothing; then the capacity is given
+    requests: tuple[Request, ...] = ()  #: obeyed for every policy, which sees none
+    exhausted: bool = False  #: nothing is left to search: no new trial is opened
+    max_slots: int | None = None  #: the most that any trial may have; policies see it as the gang
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the deadline, never negative."""
+        return max(0.0, self.deadline - self.now)
 
 
 @dataclass(frozen=True)

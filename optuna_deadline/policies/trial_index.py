@@ -14,8 +14,8 @@ from itertools import compress
 from operator import is_not
 from typing import Any, TypeVar, cast
 
+from optuna_deadline.policies.api import Report, TrialView
 from optuna_deadline.policies.rungs import Rung
-from optuna_deadline.policies.snapshot import Report, TrialView
 
 Value = TypeVar("Value")
 

@@ -17,8 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.policies.base import check_resources
-from optuna_deadline.pruners._book import Book
-from optuna_deadline.pruners._clock import Clock, ProcessClock
+from optuna_deadline.pruners._book import Book, Clock, ProcessClock
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
 from optuna_deadline.study.terms import Terms

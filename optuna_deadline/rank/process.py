@@ -19,10 +19,9 @@ from typing import Any, NoReturn
 import numpy as np
 import optuna
 
-from optuna_deadline.rank.addresses import interface_of
 from optuna_deadline.rank.link import Link, RawLink
 from optuna_deadline.rank.objective import Objective
-from optuna_deadline.rank.rendezvous import Door, reach
+from optuna_deadline.rank.rendezvous import Door, interface_of, reach
 from optuna_deadline.rank.trial import DEVICES, RankSegment, RankTrial
 from optuna_deadline.segments import SegmentEnd
 

@@ -1,23 +1,70 @@
-"""The sampler of a study with a deadline."""
+"""The sampler of a study with a deadline.
+
+Trials of ``study.optimize`` whose process has died are ended: none stays RUNNING for ever.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from optuna.distributions import BaseDistribution
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.samplers import BaseSampler, TPESampler
+from optuna.storages import fail_stale_trials
+from optuna.storages._heartbeat import is_heartbeat_enabled
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.pruners import find_deadline_pruner
-from optuna_deadline.samplers._process import end_abandoned, sign
-from optuna_deadline.samplers._prospects import ProspectiveStudy, look_ahead
-from optuna_deadline.samplers._situation import Look, TableLook
-from optuna_deadline.samplers._warm_start import StudyLike, WarmStart
-from optuna_deadline.samplers._wrapper import OfTrial, Wrapper
+from optuna_deadline.rank.processes import is_gone, own_boot
+from optuna_deadline.samplers._prospects import Look, ProspectiveStudy, TableLook, look_ahead
+from optuna_deadline.samplers._warm_start import OfTrial, StudyLike, WarmStart, Wrapper
+
+_PROCESS = (
+    "optuna_deadline:process"  # an attribute of a trial: the id of its process, and its boot
+)
+
+
+def sign(study: Study, trial: FrozenTrial) -> None:
+    """Note which process trains a trial of ``study.optimize``; other trials may outlive theirs."""
+    boot = own_boot()
+    if study._thread_local.in_optimize_loop and boot is not None:
+        storage = study._storage
+        storage.set_trial_system_attr(trial._trial_id, _PROCESS, [os.getpid(), boot])
+
+
+def end_abandoned(study: Study) -> None:
+    """End the trials of processes of this host that have died.
+
+    One that has reported ends PRUNED, so that what it has shown counts; another as FAIL. Where the
+    storage has a heartbeat, Optuna ends them all, on whatever host, and may try them again.
+    """
+    if is_heartbeat_enabled(study._storage):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            fail_stale_trials(study)
+        return
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        pid, boot = trial.system_attrs.get(_PROCESS, (0, None))
+        if is_gone(pid, boot):
+            with suppress(UpdateFinishedTrialError):  # by another process that saw it
+                _end(study, trial)
+
+
+def _end(study: Study, trial: FrozenTrial) -> None:
+    reports, storage = trial.intermediate_values, study._storage
+    if not reports:
+        storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+        return
+    last = reports[max(reports)]
+    values = None if math.isnan(last) else [last]
+    storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED, values)
 
 
 class DeadlineSampler(Wrapper):
@@ -27,7 +74,7 @@ class DeadlineSampler(Wrapper):
     end: they are eliminated, paused, or in training, and Optuna's samplers leave these out or take
     them for failures. So the sampler is shown a study in which each of them has ended with what a
     trial like it would come to by the deadline if it began now, forecast from its curve and its
-    pace (:func:`optuna_deadline.forecasting.prospects.prospects`). Early in a study that is the
+    pace (:func:`optuna_deadline.forecasting.reporting.prospects`). Early in a study that is the
     value of a whole training; the closer the deadline, the more it is what can be reached in time.
 
     Until some trials have reported, the study is shown as it is: TPE ends its draws at random

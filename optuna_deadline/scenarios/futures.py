@@ -1,25 +1,35 @@
-"""A simulated world that begins where a study stands."""
+"""A simulated world that begins where a study stands.
+
+What the trials of a study may yet come to: one possible rest of the study at a time.
+
+The rest of a study, simulated once: what it ends with and what that has cost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
 
 from optuna_deadline.allocation.memory.state import MemoryStudy
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Desired
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.forecasting.futures import Future, draw_places
+from optuna_deadline.history.series import area, in_use
 from optuna_deadline.planning.billing.ledger import Ledger, bill_of, types_of, wanted_of
 from optuna_deadline.planning.billing.price_schedule import Tariff, tariff_of
+from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.policies.api import Policy
 from optuna_deadline.scenarios.initial_state import Present
 from optuna_deadline.simulation.clock import Timeline
 from optuna_deadline.simulation.cluster import Cluster
-from optuna_deadline.simulation.environment import CountedTrials
+from optuna_deadline.simulation.environment import CountedTrials, World
 from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
-from optuna_deadline.simulation.world import World
 from optuna_deadline.values.budgets import Budget
 
 #: Of a worker at the plan until the deadline: longer studies cost no more, and large ones, whose
@@ -185,3 +195,118 @@ def _fund(present: Present, world: World, study: MemoryStudy, budget: Budget, mo
     table = world.table
     said = (table.pool, table.study_id, present.now, "pool", None, None, None, 1, None, what)
     table.state.events.append(said)
+
+
+#: New configurations of a draw; who opens more meets them again.
+NEWCOMERS = 256
+
+
+@dataclass(frozen=True)
+class Rest(Workload):
+    """The trials of a study by their numbers, and after them those that it may yet open."""
+
+    first: int = 0  #: the number of the first trial that is yet to be opened
+
+    def configuration(self, number: int) -> int:
+        """The configuration that a trial trains; after the last new one the first new one."""
+        if number < self.first:
+            return number
+        return self.first + (number - self.first) % (len(self.curves) - self.first)
+
+
+class Draws:
+    """Possible rests of a study, each by its number; the same number is the same rest.
+
+    Args:
+        present: Where the study stands.
+        seed: Other seeds draw others.
+    """
+
+    def __init__(self, present: Present, seed: int = 0) -> None:
+        self._present = present
+        self._seed = seed
+        self._future = lru_cache(maxsize=None)(self._look_ahead)
+
+    def draw(self, number: int) -> Rest:
+        """One rest: each trial goes on at a place of its band, each new one is like an old one.
+
+        A new trial's curve is another one's of the study, drawn with all the same chance: as it
+        was until that trial's last report, and from there on at a place of its own.
+        """
+        present = self._present
+        rng = np.random.default_rng([self._seed, number])
+        lines = present.lines
+        first = max([*lines, *present.curves], default=-1) + 1
+        places = draw_places(rng, first + NEWCOMERS)
+        like = rng.choice(np.array(present.sources), first + NEWCOMERS).tolist()
+        curves: list[tuple[float, ...]] = []
+        seconds: list[float] = []
+        for trial in range(first + NEWCOMERS):
+            line = lines.get(trial)
+            if trial < first and (line is None or not line.alive):
+                curves.append((0.0,))  # it has ended and is not trained again
+                seconds.append(present.usual_seconds)
+                continue
+            source = trial if trial in present.curves else like[trial]
+            curves.append(self._future(source).draw(places[trial]))
+            seconds.append(present.step_seconds(trial if trial < first else source))
+        name = present.history.name
+        return Rest(name, tuple(curves), tuple(seconds), every=present.every, first=first)
+
+    def _look_ahead(self, number: int) -> Future:
+        present = self._present
+        return Future.of(present.curves[number], present.reports(number), present.model)
+
+
+@dataclass(frozen=True)
+class End:
+    """How one simulated rest of a study ends.
+
+    Attributes:
+        score: Of the best model in hand, larger is better.
+        slot_seconds: That its trials held slots, since the study began.
+        spent: Money since the study began; None where slots cost nothing.
+        opened: Trials that were opened from now on.
+    """
+
+    score: float
+    slot_seconds: float
+    spent: float | None
+    opened: int
+
+
+def run(
+    present: Present,
+    rest: Workload,
+    change: Change,
+    make: Callable[[], Policy],
+    looks: int | None = None,
+) -> End:
+    """Simulate one rest of a study, under its policy, from now to its end.
+
+    Args:
+        present: Where the study stands.
+        rest: What its trials will come to.
+        change: What would be different.
+        make: Makes the policy, for each run its own.
+        looks: At the plan until the end; as many as usual unless given.
+    """
+    history = present.history
+    before = area(in_use(history.holds), history.started, history.now)
+    world = make_world(present, rest, change, make(), looks)
+    while world.at_work and world.timeline.now() <= world.latest and world.timeline.advance():
+        pass
+    world.say_all()
+    winner = find_winner(world.table, "maximize", world.disk.holds)
+    best = present.sign * history.improvements[-1].value
+    bill, opened = world.bill, world.trials.opened - max(present.lines, default=-1) - 1
+    spent, now = None, world.timeline.now()
+    if world.purse is not None:
+        world.purse.read(now)
+        spent = world.purse.money(now, {}, 0).spent
+    return End(
+        score=best if winner is None else max(best, winner.value),
+        slot_seconds=before + bill.training + bill.overhead,
+        spent=spent,
+        opened=opened,
+    )

@@ -12,11 +12,10 @@ from statistics import median
 
 from optuna_deadline.allocation.records import Desired
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.doublings import Doublings, learn_doublings
-from optuna_deadline.forecasting.learning_curves import Curve
+from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
 from optuna_deadline.history.forecast import first_step, known_curves
-from optuna_deadline.history.paces import Measured, measure
 from optuna_deadline.history.records import History
+from optuna_deadline.history.series import Measured, measure
 
 _REPORTS = 400  # of a whole training, at most: of a longer one only every so many are simulated
 _ALMOST = 0.99  # of the way to the next report: who trains has not come there yet

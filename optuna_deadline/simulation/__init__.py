@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster, Faults
-from optuna_deadline.simulation.families import FAMILIES, generate
-from optuna_deadline.simulation.outcome import Outcome
-from optuna_deadline.simulation.provider import Funding
-from optuna_deadline.simulation.study import Simulation, simulate
-from optuna_deadline.simulation.workload import Workload
+from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster, Faults, Funding
+from optuna_deadline.simulation.study import Outcome, Simulation, simulate
+from optuna_deadline.simulation.workload import FAMILIES, Workload, generate
 
 __all__ = [
     "ANTI",

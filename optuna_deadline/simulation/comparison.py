@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from optuna_deadline.simulation.cluster import Cluster
-from optuna_deadline.simulation.outcome import Outcome
-from optuna_deadline.simulation.study import simulate
-from optuna_deadline.simulation.tables.sources import draw
+from optuna_deadline.simulation.study import Outcome, simulate
+from optuna_deadline.simulation.tables import draw
 from optuna_deadline.study import policy_choice
 
 Found = TypeVar("Found", covariant=True)

@@ -1,14 +1,23 @@
-"""What stands in for the world outside the table: the study's trials, a disk, a bill."""
+"""What stands in for the world outside the table: the study's trials, a disk, a bill.
+
+One simulated world: its time, its table, and what stands in for everything outside.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Desired, ReportRow
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location
+from optuna_deadline.planning.billing.budget import Purse
+from optuna_deadline.simulation.clock import Timeline
+from optuna_deadline.simulation.cluster import Cluster, Provider
+from optuna_deadline.simulation.workload import Workload
 
 
 @dataclass
@@ -84,3 +93,102 @@ class Bill:
     training: float = 0.0  #: steps were made
     redone: float = 0.0  #: of the training: steps that a failure made necessary again
     overhead: float = 0.0  #: started up, saved, left
+
+
+class Reporter(Protocol):
+    """A segment, as long as its progress is to be written."""
+
+    def say(self) -> None:
+        """Write it."""
+
+
+class Colleague(Protocol):
+    """A live worker, as the others see it."""
+
+    @property
+    def rules(self) -> bool:
+        """Whether its planner is the elected one."""
+
+    def hear_news(self) -> None:
+        """A worker has joined, or a trial has reported or ended its segment."""
+
+    def hear_plan(self) -> None:
+        """The plan, the pool or who holds a trial was changed."""
+
+    def make_up(self) -> None:
+        """Do what nobody has seen missing so far."""
+
+    def hear_loss(self) -> None:
+        """A worker has left or died."""
+
+    def miss(self, worker: str) -> None:
+        """A worker has died, and gangs with it."""
+
+
+class Search(Protocol):
+    """Chooses what a new trial trains, as a sampler does in life."""
+
+    def __call__(self, world: World, number: int) -> int:
+        """The configuration of the workload for a trial that begins."""
+
+
+@dataclass
+class World:
+    """What every simulated worker shares."""
+
+    workload: Workload
+    cluster: Cluster
+    deadline: float
+    seed: int
+    timeline: Timeline
+    table: MemoryTable
+    trials: CountedTrials = field(default_factory=CountedTrials)
+    disk: Disk = field(default_factory=Disk)
+    bill: Bill = field(default_factory=Bill)
+    at_work: set[str] = field(default_factory=set)  #: hosts whose worker has not left
+    unsaid: list[Reporter] = field(default_factory=list)  #: whose progress is not written yet
+    workers: dict[str, Colleague] = field(default_factory=dict)  #: the live ones, by their ids
+    provider: Provider | None = None  #: brings the nodes, where these are bought
+    purse: Purse | None = None  #: where slots cost money
+    host_types: dict[str, str] = field(default_factory=dict)  #: where they cost it by host
+    warm: set[int] = field(default_factory=set)  #: trials that began on their slots
+    search: Search | None = None  #: None takes the configurations in their order
+    configurations: dict[int, int] = field(default_factory=dict)  #: by trial
+
+    @property
+    def latest(self) -> float:
+        """The study has ended by then: dead hosts are reaped after the deadline too."""
+        return self.deadline + 100 * (self.table.ttl + self.table.grace)
+
+    def configuration(self, number: int) -> int:
+        """What a trial trains; fixed when it begins."""
+        if number not in self.configurations:
+            search = self.search or _in_order
+            self.configurations[number] = search(self, number)
+        return self.configurations[number]
+
+    def startup_of(self, number: int) -> float:
+        """Seconds until a trial's segment trains, should it begin now."""
+        if number in self.warm:
+            self.warm.discard(number)
+            return 0.0
+        return self.cluster.startup
+
+    def say_all(self) -> None:
+        """Write the progress of all segments, since somebody will read it."""
+        for segment in self.unsaid:
+            segment.say()
+        self.unsaid.clear()
+
+    @classmethod
+    def make(cls, workload: Workload, cluster: Cluster, deadline: float, seed: int) -> World:
+        """A world at its beginning."""
+        timeline = Timeline()
+        table = MemoryTable(
+            now=timeline.now, deadline=deadline, ttl=cluster.ttl, grace=cluster.grace
+        )
+        return cls(workload, cluster, deadline, seed, timeline, table)
+
+
+def _in_order(world: World, number: int) -> int:
+    return world.workload.configuration(number)

@@ -9,8 +9,8 @@ from optuna_deadline.allocation.records import Desired, Grant
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.directives import KEEP, Directive, Kind
 from optuna_deadline.simulation.clock import Timer
-from optuna_deadline.simulation.world import World
-from optuna_deadline.worker.verdicts import MOST_DEATHS
+from optuna_deadline.simulation.environment import World
+from optuna_deadline.worker.outbox import MOST_DEATHS
 
 
 class Listener(Protocol):

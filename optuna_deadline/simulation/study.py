@@ -1,16 +1,141 @@
-"""One study from its beginning to its end, in virtual time."""
+"""One study from its beginning to its end, in virtual time.
+
+What came of a simulated study, read from its table.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from optuna_deadline.allocation.records import Event
+from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.policies.api import Policy
-from optuna_deadline.simulation.cluster import Cluster
-from optuna_deadline.simulation.outcome import Outcome, measure
-from optuna_deadline.simulation.provider import Funding, Provider
+from optuna_deadline.simulation.cluster import Cluster, Funding, Provider
+from optuna_deadline.simulation.environment import Search, World
 from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
-from optuna_deadline.simulation.world import Search, World
+
+#: Events that figures are read from.
+_READ = ("start", "resume", "acquire", "release", "reap", "settle")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One study's figures. Times are seconds from its beginning."""
+
+    workload: str
+    capacity: int
+    deadline: float
+    ended: float  #: when the study was settled
+    best: tuple[tuple[float, float], ...]  #: (since when, best value in hand)
+    value: float | None  #: of the model in hand at the end
+    regret: float  #: of that value against the best configuration at full training
+    choice_regret: float  #: of the chosen configuration, were it trained to its end
+    trials: int
+    reports: int
+    pauses: int
+    resumes: int
+    resizes: int
+    failures: int
+    training: float  #: slot-seconds in which steps were made
+    redone: float  #: of these: made for the second time, after a failure
+    overhead: float  #: slot-seconds of starting, saving and leaving
+    stranded: float  #: slot-seconds that dead workers held until they were reaped
+    idle: float  #: slot-seconds that nobody held
+    paid: float  #: slot-seconds that there were: all of the cluster's, or those that were bought
+    spent: float | None = None  #: money, None where slots cost nothing
+    budget: float | None = None
+
+    @property
+    def overspent(self) -> float:
+        """Money beyond the budget, 0 where it held."""
+        if self.spent is None or self.budget is None:
+            return 0.0
+        return max(0.0, self.spent - self.budget)
+
+    @property
+    def overshoot(self) -> float:
+        """Seconds past the deadline; negative where the study ended before it."""
+        return self.ended - self.deadline
+
+    @property
+    def utilisation(self) -> float:
+        """The share of all slot-seconds in which something was trained."""
+        return self.training / max(self.paid, 1e-9)
+
+    def best_at(self, instant: float) -> float | None:
+        """The best value in hand at an instant."""
+        return next((value for since, value in reversed(self.best) if since <= instant), None)
+
+
+def measure(world: World) -> Outcome:
+    """Read the figures of a study that has ended."""
+    table, workload, bill = world.table, world.workload, world.bill
+    log = events(world, _READ)
+    ended = next(event.at for event in log if event.kind == "settle")
+    kinds = Counter(event.kind for event in log)
+    outcomes = Counter(segment.outcome for segment in table.segments())
+    best: list[tuple[float, float]] = []
+    reports = table.reports()
+    for row in reports:
+        if row.value > (best[-1][1] if best else -math.inf):
+            best.append((row.at, row.value))
+    winner = find_winner(table, "maximize", world.disk.holds)
+    chosen = -math.inf
+    if winner is not None:
+        chosen = workload.peak(world.configuration(winner.number))
+    held = _held(log, ended)
+    capacity, provider = len(table.slots()), world.provider
+    paid = capacity * ended if provider is None else provider.slot_seconds
+    return Outcome(
+        workload=workload.name,
+        capacity=capacity,
+        deadline=world.deadline,
+        ended=ended,
+        best=tuple(best),
+        value=winner.value if winner else None,
+        regret=workload.best - (winner.value if winner else -math.inf),
+        choice_regret=workload.best - chosen,
+        trials=kinds["start"],
+        reports=len(reports),
+        pauses=outcomes["pause"],
+        resumes=max(0, kinds["resume"] - outcomes["resize"]),
+        resizes=outcomes["resize"],
+        failures=outcomes["died"] + outcomes["lost"],
+        training=bill.training,
+        redone=bill.redone,
+        overhead=bill.overhead,
+        stranded=held - bill.training - bill.overhead,
+        idle=paid - held,
+        paid=paid,
+        spent=provider.spent if provider else None,
+        budget=provider.budget if provider else None,
+    )
+
+
+def events(world: World, kinds: Sequence[str] | None = None) -> list[Event]:
+    """The audit of a study, some kinds of events or all."""
+    found: list[Event] = []
+    while page := world.table.events(found[-1].id if found else 0, kinds):
+        found.extend(page)
+    return found
+
+
+def _held(log: list[Event], ended: float) -> float:
+    """Slot-seconds that somebody held, by the audit alone."""
+    since: dict[int, float] = {}
+    total = 0.0
+    for event in log:
+        if event.slot is None:
+            continue
+        if event.kind == "acquire":
+            since[event.slot] = event.at
+        elif event.kind in ("release", "reap"):
+            total += event.at - since.pop(event.slot)
+    return total + sum(ended - instant for instant in since.values())
 
 
 class Simulation:

@@ -7,13 +7,12 @@ from collections.abc import Collection
 
 from optuna_deadline.allocation.records import About, Desired, Orders
 from optuna_deadline.directives import Directive, Kind, directive_for
-from optuna_deadline.forecasting.overheads import closing_seconds
+from optuna_deadline.forecasting.throughput import closing_seconds
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies.api import Policy
-from optuna_deadline.simulation.clock import Timer
-from optuna_deadline.simulation.rhythm import Rhythm
+from optuna_deadline.simulation.clock import Rhythm, Timer
+from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.segment import Segment
-from optuna_deadline.simulation.world import World
 
 #: As in the agent: what a stop is taken to last at first, and when who has not left is killed.
 _FIRST_STOP, _LAST_MOMENT = 0.3, 0.4

@@ -1,14 +1,23 @@
-"""What is to be tuned, as a value: for each configuration its learning curve and its pace."""
+"""What is to be tuned, as a value: for each configuration its learning curve and its pace.
+
+Families of generated learning curves: scores between 0 and 1, the larger the better.
+
+The constants give each family its shape and are fitted to no data. Noise is part of the curve, so
+that a step of a configuration has the same score under every policy.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -85,3 +94,111 @@ class Workload:
             self.every * len(curve) * seconds
             for curve, seconds in zip(self.curves, self.step_seconds, strict=True)
         )
+
+
+Array = NDArray[np.float64]
+Family = Callable[[np.random.Generator, int, Array], Array]
+
+
+def generate(
+    family: str,
+    seed: int,
+    *,
+    configurations: int = 1024,
+    steps: int = 81,
+    step_seconds: float = 10.0,
+    spread: float = 0.2,
+) -> Workload:
+    """Draw a workload.
+
+    Args:
+        family: One of :data:`FAMILIES`.
+        seed: The same seed draws the same workload.
+        configurations: How many there are.
+        steps: Steps of a whole training.
+        step_seconds: Median seconds of a step on one slot.
+        spread: Of the logarithm of the seconds of a step over the configurations.
+    """
+    rng = np.random.default_rng([seed, *family.encode()])
+    scores = FAMILIES[family](rng, configurations, np.arange(1.0, steps + 1))
+    seconds = step_seconds * np.exp(rng.normal(0.0, spread, configurations))
+    curves = tuple(tuple(row) for row in scores.tolist())
+    return Workload(family, curves, tuple(seconds.tolist()))
+
+
+def power_law(rng: np.random.Generator, count: int, steps: Array) -> Array:
+    """An error that falls as a power of the steps towards a floor of its own.
+
+    Floor, height and exponent are independent, so early ranks say something and not all.
+    """
+    floor = rng.beta(2, 5, (count, 1)) * 0.5
+    height = rng.uniform(0.3, 0.5, (count, 1))
+    exponent = rng.uniform(0.2, 1.0, (count, 1))
+    return _noisy(rng, 1.0 - floor - height * steps**-exponent)
+
+
+def crossing(rng: np.random.Generator, count: int, steps: Array) -> Array:
+    """Saturating curves of which the better ones are the slower ones: early ranks mislead."""
+    top = rng.uniform(0.5, 0.95, (count, 1))
+    slowness = (top - 0.5) / 0.45 + rng.normal(0.0, 0.15, (count, 1))
+    scale = len(steps) * 0.02 * np.exp(2.5 * slowness)
+    return _noisy(rng, top * (1.0 - np.exp(-steps / scale)))
+
+
+def climbing(rng: np.random.Generator, count: int, steps: Array) -> Array:
+    """Accuracies that climb from chance to tops of their own, the higher ones more slowly.
+
+    As image classifiers do; the last three quarters of a training still gain several points.
+    """
+    top = 0.95 - 0.4 * rng.beta(1.2, 3.0, (count, 1))
+    slowness = 4.0 * (top - 0.8) + rng.normal(0.0, 0.5, (count, 1))
+    scale = len(steps) * 0.03 * np.exp(slowness)
+    exponent = rng.uniform(0.6, 1.2, (count, 1))
+    return _noisy(rng, top - (top - 0.1) * (1.0 + steps / scale) ** -exponent)
+
+
+def plateau_then_drop(rng: np.random.Generator, count: int, steps: Array) -> Array:
+    """Curves that stand still until the error drops a second time, as after a cut of the rate."""
+    early = rng.uniform(0.3, 0.5, (count, 1))
+    gain = rng.uniform(0.0, 0.4, (count, 1))
+    drop = rng.uniform(0.2, 0.7, (count, 1)) * len(steps)
+    rise = early * (1.0 - np.exp(-steps / (0.05 * len(steps))))
+    return _noisy(rng, rise + gain / (1.0 + np.exp(-(steps - drop) / (0.02 * len(steps)))))
+
+
+def diverging(rng: np.random.Generator, count: int, steps: Array) -> Array:
+    """Power laws of which four in ten fall apart, the faster ones more often, and report NaN."""
+    scores = power_law(rng, count, steps)
+    early = scores[:, : max(1, len(steps) // 20)].mean(axis=1)
+    risk = 0.8 * np.argsort(np.argsort(early)) / max(1, count - 1)
+    breaks = np.where(rng.random(count) < risk, rng.uniform(0.1, 1.0, count), np.inf) * len(steps)
+    return np.where(steps < breaks[:, None], scores, np.nan)
+
+
+def toy(rng: np.random.Generator, count: int, steps: Array) -> Array:
+    """The formula of the toy in HyperSched's repository, in which long training matters little.
+
+    ``loss(k) = 1 / (b0 * k / 100 + 0.1 * b1 + 0.5) + 0.01 * b2 + |N(0, 0.005)|``, with ``b0`` from
+    an exponential distribution of mean 0.1, ``b1`` and ``b2`` uniform; the score is
+    ``(2 - loss) / 2``.
+    """
+    b0 = rng.exponential(0.1, (count, 1))
+    b1, b2 = rng.random((count, 1)), rng.random((count, 1))
+    noise = np.abs(rng.normal(0.0, 0.005, (count, len(steps))))
+    loss = 1.0 / (b0 * steps / 100 + 0.1 * b1 + 0.5) + 0.01 * b2 + noise
+    return np.asarray((2.0 - loss) / 2)
+
+
+def _noisy(rng: np.random.Generator, scores: Array) -> Array:
+    return scores + rng.normal(0.0, 0.003, scores.shape)
+
+
+#: The families by name.
+FAMILIES: dict[str, Family] = {
+    "power-law": power_law,
+    "crossing": crossing,
+    "climbing": climbing,
+    "plateau-then-drop": plateau_then_drop,
+    "diverging": diverging,
+    "toy": toy,
+}

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 
 from optuna_deadline.errors import DeadlineError, spelled
 from optuna_deadline.policies import DEFAULT, Plan, Policy, Snapshot
-from optuna_deadline.policies.building import build
-from optuna_deadline.policies.registry import find_policy
+from optuna_deadline.policies.registry import build, find_policy
 from optuna_deadline.rank.objective import import_place
 
 #: A name ("hypersched"), a place ("policy.py:Mine"), an object with ``plan``, its class, or a

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline.allocation.sql import identity, studies
-from optuna_deadline.allocation.sql.database.clock import database_now
 from optuna_deadline.allocation.sql.database.engine import autocommit
+from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, StudyGone, spelled
 from optuna_deadline.study import policy_choice
 from optuna_deadline.values.budgets import Budget

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optuna_deadline.forecasting.overheads import Overhead
-from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.forecasting.throughput import Overhead, Speedup
 from optuna_deadline.policies import (
     Money,
     Order,
@@ -28,7 +27,7 @@ from optuna_deadline.policies import (
     Snapshot,
     TrialView,
 )
-from optuna_deadline.policies.fitting import Fitting
+from optuna_deadline.policies.wrappers import Fitting
 
 #: Rounds in which a plan comes to rest; what one trial cannot use goes to another in the next.
 _SETTLED = 6

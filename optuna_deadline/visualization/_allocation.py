@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from optuna.study import Study
 
-from optuna_deadline.history.lives import Life, Spell
 from optuna_deadline.history.reader import read_history
-from optuna_deadline.history.records import History
+from optuna_deadline.history.records import History, Life, Spell
 from optuna_deadline.history.series import area, in_use, on_hand
-from optuna_deadline.history.words import count, percent, roughly, until_deadline
+from optuna_deadline.history.text import count, percent, roughly, until_deadline
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._chart import (
     BLUE,

@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING
 
 from optuna.study import Study
 
-from optuna_deadline.history.costs import costs
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
-from optuna_deadline.history.series import Steps, area, in_use, level, on_hand, spent, totals
-from optuna_deadline.history.words import percent, roughly, until_deadline
+from optuna_deadline.history.series import (
+    Steps,
+    area,
+    costs,
+    in_use,
+    level,
+    on_hand,
+    spent,
+    totals,
+)
+from optuna_deadline.history.text import percent, roughly, until_deadline
 from optuna_deadline.planning.billing.ledger import bill_of
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.visualization import _plotly

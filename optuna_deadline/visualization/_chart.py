@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from optuna_deadline.history.records import History
-from optuna_deadline.history.words import at_clock, roughly
+from optuna_deadline.history.text import at_clock, roughly
 
 # Okabe and Ito's colours, which people with any colour vision tell apart.
 BLUE, SKY, ORANGE, GREEN = "#0072B2", "#56B4E9", "#E69F00", "#009E73"

@@ -11,7 +11,7 @@ from optuna_deadline.allocation.records import ReportRow
 from optuna_deadline.history.forecast import Fan, Forecast, forecast
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
-from optuna_deadline.history.words import count, until_deadline, value
+from optuna_deadline.history.text import count, until_deadline, value
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._allocation import check_number
 from optuna_deadline.visualization._chart import (

@@ -12,7 +12,7 @@ from optuna.study import Study
 from optuna_deadline.allocation.records import Desired
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
-from optuna_deadline.history.words import value
+from optuna_deadline.history.text import value
 from optuna_deadline.policies.rungs import milestones
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._allocation import check_number

@@ -9,7 +9,7 @@ from optuna.study import Study
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Steps, area, in_use, moving, on_hand, sampled, totals
-from optuna_deadline.history.words import percent, until_deadline
+from optuna_deadline.history.text import percent, until_deadline
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._chart import BLUE, GREY, ORANGE, Area, Axis, Chart, Line
 

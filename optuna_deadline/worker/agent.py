@@ -17,17 +17,15 @@ from optuna_deadline.checkpoints.restore import Folders, Resuming, Sweeping
 from optuna_deadline.checkpoints.storage import Location
 from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.errors import LeaseLost
-from optuna_deadline.forecasting.overheads import closing_seconds, far_seconds
+from optuna_deadline.forecasting.throughput import closing_seconds, far_seconds
 from optuna_deadline.planning.sampling import Sampling
 from optuna_deadline.rank.objective import ObjectiveSource
-from optuna_deadline.worker.across import Across
 from optuna_deadline.worker.devices import Offer
-from optuna_deadline.worker.errors import DATABASE_AWAY
 from optuna_deadline.worker.event_loop import Switchboard
 from optuna_deadline.worker.fork import Terms
-from optuna_deadline.worker.gang_member import busy_slots
+from optuna_deadline.worker.gang_member import Across, busy_slots
 from optuna_deadline.worker.launcher import Starting
-from optuna_deadline.worker.lease_clock import Trust
+from optuna_deadline.worker.lease_clock import DATABASE_AWAY, Trust
 from optuna_deadline.worker.outbox import Writing
 from optuna_deadline.worker.parking import Parking
 from optuna_deadline.worker.registration import Joining

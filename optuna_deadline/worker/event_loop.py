@@ -12,8 +12,7 @@ from typing import Any
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.fork_server import Zygote
 from optuna_deadline.rank.objective import ObjectiveSource
-from optuna_deadline.worker.ranks import Rank
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, Rank
 from optuna_deadline.worker.watchdog import Watchdog
 
 #: So many zygotes in a row that die while they load the objective are enough.

@@ -12,8 +12,7 @@ from optuna_deadline.checkpoints.restore import Folders
 from optuna_deadline.rank.fork_server import Zygote
 from optuna_deadline.rank.process import RankSpec, Seat
 from optuna_deadline.rank.rendezvous import Door
-from optuna_deadline.worker.ranks import Rank
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, Rank
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.rank.rendezvous import Reception
 from optuna_deadline.worker.devices import free_port
 from optuna_deadline.worker.fork import Crew
-from optuna_deadline.worker.ranks import Rank
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, Rank
 
 
 class Meetings:

@@ -17,12 +17,10 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location, located
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone, at_most
-from optuna_deadline.planning.deleted import unless_deleted
-from optuna_deadline.planning.optuna_storage import store_values
+from optuna_deadline.planning.optuna_storage import store_values, unless_deleted
 from optuna_deadline.planning.sampling import Sampling
-from optuna_deadline.worker.errors import DATABASE_AWAY
-from optuna_deadline.worker.ranks import Rank
-from optuna_deadline.worker.segment import Gang, Verdict
+from optuna_deadline.worker.lease_clock import DATABASE_AWAY
+from optuna_deadline.worker.segment import Gang, Rank, Verdict
 
 _logger = logging.getLogger("optuna_deadline")
 

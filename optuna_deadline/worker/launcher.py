@@ -12,7 +12,7 @@ from optuna_deadline.allocation.records import Desired, Home
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.restore import Resuming, Sweeping
-from optuna_deadline.planning.deleted import unless_deleted
+from optuna_deadline.planning.optuna_storage import unless_deleted
 from optuna_deadline.planning.sampling import Sampling
 from optuna_deadline.worker.event_loop import Switchboard
 from optuna_deadline.worker.fork import Terms, launch

@@ -1,22 +1,66 @@
-"""A running segment from the worker's side: its ranks, what they say, and how it ends."""
+"""A running segment from the worker's side: its ranks, what they say, and how it ends.
+
+One rank as its worker knows it: a pipe, a process here or far away, its last words.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optuna_deadline.allocation.records import Grant, NewReport, Others
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.directives import KEEP, Directive
+from optuna_deadline.rank.rendezvous import hang_up
 from optuna_deadline.worker.pending_writes import Backlog
-from optuna_deadline.worker.ranks import Rank
 from optuna_deadline.worker.watchdog import kill_rank
 
 if TYPE_CHECKING:
     from optuna_deadline.rank.link import RawLink
+
+
+@dataclass
+class Rank:
+    """One rank as the worker knows it."""
+
+    index: int
+    link: RawLink | None  #: None as long as it has not come from another host
+    pid: int | None = None
+    born: int = 0  #: fence of the segment that it was forked for
+    end: tuple[str, Any] | None = None  #: its last words: (kind, payload)
+    ended_at: float = math.inf  #: when it said them
+    closed: bool = False
+    exit_code: int | None = None
+    orphaned: bool = False  #: nobody will tell its exit code: the zygote died, or it is far
+    far: bool = False  #: on another host, whose worker guards it
+    lock: threading.Lock = field(default_factory=threading.Lock)  #: of what is sent to it
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has exited."""
+        return self.exit_code is not None or (self.orphaned and self.closed)
+
+    def hang_up(self) -> None:
+        """End a connection to another host, or expect it no more: its rank ends by that."""
+        with self.lock:
+            if self.link is None:
+                self.closed = True
+            elif not self.closed:
+                hang_up(self.link)
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Tell it something, if it still listens."""
+        with self.lock:
+            if self.link is None or self.closed or self.gone:
+                return
+            with suppress(OSError):  # it has just ended; its last words are still to be read
+                self.link.send(message)
+
 
 #: Seconds that the other ranks get once one of them is dead.
 _SIBLINGS = 3.0

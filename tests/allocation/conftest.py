@@ -13,11 +13,7 @@ from optuna_deadline.allocation.sql.database.engine import connect, disconnect, 
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.testing.postgres import PostgresServer
 
-pytest.register_assert_rewrite(
-    "optuna_deadline.testing.allocation",
-    "optuna_deadline.testing.allocation",
-    "optuna_deadline.testing.allocation.world",
-)
+pytest.register_assert_rewrite("optuna_deadline.testing.allocation")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import time
 import pytest
 from sql_world import World
 
-from optuna_deadline.allocation.sql.database.clock import EvenClock
+from optuna_deadline.allocation.sql.database.transaction import EvenClock
 from optuna_deadline.allocation.sql.store import AllocationTable
 
 

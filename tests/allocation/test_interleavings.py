@@ -24,9 +24,13 @@ import sqlalchemy as sa
 from sql_world import World
 
 from optuna_deadline.allocation.records import Assignment, Claim, Grant
-from optuna_deadline.allocation.sql.database.bounds import FROZEN, begin_bounded
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
-from optuna_deadline.allocation.sql.database.transaction import Transaction, Transactions
+from optuna_deadline.allocation.sql.database.transaction import (
+    FROZEN,
+    Transaction,
+    Transactions,
+    begin_bounded,
+)
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import LeaseLost

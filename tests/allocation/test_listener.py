@@ -12,8 +12,7 @@ from sql_world import World
 
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.sql.database import engine as engines
-from optuna_deadline.allocation.sql.database.listener import Listener
-from optuna_deadline.allocation.sql.database.notify import channel
+from optuna_deadline.allocation.sql.database.notify import Listener, channel
 from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres

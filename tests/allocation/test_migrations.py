@@ -11,7 +11,7 @@ import optuna
 import pytest
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.sql import rungs
+from optuna_deadline.allocation.sql import studies
 from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 from optuna_deadline.allocation.sql.database.migrations import (
@@ -141,9 +141,9 @@ def test_rungs_are_counted_from_what_was_there_and_as_they_come(storage_url: str
         )
     engine.dispose()
     with autocommit(connect(storage_url)) as connection:
-        rungs.record(connection, 1, 2, {0: 0.1, 1: 0.2, 2: 0.3})
-        rungs.record(connection, 1, 2, {0: 0.9, 1: 0.9})  # known already: not counted again
-        rows = rungs.view(connection, 1, 2, passed=3, maximize=False)
+        studies.record(connection, 1, 2, {0: 0.1, 1: 0.2, 2: 0.3})
+        studies.record(connection, 1, 2, {0: 0.9, 1: 0.9})  # known already: not counted again
+        rows = studies.view(connection, 1, 2, passed=3, maximize=False)
         assert {row.rung: (row.better, row.total) for row in rows} == {
             0: (0, 3), 1: (0, 2), 2: (0, 1),
         }  # fmt: skip

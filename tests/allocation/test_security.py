@@ -14,10 +14,10 @@ from sql_world import World
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.database.schema import PREFIX
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.cli.studies import open_storage
+from optuna_deadline.cli.databases import open_storage
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.testing.postgres import PostgresServer
-from optuna_deadline.worker.errors import explain
+from optuna_deadline.worker.lease_clock import explain
 
 ESSAY = Path(__file__).parents[2] / "docs" / "design" / "allocation.md"
 ROLES = ("viewer", "worker", "planner")

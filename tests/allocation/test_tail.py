@@ -19,7 +19,7 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.database.schema import checkpoint, event, report
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
-from optuna_deadline.cli.live.watching import Watcher
+from optuna_deadline.cli.live.view import Watcher
 from optuna_deadline.dashboard.pools import Pools
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.planning.placement.data_locality import Homes

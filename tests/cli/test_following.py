@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from optuna_deadline.cli.live.following import following
-from optuna_deadline.cli.live.watching import Watcher
+from optuna_deadline.cli.live.top import following
+from optuna_deadline.cli.live.view import Watcher
 
 
 class Hung:

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 from optuna_deadline import DeadlinePruner
 from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.clock import database_now
 from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.checkpoints.files import Checkpoint, checksum
-from optuna_deadline.cli import app, doctor, traffic
-from optuna_deadline.cli.live.watching import Watcher
+from optuna_deadline.cli import app, databases, doctor
+from optuna_deadline.cli.live.view import Watcher
 from optuna_deadline.elastic import agree
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.study import terms as study_terms
@@ -322,7 +322,7 @@ def test_doctor_and_status_warn_of_more_reports_than_a_round_trip_allows(
                     slots=1, trained=1.0, at=now - age / 4,
                 )
             )  # fmt: skip
-    monkeypatch.setattr(traffic, "round_trip", lambda connection: seconds)
+    monkeypatch.setattr(databases, "round_trip", lambda connection: seconds)
     findings = {f["name"]: f for f in read("doctor", "--storage", url)}
     warning = read("status", "s", "--storage", url)["warning"]
     said = run("status", "s", "--storage", url)

@@ -15,7 +15,7 @@ from sites import GRACE, TTL, Site
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
-from optuna_deadline.testing.hosts import Network
+from optuna_deadline.testing.network import Network
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 

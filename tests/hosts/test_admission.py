@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sites import Site, until
 
-from optuna_deadline.testing.hosts import Network
+from optuna_deadline.testing.network import Network
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(240)]
 

@@ -13,7 +13,7 @@ from gangs import Stretch, assert_each_sample_once, losses, stretches, training
 from sites import GRACE, TTL, Site, until
 
 from optuna_deadline.testing.allocation.world import assert_whole
-from optuna_deadline.testing.hosts import Host
+from optuna_deadline.testing.network import Host
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(240)]
 

@@ -11,7 +11,7 @@ from sites import GRACE, TTL, Site, until
 
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.allocation.sql.studies import bring_forward
-from optuna_deadline.testing.hosts import Network
+from optuna_deadline.testing.network import Network
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(240)]
 

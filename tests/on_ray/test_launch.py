@@ -23,7 +23,7 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.rank.addresses import VARIABLE
+from optuna_deadline.rank.rendezvous import VARIABLE
 from optuna_deadline.study import policy_choice
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

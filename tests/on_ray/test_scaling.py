@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from optuna_deadline_ray.nodes import Node, check_some, nodes_with_slots
-from optuna_deadline_ray.scaling import bundles, to_spare, wanted_slots
+from optuna_deadline_ray.nodes import (
+    Node,
+    bundles,
+    check_some,
+    nodes_with_slots,
+    to_spare,
+    wanted_slots,
+)
 
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Claim, Slot

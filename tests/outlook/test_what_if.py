@@ -8,18 +8,15 @@ import pytest
 from histories import Recipe
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.history.costs import costs
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.records import History
+from optuna_deadline.history.series import costs
 from optuna_deadline.policies import make_policy
-from optuna_deadline.policies.api import Plan
+from optuna_deadline.policies.api import Plan, Snapshot
 from optuna_deadline.policies.baselines.fifo import Fifo
-from optuna_deadline.policies.snapshot import Snapshot
 from optuna_deadline.scenarios.comparison import AS_IT_IS, Question, WhatIf
-from optuna_deadline.scenarios.draws import Draws
-from optuna_deadline.scenarios.futures import Change, make_world
+from optuna_deadline.scenarios.futures import Change, Draws, make_world, run
 from optuna_deadline.scenarios.initial_state import Present
-from optuna_deadline.scenarios.runs import run
 
 RECIPES = [
     Recipe(family="climbing", stopped=0.3),

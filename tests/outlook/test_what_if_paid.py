@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from paying import Played
 
-from optuna_deadline.history.costs import costs
+from optuna_deadline.history.series import costs
 from optuna_deadline.policies import make_policy
 from optuna_deadline.scenarios.comparison import Question
 from optuna_deadline.scenarios.futures import Change, make_world

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.forecasting.entrance import (
+from optuna_deadline.forecasting.reporting import (
+    Pace,
     may_enter,
     seconds_to_enter,
     seconds_to_matter,
+    step_before,
     steps_to_matter,
 )
-from optuna_deadline.forecasting.reporting import Pace, step_before
 
 
 def _pace(started: float, *reports: tuple[int, float]) -> Pace:

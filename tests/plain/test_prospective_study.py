@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from optuna_deadline import DeadlinePruner, DeadlineSampler
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.samplers import Situation
-from optuna_deadline.samplers._situation import by_dates
+from optuna_deadline.samplers._prospects import by_dates
 
 SPACE: dict[str, BaseDistribution] = {"x": FloatDistribution(0, 1)}
 

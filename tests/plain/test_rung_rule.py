@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.pruners._rungs import Rungs
+from optuna_deadline.pruners._book import Rungs
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True)
 ETA = st.integers(2, 8)

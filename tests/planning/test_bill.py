@@ -20,7 +20,7 @@ from optuna_deadline.allocation.records import Event
 from optuna_deadline.planning.billing.invoice import FAREWELL, Bill
 from optuna_deadline.planning.billing.ledger import Ledger, bill_of, bills, wanted_of
 from optuna_deadline.planning.billing.price_schedule import Rate, Tariff, tariff_of
-from optuna_deadline.policies.money import Money
+from optuna_deadline.policies.api import Money
 from optuna_deadline.values.budgets import Budget, make_budget
 from optuna_deadline.values.prices import Price
 

@@ -8,7 +8,7 @@ from test_placement import CAPACITIES, ORDERS, row
 
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import About, Desired, Grant, Home, Worker
-from optuna_deadline.checkpoints.reach import reaches
+from optuna_deadline.checkpoints.sharing import reaches
 from optuna_deadline.planning.placement.bound_plans import plan_bound
 from optuna_deadline.planning.placement.data_locality import Bound, lonely
 from optuna_deadline.planning.placement.gangs import changed, place

@@ -13,8 +13,7 @@ from optuna_deadline.allocation.records import Assignment, Desired, Worker
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.planning.cross_host import APART, Crossing, Worth, groups_of
 from optuna_deadline.planning.placement.data_locality import Bound
-from optuna_deadline.planning.placement.evenly import evenly
-from optuna_deadline.planning.placement.gangs import Spreading, changed, place
+from optuna_deadline.planning.placement.gangs import Spreading, changed, evenly, place
 from optuna_deadline.policies import Order, Pause, Run
 
 ABC = Crossing((frozenset("abc"),))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from optuna_deadline.allocation.records import Slot
-from optuna_deadline.planning.placement.seating import seat
-from optuna_deadline.planning.placement.slot_assignment import deal
+from optuna_deadline.planning.placement.slot_assignment import deal, seat
 
 
 def slot(number: int, host: str = "h", lent: int | None = None, held: int | None = None) -> Slot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optuna_deadline.allocation.records import Desired, SegmentRow, Worker
 from optuna_deadline.planning.cross_host import APART, Crossing
-from optuna_deadline.planning.encounters import Encounters
+from optuna_deadline.planning.snapshot import Encounters
 
 ABC = [
     Worker(name, "pool", 1, name, 1, "live", 9.0, store="s3://b", address=name) for name in "abc"

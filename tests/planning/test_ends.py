@@ -15,8 +15,7 @@ from optuna_deadline.allocation.records import Desired, ReportRow
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
-from optuna_deadline.policies.api import Plan
-from optuna_deadline.policies.snapshot import Snapshot
+from optuna_deadline.policies.api import Plan, Snapshot
 
 
 def ended(number: int, trial_id: int) -> Desired:

@@ -9,7 +9,7 @@ import pytest
 
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Orders
-from optuna_deadline.forecasting.overheads import far_seconds
+from optuna_deadline.forecasting.throughput import far_seconds
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.study import policy_choice

@@ -14,9 +14,9 @@ from optuna_deadline.allocation.sql import studies
 from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.planning.billing.budget import tell_price
 from optuna_deadline.planning.billing.ledger import Ledger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
-from optuna_deadline.planning.billing.repricing import tell_price
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot
 from optuna_deadline.simulation.environment import CountedTrials

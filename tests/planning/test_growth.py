@@ -11,11 +11,10 @@ from optuna.trial import TrialState
 
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment, Desired, ReportRow
-from optuna_deadline.forecasting.overheads import PRIOR_STOP, closing_seconds
+from optuna_deadline.forecasting.throughput import PRIOR_STOP, closing_seconds
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
-from optuna_deadline.policies.api import Order, Pause, Plan, Retire
-from optuna_deadline.policies.snapshot import Snapshot
+from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Snapshot
 
 DEADLINE = 1e6
 

@@ -13,8 +13,7 @@ from optuna_deadline.allocation.memory.state import MemoryState
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials, Trials
-from optuna_deadline.policies.api import Pause, Plan, Run
-from optuna_deadline.policies.snapshot import Snapshot
+from optuna_deadline.policies.api import Pause, Plan, Run, Snapshot
 
 TTL = 30.0
 WANTED = {"lr": 0.123}

@@ -12,9 +12,8 @@ from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader
-from optuna_deadline.policies.api import Pause, Plan, Run
+from optuna_deadline.policies.api import Pause, Plan, Run, Snapshot
 from optuna_deadline.policies.pool.fair_share import EvenDivider
-from optuna_deadline.policies.snapshot import Snapshot
 from optuna_deadline.simulation.environment import CountedTrials
 
 TTL, GRACE = 30.0, 15.0

@@ -14,8 +14,7 @@ from optuna_deadline.allocation.records import Grant
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
-from optuna_deadline.policies.api import Order, Plan, Retire, Run
-from optuna_deadline.policies.snapshot import Snapshot
+from optuna_deadline.policies.api import Order, Plan, Retire, Run, Snapshot
 
 DEADLINE = 10_000.0
 TTL = 30.0

@@ -19,11 +19,15 @@ from optuna_deadline.policies import (
     TrialView,
     make_policy,
 )
-from optuna_deadline.policies.baselines.asha import Asha, AshaPromote
+from optuna_deadline.policies.api import WORST
 from optuna_deadline.policies.baselines.fifo import Fifo
-from optuna_deadline.policies.baselines.halving import Hyperband, SuccessiveHalving
+from optuna_deadline.policies.baselines.halving import (
+    Asha,
+    AshaPromote,
+    Hyperband,
+    SuccessiveHalving,
+)
 from optuna_deadline.policies.baselines.stopping import Median, OneEpoch
-from optuna_deadline.policies.snapshot import WORST
 from optuna_deadline.testing.policies import PolicyTestCase
 
 

@@ -17,7 +17,7 @@ from optuna_deadline.cli import app
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import FreezeThaw, HyperSched, Pause, Plan, Run, Snapshot, registry
-from optuna_deadline.policies.building import FunctionPolicy
+from optuna_deadline.policies.registry import FunctionPolicy
 from optuna_deadline.simulation import Cluster, generate, simulate
 from optuna_deadline.study import policy_choice, terms
 

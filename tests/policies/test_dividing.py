@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import EvenDivider, PoolSnapshot, StudyView
-from optuna_deadline.policies.dividers import make_divider
 from optuna_deadline.policies.pool.fair_share import fair_shares
+from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.policies.shockwave import StudyMarket
 
 _weights = st.sampled_from([0.3, 1.0, 1.0, 2.0, 7.0])

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from optuna_deadline.allocation.records import Assignment, Desired
-from optuna_deadline.planning.placement.evenly import evenly
+from optuna_deadline.planning.placement.gangs import evenly
 from optuna_deadline.policies import Plan, Report, Run, Snapshot, TrialView, make_policy
-from optuna_deadline.policies.fitting import Fitting, fitting
-from optuna_deadline.policies.gangs import share_out
+from optuna_deadline.policies.gang_sizes import share_out
+from optuna_deadline.policies.wrappers import Fitting, fitting
 
 SEEN = (Report(1, 0.5, 10.0), Report(2, 0.6, 20.0))
 

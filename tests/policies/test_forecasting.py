@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.forecasting.overheads import PRIOR_STARTUP, learn_overhead
 from optuna_deadline.forecasting.throughput import (
+    PRIOR_STARTUP,
     Pace,
     Speedup,
     Throughputs,
+    learn_overhead,
     learn_speedup,
     step_seconds,
 )

@@ -19,11 +19,11 @@ from optuna_deadline.policies import (
     TrialView,
     make_policy,
 )
+from optuna_deadline.policies.freeze_thaw.elimination import PRIOR, agreement, share_kept
 from optuna_deadline.policies.freeze_thaw.policy import FreezeThaw
 from optuna_deadline.policies.freeze_thaw.schedule import Limits, Pool, lay
-from optuna_deadline.policies.freeze_thaw.trust import PRIOR, agreement, share_kept
 from optuna_deadline.simulation import Cluster, simulate
-from optuna_deadline.simulation.tables.sources import draw
+from optuna_deadline.simulation.tables import draw
 from optuna_deadline.testing.policies import PolicyTestCase
 
 RUNGS = (1, 3, 9, 27, 81)

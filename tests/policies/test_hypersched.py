@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.overheads import Overhead
-from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.forecasting.throughput import Overhead, Speedup
 from optuna_deadline.policies import (
     HyperSched,
     Pause,

@@ -20,7 +20,7 @@ from optuna_deadline.policies import (
     TrialView,
     make_policy,
 )
-from optuna_deadline.policies.snapshot import Request
+from optuna_deadline.policies.api import Request
 from optuna_deadline.policies.wrappers import Obliging
 from optuna_deadline.testing.policies import carried_out, snapshots, without_words
 

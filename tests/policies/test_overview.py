@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.policies import HyperSched, Policy, Report, Snapshot, TrialView
-from optuna_deadline.policies.baselines.asha import Asha, AshaPromote
+from optuna_deadline.policies.baselines.halving import Asha, AshaPromote
 from optuna_deadline.policies.baselines.stopping import OneEpoch
 from optuna_deadline.policies.rungs import build_rungs
 from optuna_deadline.policies.trial_index import Overview

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.forecasting.learning_curves import Curve
-from optuna_deadline.forecasting.prospects import prospects
+from optuna_deadline.forecasting.reporting import prospects
 
 # Of sixty-fourths sums are exact.
 scores = st.lists(st.integers(-64, 64).map(lambda n: n / 64), min_size=1, max_size=20)

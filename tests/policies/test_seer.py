@@ -16,10 +16,9 @@ from benchmarks.headlines.rubberband_policy import (
     plan_static,
     rates_for,
 )
-from optuna_deadline.forecasting.overheads import Overhead
-from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.forecasting.throughput import Overhead, Speedup
 from optuna_deadline.policies import Money, Pause, Policy, Report, Retire, Run, Snapshot, TrialView
-from optuna_deadline.policies.baselines.naive import NaiveElastic
+from optuna_deadline.policies.baselines.fifo import NaiveElastic
 from optuna_deadline.policies.seer.policy import Seer
 from optuna_deadline.policies.seer.round_schedule import (
     Option,
@@ -29,7 +28,7 @@ from optuna_deadline.policies.seer.round_schedule import (
     options,
     schedule,
 )
-from optuna_deadline.policies.seer.shapes import expected_best
+from optuna_deadline.policies.seer.shape_search import expected_best
 from optuna_deadline.testing.policies import PolicyTestCase, carried_out
 
 PURSE = Money(7200.0, 0.0, 1.0, startup=60.0, minimum=60.0, node=4, offer=64)

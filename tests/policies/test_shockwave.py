@@ -25,10 +25,10 @@ from optuna_deadline.policies.shockwave import (
     StudyMarket,
     Window,
 )
-from optuna_deadline.policies.shockwave.entitlement import Due, rho, weight
+from optuna_deadline.policies.shockwave.accounting import Due, rho, weight
 from optuna_deadline.policies.shockwave.forecast import mean_epoch_seconds, seconds_left
-from optuna_deadline.policies.shockwave.ordering import order
 from optuna_deadline.policies.shockwave.program import Programme, by_gain, by_milp, slope, utility
+from optuna_deadline.policies.shockwave.scheduler import order
 from optuna_deadline.testing.policies import PolicyTestCase
 
 FAST, SLOW = Regime(64, 10.0, 100.0), Regime(32, 30.0, 200.0)

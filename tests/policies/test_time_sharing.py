@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.overheads import Overhead
+from optuna_deadline.forecasting.throughput import Overhead
 from optuna_deadline.policies import Policy, Report, Run, Snapshot, TrialView, make_policy
-from optuna_deadline.policies.baselines.decay import fit_decay
-from optuna_deadline.policies.baselines.slaq import Slaq
-from optuna_deadline.policies.baselines.turns import LeastAttainedService, RoundRobin
-from optuna_deadline.policies.hermes import Hermes
-from optuna_deadline.policies.signals import SIGNALS, read_signals
+from optuna_deadline.policies.baselines.slaq import Slaq, fit_decay
+from optuna_deadline.policies.baselines.time_sharing import LeastAttainedService, RoundRobin
+from optuna_deadline.policies.hermes import SIGNALS, Hermes, read_signals
 from optuna_deadline.testing.policies import PolicyTestCase
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from optuna_deadline_torch.agreement import Trained, digest
-from optuna_deadline_torch.consensus import Consensus
+from optuna_deadline_torch.consensus import Consensus, Trained, digest
 
 
 class Known(Consensus):

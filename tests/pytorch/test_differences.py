@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from optuna_deadline_torch.agreement import Trained
+from optuna_deadline_torch.consensus import Trained
 from optuna_deadline_torch.decisions import Pilot
 from optuna_deadline_torch.differences import differences, tell_differences
 from torch import nn

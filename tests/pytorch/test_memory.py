@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 from optuna_deadline_torch import parked_memory
-from optuna_deadline_torch.holdings import Holdings
-from optuna_deadline_torch.parked_memory import DeviceMemory, in_hand, tensors
+from optuna_deadline_torch.parked_memory import DeviceMemory, Holdings, in_hand, tensors
 from torch import nn
 
 OPTIMIZERS: dict[str, Any] = {

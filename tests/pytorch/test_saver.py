@@ -15,8 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from optuna_deadline_torch.agreement import Trained
-from optuna_deadline_torch.consensus import Consensus
+from optuna_deadline_torch.consensus import Consensus, Trained
 from optuna_deadline_torch.decisions import Pilot
 from optuna_deadline_torch.saver import HostMemory, Saver, write_state
 from torch import nn

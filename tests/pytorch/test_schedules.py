@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from optuna_deadline_torch.schedules import warn_of_unnamed
+from optuna_deadline_torch.scaling import warn_of_unnamed
 from torch.optim import lr_scheduler
 
 

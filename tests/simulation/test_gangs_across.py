@@ -10,7 +10,7 @@ import pytest
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Simulation, generate
 from optuna_deadline.simulation.cluster import LINEAR, Cluster, Faults
-from optuna_deadline.simulation.outcome import events
+from optuna_deadline.simulation.study import events
 from optuna_deadline.testing.allocation.world import assert_legal
 
 #: Training is long for the time there is: the survivors want all slots.

@@ -9,7 +9,7 @@ import pytest
 
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Cluster, Faults, Simulation, generate
-from optuna_deadline.simulation.outcome import events
+from optuna_deadline.simulation.study import events
 from optuna_deadline.testing.allocation.world import assert_legal
 
 STEPS = 20

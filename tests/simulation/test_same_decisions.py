@@ -21,7 +21,7 @@ import scipy
 
 from optuna_deadline.policies import known_policies, make_policy
 from optuna_deadline.simulation import Cluster, Faults, Funding, Simulation, generate
-from optuna_deadline.simulation.outcome import events
+from optuna_deadline.simulation.study import events
 
 DIGESTS = Path(__file__).with_name("decisions.json")
 VERSIONS = {

@@ -23,8 +23,8 @@ from optuna_deadline.simulation import (
     generate,
     simulate,
 )
-from optuna_deadline.simulation.outcome import events
-from optuna_deadline.simulation.world import World
+from optuna_deadline.simulation.environment import World
+from optuna_deadline.simulation.study import events
 from optuna_deadline.testing.allocation.world import assert_legal
 
 STEPS = 30

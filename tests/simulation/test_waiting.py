@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from optuna_deadline.policies import Plan, Policy, Snapshot, make_policy
 from optuna_deadline.simulation import Cluster, Faults, Simulation, generate
-from optuna_deadline.simulation.clock import Timeline
-from optuna_deadline.simulation.outcome import events
-from optuna_deadline.simulation.rhythm import Rhythm
+from optuna_deadline.simulation.clock import Rhythm, Timeline
+from optuna_deadline.simulation.study import events
 
 BEATS = 20
 

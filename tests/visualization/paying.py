@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
+from optuna_deadline.planning.billing.budget import tell_price
 from optuna_deadline.planning.billing.ledger import Ledger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
-from optuna_deadline.planning.billing.repricing import tell_price
 from optuna_deadline.policies import Plan, Snapshot, make_policy
 from optuna_deadline.simulation import Cluster, Faults, generate
+from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.worker import SimulatedWorker
-from optuna_deadline.simulation.world import World
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.prices import Price

@@ -24,11 +24,11 @@ from optuna_deadline.history.records import History
 from optuna_deadline.visualization._allocation import chart_allocation
 from optuna_deadline.visualization._budget import chart_budget
 from optuna_deadline.visualization._chart import Bars, Chart
-from optuna_deadline.visualization._drawing import axes_of
 from optuna_deadline.visualization._forecast import chart_forecast
 from optuna_deadline.visualization._plotly import figure_of, spec_of
 from optuna_deadline.visualization._rungs import chart_rungs
 from optuna_deadline.visualization._utilization import chart_utilization
+from optuna_deadline.visualization.matplotlib import axes_of
 
 matplotlib.use("Agg")
 CHARTS: dict[str, Callable[[History], Chart]] = {

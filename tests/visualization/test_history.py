@@ -26,7 +26,7 @@ from optuna_deadline.history.series import (
     spent,
     totals,
 )
-from optuna_deadline.history.words import roughly
+from optuna_deadline.history.text import roughly
 from optuna_deadline.planning.billing.ledger import bill_of
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.study.terms import Terms

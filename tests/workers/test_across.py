@@ -14,8 +14,7 @@ from tables import end_within, table_of, wait_until
 
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.rank.addresses import interface_of, own_address
-from optuna_deadline.rank.rendezvous import Reception
+from optuna_deadline.rank.rendezvous import Reception, interface_of, own_address
 from optuna_deadline.testing.allocation.world import assert_whole
 
 Start = Callable[..., WorkerProcess]

@@ -8,8 +8,7 @@ from typing import Any
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.worker.event_loop import _hear_rank
-from optuna_deadline.worker.ranks import Rank
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, Rank
 
 
 class Ear:

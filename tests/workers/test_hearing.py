@@ -14,8 +14,7 @@ from optuna_deadline.errors import StudyGone
 from optuna_deadline.planning.sampling import Sampling
 from optuna_deadline.worker.inbox import Hearing
 from optuna_deadline.worker.pending_writes import Backlog
-from optuna_deadline.worker.ranks import Rank
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, Rank
 
 
 class Silent:

@@ -11,9 +11,8 @@ import pytest
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.worker import segment as gangs
-from optuna_deadline.worker.ranks import Rank
-from optuna_deadline.worker.segment import Gang
-from optuna_deadline.worker.verdicts import judge
+from optuna_deadline.worker.outbox import judge
+from optuna_deadline.worker.segment import Gang, Rank
 
 
 class Ear:

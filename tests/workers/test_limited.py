@@ -21,9 +21,8 @@ from optuna_deadline.rank.link import Link
 from optuna_deadline.rank.trial import RankSegment, RankTrial
 from optuna_deadline.segments import SegmentEnd, WholeTrial
 from optuna_deadline.worker.inbox import Hearing
-from optuna_deadline.worker.ranks import Rank
-from optuna_deadline.worker.segment import Gang
-from optuna_deadline.worker.verdicts import judge
+from optuna_deadline.worker.outbox import judge
+from optuna_deadline.worker.segment import Gang, Rank
 
 
 def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:

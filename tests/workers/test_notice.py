@@ -16,8 +16,7 @@ from tables import table_of, wait_until
 
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.worker.notice import Notice, ask, seconds_left
-from optuna_deadline.worker.time_limit import Until
+from optuna_deadline.worker.time_limit import Notice, Until, ask, seconds_left
 
 NOW = 1_800_000_000.0
 

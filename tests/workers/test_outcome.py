@@ -8,7 +8,7 @@ from tables import table_of
 
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import Result, agree
-from optuna_deadline.elastic.outcome import outcome
+from optuna_deadline.elastic.result import outcome
 from optuna_deadline.planning.settlement import InHand
 
 

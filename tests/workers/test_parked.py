@@ -14,8 +14,7 @@ from optuna_deadline.allocation.records import Desired, Grant
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank import link
 from optuna_deadline.worker.parking import Parking
-from optuna_deadline.worker.ranks import Rank
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, Rank
 
 Park = Callable[..., Gang]
 

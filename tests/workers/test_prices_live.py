@@ -17,7 +17,7 @@ import optuna_deadline
 from optuna_deadline import Price
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.cli.price import tell
+from optuna_deadline.cli.steering import tell
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.billing.invoice import FAREWELL

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from optuna_deadline.elastic.pulse import VARIABLE, pulse
+from optuna_deadline.elastic.lifecycle import VARIABLE, pulse
 from optuna_deadline.errors import DeadlineError
 
 

@@ -14,8 +14,7 @@ import pytest
 from optuna_deadline.allocation.records import Grant, Part
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank.rendezvous import Reception, hang_up, reach
-from optuna_deadline.worker.ranks import Rank
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, Rank
 
 Guests = queue.SimpleQueue[tuple[int, int, int, Any]]
 

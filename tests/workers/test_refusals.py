@@ -11,11 +11,9 @@ import pytest
 
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment, Grant
-from optuna_deadline.worker.outbox import Writing
+from optuna_deadline.worker.outbox import Writing, judge
 from optuna_deadline.worker.parking import Parking
-from optuna_deadline.worker.ranks import Rank
-from optuna_deadline.worker.segment import Gang, Verdict
-from optuna_deadline.worker.verdicts import judge
+from optuna_deadline.worker.segment import Gang, Rank, Verdict
 
 CRASH = ("error", ("ValueError: no", "Traceback"))
 

@@ -20,9 +20,9 @@ from tables import end_within, table_of, wait_until
 import optuna_deadline
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.history.paces import measure
+from optuna_deadline.history.series import measure
 from optuna_deadline.policies import Plan, Run, Snapshot, registry
-from optuna_deadline.samplers._situation import TableLook, by_dates
+from optuna_deadline.samplers._prospects import TableLook, by_dates
 
 pytestmark = pytest.mark.slow
 

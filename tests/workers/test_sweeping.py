@@ -26,7 +26,7 @@ from optuna_deadline.checkpoints.storage import Location, located, within
 from optuna_deadline.elastic import ElasticWorker
 from optuna_deadline.study import terms
 from optuna_deadline.worker.devices import Offer
-from optuna_deadline.worker.machine import describe
+from optuna_deadline.worker.registration import describe
 
 NAMED = "segment-000002-step-000000020.ckpt"
 LOST = "segment-000002-step-000000030.ckpt"

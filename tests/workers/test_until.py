@@ -21,7 +21,7 @@ from benchmarks.stretches import OBJECTIVE
 from benchmarks.stretches.objective import LOGS
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.overheads import Overhead
+from optuna_deadline.forecasting.throughput import Overhead
 from optuna_deadline.worker.segment import Gang
 from optuna_deadline.worker.time_limit import Until
 

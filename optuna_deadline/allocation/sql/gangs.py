@@ -14,10 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import Grant, Hand, Meeting, Part
-from optuna_deadline.allocation.sql.database.clock import TOLERANCE
 from optuna_deadline.allocation.sql.database.notify import notify
 from optuna_deadline.allocation.sql.database.schema import meeting, part, slot, trial, worker
-from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.sql.database.transaction import TOLERANCE, Transaction
 from optuna_deadline.allocation.sql.writes import guard
 
 

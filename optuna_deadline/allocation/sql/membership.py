@@ -10,8 +10,6 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import About, Slot, Worker
 from optuna_deadline.allocation.rules import admit, choose
-from optuna_deadline.allocation.sql.database.bounds import wait_in_line
-from optuna_deadline.allocation.sql.database.clock import database_now
 from optuna_deadline.allocation.sql.database.schema import (
     leader,
     offer,
@@ -21,9 +19,12 @@ from optuna_deadline.allocation.sql.database.schema import (
     tenant,
     worker,
 )
-from optuna_deadline.allocation.sql.database.transaction import Transaction
-from optuna_deadline.allocation.sql.resting import rest
-from optuna_deadline.allocation.sql.roster import living, namesakes, offerers, slots
+from optuna_deadline.allocation.sql.database.transaction import (
+    Transaction,
+    database_now,
+    wait_in_line,
+)
+from optuna_deadline.allocation.sql.roster import living, namesakes, offerers, rest, slots
 from optuna_deadline.errors import DeadlineError
 
 _REGISTRATION = 0x0D_EAD_115

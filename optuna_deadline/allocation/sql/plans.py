@@ -9,10 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import ALIVE, Assignment
-from optuna_deadline.allocation.sql.database.clock import TOLERANCE
 from optuna_deadline.allocation.sql.database.notify import notify
 from optuna_deadline.allocation.sql.database.schema import pool, study, tenant, trial, worker
-from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.sql.database.transaction import TOLERANCE, Transaction
 from optuna_deadline.allocation.sql.roster import living
 from optuna_deadline.errors import LeaseLost
 

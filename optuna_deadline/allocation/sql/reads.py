@@ -19,7 +19,6 @@ from optuna_deadline.allocation.records import (
     ReportRow,
     SegmentRow,
 )
-from optuna_deadline.allocation.sql.database.clock import database_now
 from optuna_deadline.allocation.sql.database.schema import (
     checkpoint,
     event,
@@ -32,7 +31,7 @@ from optuna_deadline.allocation.sql.database.schema import (
     trial,
     worker,
 )
-from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.sql.database.transaction import Transaction, database_now
 from optuna_deadline.allocation.tail import PAGE
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import located

@@ -14,8 +14,8 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from optuna_deadline.allocation.records import Grant, NewReport
-from optuna_deadline.allocation.sql.database.clock import database_now
 from optuna_deadline.allocation.sql.database.schema import report, segment, trial
+from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.allocation.sql.writes import OF_SEGMENT, OF_TRIAL, lost
 
 

@@ -33,8 +33,6 @@ from optuna_deadline.allocation.sql import (
     membership,
     plans,
     reads,
-    reaping,
-    renewals,
     requests,
     roster,
     single_statement,
@@ -196,9 +194,9 @@ class AllocationTable:
         """Renew what is still ours; see :mod:`renewals`."""
         if self._at_once:
             with self._tx.glancing() as (connection, now):
-                return renewals.renew_at_once(connection, me, held, self.ttl, now)
+                return acquiring.renew_at_once(connection, me, held, self.ttl, now)
         with self._tx() as tx:
-            return renewals.renew(tx, me, held, self.ttl)
+            return acquiring.renew(tx, me, held, self.ttl)
 
     def release(
         self,
@@ -232,13 +230,13 @@ class AllocationTable:
         with self._tx("reap") as tx:
             if not self._tx.may_compare(self.ttl + self.grace, self.grace / 2):
                 return 0
-            return reaping.reap(tx)
+            return releasing.reap(tx)
 
     def bury(self, names: Collection[str]) -> int:
         """Free what workers hold that are known to have ended; see :func:`reaping.bury`."""
         with self._tx() as tx:
             tx = membership.one_at_a_time(tx)
-            return reaping.bury(tx, names)
+            return releasing.bury(tx, names)
 
     # Fenced writes of a running segment.
 

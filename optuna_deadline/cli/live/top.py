@@ -1,15 +1,33 @@
-"""A study on 80 by 24 characters, and the same in plain lines where there is no terminal."""
+"""A study on 80 by 24 characters, and the same in plain lines where there is no terminal.
+
+Shows a study while it runs: a live view on a terminal, plain lines in a pipe.
+
+Looks at a study beside whatever else this process does, until that ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from optuna_deadline.cli.live.view import TrialRow, View, by_relevance, clock, figure, finite
+from optuna_deadline.cli.live.view import (
+    TrialRow,
+    View,
+    Watcher,
+    by_relevance,
+    clock,
+    figure,
+    finite,
+)
+from optuna_deadline.errors import StudyGone
+from optuna_deadline.worker.lease_clock import DATABASE_AWAY
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE = 12
@@ -202,3 +220,59 @@ def _since(seconds: float) -> str:
 
 def _blank(view: View) -> View:
     return View(view.study, view.time_left, view.deadline, view.duration)
+
+
+@contextmanager
+def following(
+    watcher: Watcher, seconds: float, follow: Callable[[Iterator[View]], None]
+) -> Iterator[None]:
+    """Give a thread a look every so often until the block ends, the last state included.
+
+    A block that ends by an error is followed no further: its database may be away.
+    """
+    ending = threading.Event()
+    looks = _looks(watcher, seconds, ending)
+    thread = threading.Thread(target=follow, args=(looks,), daemon=True)
+    thread.start()
+    patience = 0.5
+    try:
+        yield
+        patience = 10.0
+    finally:
+        ending.set()
+        thread.join(patience)
+
+
+def _looks(watcher: Watcher, seconds: float, ending: threading.Event) -> Iterator[View]:
+    """Views, none while the database is away nor once the study was deleted."""
+    going = True
+    while going:
+        going = not ending.wait(seconds)
+        try:
+            view = watcher.view()
+        except DATABASE_AWAY:
+            continue
+        except StudyGone:
+            return  # the worker says so
+        yield view
+
+
+_SECONDS = 0.5
+
+
+def shown(watcher: Watcher, console: Console) -> AbstractContextManager[None]:
+    """Keep the study in sight until the block ends, last state included."""
+
+    def on_terminal(looks: Iterator[View]) -> None:
+        with Live(console=console, auto_refresh=False) as live:
+            for view in looks:
+                live.update(render(view, console.height - 1), refresh=True)
+
+    def in_lines(looks: Iterator[View]) -> None:
+        previous: View | None = None
+        for view in looks:
+            for line in lines(previous, view):
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+            previous = view
+
+    return following(watcher, _SECONDS, on_terminal if console.is_terminal else in_lines)

@@ -1,11 +1,27 @@
-"""What a live view shows: plain values, read from the table by whoever has it."""
+"""From the table to a view: what a person sees of a study while it runs.
+
+What a live view shows: plain values, read from the table by whoever has it.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import insort
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
+from operator import itemgetter
 from typing import TypeGuard
+
+from optuna_deadline.allocation.records import Desired, Event, SegmentRow, Slot
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
+from optuna_deadline.history.text import asked
+from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.price_schedule import tariff_of
+from optuna_deadline.planning.limits import Limits, limited
+from optuna_deadline.planning.placement.data_locality import lonely
+from optuna_deadline.study.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -111,3 +127,168 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+_DECISIONS = 40
+#: The rest, checkpoints above all, is far more and is not shown.
+_KINDS = (
+    "plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "limit", "drain", "price",
+)  # fmt: skip
+_SHOWN = {"retired": "pruned"}
+
+
+class Watcher:
+    """Reads one study's table again and again; it writes nothing.
+
+    Args:
+        table: The allocation table.
+        terms: The study's terms.
+    """
+
+    def __init__(self, table: AllocationStore, terms: Terms) -> None:
+        self._table = table
+        self._terms = terms
+        self._sign = 1.0 if terms.maximize else -1.0
+        self._events = Tail(lambda after: table.events(after, _KINDS))
+        self._decisions: list[tuple[int, Decision]] = []  # with their events' ids
+        self._curves: dict[int, dict[int, float]] = {}
+        self._reports = Tail(table.reports)
+        self._segments: dict[tuple[int, int], SegmentRow] = {}
+        self._last_segments = 0.0
+        self._ledger = (
+            None if terms.budget is None else Ledger(table, tariff_of(terms.budget, terms.started))
+        )
+
+    def view(self) -> View:
+        """The study now.
+
+        Raises:
+            StudyGone: The study was deleted.
+        """
+        orders = self._table.orders("")
+        now = orders.now
+        for event in self._events.read(now):
+            self._take(event)
+        for row in self._reports.read(now):
+            self._curves.setdefault(row.number, {}).setdefault(row.step, row.value)
+        trials = self._table.trials()
+        offered = [slot for slot in self._table.slots() if slot.offered_by]
+        workers, mine = self._table.workers(), self._table.study_id
+        best, hosts = self._best(), _hosts(offered, mine)
+        for segment in self._table.segments(self._last_segments - LATE_SECONDS):
+            self._segments[segment.number, segment.fence] = segment
+        self._last_segments = now
+        segments = list(self._segments.values())
+        limits = Limits(self._terms.max_slots)
+        for segment in segments:
+            limits.take(segment)
+        for line in trials:
+            limits.see(line)
+        ended = Counter(segment.outcome for segment in segments)
+        starts = len(segments) - len({segment.number for segment in segments})
+        return View(
+            study=self._terms.name,
+            time_left=orders.deadline - now,
+            deadline=datetime.fromtimestamp(orders.deadline, timezone.utc).astimezone(),
+            duration=orders.deadline - self._terms.started,
+            maximize=self._terms.maximize,
+            gate_open=orders.gate_open and not orders.settled and now < orders.end,
+            best_value=best[0] if best else None,
+            best_trial=best[1] if best else None,
+            best_step=best[2] if best else None,
+            slots_used=sum(slot.study_id == mine for slot in offered),
+            slots_total=sum(slot.lent_to == mine for slot in offered),
+            slots_of_pool=len(offered),
+            shares=self._shares(offered),
+            rows=tuple(self._row(line, hosts.get(line.number, ())) for line in trials),
+            decisions=tuple(decision for _, decision in self._decisions),
+            pauses=ended["pause"] + ended["park"],
+            resumes=max(0, starts - ended["resize"]),
+            resizes=ended["resize"],
+            drained=tuple(sorted({row.host for row in workers if row.drained is not None})),
+            alone=tuple(sorted(lonely(row for row in workers if row.study_id == mine))),
+            limits=tuple(limited(trials, limits)),
+            slot_hours=sum(
+                row.slots * ((now if row.ended is None else row.ended) - row.granted)
+                for row in segments
+            )
+            / 3600,
+            spent=self._spent(now),
+            budget=str(self._terms.budget or ""),
+        )
+
+    def _shares(self, slots: list[Slot]) -> tuple[tuple[str, int], ...]:
+        if len({slot.lent_to for slot in slots}) < 2:
+            return ()
+        lent = Counter(slot.lent_to for slot in slots)
+        return tuple((row.name, lent[row.study_id]) for row in self._table.tenants())
+
+    def _best(self) -> tuple[float, int, int] | None:
+        reports = [
+            (self._sign * value, -number, -step)
+            for number, curve in self._curves.items()
+            for step, value in curve.items()
+            if not math.isnan(value)
+        ]
+        if not reports:
+            return None
+        score, number, step = max(reports)
+        return self._sign * score, -number, -step
+
+    def _row(self, line: Desired, hosts: tuple[str, ...]) -> TrialRow:
+        curve = self._curves.get(line.number, {})
+        steps = sorted(curve)
+        values = tuple(None if math.isnan(curve[step]) else curve[step] for step in steps)
+        known = [value for value in values if value is not None]
+        best = (max(known) if self._terms.maximize else min(known)) if known else None
+        return TrialRow(
+            number=line.number,
+            state=_SHOWN.get(line.state, line.state),
+            slots=line.slots if line.owner is not None else 0,
+            step=steps[-1] if steps else None,
+            value=values[-1] if values else None,
+            best=best,
+            curve=values,
+            reason=line.reason,
+            held=line.alive and line.held is not None,
+            pinned=line.pinned if line.alive else None,
+            hosts=hosts,
+        )
+
+    def _spent(self, now: float) -> float | None:
+        if self._ledger is None:
+            return None
+        self._ledger.read(now)
+        return self._ledger.spent(now)
+
+    def _take(self, event: Event) -> None:
+        if event.kind == "plan":
+            words = f"trial {event.number} {event.detail['reason']}"
+        elif event.kind == "gate":
+            words = (
+                "the gate opens: new trials may start"
+                if event.detail["open"]
+                else "the gate closes: a new trial could not catch up any more"
+            )
+        elif event.kind == "pool" and event.detail["slots"] != event.detail["before"]:
+            words = f"the pool goes from {event.detail['before']} to {event.detail['slots']} slots"
+        elif event.kind == "failed":
+            words = f"trial {event.number} failed"
+        elif event.kind == "lost":
+            words = f"trial {event.number} lost its worker"
+        elif event.kind == "settle":
+            words = "the study is settled"
+        elif not (words := asked(event, f"trial {event.number}")):
+            return
+        said = event.id, Decision(event.at - self._terms.started, words)
+        insort(self._decisions, said, key=itemgetter(0))
+        del self._decisions[:-_DECISIONS]
+
+
+def _hosts(slots: list[Slot], study_id: int) -> dict[int, tuple[str, ...]]:
+    """Where trials train, by their numbers; nothing where there is one host only."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for slot in slots if len({slot.host for slot in slots}) > 1 else ():
+        if slot.study_id == study_id and slot.number is not None:
+            found[slot.number].add(slot.host)
+    return {number: tuple(sorted(hosts)) for number, hosts in found.items()}

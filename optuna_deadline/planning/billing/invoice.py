@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from optuna_deadline.planning.billing.price_schedule import Rate, Tariff
-from optuna_deadline.policies.money import Money
+from optuna_deadline.policies.api import Money
 
 _HALVINGS = 60
 

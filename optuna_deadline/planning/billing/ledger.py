@@ -20,7 +20,7 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import Tail
 from optuna_deadline.planning.billing.invoice import Bill
 from optuna_deadline.planning.billing.price_schedule import Tariff
-from optuna_deadline.policies.money import Money
+from optuna_deadline.policies.api import Money
 
 #: Whatever changes what is paid for, or what it costs.
 KINDS = ("pool", "acquire", "release", "reap", "settle", "rest", "register", "price")

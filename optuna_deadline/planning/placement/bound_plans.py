@@ -10,8 +10,7 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.planning.placement.data_locality import Bound, Homes
 from optuna_deadline.planning.placement.gangs import Spreading, place, spreading
 from optuna_deadline.planning.reading import Reading
-from optuna_deadline.policies.api import Plan, Policy, Run
-from optuna_deadline.policies.snapshot import Request, Snapshot
+from optuna_deadline.policies.api import Plan, Policy, Request, Run, Snapshot
 
 #: Why a trial waits that no other worker is granted before the reaper has come.
 _UNREAPED = "waits until the lease of its dead worker is over"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from optuna_deadline.allocation.records import Desired, Home, Worker
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import Tail
-from optuna_deadline.checkpoints.reach import reaches
+from optuna_deadline.checkpoints.sharing import reaches
 
 _logger = logging.getLogger("optuna_deadline")
 

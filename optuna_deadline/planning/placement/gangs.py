@@ -1,16 +1,64 @@
-"""From "how many slots" to "on which worker": pure, stable, a gang on one if that can be."""
+"""From "how many slots" to "on which worker": pure, stable, a gang on one if that can be.
+
+Free slots by worker, and which worker fits tightest: found at once, however many there are.
+
+What was placed on fewer slots than planned, in sizes that divide its trial's batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optuna_deadline.allocation.records import Assignment, Desired, Others
 from optuna_deadline.planning.cross_host import APART, Crossing, Worth
 from optuna_deadline.planning.placement.data_locality import Bound
-from optuna_deadline.planning.placement.room import Room
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.policies.api import Order, Pause, Retire, Run
+from optuna_deadline.policies.wrappers import fitting, says
+
+
+class Room(Mapping[str, int]):
+    """The slots that are free, by worker.
+
+    Args:
+        free: At the beginning.
+    """
+
+    def __init__(self, free: Mapping[str, int]) -> None:
+        self._free = dict(free)
+        self._sorted = sorted((slots, worker) for worker, slots in free.items())
+
+    def __getitem__(self, worker: str) -> int:
+        return self._free[worker]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._free)
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def take(self, worker: str, slots: int) -> None:
+        """Slots of a worker are taken, or given back where there are fewer than none."""
+        before = self._free[worker]
+        del self._sorted[bisect_left(self._sorted, (before, worker))]
+        self._free[worker] = before - slots
+        insort(self._sorted, (before - slots, worker))
+
+    def largest(self, among: Collection[str] | None = None) -> int:
+        """The most that one worker has free, of all or of some."""
+        if among is not None:
+            return max([self._free[name] for name in among if name in self._free], default=0)
+        return self._sorted[-1][0] if self._sorted else 0
+
+    def tightest(self, slots: int, among: Collection[str] | None = None) -> str | None:
+        """The worker with the fewest free slots that are enough; None where nobody has as many."""
+        if among is not None:
+            fitting = [name for name in among if self._free.get(name, -1) >= slots]
+            return min(fitting, key=lambda name: (self._free[name], name), default=None)
+        place = bisect_left(self._sorted, (slots, ""))
+        return self._sorted[place][1] if place < len(self._sorted) else None
 
 
 @dataclass(frozen=True)
@@ -185,3 +233,30 @@ def changed(lines: list[Assignment], current: Mapping[int, Desired]) -> list[Ass
         or (before.mode, before.worker, before.slots, before.others)
         != (line.mode, line.worker, line.slots, line.others)
     ]
+
+
+def evenly(lines: Sequence[Assignment], current: Mapping[int, Desired]) -> list[Assignment]:
+    """The same lines, in sizes that fit; a size that a person has pinned is let be.
+
+    Args:
+        lines: As they were placed.
+        current: The trials as the table has them.
+    """
+    return [_fitted(line, current.get(line.number)) for line in lines]
+
+
+def _fitted(line: Assignment, known: Desired | None) -> Assignment:
+    if line.mode != "run" or known is None or known.batch is None or known.pinned is not None:
+        return line
+    size = fitting(line.slots, known.batch)
+    if size == line.slots:
+        return line
+    hosts = 1 + len(line.others)  # which give as many slots each
+    while hosts > 1 and size % hosts:
+        size = fitting(size - 1, known.batch) if size > hosts else 1
+        hosts = hosts if size >= hosts else 1
+    if hosts == 1:
+        size = fitting(line.slots - sum(slots for _, slots in line.others), known.batch)
+    others = tuple((name, size // hosts) for name, _ in line.others) if hosts > 1 else ()
+    reason = f"{line.reason}; {says(line.slots, known.batch)}"
+    return line._replace(slots=size, others=others, reason=reason)

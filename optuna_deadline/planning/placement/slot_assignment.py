@@ -1,12 +1,154 @@
-"""From "how many slots" to "which slots": pure, stable, each study's side by side."""
+"""From "how many slots" to "which slots": pure, stable, each study's side by side.
+
+So many seats for each study on slots that not everybody reaches: pure, in linear time.
+
+An assignment of least cost would say the same and compare every seat with every slot, which are a
+hundred million pairs in a pool of ten thousand slots. What is held counts more than what is lent,
+that more than where a slot lies, and each slot has one holder and is lent to one study: so rounds
+that take one reason after the other keep as much of what is held, wherever all studies reach all.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 
 from optuna_deadline.allocation.records import Slot
-from optuna_deadline.planning.placement.seating import seat
+
+
+def seat(
+    wanted: Mapping[int, int],
+    slots: Sequence[Slot],
+    reach: Mapping[int, frozenset[int]],
+    *,
+    spare: bool = False,
+) -> dict[int, int]:
+    """The study for each slot that is given to somebody; as many seats as can be had.
+
+    What is held by a study and lent to it stays with it; then come what it holds, what it is lent,
+    and what lies side by side. Where a study reaches nothing that is left, others that reach more
+    move aside.
+
+    Args:
+        wanted: Seats by study.
+        slots: In the order of hosts.
+        reach: The slots that each study reaches.
+        spare: Whether these are seats beyond shares: who holds a slot has no title to it then, and
+            what is lent stays lent.
+    """
+    seating = _Seating(wanted, slots, reach)
+    seating.keep((_lent, _held) if spare else (_settled, _held, _lent))
+    seating.fill(idle=True)
+    seating.fill(idle=False)
+    seating.move_aside()
+    return seating.dealt
+
+
+def _settled(slot: Slot) -> int | None:
+    return slot.study_id if slot.study_id == slot.lent_to else None
+
+
+def _held(slot: Slot) -> int | None:
+    return slot.study_id
+
+
+def _lent(slot: Slot) -> int | None:
+    return slot.lent_to
+
+
+class _Seating:
+    """What is dealt so far, and who wants more."""
+
+    def __init__(
+        self,
+        wanted: Mapping[int, int],
+        slots: Sequence[Slot],
+        reach: Mapping[int, frozenset[int]],
+    ) -> None:
+        self.dealt: dict[int, int] = {}
+        self._left = Counter({study: seats for study, seats in wanted.items() if seats > 0})
+        self._slots = slots
+        self._reach = reach
+        self._places = {slot.id: place for place, slot in enumerate(slots)}
+        self._reached: dict[int, list[Slot]] = {}
+        self._in_vain: set[int] = set()
+
+    def keep(self, reasons: Sequence[Callable[[Slot], int | None]]) -> None:
+        """Let everybody keep what it has, for the strongest reason first."""
+        for whose in reasons:
+            for slot in self._slots:
+                study = whose(slot)
+                if study is None or not self._left[study] or slot.id in self.dealt:
+                    continue
+                if slot.id in self._reach[study]:
+                    self._give(slot.id, study)
+
+    def fill(self, *, idle: bool) -> None:
+        """Seats on hosts where a study is, then where they fit tightest, else in most number.
+
+        Args:
+            idle: Whether only slots that nobody holds are given.
+        """
+        for study in sorted(+self._left):
+            free: dict[str, list[int]] = {}
+            here: set[str] = set()
+            for slot in self._slots_of(study):
+                owner = self.dealt.get(slot.id)
+                if owner is None and not (idle and slot.holder):
+                    free.setdefault(slot.host, []).append(slot.id)
+                elif owner == study:
+                    here.add(slot.host)
+            for host in sorted(free, key=lambda name: -len(free[name])):
+                seats = self._left[study]
+                if len(free[host]) >= seats:
+                    fitting = [name for name in free if len(free[name]) >= seats]
+                    host = min(fitting, key=lambda name: (name not in here, len(free[name])))
+                for slot_id in free.pop(host)[:seats]:
+                    self._give(slot_id, study)
+                if not self._left[study]:
+                    break
+
+    def move_aside(self) -> None:
+        """Seats for those who reach only what others have, who get others in exchange."""
+        if len(self.dealt) < len(self._slots):
+            for study in sorted(+self._left):
+                while self._left[study] and self._exchange(study):
+                    self._left[study] -= 1
+
+    def _give(self, slot_id: int, study: int) -> None:
+        self.dealt[slot_id] = study
+        self._left[study] -= 1
+
+    def _slots_of(self, study: int) -> list[Slot]:
+        """What a study reaches, in order."""
+        if study not in self._reached:
+            places = sorted(self._places[i] for i in self._reach[study] if i in self._places)
+            self._reached[study] = [self._slots[place] for place in places]
+        return self._reached[study]
+
+    def _exchange(self, study: int) -> bool:
+        """One more slot for a study by the shortest chain of exchanges; whether there is one.
+
+        Whom a search in vain has met can end no chain, so nobody is met in vain twice.
+        """
+        met: dict[int, tuple[int, int] | None] = {study: None}  # who takes its slot, and which
+        queue = deque([] if study in self._in_vain else [study])
+        while queue:
+            taker = queue.popleft()
+            # Its own come first, so that what was exchanged once stays so.
+            for slot in sorted(self._slots_of(taker), key=lambda slot: slot.lent_to != taker):
+                owner = self.dealt.get(slot.id)
+                if owner is None:
+                    self.dealt[slot.id] = taker
+                    while (step := met[taker]) is not None:
+                        taker, given = step
+                        self.dealt[given] = taker
+                    return True
+                if owner not in met and owner not in self._in_vain:
+                    met[owner] = (taker, slot.id)
+                    queue.append(owner)
+        self._in_vain |= met.keys()
+        return False
 
 
 def deal(

@@ -1,13 +1,19 @@
-"""First in, first out: every trial is trained to its end. With random sampling, random search."""
+"""First in, first out: every trial is trained to its end. With random sampling, random search.
+
+The naive way to make any policy elastic: the pool follows the trials until the money is gone.
+
+What SEER's abstract calls naive extensions of fixed-cluster methods to the cloud; our
+reconstruction: the inner policy plans as if it had all slots on offer, and as many are bought as
+it would use.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from optuna_deadline.policies.api import Plan
-from optuna_deadline.policies.base import Resources
-from optuna_deadline.policies.single import Claim, alive, one_slot_each, running_first
-from optuna_deadline.policies.snapshot import Snapshot
+from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Snapshot
+from optuna_deadline.policies.base import Claim, Resources, alive, one_slot_each, running_first
+from optuna_deadline.policies.baselines.halving import SuccessiveHalving
 
 
 @dataclass(frozen=True)
@@ -19,3 +25,36 @@ class Fifo(Resources):
         claims = [Claim(trial, "its turn") for trial in running_first(alive(snapshot))]
         newcomers, end = self.newcomers(snapshot), snapshot.deadline
         return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)
+
+
+@dataclass(frozen=True)
+class NaiveElastic(Resources):
+    """Successive halving in step on as many slots as its trials could use.
+
+    Args:
+        cohort: Trials of a cohort; None for so many that one reaches the last rung.
+        inner: Another policy to follow.
+    """
+
+    cohort: int | None = None
+    inner: Policy | None = field(default=None)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The inner policy's plan, and the pool that it could use."""
+        money = snapshot.money
+        inner = self.inner or SuccessiveHalving(
+            self.min_resource, self.max_resource, self.reduction_factor, self.cohort
+        )
+        if money is None:
+            return inner.plan(snapshot)
+        if money.left <= 0:
+            stopped: dict[int, Order] = {
+                trial.number: Pause("the money is gone")
+                for trial in snapshot.trials
+                if trial.alive
+            }
+            return Plan(stopped, gate_open=False, pool_slots=0)
+        could = inner.plan(replace(snapshot, capacity=money.offer)).slots
+        pool = min(money.nodes(could) * money.node, money.affordable)
+        plan = inner.plan(replace(snapshot, capacity=min(snapshot.capacity, pool)))
+        return replace(plan, pool_slots=pool, holds_until=None)

@@ -10,16 +10,15 @@ from itertools import accumulate, takewhile
 from operator import attrgetter
 from statistics import median
 
-from optuna_deadline.policies.api import Order, Pause, Plan
-from optuna_deadline.policies.base import Resources
-from optuna_deadline.policies.single import (
+from optuna_deadline.policies.api import WORST, Order, Pause, Plan, Report, Snapshot, TrialView
+from optuna_deadline.policies.base import (
     Claim,
+    Resources,
     alive,
     one_slot_each,
     running_first,
     stop_the_beaten,
 )
-from optuna_deadline.policies.snapshot import WORST, Report, Snapshot, TrialView
 
 #: As many others must have come as far before a median means anything (our choice).
 _FEWEST = 3

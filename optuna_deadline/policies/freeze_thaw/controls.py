@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from optuna_deadline.policies.api import WORST, TrialView
 from optuna_deadline.policies.freeze_thaw.elimination import bests
-from optuna_deadline.policies.snapshot import WORST, TrialView
 from optuna_deadline.policies.trial_index import Overview
 
 #: The time of so many whole trainings has room for one control.

@@ -17,18 +17,20 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run
-from optuna_deadline.policies.base import Resources
-from optuna_deadline.policies.cohort import ladder
+from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
+from optuna_deadline.policies.base import Claim, Resources, one_slot_each, running_first
 from optuna_deadline.policies.freeze_thaw.controls import EACH, Lots, draw_lots
-from optuna_deadline.policies.freeze_thaw.elimination import Line, line_up, pairs_at
+from optuna_deadline.policies.freeze_thaw.elimination import (
+    Line,
+    agreement,
+    line_up,
+    pairs_at,
+    share_kept,
+)
 from optuna_deadline.policies.freeze_thaw.pool_size import settle, size, stop
 from optuna_deadline.policies.freeze_thaw.schedule import Course, Limits, Pool, lay
-from optuna_deadline.policies.freeze_thaw.trust import agreement, share_kept
-from optuna_deadline.policies.gangs import pays_until, share_out
-from optuna_deadline.policies.rungs import UNSTATED
-from optuna_deadline.policies.single import Claim, one_slot_each, running_first
-from optuna_deadline.policies.snapshot import Snapshot, TrialView
+from optuna_deadline.policies.gang_sizes import pays_until, share_out
+from optuna_deadline.policies.rungs import UNSTATED, ladder
 from optuna_deadline.policies.trial_index import Overview
 
 _WAITS = Pause("not among the best of its rung")

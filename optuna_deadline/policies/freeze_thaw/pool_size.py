@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from optuna_deadline.policies.api import Order, Pause, Plan
+from optuna_deadline.policies.api import Money, Order, Pause, Plan, Snapshot
 from optuna_deadline.policies.freeze_thaw.schedule import Course, Limits, Pool
-from optuna_deadline.policies.money import Money
-from optuna_deadline.policies.snapshot import Snapshot
 
 #: Seconds before the deadline in which all is saved and nothing trained.
 CLOSING = 4.0

@@ -20,12 +20,10 @@ from typing import Any, TypeVar
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import WORTHWHILE
-from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run
+from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources
 from optuna_deadline.policies.gang_sizes import ALLOCATORS
-from optuna_deadline.policies.hypersched.heirs import part_the_heirs
-from optuna_deadline.policies.hypersched.standings import Field, Standing
-from optuna_deadline.policies.snapshot import Snapshot, TrialView
+from optuna_deadline.policies.hypersched.standings import Field, Standing, part_the_heirs
 from optuna_deadline.policies.trial_index import Overview
 
 Value = TypeVar("Value")

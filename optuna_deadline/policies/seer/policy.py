@@ -18,12 +18,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run
+from optuna_deadline.policies.api import (
+    Money,
+    Order,
+    Pause,
+    Plan,
+    Retire,
+    Run,
+    Snapshot,
+    TrialView,
+)
 from optuna_deadline.policies.base import Resources
-from optuna_deadline.policies.cohort import barrier, ladder, over, ranked
 from optuna_deadline.policies.freeze_thaw.pool_size import CLOSING, RESERVE, settle, stop
-from optuna_deadline.policies.money import Money
-from optuna_deadline.policies.rungs import UNSTATED
+from optuna_deadline.policies.rungs import UNSTATED, barrier, ladder, over, ranked
 from optuna_deadline.policies.seer.round_schedule import Option, Rates, Work
 from optuna_deadline.policies.seer.shape_search import (
     Means,
@@ -32,7 +39,6 @@ from optuna_deadline.policies.seer.shape_search import (
     next_round,
     survivors_after,
 )
-from optuna_deadline.policies.snapshot import Snapshot, TrialView
 
 
 @dataclass(frozen=True)

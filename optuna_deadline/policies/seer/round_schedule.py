@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from optuna_deadline.policies.money import Money
+from optuna_deadline.policies.api import Money
 
 #: Prices of time that are tried: from next to nothing to several times that of all nodes, and
 #: one that outweighs everything.

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from optuna_deadline.policies.shockwave.accounting import Allocation, Allocator, Shares
-from optuna_deadline.policies.shockwave.allox import AlloX
 from optuna_deadline.policies.shockwave.baselines import (
+    AlloX,
     FinishTimeFair,
     GandivaFair,
     MaxMinFair,
     MaxThroughput,
     MinTotalDuration,
 )
-from optuna_deadline.policies.shockwave.policy import ShockwaveStudy
+from optuna_deadline.policies.shockwave.forecast import JobView, Market, Regime, Round, Scheduler
+from optuna_deadline.policies.shockwave.policy import ShockwaveStudy, StudyMarket
 from optuna_deadline.policies.shockwave.scheduler import Shockwave, Window
-from optuna_deadline.policies.shockwave.studies import StudyMarket
-from optuna_deadline.policies.shockwave.views import JobView, Market, Regime, Round, Scheduler
 
 __all__ = [
     "AlloX",

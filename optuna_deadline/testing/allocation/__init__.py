@@ -10,25 +10,18 @@ Subclass it and override one fixture::
 ``make_store`` opens a store on a fresh database (see
 :class:`~optuna_deadline.testing.allocation.world.MakeStore`); time is passed in, and nothing
 sleeps. For readable failures, call
-``pytest.register_assert_rewrite("optuna_deadline.testing.allocation",
-"optuna_deadline.testing.allocation", "optuna_deadline.testing.allocation.world")`` before.
+``pytest.register_assert_rewrite("optuna_deadline.testing.allocation")`` before.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from optuna_deadline.testing.allocation.admission import AdmissionSuite
-from optuna_deadline.testing.allocation.gangs import GangSuite
-from optuna_deadline.testing.allocation.leases import LeaseSuite
-from optuna_deadline.testing.allocation.lost_answers import LostAnswerSuite
-from optuna_deadline.testing.allocation.money import MoneySuite
-from optuna_deadline.testing.allocation.plans import PlanSuite
-from optuna_deadline.testing.allocation.pool import MembershipSuite
-from optuna_deadline.testing.allocation.reaping import ReapingSuite
-from optuna_deadline.testing.allocation.requests import RequestSuite
-from optuna_deadline.testing.allocation.segments import WriteSuite
-from optuna_deadline.testing.allocation.sharing import SharingSuite
+from optuna_deadline.testing.allocation.gangs import GangSuite, MoneySuite
+from optuna_deadline.testing.allocation.leases import LeaseSuite, ReapingSuite
+from optuna_deadline.testing.allocation.plans import PlanSuite, RequestSuite
+from optuna_deadline.testing.allocation.pool import AdmissionSuite, MembershipSuite, SharingSuite
+from optuna_deadline.testing.allocation.segments import LostAnswerSuite, WriteSuite
 from optuna_deadline.testing.allocation.world import AllocationWorld
 
 

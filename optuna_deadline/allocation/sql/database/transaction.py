@@ -2,11 +2,20 @@
 
 A transaction's events are written together, just before it commits: a round trip costs as much for
 one of them as for all.
+
+Time: SQL's is the database's, a process's is monotonic, and people's is the wall clock.
+
+How long a transaction may last: a client frozen inside one must block nobody for long.
+
+The limits travel as ``SET LOCAL`` with the statement that reads the time, in each transaction.
+Start-up options would do on a direct connection, but pgbouncer refuses them; a ``SET`` at connect
+time would stick to whichever server connection pgbouncer happened to use.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +23,109 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.bounds import begin_bounded
-from optuna_deadline.allocation.sql.database.clock import EvenClock, database_now
+
+
+class database_now(FunctionElement[float]):
+    """Seconds since the epoch by the database's clock, read anew in each statement."""
+
+    type = sa.Double()
+    inherit_cache = True
+
+
+@compiles(database_now, "sqlite")
+def _sqlite_now(element: database_now, compiler: SQLCompiler, **kwargs: object) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(database_now, "postgresql")
+def _postgres_now(element: database_now, compiler: SQLCompiler, **kwargs: object) -> str:
+    return "extract(epoch from clock_timestamp())::double precision"
+
+
+#: Seconds that two readings may differ by beyond what their round trips explain.
+TOLERANCE = 0.25
+
+
+class EvenClock:
+    """Whether the database's clock has run evenly of late, by the process's monotonic clock.
+
+    A clock that is set forward makes every lease look expired while its holder still trains. So
+    who reaps first watches the clock for as long as a lease and its grace last: what looks expired
+    after that has not been renewed for so long, however the clock stood before.
+    """
+
+    def __init__(self) -> None:
+        self._offset: float | None = None  # the database's time less ours
+        self._since = math.inf
+        self._doubt = math.inf
+
+    def note(self, now: float, sent: float, received: float) -> None:
+        """Take a reading that was made between two instants of ours."""
+        self._doubt = received - sent
+        middle = now - (sent + received) / 2
+        if self._offset is None or abs(middle - self._offset) > self._doubt / 2 + TOLERANCE:
+            self._since = received
+            self._offset = middle
+        elif self._doubt < TOLERANCE:
+            self._offset = middle  # follows a slow drift
+
+    def vouches(self, seconds: float, doubt: float) -> bool:
+        """Whether it ran evenly for so long, and the last reading leaves no larger doubt."""
+        return self._doubt <= doubt and time.monotonic() - self._since >= seconds
+
+
+#: A frozen client's session ends after this long; whoever waits for its rows goes on then.
+FROZEN = 0.8  # seconds
+#: Longer than ``FROZEN``: waiting for a client that has just frozen is no error.
+_LOCK = 2.0
+_STATEMENT = 5.0
+#: For a client that is slow rather than frozen.
+_TRANSACTION = 10.0
+_QUEUE = 60.0
+_SINCE_17 = (17,)
+
+
+def begin_bounded(
+    connection: sa.Connection, *, statement: float = _STATEMENT, idle: float | None = None
+) -> float:
+    """Set the limits of the transaction that begins, and read the database's time.
+
+    Args:
+        connection: In a transaction that has done nothing yet.
+        statement: Seconds for each statement; migrations need more.
+        idle: Seconds between two statements, likewise; None for ``FROZEN``.
+    """
+    if connection.dialect.name != "postgresql":
+        return float(connection.execute(sa.select(database_now())).scalar_one())
+    limits = {
+        "lock_timeout": _LOCK,
+        "statement_timeout": statement,
+        "idle_in_transaction_session_timeout": FROZEN if idle is None else idle,
+    }
+    version = connection.dialect.server_version_info
+    if version and version >= _SINCE_17:
+        limits["transaction_timeout"] = max(_TRANSACTION, 2 * statement)
+    query = sa.select(database_now(), *(_limit(name, value) for name, value in limits.items()))
+    return float(connection.execute(query).one()[0])
+
+
+def wait_in_line(connection: sa.Connection) -> None:
+    """Let this transaction wait for a long queue; a frozen client still ends after ``FROZEN``."""
+    names = ["lock_timeout", "statement_timeout"]
+    version = connection.dialect.server_version_info
+    if version and version >= _SINCE_17:
+        names.append("transaction_timeout")
+    connection.execute(sa.select(*(_limit(name, _QUEUE) for name in names)))
+
+
+def _limit(name: str, seconds: float) -> sa.ColumnElement[str]:
+    return sa.func.set_config(name, f"{seconds * 1000:.0f}ms", True)
 
 
 @dataclass(frozen=True)
