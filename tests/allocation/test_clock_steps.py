@@ -36,6 +36,33 @@ def test_a_step_is_seen_and_forgotten(step: float) -> None:
     assert clock.vouches(4, 0.2) and not clock.vouches(6, 0.2)
 
 
+def test_a_process_that_was_frozen_watches_the_clock_anew() -> None:
+    clock, now = EvenClock(), time.monotonic()
+    for ago in (100, 80, 60, 40):
+        clock.note(1100.0 - ago, now - ago - 0.1, now - ago)
+    assert clock.vouches(90, 0.2, unread=21)
+    clock.note(1100.0, now - 0.1, now)  # set back and forward again meanwhile, for all it knows
+    assert not clock.vouches(1, 0.2, unread=21)
+    clock._since -= 90
+    assert clock.vouches(90, 0.2, unread=21)
+
+
+def test_leases_renewed_while_the_clock_was_set_back_are_not_reaped(world: World) -> None:
+    world.time = time.time() - 1000  # set back, and forward again before they are renewed
+    world.tables["pool"] = AllocationTable(
+        world.engine, "pool", world.study_id, ttl=30, grace=15, now=lambda: world.time
+    )
+    world.join("a", cpus=1)
+    world.grant("a")
+    table = AllocationTable(world.engine, "pool", world.study_id, ttl=30, grace=15)
+    assert table.reap() == 0
+    table._tx.clock._since -= 100
+    table._tx.clock._read -= 16  # frozen for half a lease
+    assert table.reap() == 0
+    table._tx.clock._since -= 46
+    assert table.reap() == 1
+
+
 def test_a_slow_reading_is_no_step_and_vouches_for_nothing() -> None:
     clock, now = EvenClock(), time.monotonic()
     clock.note(1000.0, now - 100, now - 99.9)

@@ -228,7 +228,7 @@ class AllocationTable:
         None while the database's clock may have been stepped: see :class:`EvenClock`.
         """
         with self._tx("reap") as tx:
-            if not self._tx.may_compare(self.ttl + self.grace, self.grace / 2):
+            if not self._tx.may_compare(self.ttl + self.grace, self.grace / 2, self.ttl / 2):
                 return 0
             return releasing.reap(tx)
 

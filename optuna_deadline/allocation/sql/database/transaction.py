@@ -57,13 +57,17 @@ class EvenClock:
 
     A clock that is set forward makes every lease look expired while its holder still trains. So
     who reaps first watches the clock for as long as a lease and its grace last: what looks expired
-    after that has not been renewed for so long, however the clock stood before.
+    after that has not been renewed for so long, however the clock stood before. A process that was
+    frozen has not watched: the clock may have been set back and forward again, and leases renewed
+    in between look expired until they are renewed once more.
     """
 
     def __init__(self) -> None:
         self._offset: float | None = None  # the database's time less ours
         self._since = math.inf
         self._doubt = math.inf
+        self._read = math.inf
+        self._unread = 0.0  # the longest time between two readings since then
 
     def note(self, now: float, sent: float, received: float) -> None:
         """Take a reading that was made between two instants of ours."""
@@ -72,11 +76,22 @@ class EvenClock:
         if self._offset is None or abs(middle - self._offset) > self._doubt / 2 + TOLERANCE:
             self._since = received
             self._offset = middle
+            self._unread = 0.0
         elif self._doubt < TOLERANCE:
             self._offset = middle  # follows a slow drift
+        self._unread = max(self._unread, received - self._read)
+        self._read = received
 
-    def vouches(self, seconds: float, doubt: float) -> bool:
-        """Whether it ran evenly for so long, and the last reading leaves no larger doubt."""
+    def vouches(self, seconds: float, doubt: float, unread: float = math.inf) -> bool:
+        """Whether it ran evenly for so long, and the last reading leaves no larger doubt.
+
+        Args:
+            seconds: How long.
+            doubt: Seconds that the last reading may have taken.
+            unread: Seconds between two readings after which the watch begins again.
+        """
+        if self._unread > unread:
+            self._since, self._unread = time.monotonic(), 0.0
         return self._doubt <= doubt and time.monotonic() - self._since >= seconds
 
 
@@ -259,6 +274,6 @@ class Transactions:
         self.clock.note(now, sent, time.monotonic())
         return now
 
-    def may_compare(self, seconds: float, doubt: float) -> bool:
+    def may_compare(self, seconds: float, doubt: float, unread: float) -> bool:
         """Whether the time can be compared with what was written so many seconds ago."""
-        return self._now is not None or self.clock.vouches(seconds, doubt)
+        return self._now is not None or self.clock.vouches(seconds, doubt, unread)
