@@ -73,14 +73,14 @@ class EvenClock:
         """Take a reading that was made between two instants of ours."""
         self._doubt = received - sent
         middle = now - (sent + received) / 2
+        self._unread = max(self._unread, received - self._read)
+        self._read = received
         if self._offset is None or abs(middle - self._offset) > self._doubt / 2 + TOLERANCE:
             self._since = received
             self._offset = middle
             self._unread = 0.0
         elif self._doubt < TOLERANCE:
             self._offset = middle  # follows a slow drift
-        self._unread = max(self._unread, received - self._read)
-        self._read = received
 
     def vouches(self, seconds: float, doubt: float, unread: float = math.inf) -> bool:
         """Whether it ran evenly for so long, and the last reading leaves no larger doubt.
