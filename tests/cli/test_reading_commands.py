@@ -11,15 +11,15 @@ from typing import Any
 import optuna
 import pytest
 import sqlalchemy as sa
+from endings import end_within
 from typer.testing import CliRunner
 
 from optuna_deadline import DeadlinePruner
 from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.checkpoints.files import Checkpoint, checksum
 from optuna_deadline.cli import app, databases, doctor
 from optuna_deadline.cli.live.view import Watcher
@@ -115,8 +115,7 @@ def test_the_gate_is_shown_as_it_stands(url: str) -> None:
     assert "gate closed" in run("status", "s", "--storage", url)
     run("extend", "s", "--storage", url, "--deadline", "2h")
     assert "gate open" in run("status", "s", "--storage", url)
-    with autocommit(table._tx.engine) as connection:
-        assert bring_forward(connection, table.study_id, table.now() - 1)
+    assert end_within(table, -1)
     assert "gate closed" in run("status", "s", "--storage", url)
 
 

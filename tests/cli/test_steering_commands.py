@@ -7,12 +7,12 @@ from typing import Any
 
 import optuna
 import pytest
+from endings import end_within
 from typer.testing import CliRunner
 
 from optuna_deadline.allocation.records import About, Assignment, Grant
-from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
 
@@ -114,8 +114,7 @@ def test_what_cannot_be_steered_is_refused(url: str, command: str) -> None:
 def test_nothing_is_asked_of_a_study_that_is_over(
     table: AllocationTable, url: str, command: str
 ) -> None:
-    with autocommit(table._tx.engine) as connection:
-        assert bring_forward(connection, table.study_id, table.now() - 1)
+    assert end_within(table, -1)
     assert "give it time first, with 'optuna-deadline extend s" in run(
         f"{command} --study s", url, code=2
     )

@@ -7,10 +7,9 @@ import subprocess
 import time
 
 import pytest
+from endings import end_within
 from sites import GRACE, TTL, Site, until
 
-from optuna_deadline.allocation.sql.database.engine import autocommit
-from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.testing.network import Network
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(240)]
@@ -109,8 +108,7 @@ def test_the_best_model_may_be_on_a_host_that_others_do_not_reach(
     until(lambda: (s := site.training_on("best-one")) and s.trained_to > 40)
     second = site.work(two)
     until(lambda: site.training_on("best-two"))
-    with autocommit(site.table._tx.engine) as connection:
-        bring_forward(connection, site.table.study_id, site.table.now() + 6)
+    end_within(site.table, 6)
     assert first.wait(40) == 0 and second.wait(40) == 0
     best = max(s.trained_to for s in site.segments() if s.host == "best-one")
     assert max(s.trained_to for s in site.segments() if s.host == "best-two") < best

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import optuna
 import pytest
+from endings import end_within
 
 from benchmarks.slurm_cluster.cluster import SlurmCluster, missing
 from benchmarks.stretches import OBJECTIVE, Stretch, following, read_stretches, wrong
 from benchmarks.stretches.objective import LOGS
-from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.elastic import agree
 from optuna_deadline.worker.devices import free_port
 
@@ -76,8 +76,7 @@ class Site:
 
     def end(self, seconds: float) -> None:
         """Bring the deadline forward."""
-        with autocommit(self.table._tx.engine) as connection:
-            bring_forward(connection, self.table.study_id, self.table.now() + seconds)
+        end_within(self.table, seconds)
 
     def said(self) -> str:
         """All that jobs wrote."""

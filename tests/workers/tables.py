@@ -8,20 +8,13 @@ from collections.abc import Callable
 import optuna
 import psutil
 
-from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.sql.studies import bring_forward
 
 
 def table_of(study: optuna.Study, pool: str | None = None) -> AllocationTable:
     """The study's table, to look at."""
     return AllocationTable(open_table(study), pool or study.study_name, study._study_id)
-
-
-def end_within(table: AllocationTable, seconds: float) -> None:
-    """Bring a study's deadline forward."""
-    with autocommit(table._tx.engine) as connection:
-        bring_forward(connection, table.study_id, table.now() + seconds)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60, every: float = 0.05) -> None:

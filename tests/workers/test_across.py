@@ -9,8 +9,9 @@ from typing import Any
 
 import optuna
 import pytest
+from endings import end_within
 from forked import WorkerProcess
-from tables import end_within, table_of, wait_until
+from tables import table_of, wait_until
 
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import optuna
 import pytest
+from endings import end_within
 from forked import Job, WorkerProcess
 from forking import start_server
 from optuna.trial import TrialState
-from tables import end_within, table_of, wait_until
+from tables import table_of, wait_until
 
 from optuna_deadline._crashpoints import _parse
 from optuna_deadline.allocation.sql.store import AllocationTable

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import optuna
 import pytest
+from endings import end_within
 from forked import WorkerProcess
-from tables import end_within, running, table_of, wait_until
+from tables import running, table_of, wait_until
 from typer.testing import CliRunner
 
 from optuna_deadline.allocation.sql.store import AllocationTable

@@ -12,8 +12,9 @@ from pathlib import Path
 import optuna
 import pytest
 import sqlalchemy as sa
+from endings import end_within
 from forked import WorkerProcess
-from tables import end_within, wait_until
+from tables import wait_until
 
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.database.schema import leader, worker

@@ -13,9 +13,10 @@ from pathlib import Path
 import objectives
 import optuna
 import pytest
+from endings import end_within
 from forked import WorkerProcess
 from optuna.trial import FrozenTrial, TrialState
-from tables import end_within, table_of, wait_until
+from tables import table_of, wait_until
 
 import optuna_deadline
 from optuna_deadline.elastic import Result, agree

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import optuna
 import pytest
+from endings import end_within
 from forked import WorkerProcess
-from tables import end_within, table_of, wait_until
+from tables import table_of, wait_until
 from typer.testing import CliRunner
 
 from optuna_deadline.allocation.records import Desired, SegmentRow
