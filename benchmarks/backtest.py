@@ -32,7 +32,7 @@ from optuna_deadline.history.forecast import forecast, known_curves
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
 from optuna_deadline.policies import Policy, make_policy
-from optuna_deadline.scenarios.comparison import Question
+from optuna_deadline.scenarios.comparison import Scenario
 from optuna_deadline.scenarios.futures import Change
 from optuna_deadline.simulation import Cluster, Simulation
 from optuna_deadline.simulation.tables import choose, draw
@@ -97,7 +97,7 @@ class Case:
                 (MORE, Change(slots=self.slots)),
             )
             for what, change in changes if self.draws else ():
-                asked = Question(history, change, draws=self.draws, seed=self.seed)
+                asked = Scenario(history, change, draws=self.draws, seed=self.seed)
                 answer = asked.answer(list(asked.pairs(math.inf)))
                 came = self._change(part * deadline, change)
                 if answer.changed is not None and came is not None:
@@ -149,7 +149,7 @@ class Case:
             policy = _policy(world.workload)
             SimulatedWorker(world, "more", 0, policy, slots=change.slots).start()
         for worker in world.workers.values():
-            worker.hear_loss()  # both its plan and its orders are looked at again
+            worker.wake_all()  # both its plan and its orders are looked at again
         return simulation.run().value
 
 

@@ -26,14 +26,14 @@ from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.sql.database.schema import rung
-from optuna_deadline.pruners._book import Rungs
+from optuna_deadline.pruners._book import RungRule
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 PARAMS = ("lr", "dropout", "width")
 _SPACE = FloatDistribution(0.0, 1.0)
 _PIECE = 1000  # trials per transaction
 _STARTED = datetime(2026, 1, 1)  # UTC, as Optuna's tables have it
-_RUNGS = Rungs(min_resource=1, reduction_factor=4)  # DeadlinePruner's and Optuna's defaults
+_RUNGS = RungRule(min_resource=1, reduction_factor=4)  # DeadlinePruner's and Optuna's defaults
 _FINITE = {
     "value": models.TrialValueModel.TrialValueType.FINITE,
     "report": models.TrialIntermediateValueModel.TrialIntermediateValueType.FINITE,
@@ -110,7 +110,7 @@ def _trial(
     values = dict(enumerate(reports.tolist(), start=1))
     finished = state.is_finished()
     started = _STARTED.replace(tzinfo=timezone.utc).astimezone().replace(tzinfo=None)
-    rungs = _RUNGS.recorded(values, range(_RUNGS.passed(len(values))))
+    rungs = _RUNGS.values_to_record(values, range(_RUNGS.passed(len(values))))
     return FrozenTrial(
         number=number,
         state=state,
@@ -151,7 +151,7 @@ def _insert_details(connection: sa.Connection, study_id: int, trials: list[Froze
         passed = range(_RUNGS.passed(len(trial.intermediate_values)))
         rungs += [
             {"study_id": study_id, "rung": index, "number": trial.number, "value": value}
-            for index, value in _RUNGS.recorded(trial.intermediate_values, passed).items()
+            for index, value in _RUNGS.values_to_record(trial.intermediate_values, passed).items()
         ]
     for table, rows in (
         (_table(models.TrialParamModel), params),

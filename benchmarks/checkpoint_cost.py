@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from optuna_deadline_torch.saver import Saver
+from optuna_deadline_torch.saver import CheckpointSaver
 from rich.console import Console
 from rich.table import Table
 
@@ -54,10 +54,10 @@ def measure(megabytes: int, rounds: int, folder: Path, seed: int = 0) -> dict[st
         ear,  # type: ignore[arg-type]
         rank=0, world_size=1, fence=1, folder=folder, resume=None, direction="minimize",
     )  # fmt: skip
-    saver = Saver(segment)
+    saver = CheckpointSaver(segment)
     try:
         for number in range(rounds + 1):
-            progress.say(f"round {number} of {rounds}")
+            progress.write_progress(f"round {number} of {rounds}")
             for way, taken in _round(state, folder, drawing, saver, ear):
                 if number:  # the first warms the allocator and the disk's cache
                     seconds[way].append(taken)
@@ -84,7 +84,11 @@ def _row(way: str, seconds: list[float]) -> dict[str, Any]:
 
 
 def _round(
-    state: dict[str, torch.Tensor], folder: Path, drawing: random.Random, saver: Saver, ear: _Ear
+    state: dict[str, torch.Tensor],
+    folder: Path,
+    drawing: random.Random,
+    saver: CheckpointSaver,
+    ear: _Ear,
 ) -> list[tuple[str, float]]:
     path = folder / "bare.ckpt"
 

@@ -20,7 +20,7 @@ from rich.console import Console
 
 import optuna_deadline
 from optuna_deadline.cli.live.top import render
-from optuna_deadline.cli.live.view import Watcher
+from optuna_deadline.cli.live.view import StudyWatcher
 from optuna_deadline.history.reader import HistoryReader, table_of
 from optuna_deadline.visualization._allocation import chart_allocation
 from optuna_deadline.visualization._budget import chart_budget
@@ -64,7 +64,7 @@ def draw(study: optuna.Study, folder: Path) -> None:
     from matplotlib import pyplot
 
     table, terms = table_of(study)
-    history, view = HistoryReader(table, terms).read(), Watcher(table, terms).view()
+    history, view = HistoryReader(table, terms).read(), StudyWatcher(table, terms).view()
     charts = {
         "allocation": chart_allocation(history),
         "forecast": chart_forecast(history),

@@ -73,7 +73,7 @@ class Progress:
         self._began = time.monotonic()
         self._shown = sys.stderr.isatty()
 
-    def say(self, text: str) -> None:
+    def write_progress(self, text: str) -> None:
         """Replace the line."""
         if self._shown:
             seconds = time.monotonic() - self._began

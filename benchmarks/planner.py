@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
         for policy in policies:
             for gpus in given.gpus:
                 for trials in given.trials:
-                    progress.say(f"{policy}, {trials} trials, {gpus} GPUs")
+                    progress.write_progress(f"{policy}, {trials} trials, {gpus} GPUs")
                     rows.append(measure(policy, trials, gpus, given.repetitions))
     finally:
         progress.end()

@@ -117,7 +117,7 @@ def _measure_storage(
     dice = random.Random(size.seed)
     situations = []
     for url, trials in zip(urls, size.trials, strict=True):
-        progress.say(f"{name}: loading {trials} trials")
+        progress.write_progress(f"{name}: loading {trials} trials")
         studies = _studies(url, f"prune-cost-{trials}")
         add_trials(studies[OURS], trials, steps=STEPS, state=TrialState.COMPLETE, seed=size.seed)
         situations.append((trials, studies))
@@ -129,7 +129,9 @@ def _measure_storage(
             add_trials(studies[OURS], more, steps=STEPS, state=TrialState.RUNNING, seed=seed)
         cells = {(trials, pruner): Cell() for trials, _ in situations for pruner in studies}
         for repetition in range(size.repetitions):
-            progress.say(f"{name}: {unfinished} unfinished, repetition {repetition + 1}")
+            progress.write_progress(
+                f"{name}: {unfinished} unfinished, repetition {repetition + 1}"
+            )
             for trials, studies in dice.sample(situations, len(situations)):
                 for pruner in dice.sample(list(studies), len(studies)):
                     _watch_one(studies[pruner], size.steps, cells[trials, pruner], counter)

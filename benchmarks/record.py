@@ -194,7 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
             given.out, configurations=total, epochs=given.epochs, seed=given.seed,
             jobs=given.jobs, nice=given.nice,
         ):  # fmt: skip
-            progress.say(f"{count} of {total} configurations")
+            progress.write_progress(f"{count} of {total} configurations")
     except ValueError as error:
         parser.error(str(error))
     finally:

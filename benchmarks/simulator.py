@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     collect_seldom()
     try:
         for setting in settings:
-            progress.say(str(setting))
+            progress.write_progress(str(setting))
             studies = [Study(given.policy, setting, seed) for seed in range(given.jobs)]
             found = list(run_all(studies, given.jobs))
             reports = sum(one.reports for one in found)

@@ -141,7 +141,7 @@ def _rank(raw: RawLink, folder: str, steps: int) -> None:
     loader = DataLoader(data, batch_size=4, shuffle=True)
     trainer.fit(_Tiny(), loader, DataLoader(TensorDataset(*data[:8]), batch_size=8))
     kept = slice(_WARM_UP, _WARM_UP + steps)
-    link.end("measured", {name: [t * 1e6 for t in timed.times[name][kept]] for name in HOOKS})
+    link.send_end("measured", {name: [t * 1e6 for t in timed.times[name][kept]] for name in HOOKS})
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=4_000, help="training steps to time")
     given = parser.parse_args(arguments)
     progress = Progress()
-    progress.say(f"training for {given.steps} steps")
+    progress.write_progress(f"training for {given.steps} steps")
     try:
         result = measure(given.steps)
     finally:

@@ -31,7 +31,7 @@ from benchmarks.servers import server_seconds
 from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.sql.database import engine as engines
 from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.notify import Listener
+from optuna_deadline.allocation.sql.database.notify import NotificationListener
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import TTL
 from optuna_deadline.testing.postgres import EmbeddedPostgres
@@ -57,7 +57,9 @@ class Worker(threading.Thread):
         engine = engines._create(sa.make_url(url)).execution_options(compiled_cache=_COMPILED)
         self._table = AllocationTable(engine, POOL, STUDY)
         self._woken = threading.Event()
-        self._listener = Listener(engine, POOL, me, self._woken.set) if listen else None
+        self._listener = (
+            NotificationListener(engine, POOL, me, self._woken.set) if listen else None
+        )
         self._held: dict[int, Grant] = {}
         self._slots = [s.id for s in self._table.slots() if me in s.offered_by]
 
@@ -153,7 +155,7 @@ def prepare(url: str, workers: int) -> list[str]:
     for index, name in enumerate(names):
         devices = [f"gpu:{slot}" for slot in range(SLOTS)]
         table.register(name, f"host-{index}", 1, devices, 0)
-    term = table.elect("planner")
+    term = table.elect_planner("planner")
     assert term is not None
     for number in range(workers):
         table.open_trial("planner", term, number, number)
@@ -200,7 +202,7 @@ def measure(
     _wait(take, lambda: counts["ready"] == workers)
     running = 0
     for some in _batches(names):  # a whole cluster's start in one instant is not its load
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         first, running = running, running + len(some)
         lines = [Assignment(first + n, "run", name, GANG, "start") for n, name in enumerate(some)]
@@ -215,7 +217,7 @@ def measure(
     while time.monotonic() - began < seconds:
         if time.monotonic() >= next_move:
             next_move += 0.5
-            term = table.elect("planner")
+            term = table.elect_planner("planner")
             assert term is not None
             number, target = _draw(chance, places)
             places[number] = target

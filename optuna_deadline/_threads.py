@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 
-class Ticker(threading.Thread):
+class PeriodicThread(threading.Thread):
     """Works until it is ended or a pass fails.
 
     Args:
@@ -38,7 +38,7 @@ class Ticker(threading.Thread):
         if self._error is not None:
             raise self._error
 
-    def end(self, patience: float) -> bool:
+    def stop(self, patience: float) -> bool:
         """Let the pass in hand be the last; False where it does not end in time."""
         self._ending = True
         self._woken.set()
@@ -47,7 +47,7 @@ class Ticker(threading.Thread):
         return not self.is_alive()
 
     def run(self) -> None:
-        """Work until :meth:`end`, or until a pass fails."""
+        """Work until :meth:`stop`, or until a pass fails."""
         while not self._ending:
             self._woken.clear()
             try:
@@ -61,7 +61,7 @@ class Ticker(threading.Thread):
 T = TypeVar("T")
 
 
-class Aside:
+class BackgroundQueue:
     """One piece of work after another, in a thread that nobody waits for at the end.
 
     The threads of a ``ThreadPoolExecutor`` would be: Python does not exit before they have ended.
@@ -71,23 +71,23 @@ class Aside:
     """
 
     def __init__(self, name: str) -> None:
-        self._pieces: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def do(self, work: Callable[[], T]) -> Future[T]:
+    def submit(self, work: Callable[[], T]) -> Future[T]:
         """Have it done after what was given before."""
         future: Future[T] = Future()
-        self._pieces.put((future, work))
+        self._queue.put((future, work))
         return future
 
-    def end(self, seconds: float) -> None:
+    def close(self, seconds: float) -> None:
         """Take no more; wait so long for what is left."""
-        self._pieces.put(None)
+        self._queue.put(None)
         self._thread.join(seconds)
 
     def _work(self) -> None:
-        while (piece := self._pieces.get()) is not None:
+        while (piece := self._queue.get()) is not None:
             future, work = piece
             try:
                 future.set_result(work())

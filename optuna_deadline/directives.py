@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from optuna_deadline.allocation.records import Desired, Others
+from optuna_deadline.allocation.records import OtherWorkers, PlannedTrial
 
 
 class Kind(str, Enum):
@@ -36,12 +36,14 @@ class Directive:
 KEEP = Directive()
 
 
-def directive_for(line: Desired, me: str, size: int, others: Others = ()) -> Directive:
+def directive_for(
+    line: PlannedTrial, worker_id: str, size: int, others: OtherWorkers = ()
+) -> Directive:
     """What the plan's line tells a worker's segment of ``size`` slots, some of other workers."""
     if line.mode == "pause":
         return Directive(Kind.PAUSE, line.reason)
     if line.mode == "stop":
         return Directive(Kind.STOP, line.reason)
-    if (line.worker, line.slots, sorted(line.others)) != (me, size, sorted(others)):
+    if (line.worker, line.slots, sorted(line.others)) != (worker_id, size, sorted(others)):
         return Directive(Kind.RESIZE, line.reason)
     return KEEP

@@ -106,7 +106,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     On a busy machine a test may stand still between two statements for as long as a worker may be
     frozen. Workers of their own process keep the promise of production.
     """
-    monkeypatch.setattr(transaction, "FROZEN", 10.0)
+    monkeypatch.setattr(transaction, "FROZEN_SECONDS", 10.0)
 
 
 @pytest.fixture(scope="session")

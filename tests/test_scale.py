@@ -19,7 +19,7 @@ from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Size, build, write_rows
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.planning.pool_leader import MOST, PoolLeader
+from optuna_deadline.planning.pool_leader import MAX_BATCH, PoolLeader
 from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.study import policy_choice
 from optuna_deadline.testing.postgres import PostgresServer
@@ -92,7 +92,7 @@ def test_a_pool_that_is_dealt_anew_is_lent_in_short_transactions(postgres: Postg
     disconnect(engine)
     postgres.drop_database(name)
     assert lent == {1: 600, 2: 600} and events >= 599
-    assert max(commits) <= MOST
+    assert max(commits) <= MAX_BATCH
 
 
 def test_the_leaders_work_grows_with_the_pool_and_no_faster() -> None:

@@ -21,7 +21,7 @@ from optuna.pruners import (
 from optuna.trial import Trial, TrialState
 
 from optuna_deadline.policies.api import WORST, Plan, Snapshot, TrialView
-from optuna_deadline.policies.base import stop_the_beaten
+from optuna_deadline.policies.base import retire_beaten
 
 #: From the steps of a whole training. Settings are the defaults; who asks for the training's
 #: length is told it, and the patience is that of a tenth of it.
@@ -67,7 +67,7 @@ class OptunaPruner:
                 self._study.tell(number, state=TrialState.PRUNED)
             return "pruned" if number in self._ended else None
 
-        return stop_the_beaten(snapshot, beaten, "not pruned", None)
+        return retire_beaten(snapshot, beaten, "not pruned", None)
 
     def _tell(self, trial: TrialView) -> bool:
         """Report what was not reported yet; returns whether the pruner prunes after any of it."""

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from benchmarks.chaos.worker import GRACE, TTL, Place, work
-from optuna_deadline.rank.fork_server import Zygote
+from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.testing.processes import alive, children
 
 _RESTART = 2.0  # seconds between two starts of one worker
@@ -40,7 +40,7 @@ class Member:
         """Its processes of one kind: agent, watchdog, zygote or rank."""
         if kind == "agent":
             return [self.pid] if self.process.is_alive() else []
-        zygotes = [pid for pid in children(self.pid) if Zygote.__module__ in _command(pid)]
+        zygotes = [pid for pid in children(self.pid) if ForkServer.__module__ in _command(pid)]
         if kind == "zygote":
             return zygotes
         if kind == "rank":

@@ -57,7 +57,7 @@ def measure(folder: Path, *, gpu: int | None, tiny: bool) -> dict[str, Any]:
     progress = Progress()
     try:
         for what, part in parts.items():
-            progress.say(what)
+            progress.write_progress(what)
             rows += part()
     finally:
         progress.end()

@@ -72,9 +72,9 @@ class Options:
         self, work: Callable[[Case], Result], cases: list[Case], what: str
     ) -> Iterator[Result]:
         """Results in the order of the cases, computed in ``jobs`` processes, with progress."""
-        self.progress.say(f"{what}: 0 of {len(cases)}")
+        self.progress.write_progress(f"{what}: 0 of {len(cases)}")
         for done, result in enumerate(work_through(work, cases, self.jobs), 1):
-            self.progress.say(f"{what}: {done} of {len(cases)}")
+            self.progress.write_progress(f"{what}: {done} of {len(cases)}")
             yield result
 
 

@@ -18,7 +18,7 @@ from optuna_deadline.policies.seer.round_schedule import (
     Schedule,
     Work,
     cheapest,
-    on_pool,
+    fastest_on_pool,
     schedule,
 )
 
@@ -68,7 +68,7 @@ def static_plans(job: Job, rates: Rates) -> list[Schedule]:
     works = job.works()
     most = rates.money.offer // rates.money.node
     return [
-        schedule([on_pool(work, rates, nodes) for work in works], rates)
+        schedule([fastest_on_pool(work, rates, nodes) for work in works], rates)
         for nodes in range(1, most + 1)
     ]
 

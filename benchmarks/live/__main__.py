@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             print(f"{name} is left out, since there is no {lacking}.")
     progress = Progress()
-    progress.say("an epoch of each network alone on each slot")
+    progress.write_progress("an epoch of each network alone on each slot")
     alone = alone or paces(given.slots)
     done = {(one.seconds, one.seed, one.contender) for one in outcomes}
     for seconds, seed in product(deadlines, range(seeds)):
@@ -236,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in names:
             if (seconds, seed, name) in done:
                 continue
-            progress.say(f"{name}, {seconds:g} s, seed {seed + 1} of {seeds}")
+            progress.write_progress(f"{name}, {seconds:g} s, seed {seed + 1} of {seeds}")
             outcomes.append(contend(name, seconds, seed, given.slots, alone))
             written = {
                 "rows": figures(outcomes),

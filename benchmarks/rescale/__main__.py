@@ -65,13 +65,13 @@ def measure(*, quick: bool) -> dict[str, Any]:
         (ours.turns, 1, 10_000, 2, {"unpark"}),
         (ours.beginning, 1, 1, 0, {"start"}),
     ):
-        progress.say(f"{_OURS}: {policy.__name__}{', parked' if park else ''}")
+        progress.write_progress(f"{_OURS}: {policy.__name__}{', parked' if park else ''}")
         found = ours.measure(policy, slots=slots, seconds=seconds, epochs=epochs, park=park)
         mine += [switch for switch in found if switch.change in changes_of_interest]
     rows = rows_of(_OURS, mine)
     theirs: list[float] = []
     for way, launch in _WAYS.items():
-        progress.say(way)
+        progress.write_progress(way)
         found = [Switch(change, s, {}) for change, s in others.measure(launch, changes)]
         rows += rows_of(way, found)
         if launch is others.relaunch:

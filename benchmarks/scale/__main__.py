@@ -114,11 +114,11 @@ def main(arguments: list[str] | None = None) -> None:
     seconds = given.seconds or (0.5 if given.quick else 3.0)
     progress = Progress()
     try:
-        rows = measure(sizes, 3 if given.quick else 20, seconds, progress.say)
+        rows = measure(sizes, 3 if given.quick else 20, seconds, progress.write_progress)
         alone = []
         for policy in POLICIES if given.alone else ():
             for trials, slots in ALONE:
-                progress.say(f"{policy} alone, {trials} trials")
+                progress.write_progress(f"{policy} alone, {trials} trials")
                 ms = time_policy(policy, trials, slots)
                 alone.append({"policy": policy, "trials": trials, "slots": slots, "ms": ms})
     finally:

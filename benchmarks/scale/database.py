@@ -79,8 +79,8 @@ class Database:
             for line, pair in zip(lines, held, strict=True)
         ]
         steps = dict.fromkeys([line.number for line in lines], STEPS)
-        table.elect(me)
-        table.lead(me)
+        table.elect_planner(me)
+        table.elect_leader(me)
 
         def report() -> None:
             grant = grants[0]
@@ -96,8 +96,8 @@ class Database:
         works: dict[str, Callable[[], object]] = {
             "orders": lambda: table.orders(me),
             "renew": lambda: table.renew(me, held),
-            "stand for planner": lambda: table.elect(self._other),
-            "stand for leader": lambda: table.lead(self._other),
+            "stand for planner": lambda: table.elect_planner(self._other),
+            "stand for leader": lambda: table.elect_leader(self._other),
             "report": report,
             "progress": progress,
             "move": lambda: self._move(grants),

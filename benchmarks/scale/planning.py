@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.planner import draw
 from benchmarks.scale.situation import STEPS, Situation
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.planning.placement.slot_assignment import deal
+from optuna_deadline.planning.placement.slot_assignment import assign_shares
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
 from optuna_deadline.policies.api import Plan, Policy, Snapshot
@@ -57,9 +57,9 @@ def make_planner(
         policy,
         direction="maximize",
         started=0.0,
-        me=me,
+        worker_id=me,
         clock=clock,
-        whole=lambda checkpoint: True,
+        is_intact=lambda checkpoint: True,
     )
 
 
@@ -116,7 +116,7 @@ def time_leader(found: Situation, divider: str) -> dict[str, Any]:
         divide += took
         most = {study.study_id: study.most for study in reading.snapshot.studies}
         with cpu() as took:
-            deal(shares, most, reading.slots, reading.reach)
+            assign_shares(shares, most, reading.slots, reading.reach)
         dealt += took
     leader = PoolLeader(table, make_divider(divider), found.planner_of(1), lambda: found.now)
     for _ in range(2):

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from optuna_deadline.allocation.memory.state import MemoryPool, MemoryState, MemoryTenant
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import (
-    Claim,
-    Desired,
+    PlannedTrial,
     ReportRow,
     SegmentRow,
     Slot,
+    StudyClaim,
     Worker,
 )
 from optuna_deadline.allocation.sql.database import schema
@@ -101,7 +101,7 @@ class Situation:
         first = (study - 1) * self.size.share // self.size.slots
         return [(first + k) % self.size.hosts for k in range(self.size.breadth)]
 
-    def running(self, study: int) -> Iterator[Desired]:
+    def running(self, study: int) -> Iterator[PlannedTrial]:
         """The trials of a study that hold slots."""
         return (row for row in self.state.studies[study].trials.values() if row.owner is not None)
 
@@ -135,7 +135,9 @@ def build(size: Size) -> Situation:
         found.tables[study] = MemoryTable(
             POOL, study, now=lambda: found.now, deadline=2 * now, state=state
         )
-        said = Claim(2 * size.share, size.breadth * size.slots, size.share * now, size.share * now)
+        said = StudyClaim(
+            2 * size.share, size.breadth * size.slots, size.share * now, size.share * now
+        )
         state.tenants[POOL, study] = MemoryTenant(
             1.0, 0.0, now, claim=said, served=size.share * now, entitled=size.share * now
         )
@@ -169,7 +171,7 @@ def _fill(found: Situation, study: int) -> None:
         slot = found.state.slots[first + number] if running else None
         owner = None if slot is None else worker_id(study, int(slot.host.removeprefix("host")))
         rows.put(
-            Desired(
+            PlannedTrial(
                 number, study * 1_000_000 + number, "running" if running else "paused", 1, owner,
                 "run" if running else "pause", owner, int(running), "", 0.0, STEPS, None, False, 0,
             )

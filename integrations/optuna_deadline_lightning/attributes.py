@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _NOT_THE_USERS = vars(pl.LightningModule()).keys()
 
 
-class Attributes:
+class ModuleAttributes:
     """The plain attributes of a trainer's module, and of the modules in it.
 
     Args:
@@ -34,7 +34,7 @@ class Attributes:
 
     def __init__(self, trainer: pl.Trainer, tells: Callable[[str], bool]) -> None:
         self._trainer = trainer
-        self._tells = tells
+        self._should_log = tells
         self._saved: Mapping[str, Any] = {}
         self._restored: set[str] = set()  # by the module itself
         self._checked: set[str] = set()  # changed by the sanity check
@@ -100,7 +100,7 @@ class Attributes:
             if all(name in part and same(node, part[name]) for part in parts)
         }
         apart = [name for name in parts[0] if name not in alike]
-        self._tell(apart, sorted(lost & first.keys()))
+        self._warn(apart, sorted(lost & first.keys()))
         each = [{name: part[name] for name in apart if name in part} for part in parts]
         return {"all": alike, "each": each if apart else []}
 
@@ -121,8 +121,8 @@ class Attributes:
                         now[key] = _Lost(len(value))
         return now
 
-    def _tell(self, apart: Sequence[str], lost: Sequence[str]) -> None:
-        if apart and self._tells("attributes apart"):
+    def _warn(self, apart: Sequence[str], lost: Sequence[str]) -> None:
+        if apart and self._should_log("attributes apart"):
             _log.warning(
                 "Each of the trial's %d slots keeps attributes of the module (%s) for itself: they"
                 " are of its part of the batches, and on another number of slots all go on with"
@@ -131,7 +131,7 @@ class Attributes:
                 ", ".join(apart),
             )
         saves = is_overridden("on_save_checkpoint", self._trainer.lightning_module)
-        if lost and not saves and self._tells("attributes lost"):
+        if lost and not saves and self._should_log("attributes lost"):
             _log.warning(
                 "Attributes of the module (%s) begin again each time that the trial comes back:"
                 " they are too large for its checkpoints, or have more in them than numbers, texts"

@@ -31,7 +31,7 @@ from optuna_deadline_lightning.options import (
     refuse_other_slots,
     refuse_strategy,
 )
-from optuna_deadline_lightning.reporting import Steps, monitored
+from optuna_deadline_lightning.reporting import ReportSteps, monitored
 
 _STATE = "optuna_deadline"
 
@@ -100,7 +100,7 @@ class DeadlineCallback(Callback):
         if check:
             check_first(trial, self.segment)
         self._elastic: ElasticFit | None = None
-        self._steps = Steps()
+        self._steps = ReportSteps()
         self._unhook: Callable[[], None] = lambda: None
         if self.segment.elastic:
             direction = direction_of(trial, self.segment, mode)
@@ -176,7 +176,7 @@ class DeadlineCallback(Callback):
         """
         ordinary = DataLoader(dataset, batch_size=batch_size, shuffle=shuffle, **options)
         whole = partial(ElasticBatchSampler, seed=self.seed)
-        deal = whole if self._elastic is None else self._elastic.pilot.deal
+        deal = whole if self._elastic is None else self._elastic.controller.deal
         return elastic_loader(ordinary, deal)
 
     # ---- Lightning's hooks, in the order of a fit
@@ -201,7 +201,7 @@ class DeadlineCallback(Callback):
         if self._elastic is not None:
             finders.refuse_batch_size(trainer)
             if self.segment.resume is not None:
-                finders.go_on(trainer)
+                finders.stop_searching(trainer)
             # Last, so that the other callbacks' state in a checkpoint is of the same moment. Not
             # by deriving from Checkpoint: that forbids the user's `enable_checkpointing=False`.
             callbacks = only_useful(trainer, last=self)
@@ -216,7 +216,7 @@ class DeadlineCallback(Callback):
     def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take SIGTERM over from Lightning."""
         if self._elastic is not None:
-            self._elastic.pilot.term.install()
+            self._elastic.controller.term.install()
             self._elastic.attributes.begin_check()
 
     def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -227,7 +227,7 @@ class DeadlineCallback(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take SIGTERM over from Lightning, and say how far this can go."""
         if self._elastic is not None:
-            self._elastic.pilot.term.install()
+            self._elastic.controller.term.install()
             self._elastic.start(trainer)
             self._unhook = boundaries.after_hooks(
                 trainer,
@@ -246,8 +246,8 @@ class DeadlineCallback(Callback):
         """Give an epoch's start its own random numbers, and say how many steps there are."""
         if self._elastic is not None:
             self._elastic.reseed(trainer.current_epoch, -1)
-            if self._elastic.growing is not None:
-                self._elastic.growing.begin_epoch(trainer)
+            if self._elastic.scaled is not None:
+                self._elastic.scaled.begin_epoch(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -256,8 +256,8 @@ class DeadlineCallback(Callback):
         if self._elastic is not None:
             self._elastic.before_batch(trainer.fit_loop.batch_idx)
             self._elastic.reseed(trainer.current_epoch, batch_idx)
-            if self._elastic.growing is not None:
-                self._elastic.growing.begin_step(trainer.fit_loop.batch_idx)
+            if self._elastic.scaled is not None:
+                self._elastic.scaled.begin_step(trainer.fit_loop.batch_idx)
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
@@ -271,8 +271,8 @@ class DeadlineCallback(Callback):
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Measure the mean gradient, before anybody clips it."""
-        if self._elastic is not None and self._elastic.growing is not None:
-            self._elastic.growing.scaling.after_backward(pl_module.parameters())
+        if self._elastic is not None and self._elastic.scaled is not None:
+            self._elastic.scaled.scaling.after_backward(pl_module.parameters())
 
     def on_validation_batch_end(
         self,
@@ -300,7 +300,7 @@ class DeadlineCallback(Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Wait for a checkpoint that is on its way: it may be of the best value."""
         if self._elastic is not None:
-            self._elastic.pilot.finish()
+            self._elastic.controller.finish()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let schedulers that watch a metric step in a resumed epoch too."""
@@ -326,7 +326,7 @@ class DeadlineCallback(Callback):
     def _validated(self, trainer: pl.Trainer) -> None:
         """Report, keep the best, and obey."""
         assert self._elastic is not None
-        self._elastic.pilot.leave_if_apart()
+        self._elastic.controller.leave_if_diverged()
         self._elastic.after_validation(trainer, self._report(trainer))
 
     def _report(self, trainer: pl.Trainer) -> float | None:

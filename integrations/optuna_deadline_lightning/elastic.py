@@ -11,11 +11,11 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from optuna_deadline_torch.consensus import Trained
-from optuna_deadline_torch.decisions import Direction, Pilot
-from optuna_deadline_torch.differences import tell_begun_anew, tell_differences
-from optuna_deadline_torch.measures import Measures
-from optuna_deadline_torch.parked_memory import Holdings
+from optuna_deadline_torch.consensus import ReplicatedState
+from optuna_deadline_torch.decisions import Direction, SegmentController
+from optuna_deadline_torch.differences import warn_of_differences, warn_of_restart
+from optuna_deadline_torch.measures import MetricWatcher
+from optuna_deadline_torch.parked_memory import TrainingObjects
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, refuse_other
@@ -24,15 +24,15 @@ from optuna_deadline_torch.seeding import READING, reseed
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.segments import Segment
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
-from optuna_deadline_lightning.attributes import Attributes
+from optuna_deadline_lightning.attributes import ModuleAttributes
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
 from optuna_deadline_lightning.loaders import TrainingData
 from optuna_deadline_lightning.rehearsing import rehearsed
-from optuna_deadline_lightning.reporting import Steps, plain
-from optuna_deadline_lightning.scaling import Growing
+from optuna_deadline_lightning.reporting import ReportSteps, plain
+from optuna_deadline_lightning.scaling import ScaledFit
 
 
-def holdings(trainer: pl.Trainer) -> Holdings:
+def holdings(trainer: pl.Trainer) -> TrainingObjects:
     """The module, its optimizers, the gradient scaler, all callbacks, and the metrics so far.
 
     Each of them, and the data module, may have ``on_park`` and ``on_unpark``.
@@ -51,7 +51,7 @@ def holdings(trainer: pl.Trainer) -> Holdings:
         trainer._logger_connector,
         *(getattr(loop, "_results", None) for loop in loops),
     ]
-    return Holdings([one for one in objects if one is not None], beyond=(pl.Trainer,))
+    return TrainingObjects([one for one in objects if one is not None], beyond=(pl.Trainer,))
 
 
 class ElasticFit:
@@ -79,16 +79,16 @@ class ElasticFit:
         compare: bool = True,
     ) -> None:
         self.segment = segment
-        self.growing = Growing(Scaling(scaling), segment.world_size) if scaling else None
-        self.steps = Steps(self.growing)
-        self.pilot = Pilot(
+        self.scaled = ScaledFit(Scaling(scaling), segment.world_size) if scaling else None
+        self.steps = ReportSteps(self.scaled)
+        self.controller = SegmentController(
             segment,
             direction=direction,
             seed=seed,
             save_every=save_every,
-            take=self._take,
+            take_state=self._take_state,
             trained=self._trained_alike,
-            holds=self._holds,
+            training_objects=self._training_objects,
             grows=scaling is not None,
             even=even,
             rehearse=self._rehearse if compare else None,
@@ -96,12 +96,12 @@ class ElasticFit:
         self._seed = seed
         self.rehearsing = False  #: whether steps are made of which nothing is kept
         self.data = TrainingData(
-            self.pilot.deal,
-            self._adopt,
+            self.controller.deal,
+            self._adopt_samplers,
             lambda: self._position,
             lambda epoch, batch: self.reseed(epoch, batch, READING),
         )
-        self.attributes: Attributes  #: of the module, when there is a trainer
+        self.attributes: ModuleAttributes  #: of the module, when there is a trainer
         self._trainer: pl.Trainer | None = None
         self._samplers: Sequence[ElasticBatchSampler] = ()
         self._position = (0, 0)
@@ -112,7 +112,7 @@ class ElasticFit:
         self._gradients: dict[str, torch.Tensor] = {}
         self._rates: dict[str, float] = {}
         self._stepped = -1  # the global step at the last look
-        self._measures: Measures | None = None
+        self._measures: MetricWatcher | None = None
 
     # ---- the data
 
@@ -129,16 +129,16 @@ class ElasticFit:
         """
         if self.segment.world_size == 1:
             return 1.0
-        if self.growing is not None:
-            batch = self.growing.batch(batch)
+        if self.scaled is not None:
+            batch = self.scaled.batch(batch)
         return one_weight(self._samplers, batch)
 
-    def _adopt(self, samplers: Sequence[ElasticBatchSampler]) -> None:
+    def _adopt_samplers(self, samplers: Sequence[ElasticBatchSampler]) -> None:
         self._samplers = samplers
         epoch, batch = self._position
-        if self.growing is not None:
+        if self.scaled is not None:
             batch = self._base_batch
-            self.growing.adopt(samplers, steps=self._position[1], batch=batch)
+            self.scaled.adopt(samplers, steps=self._position[1], batch=batch)
         for sampler in samplers:
             sampler.seek(epoch, batch)
 
@@ -146,19 +146,21 @@ class ElasticFit:
 
     def prepare(self, trainer: pl.Trainer) -> None:
         """Begin to watch the module, before a checkpoint is read."""
-        self.attributes = Attributes(trainer, self.pilot.tells)
+        self.attributes = ModuleAttributes(trainer, self.controller.should_log)
         if self.segment.resume is not None:
             self.attributes.watch_restoring()
-        self._measures = Measures(partial(evaluating, trainer), partial(self.pilot.tells, "mean"))
+        self._measures = MetricWatcher(
+            partial(evaluating, trainer), partial(self.controller.should_log, "mean")
+        )
         self._measures.watch()
         evaluate_alone(trainer)
 
     def connect(self, trainer: pl.Trainer) -> None:
         """Connect the ranks; a fit that has nothing left to do still has its metrics."""
         self._trainer = trainer
-        self.pilot.consensus.connect()
-        if self.growing is not None:
-            self.growing.prepare(trainer)
+        self.controller.consensus.connect()
+        if self.scaled is not None:
+            self.scaled.prepare(trainer)
         if self.segment.resume is not None:
             finders.set_rates(trainer.lightning_module, self._rates)
         for name, value in self._metrics.items():
@@ -169,22 +171,22 @@ class ElasticFit:
         self._stepped = trainer.global_step
         mid_epoch.watch(trainer)
         mid_epoch.put_back(trainer, self._gradients)
-        results.go_on(trainer, self._results)
+        results.restore(trainer, self._results)
         self._gradients, self._results = {}, {}
-        self.pilot.start()
+        self.controller.start()
         epoch, batch = self._base_position(*self._position)
         refuse_another_order(
-            self._samplers, epoch, batch, consensus=self.pilot.consensus, saved=self._order
+            self._samplers, epoch, batch, consensus=self.controller.consensus, saved=self._order
         )
-        if self.growing is not None:
-            self.growing.start(trainer, self.pilot.consensus)
-        if self.segment.resume is not None and self.pilot.tells("resumed"):
-            tell_begun_anew(epoch, batch)
-        if self.segment.world_size > 1 and self.pilot.tells("slots"):
+        if self.scaled is not None:
+            self.scaled.start(trainer, self.controller.consensus)
+        if self.segment.resume is not None and self.controller.should_log("resumed"):
+            warn_of_restart(epoch, batch)
+        if self.segment.world_size > 1 and self.controller.should_log("slots"):
             module, precision = trainer.lightning_module, str(trainer.precision)
-            tell_differences(self.segment.world_size, module, precision)
+            warn_of_differences(self.segment.world_size, module, precision)
         self._say_horizon(trainer)
-        self.pilot.compare_first(trainer.global_step)
+        self.controller.compare_first(trainer.global_step)
 
     def before_batch(self, batch: int) -> None:
         """Look where a batch comes from; a slot without a sample of it measures nothing."""
@@ -196,22 +198,22 @@ class ElasticFit:
         """Look for a directive where the optimizer has just stepped, and obey."""
         assert self._measures is not None
         self._measures.end_batch()
-        if self.growing is not None:
-            self.growing.end_step(trainer)
+        if self.scaled is not None:
+            self.scaled.end_step(trainer)
         self.segment.progress(self.steps.progress(trainer))
         if not self._samplers:  # data that is not dealt is led by where training is
             self._position = boundaries.position(trainer)
         if trainer.global_step != self._stepped:  # else gradients are being accumulated
             self._stepped = trainer.global_step
-            verdict = self.pilot.agree(save=self.pilot.due)
-            if verdict.calm:
-                self.pilot.saver.check()
+            verdict = self.controller.agree(save=self.controller.checkpoint_due)
+            if verdict.goes_on:
+                self.controller.saver.check()
             elif verdict.directive.kind is Kind.STOP or boundaries.resumes_exactly(trainer):
-                self.pilot.obey(verdict, trainer.global_step)
+                self.controller.apply(verdict, trainer.global_step)
 
     def end_epoch(self, trainer: pl.Trainer) -> None:
         """Let the epoch's means and sums be of all slots."""
-        results.combine(trainer, self.pilot.consensus)
+        results.combine(trainer, self.controller.consensus)
 
     def alive(self, trainer: pl.Trainer) -> None:
         """Training stands where it stood."""
@@ -224,36 +226,36 @@ class ElasticFit:
             trainer: The trainer.
             value: What was reported; None where this validation's step was reported before.
         """
-        self.pilot.reported = self.steps.last
+        self.controller.reported = self.steps.last
         self._position = boundaries.position(trainer)
         self.segment.progress(self.steps.progress(trainer))
-        if self.growing is not None:
+        if self.scaled is not None:
             self._say_horizon(trainer)
-        better = value is not None and self.pilot.best.improved(value)
-        verdict = self.pilot.agree(save=better or self.pilot.due)
+        better = value is not None and self.controller.best.improved(value)
+        verdict = self.controller.agree(save=better or self.controller.checkpoint_due)
         ending = boundaries.ends_by_itself(trainer)
-        self.pilot.obey(verdict, trainer.global_step, value=value, ending=ending)
+        self.controller.apply(verdict, trainer.global_step, value=value, ending=ending)
 
     # ---- what a checkpoint carries over, in plain numbers and tensors
 
     def state(self, trainer: pl.Trainer) -> dict[str, Any]:
         """The position in the data, the values and means so far, and gradients in hand."""
         epoch, step = boundaries.position(trainer)
-        grown = {} if self.growing is None else {"scaling": self.growing.state(step)}
+        grown = {} if self.scaled is None else {"scaling": self.scaled.state(step)}
         return {
             "position": [epoch, step],
             "order": fingerprints(
                 self._samplers, *self._base_position(epoch, step), self.segment.world_size
             ),
-            "best": self.pilot.best.value,
-            "reported": self.pilot.reported,
-            "compared": self.pilot.compared,
+            "best": self.controller.best.value,
+            "reported": self.controller.reported,
+            "compared": self.controller.compared,
             "metrics": plain(trainer.callback_metrics),
-            "results": results.state(trainer, self.pilot.consensus),
-            "attributes": self.attributes.state(self.pilot.consensus),
+            "results": results.state(trainer, self.controller.consensus),
+            "attributes": self.attributes.state(self.controller.consensus),
             "gradients": mid_epoch.waiting(trainer),
             "rates": finders.rates(trainer, trainer.lightning_module),
-            "told": sorted(self.pilot.told),
+            "told": sorted(self.controller.logged_topics),
             **grown,
         }
 
@@ -261,35 +263,35 @@ class ElasticFit:
         """Go on from :meth:`state`."""
         epoch, batch = state["position"]
         self._position = epoch, batch
-        self.pilot.best.value = state["best"]
-        self.pilot.reported = self.steps.last = state["reported"]
-        self.pilot.compared = state.get("compared", False)
-        self.pilot.told = {*state.get("told", ())}
+        self.controller.best.value = state["best"]
+        self.controller.reported = self.steps.last = state["reported"]
+        self.controller.compared = state.get("compared", False)
+        self.controller.logged_topics = {*state.get("told", ())}
         self._metrics = state["metrics"]
         self._order = state.get("order")  # older checkpoints have none
         self.attributes.load(state.get("attributes", {}))
         self._results = state.get("results", {})
         self._gradients = state.get("gradients", {})
         self._rates = state.get("rates", {})
-        if self.growing is not None:
-            self._base_batch = self.growing.load(state.get("scaling"))
+        if self.scaled is not None:
+            self._base_batch = self.scaled.load(state.get("scaling"))
         elif "scaling" in state:
             refuse_other(state["scaling"], None)
-        self._adopt(self._samplers)
+        self._adopt_samplers(self._samplers)
 
     # ---- inside
 
     def _base_position(self, epoch: int, step: int) -> tuple[int, int]:
         """A position, counted in batches of the whole training."""
-        if self.growing is None or not self._samplers or not step:
+        if self.scaled is None or not self._samplers or not step:
             return epoch, step
-        return epoch, self.growing.batch(step)
+        return epoch, self.scaled.batch(step)
 
     def _say_horizon(self, trainer: pl.Trainer) -> None:
         if (last := self.steps.horizon(trainer)) is not None:
             self.segment.horizon(last)
 
-    def _holds(self) -> Holdings:
+    def _training_objects(self) -> TrainingObjects:
         assert self._trainer is not None
         return holdings(self._trainer)
 
@@ -301,9 +303,9 @@ class ElasticFit:
             self.segment.limit_slots(1, reason)
         return False
 
-    def _trained_alike(self) -> Trained:
+    def _trained_alike(self) -> ReplicatedState:
         assert self._trainer is not None
-        return Trained(
+        return ReplicatedState(
             self._trainer.lightning_module.parameters(),
             self._trainer.optimizers,
             "call `self.manual_backward(loss)` in place of `loss.backward()`, and train only in"
@@ -311,7 +313,7 @@ class ElasticFit:
             [config.scheduler for config in self._trainer.lr_scheduler_configs],
         )
 
-    def _take(self) -> dict[str, Any]:
+    def _take_state(self) -> dict[str, Any]:
         assert self._trainer is not None
         # What `save_checkpoint` writes, without its writing, which training would wait for.
         return self._trainer._checkpoint_connector.dump_checkpoint(weights_only=False)

@@ -44,7 +44,7 @@ def rates(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
     return found
 
 
-def go_on(trainer: pl.Trainer) -> None:
+def stop_searching(trainer: pl.Trainer) -> None:
     """Search no more: the trial has its learning rate; call in ``setup`` of a fit that resumes."""
     for one in _callbacks(trainer):
         if isinstance(one, LearningRateFinder):

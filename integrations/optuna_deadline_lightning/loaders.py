@@ -10,15 +10,15 @@ from lightning.pytorch.utilities import CombinedLoader
 from optuna_deadline_torch.loaders import (
     Deal,
     Place,
-    Remembering,
-    Reread,
+    ReplayedLoader,
+    ResumableLoader,
     Stateful,
     can_be_dealt,
     elastic_loader,
-    read_here,
+    main_process_reader,
     refuse_gangs,
-    tell_begun_again,
-    tell_reread,
+    warn_of_replay,
+    warn_of_restarted,
 )
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.seeding import Generators
@@ -67,16 +67,16 @@ class TrainingData:
         # The one place that sees loaders passed to `fit`, from the module and from a data module.
         source = trainer.fit_loop._data_source
         ask = source.dataloader
-        source.dataloader = lambda: self._asked(ask(), trainer)  # type: ignore[method-assign]
+        source.dataloader = lambda: self._on_data_requested(ask(), trainer)  # type: ignore[method-assign]
 
-    def _asked(self, data: Any, trainer: pl.Trainer) -> Any:
-        led = self.led(data, trainer.world_size)
-        readers = (one for leaf in _leaves(led) for one in read_here(leaf))
+    def _on_data_requested(self, data: Any, trainer: pl.Trainer) -> Any:
+        led = self.wrap(data, trainer.world_size)
+        readers = (one for leaf in _leaves(led) for one in main_process_reader(leaf))
         modules = trainer.lightning_module, getattr(trainer, "datamodule", None)
         self.generators = Generators(*readers, *modules)
         return led
 
-    def led(self, data: Any, world_size: int) -> Any:
+    def wrap(self, data: Any, world_size: int) -> Any:
         """The data to use in place of the user's.
 
         Raises:
@@ -94,12 +94,12 @@ class TrainingData:
             return dealt
         refuse_gangs(data, world_size)
         if isinstance(data, Stateful):
-            return Remembering(data, self._place)
+            return ResumableLoader(data, self._place)
         if len(leaves) > 1:  # these Lightning begins itself, each in its own way
-            tell_begun_again(leaves)
+            warn_of_restarted(leaves)
             return data
-        tell_reread(data)
-        return Reread(data, self._place, self._seed)
+        warn_of_replay(data)
+        return ReplayedLoader(data, self._place, self._seed)
 
     def _dealt(self, leaf: Any, samplers: list[ElasticBatchSampler]) -> Any:
         loader = elastic_loader(leaf, self._deal)

@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from optuna_deadline_torch.rehearsal import Next, Rehearsal, next_batch, skipped
+from optuna_deadline_torch.rehearsal import NextBatch, Rehearsal, next_batch, skipped
 from optuna_deadline_torch.seeding import MOVING, reseed
 
 
@@ -34,7 +34,7 @@ def rehearsed(trainer: pl.Trainer, epoch: int, number: int, *, seed: int) -> str
         return skipped(f"training_step raised {type(error).__name__}: {error}")
 
 
-def _verdict(trainer: pl.Trainer, batch: Next, seed: int) -> str | None:
+def _verdict(trainer: pl.Trainer, batch: NextBatch, seed: int) -> str | None:
     module: Any = trainer.lightning_module
     loop = trainer.fit_loop.epoch_loop
     if not trainer.training:

@@ -19,12 +19,12 @@ import torch
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline_lightning import boundaries
-from optuna_deadline_lightning.scaling import Growing
+from optuna_deadline_lightning.scaling import ScaledFit
 
 _ROUNDING = 1e-6  # of a step, in a place that is a sum of fractions
 
 
-class Steps:
+class ReportSteps:
     """The steps of one fit.
 
     Args:
@@ -34,7 +34,7 @@ class Steps:
         last: The step that was reported last; -1 before the first.
     """
 
-    def __init__(self, growing: Growing | None = None) -> None:
+    def __init__(self, growing: ScaledFit | None = None) -> None:
         self._growing = growing
         self.last = -1
 

@@ -19,7 +19,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
     _Sync,
 )
 from optuna_deadline_torch.consensus import Consensus
-from optuna_deadline_torch.measures import Updates, measured_whole
+from optuna_deadline_torch.measures import UpdateCount, measured_whole
 from optuna_deadline_torch.saver import copied
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import (
@@ -95,7 +95,7 @@ def combine(trainer: pl.Trainer, consensus: Consensus) -> None:
         )
 
 
-def go_on(trainer: pl.Trainer, saved: Mapping[str, Any]) -> None:
+def restore(trainer: pl.Trainer, saved: Mapping[str, Any]) -> None:
     """Let the epoch go on with them; call in ``on_train_start``.
 
     Args:
@@ -141,7 +141,7 @@ def share(entry: Mapping[str, Any], ranks: int) -> dict[str, Any]:
 # ---- what self.log has summed
 
 
-class _Kept(_Metadata):
+class _LoggedMetadata(_Metadata):
     """How a value was logged, as far as a checkpoint knows: the next ``log`` says the rest.
 
     On one slot Lightning forgets ``sync_dist``, which matters again on two.
@@ -195,7 +195,7 @@ def _made(
     trainer: pl.Trainer, modules: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> _ResultMetric | None:
     device = trainer.strategy.root_device
-    meta = _Kept(
+    meta = _LoggedMetadata(
         **{name: entry[name] for name in _SETTINGS},
         reduce_fx=getattr(torch, entry["reduce_fx"]),
     )
@@ -289,7 +289,7 @@ def _put_back(
         )
     metric.reset()
     updates = saved["updates"] if whole else max(1, round(saved["updates"] / ranks))
-    metric._update_count = Updates.of(updates, whole)
+    metric._update_count = UpdateCount.of(updates, whole)
     for one, value in saved["states"].items():
         if rank and not whole and saved["kinds"][one] not in ("mean", "max", "min"):
             continue  # rank 0 has it all, and the ranks' states are added up

@@ -19,7 +19,7 @@ from optuna_deadline_torch.scaling import Scaling, load
 from optuna_deadline.errors import DeadlineError
 
 
-class Growing:
+class ScaledFit:
     """One scaling rule in one fit.
 
     Args:

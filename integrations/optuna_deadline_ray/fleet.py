@@ -30,7 +30,7 @@ _AGAIN = 1.0  # seconds until slots that were taken are asked for again
 
 
 @dataclass(frozen=True)
-class Job:
+class AgentJob:
     """What each node's agent works at."""
 
     study: Study
@@ -47,7 +47,7 @@ class NodeAgent:
         host: The name of the node's slots in the table.
     """
 
-    def __init__(self, job: Job, host: str) -> None:
+    def __init__(self, job: AgentJob, host: str) -> None:
         os.environ["OPTUNA_DEADLINE_HOST"] = host
         set_up_logging()
         source = job.source
@@ -79,7 +79,7 @@ class NodeAgent:
         self._worker.leave(why)
 
 
-def start(job: Job, node: Node) -> tuple[ActorHandle[Any], Any]:
+def start(job: AgentJob, node: Node) -> tuple[ActorHandle[Any], Any]:
     """Start a node's agent; returns its handle and the reference to what it returns."""
     resources = {"num_gpus": node.slots, "num_cpus": 0}
     if job.cpus is not None:
@@ -105,11 +105,11 @@ def _gpus() -> tuple[int, ...]:
 
 _logger = logging.getLogger("optuna_deadline")
 
-_FAREWELL = 40.0  # seconds for trials to be saved
+_LEAVE_SECONDS = 40.0  # seconds for trials to be saved
 
 
 @dataclass
-class _Member:
+class _RunningAgent:
     node: Node
     actor: Any
     work: Any
@@ -123,9 +123,9 @@ class Fleet:
         job: What they work at.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: AgentJob) -> None:
         self._job = job
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, _RunningAgent] = {}
         self._resting: set[str] = set()  # nodes that the study did not want
         self.result: Result | None = None  #: once the study is settled
 
@@ -154,9 +154,9 @@ class Fleet:
         for node in present:
             if node.id not in self._members and node.id not in self._resting:
                 _logger.info("Ray node %s brings %d slots.", node.host, node.slots)
-                self._members[node.id] = _Member(node, *start(self._job, node))
+                self._members[node.id] = _RunningAgent(node, *start(self._job, node))
 
-    def hear(self) -> None:
+    def collect_results(self) -> None:
         """Take what agents that have ended returned.
 
         Raises:
@@ -186,7 +186,7 @@ class Fleet:
             else:
                 self._resting.add(member.node.id)
 
-    def let_go(self, nodes: Collection[Node], why: str) -> None:
+    def release_nodes(self, nodes: Collection[Node], why: str) -> None:
         """Let the agents of some nodes save, give back what they hold, and end."""
         for node in nodes:
             member = self._members[node.id]
@@ -197,8 +197,8 @@ class Fleet:
 
     def close(self) -> None:
         """Let all agents leave, and end them."""
-        self.let_go(self.nodes, "the launch has ended")
-        end = time.monotonic() + _FAREWELL
+        self.release_nodes(self.nodes, "the launch has ended")
+        end = time.monotonic() + _LEAVE_SECONDS
         works = [m.work for m in self._members.values()]
         if works:
             with suppress(RayError):
@@ -208,7 +208,7 @@ class Fleet:
         self._members.clear()
 
 
-def _end(member: _Member) -> None:
+def _end(member: _RunningAgent) -> None:
     """Ray shall not start it again."""
     with suppress(RayError):
         ray.kill(member.actor, no_restart=True)

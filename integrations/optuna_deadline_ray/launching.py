@@ -22,8 +22,14 @@ from optuna_deadline.values.budgets import BudgetLike, make_budget
 from optuna_deadline.values.deadlines import DeadlineLike
 from optuna_deadline.values.prices import PriceLike
 from optuna_deadline.worker.segment import PATIENCE
-from optuna_deadline_ray.fleet import Fleet, Job
-from optuna_deadline_ray.nodes import bundles, check_some, nodes_with_slots, to_spare, wanted_slots
+from optuna_deadline_ray.fleet import AgentJob, Fleet
+from optuna_deadline_ray.nodes import (
+    bundles,
+    check_some,
+    nodes_to_release,
+    nodes_with_slots,
+    wanted_slots,
+)
 
 _LEFT_ALONE = 60.0  # seconds after the deadline
 _LOOK = 0.5  # seconds between two looks at the cluster
@@ -118,8 +124,8 @@ def launch(
         "publish": publish, "ceiling": ceiling, "across_hosts": across_hosts,
     }  # fmt: skip
     rows = AllocationTable(open_table(study, table), study.study_name, terms.study_id)
-    fleet = Fleet(Job(study, source_of(objective), cpus, options))
-    asked = _Asked(size, "GPU" if cpus is None else "CPU") if max_nodes else None
+    fleet = Fleet(AgentJob(study, source_of(objective), cpus, options))
+    asked = _AutoscalerRequest(size, "GPU" if cpus is None else "CPU") if max_nodes else None
     try:
         while fleet.result is None:
             present = nodes_with_slots(ray.nodes(), cpus)
@@ -128,10 +134,12 @@ def launch(
                 asked.ask(wanted)
                 enough = sum(node.slots for node in fleet.nodes) >= wanted
                 fleet.keep(present, resting=enough)
-                fleet.let_go(to_spare(fleet.nodes, rows.slots(), wanted), "not needed now")
+                fleet.release_nodes(
+                    nodes_to_release(fleet.nodes, rows.slots(), wanted), "not needed now"
+                )
             else:
                 fleet.keep(present)
-            fleet.hear()
+            fleet.collect_results()
             if not fleet.nodes and rows.now() > rows.orders("").deadline + _LEFT_ALONE:
                 raise DeadlineError(
                     "No Ray node was there at the deadline to end the study; call launch() again "
@@ -145,7 +153,7 @@ def launch(
             asked.ask(0)
 
 
-class _Asked:
+class _AutoscalerRequest:
     """What Ray's autoscaler was asked for last."""
 
     def __init__(self, size: int, kind: str) -> None:

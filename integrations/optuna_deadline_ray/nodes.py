@@ -82,7 +82,7 @@ def bundles(slots: int, node_slots: int, kind: str) -> list[dict[str, float]]:
     return [{kind: node_slots} for _ in range(-(-slots // node_slots))]
 
 
-def to_spare(nodes: Sequence[Node], slots: Collection[Slot], wanted: int) -> list[Node]:
+def nodes_to_release(nodes: Sequence[Node], slots: Collection[Slot], wanted: int) -> list[Node]:
     """The nodes to let go of: those beyond what is wanted on which nothing trains.
 
     Args:

@@ -18,7 +18,7 @@ _LEAST = 1e-6  # of the variance: the gain is defined where there is none
 _MEMORY = 1000  # the averages reach back over so many base batches
 
 
-class Gain:
+class AdaScaleGain:
     """The variance of a base batch's gradient, and the square of its mean.
 
     Attributes:
@@ -30,18 +30,18 @@ class Gain:
         self.variance: float | None = None
         self.square = 0.0
 
-    def measure(self, apart: float, together: float, ranks: int) -> None:
+    def measure(self, local_square: float, mean_square: float, ranks: int) -> None:
         """Take one step's measurement.
 
         Args:
-            apart: The mean over the ranks of each one's squared gradient norm.
-            together: The squared norm of their mean.
+            local_square: The mean over the ranks of each one's squared gradient norm.
+            mean_square: The squared norm of their mean.
             ranks: How many they are, two at least, each with one base batch.
         """
-        if not (math.isfinite(apart) and math.isfinite(together)):
+        if not (math.isfinite(local_square) and math.isfinite(mean_square)):
             return  # a step that diverged says nothing about the next
-        variance = ranks / (ranks - 1) * (apart - together)
-        square = together - variance / ranks
+        variance = ranks / (ranks - 1) * (local_square - mean_square)
+        square = mean_square - variance / ranks
         keep = max(1.0 - ranks / _MEMORY, 0.0)
         self.variance = keep * (self.variance or 0.0) + (1 - keep) * variance
         self.square = keep * self.square + (1 - keep) * square
@@ -64,18 +64,18 @@ class Gain:
         self.variance, self.square = state["variance"], state["square"]
 
 
-class Apart:
+class LocalGradientNorm:
     """Adds up the squared norm of this rank's own gradient, before DDP averages it away."""
 
     def __init__(self) -> None:
         self._squares: dict[int, torch.Tensor] = {}
 
-    def listen(self, model: Any) -> None:
+    def register_hook(self, model: Any) -> None:
         """Hear the gradients of a ``DistributedDataParallel``; call before its first step."""
         # A lambda, since the annotations of a function would be checked, as they are written.
         model.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
 
-    def taken(self, parameters: Iterable[Any]) -> torch.Tensor:
+    def take(self, parameters: Iterable[Any]) -> torch.Tensor:
         """The squared norm since the last call."""
         # In the parameters' order: buckets differ between a segment's first step and the others.
         squares = [self._squares[id(one)] for one in parameters if id(one) in self._squares]

@@ -29,19 +29,19 @@ _CODE = {kind: code for code, kind in enumerate(_ORDER)}
 
 
 @dataclass(frozen=True)
-class Verdict:
+class StepDecision:
     """What every rank does at this step."""
 
     directive: Directive
     save: bool = False
 
     @property
-    def calm(self) -> bool:
+    def goes_on(self) -> bool:
         """Whether all go on, and nothing is to be saved."""
         return self is _GO_ON or not (self.save or self.directive.leave)
 
 
-_GO_ON = Verdict(KEEP)  # of nearly every step
+_GO_ON = StepDecision(KEEP)  # of nearly every step
 
 
 class Consensus:
@@ -64,7 +64,7 @@ class Consensus:
             gloo = dist.get_backend() == "gloo"
             self._group = dist.group.WORLD if gloo else dist.new_group(backend="gloo")
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Wait for the other ranks: who leaves while the first one writes would end it early."""
         if self.world_size > 1:
             dist.barrier(group=self._group)
@@ -77,7 +77,7 @@ class Consensus:
         dist.all_reduce(voice, group=self._group)
         return [float(number) / self.world_size for number in voice]
 
-    def same(self, number: int) -> bool:
+    def all_equal(self, number: int) -> bool:
         """Whether all ranks have the same number of 63 bits; every rank calls it."""
         if self.world_size == 1:
             return True
@@ -94,7 +94,7 @@ class Consensus:
         dist.all_gather_object(everyone, own, group=self._group)
         return everyone
 
-    def agree(self, newest: Directive, *, terminated: bool, save: bool) -> Verdict:
+    def agree(self, newest: Directive, *, terminated: bool, save: bool) -> StepDecision:
         """Agree on what to do now; every rank calls it at the same steps.
 
         Args:
@@ -122,7 +122,7 @@ class Consensus:
                 newest = Directive(_ORDER[code], "as rank 0 was told", seq)
         if terminated and newest.kind is not Kind.STOP:
             newest = Directive(Kind.PAUSE, "the process was asked to terminate", newest.seq)
-        return Verdict(newest, save)
+        return StepDecision(newest, save)
 
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -133,7 +133,7 @@ _SCHEDULER = (
 
 
 @dataclass(frozen=True)
-class Trained:
+class ReplicatedState:
     """What all ranks must have alike, in one of them.
 
     Buffers may differ: ``DistributedDataParallel`` gives all ranks the first one's at each step,

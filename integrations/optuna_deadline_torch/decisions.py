@@ -14,11 +14,11 @@ from typing import Any, Literal
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
-from optuna_deadline_torch.consensus import Consensus, Trained, Verdict
-from optuna_deadline_torch.parked_memory import Holdings
+from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
+from optuna_deadline_torch.parked_memory import TrainingObjects
 from optuna_deadline_torch.ranks import TermFlag
 from optuna_deadline_torch.sampler import ElasticBatchSampler
-from optuna_deadline_torch.saver import Saver
+from optuna_deadline_torch.saver import CheckpointSaver
 
 Direction = Literal["minimize", "maximize"]
 
@@ -40,7 +40,7 @@ def direction_of(trial: Any, segment: Any, mode: str | None) -> Direction:
     raise DeadlineError("Say which way is better: pass mode='min' or mode='max'.")
 
 
-class Best:
+class BestValue:
     """The best value so far of one trial, over all its segments."""
 
     def __init__(self, direction: Direction) -> None:
@@ -58,7 +58,7 @@ class Best:
         return True
 
 
-class Pilot:
+class SegmentController:
     """Obeys directives in one rank of a segment, as all of its ranks do.
 
     Args:
@@ -66,10 +66,10 @@ class Pilot:
         direction: Which way is better.
         seed: Draws the order of samples.
         save_every: Seconds between safety checkpoints.
-        take: Takes what a checkpoint holds, as it is now; every rank calls it.
+        take_state: Takes what a checkpoint holds, as it is now; every rank calls it.
         trained: What all ranks must have alike.
-        prove: Raises if a checkpoint that was just written cannot be read again.
-        holds: Everything whose tensors lie on the device, for a trial that is parked.
+        verify: Raises if a checkpoint that was just written cannot be read again.
+        training_objects: Everything whose tensors lie on the device, for a trial that is parked.
         grows: Whether a step takes a batch for each rank.
         even: Whether the number of slots is to divide the batch.
         rehearse: Compares the loss on one slot and two where a trial first leaves its one slot,
@@ -84,10 +84,10 @@ class Pilot:
         direction: Direction,
         seed: int,
         save_every: float,
-        take: Callable[[], Mapping[str, Any]],
-        trained: Callable[[], Trained],
-        prove: Callable[[Path], Any] = lambda path: None,
-        holds: Callable[[], Holdings] | None = None,
+        take_state: Callable[[], Mapping[str, Any]],
+        trained: Callable[[], ReplicatedState],
+        verify: Callable[[Path], Any] = lambda path: None,
+        training_objects: Callable[[], TrainingObjects] | None = None,
         grows: bool = False,
         even: bool = False,
         rehearse: Callable[[Directive], bool] | None = None,
@@ -98,27 +98,27 @@ class Pilot:
         self._even = even
         self._batch = 0  # the greatest common divisor of all loaders' batches
         self.term = TermFlag()
-        self.best = Best(direction)
+        self.best = BestValue(direction)
         self.consensus = Consensus(segment.rank, segment.world_size)
         self.reported = -1  #: the last step that was reported
         self._save_every = save_every
-        self._take = take
+        self._take_state = take_state
         self._trained = trained
-        self._holds = holds
+        self._training_objects = training_objects
         self._rehearse = rehearse
         self.compared = False  #: whether the loss was compared, in this segment or before
-        self.told: set[str] = set()  #: what was said, in this segment or before
-        self.saver = Saver(segment, prove)
+        self.logged_topics: set[str] = set()  #: what was said, in this segment or before
+        self.saver = CheckpointSaver(segment, verify)
         self._saved_at = time.monotonic()
 
     def start(self) -> None:
         """Count the time to the next safety checkpoint from here."""
         self._saved_at = time.monotonic()
 
-    def tells(self, topic: str) -> bool:
+    def should_log(self, topic: str) -> bool:
         """Whether to say something here: once in a trial, in the first of its ranks."""
-        new = topic not in self.told
-        self.told.add(topic)
+        new = topic not in self.logged_topics
+        self.logged_topics.add(topic)
         return new and self.segment.rank == 0
 
     def compare_first(self, step: int) -> None:
@@ -168,25 +168,30 @@ class Pilot:
         )
 
     @property
-    def due(self) -> bool:
+    def checkpoint_due(self) -> bool:
         """Whether it is time for a safety checkpoint, and the one before is there."""
         if time.monotonic() - self._saved_at < self._save_every:
             return False
         if self.saver.busy:
-            self.saver.late(self._save_every)
+            self.saver.warn_if_slow(self._save_every)
         return not self.saver.busy
 
-    def agree(self, *, save: bool) -> Verdict:
+    def agree(self, *, save: bool) -> StepDecision:
         """Agree with the other ranks on what to do at this step."""
         return self.consensus.agree(self.segment.newest(), terminated=self.term.raised, save=save)
 
-    def obey(
-        self, verdict: Verdict, step: int, *, value: float | None = None, ending: bool = False
+    def apply(
+        self,
+        decision: StepDecision,
+        step: int,
+        *,
+        value: float | None = None,
+        ending: bool = False,
     ) -> None:
         """Save and leave, if that is the verdict.
 
         Args:
-            verdict: What was agreed on.
+            decision: What was agreed on.
             step: The global step, which names the checkpoint.
             value: What these very weights reported, if they did.
             ending: Whether training is about to end by itself: then nobody is sent away.
@@ -197,22 +202,22 @@ class Pilot:
             SegmentEnd: The ranks leave their slots here.
         """
         self.saver.check()
-        directive = verdict.directive
+        directive = decision.directive
         if directive.kind is Kind.STOP:
             self.finish()  # what is on its way may be the best model
             self.segment.leave(directive)
         leave = directive.leave and not ending
-        if leave and directive.park and self._parked(step, value):
+        if leave and directive.park and self._park(step, value):
             return
         rehearse = self._due_rehearsal(directive) if leave else None
-        if leave or verdict.save:
+        if leave or decision.save:
             self._save(step, value, wait=leave or ending)
         if leave or ending:
             self.finish()
         if leave and not (rehearse and rehearse(directive)):
             self.segment.leave(directive)
 
-    def leave_if_apart(self) -> None:
+    def leave_if_diverged(self) -> None:
         """Go back to the last checkpoint, on one slot, where ranks no longer have one model.
 
         Every rank calls it, before a checkpoint is made and before a value is reported.
@@ -231,7 +236,7 @@ class Pilot:
     def finish(self) -> None:
         """Wait, in all ranks, until nothing is on its way: whoever left earlier would end it."""
         self.saver.wait()
-        self.consensus.wait()
+        self.consensus.barrier()
 
     def _due_rehearsal(self, directive: Directive) -> Callable[[Directive], bool] | None:
         """What compares the loss before this leave; the checkpoint that is next says so."""
@@ -241,31 +246,31 @@ class Pilot:
         self.compared = self._rehearse is not None
         return self._rehearse
 
-    def _parked(self, step: int, value: float | None) -> bool:
+    def _park(self, step: int, value: float | None) -> bool:
         """Wait without a slot for the next segment; False where this process has to leave."""
-        if self._holds is None or self.segment.world_size > 1 or self.term.raised:
+        if self._training_objects is None or self.segment.world_size > 1 or self.term.raised:
             return False
         self.finish()  # the host's memory is about to be wanted
-        holdings = self._holds()
+        holdings = self._training_objects()
         memory = holdings.memory()
         if not memory.fits():
             return False
-        state = self._take()
-        memory.give_up()
+        state = self._take_state()
+        memory.offload()
         try:
             self._write(memory.readable(state), step, value, wait=True)
         except BaseException:  # what follows may look at what was given up
-            memory.take_again()
+            memory.restore()
             raise
         self.segment.park(lambda: self.term.raised)
-        memory.take_again()
-        holdings.back()
+        memory.restore()
+        holdings.after_restore()
         self.start()
         return True
 
     def _save(self, step: int, value: float | None, *, wait: bool) -> None:
-        self.leave_if_apart()
-        state = self._take()
+        self.leave_if_diverged()
+        state = self._take_state()
         if self.segment.rank == 0:
             self._write(state, step, value, wait=wait)
         self._saved_at = time.monotonic()

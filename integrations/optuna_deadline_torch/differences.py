@@ -48,7 +48,7 @@ def differences(model: nn.Module, precision: str = "") -> list[tuple[int, str]]:
     return found
 
 
-def tell_differences(slots: int, model: nn.Module, precision: str = "") -> None:
+def warn_of_differences(slots: int, model: nn.Module, precision: str = "") -> None:
     """Say in one line what differs; call before the first step."""
     found = differences(model, precision)
     level = max(level for level, _ in found)
@@ -56,7 +56,7 @@ def tell_differences(slots: int, model: nn.Module, precision: str = "") -> None:
     _log.log(level, "This training on %d slots, against one: %s", slots, sentences)
 
 
-def tell_begun_anew(epoch: int, batch: int) -> None:
+def warn_of_restart(epoch: int, batch: int) -> None:
     """Say what a training that comes back has lost, which no program can see."""
     _log.info(
         "The training goes on at epoch %d, batch %d, in a new process: what your code keeps in"

@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from optuna_deadline.checking.moves import Check
-from optuna_deadline.checking.rows import OUTCOME, Result, Row, summed_up
-from optuna_deadline.checking.runs import Runs, Stopped
+from optuna_deadline.checking.rows import OUTCOME, CheckResult, CheckRow, summed_up
+from optuna_deadline.checking.runs import Stopped, TrainingRuns
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.objective import loaded
 from optuna_deadline.segments import Segment
@@ -31,7 +31,7 @@ def check_first(trial: Any, segment: Segment) -> None:
         return
     devices = _devices(segment.world_size)
     try:
-        with Runs(
+        with TrainingRuns(
             source, trial, devices, patience=_PATIENCE, stop=lambda: segment.newest().leave
         ) as runs:
             rows = list(Check(runs, slots=len(devices)).rows())
@@ -58,9 +58,9 @@ def _devices(slots: int) -> list[str]:
     return [f"cpu:{index}" for index in range(max(slots, 2))]
 
 
-def _against_growth(rows: list[Row]) -> str | None:
+def _against_growth(rows: list[CheckRow]) -> str | None:
     """Why the trial stays on one slot, if it has to."""
     for row in rows:
-        if "slots" in row.name and (row.bad or row.result is Result.REFUSED):
+        if "slots" in row.name and (row.bad or row.result is CheckResult.REFUSED):
             return f"the check of the first trial, {row.name}: {row}"
     return None

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline_torch.sampler import ElasticBatchSampler, Indices
+from optuna_deadline_torch.sampler import ElasticBatchSampler, SeededIndices
 from optuna_deadline_torch.seeding import Generators, reseed
 
 #: The epoch and the batch that training comes to next.
@@ -36,7 +36,7 @@ class Stateful(Protocol):
         """Go on there."""
 
 
-class Placed:
+class LoaderWrapper:
     """The user's loader with another iterator.
 
     Args:
@@ -57,7 +57,7 @@ class Placed:
         return getattr(self.loader, name)
 
 
-class Reread(Placed):
+class ReplayedLoader(LoaderWrapper):
     """Begun anew in each segment, and read up to where training was.
 
     Args:
@@ -85,7 +85,7 @@ class Reread(Placed):
                 yield batch
 
 
-class Remembering(Placed):
+class ResumableLoader(LoaderWrapper):
     """A loader with a state, whose state is that of training however far ahead it is read."""
 
     def __init__(self, loader: Any, place: Place) -> None:
@@ -134,7 +134,7 @@ _log = logging.getLogger(__name__)
 Deal = Callable[[Any], ElasticBatchSampler]
 
 
-class ReadSeeded:
+class SeededDataset:
     """The user's dataset, read with random numbers that follow from the batch.
 
     Those of a loader's worker process would follow from how many batches it has read before.
@@ -150,7 +150,11 @@ class ReadSeeded:
     __own: Generators | None
 
     def __init__(self, dataset: Any, collate: Any = None) -> None:
-        mine = {"dataset": dataset, "_ReadSeeded__collate": collate, "_ReadSeeded__own": None}
+        mine = {
+            "dataset": dataset,
+            "_SeededDataset__collate": collate,
+            "_SeededDataset__own": None,
+        }
         self.__dict__.update(mine)
 
     def __len__(self) -> int:
@@ -160,9 +164,9 @@ class ReadSeeded:
         return self.dataset[index]
 
     def __getitems__(self, indices: list[Any]) -> Any:
-        if isinstance(indices, Indices):
+        if isinstance(indices, SeededIndices):
             if self.__own is None:  # now, in the worker process, whose objects are copies
-                self.__dict__["_ReadSeeded__own"] = Generators(self.dataset, self.__collate)
+                self.__dict__["_SeededDataset__own"] = Generators(self.dataset, self.__collate)
             reseed(*indices.parts, own=self.__own)
         if read := getattr(self.dataset, "__getitems__", None):
             return read(indices)
@@ -214,7 +218,7 @@ def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
     object.__setattr__(elastic, "batch_sampler", dealt)
     object.__setattr__(elastic, "sampler", dealt)
     if elastic.num_workers:  # else a batch is read where it is asked for, in this process
-        object.__setattr__(elastic, "dataset", ReadSeeded(loader.dataset, loader.collate_fn))
+        object.__setattr__(elastic, "dataset", SeededDataset(loader.dataset, loader.collate_fn))
     return elastic
 
 
@@ -244,7 +248,7 @@ def can_be_dealt(loader: object) -> bool:
     )
 
 
-def read_here(loader: Any) -> tuple[Any, ...]:
+def main_process_reader(loader: Any) -> tuple[Any, ...]:
     """What reads a loader's batches in this process, and may draw random numbers for them."""
     if isinstance(loader, Stateful) or getattr(loader, "num_workers", 0) > 0:
         return ()
@@ -265,7 +269,7 @@ def refuse_gangs(loader: object, world_size: int) -> None:
         )
 
 
-def tell_begun_again(loaders: Sequence[object]) -> None:
+def warn_of_restarted(loaders: Sequence[object]) -> None:
     """Say what becomes of several loaders, one of which cannot be dealt."""
     kinds = ", ".join(type(one).__name__ for one in loaders if not can_be_dealt(one))
     _log.warning(
@@ -276,7 +280,7 @@ def tell_begun_again(loaders: Sequence[object]) -> None:
     )
 
 
-def tell_reread(loader: object) -> None:
+def warn_of_replay(loader: object) -> None:
     """Say what becomes of data that can neither be dealt nor says where it is."""
     _log.warning(
         "The training data (%s) is read again from an epoch's beginning when the trial comes back:"

@@ -21,21 +21,21 @@ from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.directives import Directive
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
-from optuna_deadline_torch.consensus import Trained
-from optuna_deadline_torch.decisions import Pilot, direction_of
-from optuna_deadline_torch.differences import tell_begun_anew, tell_differences
+from optuna_deadline_torch.consensus import ReplicatedState
+from optuna_deadline_torch.decisions import SegmentController, direction_of
+from optuna_deadline_torch.differences import warn_of_differences, warn_of_restart
 from optuna_deadline_torch.first_trial import check_first
-from optuna_deadline_torch.loaders import read_here
-from optuna_deadline_torch.measures import Measures
-from optuna_deadline_torch.parked_memory import Holdings
+from optuna_deadline_torch.loaders import main_process_reader
+from optuna_deadline_torch.measures import MetricWatcher
+from optuna_deadline_torch.parked_memory import TrainingObjects
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
 from optuna_deadline_torch.rehearsal import Rehearsal, next_batch, skipped
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, Schedules, load, warn_of_unnamed
 from optuna_deadline_torch.seeding import Generators, reseed
-from optuna_deadline_torch.sources import Sources, again_and_again, length_of, tell_zipped
-from optuna_deadline_torch.states import States, read
+from optuna_deadline_torch.sources import LoaderSources, endless, length_of, warn_if_zipped
+from optuna_deadline_torch.states import TrainingState, read
 
 Batch = TypeVar("Batch")
 _BEFORE = -1  # the place in an epoch before its first batch
@@ -143,27 +143,27 @@ class ElasticLoop:
         self._start = 0  # the batch to go on with
         self._over = False
         self._scaled = any("GradScaler" in type(one).__name__ for one in also.values())
-        self._sources = Sources(partial(ElasticBatchSampler, seed=seed), None)
+        self._sources = LoaderSources(partial(ElasticBatchSampler, seed=seed), None)
         self._order: dict[str, Any] | None = None  # of the batches that the checkpoint is of
         self._ordered: Sequence[ElasticBatchSampler] = ()  # whose order was looked at
         self._given: Callable[[], Any] = lambda: None  # the batches that the user iterates over
-        self._looked = False  # at how the user does it
+        self._checked_order = False  # at how the user does it
         self._in_epoch = self._dealt = self._dealing = self._evaluating = False
-        self._measures = Measures(
+        self._measures = MetricWatcher(
             lambda: self._evaluating or not self._dealing,
-            lambda: self._pilot is not None and self._pilot.tells("mean"),
+            lambda: self._controller is not None and self._controller.should_log("mean"),
         )
         self._unsaved: float | None = None  # a value whose weights are not saved yet
-        self._farewell: Directive | None = None  # by which it leaves after a rehearsal
+        self._segment_end: Directive | None = None  # by which it leaves after a rehearsal
         self._pending = 0  # batches that no optimizer step has used
         self._weight, self._weighed = 1.0, True
-        self._states = States(model, {"optimizer": optimizer, **also})
+        self._states = TrainingState(model, {"optimizer": optimizer, **also})
         self._scaling = None if scaling is None else Scaling(scaling)
         if self._scaling is not None:
             self._scaling.watch(optimizer, *also.values())
-        self._pilot: Pilot | None = None
+        self._controller: SegmentController | None = None
         if self.segment.elastic:
-            self._pilot = self._take_part(
+            self._controller = self._take_part(
                 trial, mode, save_every, ddp or {}, even_slices, compare_gradients
             )
         self._schedules = Schedules(() if scaling is None else also.values())
@@ -177,23 +177,23 @@ class ElasticLoop:
         ddp: Mapping[str, Any],
         even: bool,
         compare: bool,
-    ) -> Pilot:
-        pilot = Pilot(
+    ) -> SegmentController:
+        pilot = SegmentController(
             self.segment,
             direction=direction_of(trial, self.segment, mode),
             seed=self._seed,
             save_every=save_every,
-            take=self._take,
+            take_state=self._take,
             trained=self._trained_alike,
-            prove=partial(read, mmap=True),
-            holds=lambda: Holdings(self._states.objects),
+            verify=partial(read, mmap=True),
+            training_objects=lambda: TrainingObjects(self._states.objects),
             grows=self._scaling is not None,
             even=even,
             rehearse=self._leave_after_rehearsal if compare else None,
         )
         pilot.term.install()
         self._measures.watch()
-        self._sources = Sources(pilot.deal, self.segment.world_size)
+        self._sources = LoaderSources(pilot.deal, self.segment.world_size)
         if self.segment.resume is not None:
             position = self._states.load(self.segment.resume)
             self.epoch, self._start = position["position"]
@@ -203,7 +203,7 @@ class ElasticLoop:
             self._order = position.get("order")  # older checkpoints have none
             load(self._scaling, position.get("scaling"))
             pilot.compared = position.get("compared", False)
-            pilot.told = {*position.get("told", ())}
+            pilot.logged_topics = {*position.get("told", ())}
             pilot.best.value, pilot.reported = position["best"], position["reported"]
             self._reported = pilot.reported
         if self.segment.world_size > 1:
@@ -219,8 +219,8 @@ class ElasticLoop:
 
     def epochs(self) -> Iterator[int]:
         """The numbers of the epochs that are left, from 0."""
-        if self._pilot is not None:
-            self._pilot.start()
+        if self._controller is not None:
+            self._controller.start()
         while not self._over and (self._start or not self._trained):
             self._in_epoch, self._dealt = True, False
             self._reseed(_BEFORE)
@@ -264,12 +264,12 @@ class ElasticLoop:
                 " one place in the data is all that a checkpoint keeps."
             )
         self._dealt = self._dealing = True
-        if self._pilot is not None:
+        if self._controller is not None:
             self._measures.watch()
         try:
-            if self._farewell is None:
+            if self._segment_end is None:
                 yield from self._deal(loader, others)
-            if self._farewell is not None:
+            if self._segment_end is not None:
                 yield from self._rehearsal(loader, others)
         finally:  # a `break` comes here too
             self._measures.end_batch()
@@ -303,7 +303,7 @@ class ElasticLoop:
 
         Its process ends right after. Ask before you log to a service, or write to a file.
         """
-        return self._farewell is not None
+        return self._segment_end is not None
 
     @property
     def report_due(self) -> bool:
@@ -342,14 +342,14 @@ class ElasticLoop:
                 " last batch of an epoch too, and before a report, else a pause here would lose"
                 " them."
             )
-        if self._pilot is not None:
-            self._pilot.leave_if_apart()
+        if self._controller is not None:
+            self._controller.leave_if_diverged()
         self._evaluating = False
         self.value = self._unsaved = float(value)
         self._reported = self._step
         self.trial.report(self.value, self._reported)
-        if self._pilot is not None:
-            self._pilot.reported = self._reported
+        if self._controller is not None:
+            self._controller.reported = self._reported
         elif out_of_time(self.trial):
             self._over = True  # not a pruning: the objective returns what it has
         elif self.trial.should_prune():
@@ -369,8 +369,8 @@ class ElasticLoop:
         if self._unsaved is not None:
             self._over = True
             self._look(ending=True)
-        elif self._pilot is not None:
-            self._pilot.saver.wait()
+        elif self._controller is not None:
+            self._controller.saver.wait()
         return self.value
 
     # ---- inside
@@ -399,12 +399,12 @@ class ElasticLoop:
         return self.epoch >= self._epochs
 
     def _deal(self, loader: Iterable[Any], others: Sequence[Iterable[Any]]) -> Iterator[Any]:
-        source = self._sources.of(loader)
+        source = self._sources.get(loader)
         first: Any = getattr(source, "batch_sampler", None)
         exact = isinstance(first, ElasticBatchSampler)
-        beside = [self._sources.beside(one) for one in others]
+        beside = [self._sources.get_beside(one) for one in others]
         samplers = [one.batch_sampler for one in (source, *beside)] if exact else []
-        readers = (part for one in (source, *beside) for part in read_here(one))
+        readers = (part for one in (source, *beside) for part in main_process_reader(one))
         self._own = Generators(*readers, self._states.model)
         size = math.inf
         if beside:
@@ -419,12 +419,12 @@ class ElasticLoop:
                 one_weight(samplers, number)  # before the first step, if at all
         elif self._per_epoch > 1:
             size = length_of(loader)
-        if self._pilot is not None:
-            self._pilot.compare_first(self.steps)
+        if self._controller is not None:
+            self._controller.compare_first(self.steps)
             if self.rehearsing:
                 return
         batches, done = iter(source), self._start
-        more = [again_and_again(one) for one in beside]
+        more = [endless(one) for one in beside]
         if self._scaling is not None and not done:
             self._scaling.begin_pass(size)
         if not exact and not self._sources.remembers:
@@ -441,9 +441,9 @@ class ElasticLoop:
                 batch = (batch, *map(next, more))
             if exact:
                 refuse_undealt(samplers)
-            if self._pilot is not None and not self._looked:
-                self._looked = True
-                self._tell(self._pilot)
+            if self._controller is not None and not self._checked_order:
+                self._checked_order = True
+                self._tell(self._controller)
             self.batch = done
             self._weight = one_weight(samplers, done) if exact else 1.0
             self._weighed = False
@@ -462,29 +462,29 @@ class ElasticLoop:
             if self._over or self.rehearsing:
                 return
 
-    def _tell(self, pilot: Pilot) -> None:
+    def _tell(self, pilot: SegmentController) -> None:
         """Say what is not as it would be on one slot, or in one go; before the first step."""
         if self.segment.rank == 0:
-            tell_zipped(self._given())
+            warn_if_zipped(self._given())
             warn_of_unnamed(self._states.objects)
-        if self.segment.resume is not None and pilot.tells("resumed"):
-            tell_begun_anew(self.epoch, self._start)
-        if self.segment.world_size > 1 and pilot.tells("slots"):
+        if self.segment.resume is not None and pilot.should_log("resumed"):
+            warn_of_restart(self.epoch, self._start)
+        if self.segment.world_size > 1 and pilot.should_log("slots"):
             precision = "float16" if self._scaled else ""
-            tell_differences(self.segment.world_size, self._states.model, precision)
+            warn_of_differences(self.segment.world_size, self._states.model, precision)
 
     def _leave_after_rehearsal(self, directive: Directive) -> bool:
-        self._farewell = directive
+        self._segment_end = directive
         self.segment.leaving(directive)
         return True
 
     def _leave_if_rehearsed(self) -> None:
-        if self._farewell is not None:
-            self.segment.leave(self._farewell)
+        if self._segment_end is not None:
+            self.segment.leave(self._segment_end)
 
     def _rehearsal(self, loader: Iterable[Any], others: Sequence[Iterable[Any]]) -> Iterator[Any]:
         """The next batch and its parts; the process leaves then."""
-        source = None if others else self._sources.of(loader)
+        source = None if others else self._sources.get(loader)
         batch = next_batch(source, self.epoch, self._start)
         if batch is None:
             reason = skipped("the training data is more than one loader, or cannot be dealt")
@@ -519,10 +519,10 @@ class ElasticLoop:
 
     def _look_at_order(self, samplers: Sequence[ElasticBatchSampler]) -> None:
         """Refuse batches that would be others in another segment or rank."""
-        if self._pilot is None:  # under plain Optuna training is never left
+        if self._controller is None:  # under plain Optuna training is never left
             return
         if samplers != self._ordered:  # or one loader for each epoch
-            consensus = self._pilot.consensus
+            consensus = self._controller.consensus
             refuse_another_order(
                 samplers, self.epoch, self._start, consensus=consensus, saved=self._order
             )
@@ -534,7 +534,8 @@ class ElasticLoop:
         return fingerprints(self._ordered, self.epoch, self._start, self.segment.world_size)
 
     def _reseed(self, place: int) -> None:
-        if self._pilot is not None:  # under plain Optuna the process may hold more than this trial
+        # under plain Optuna the process may hold more than this trial
+        if self._controller is not None:
             reseed(self._seed, self.epoch, place, self.segment.rank, own=self._own)
 
     def _stepped(self, *_: Any) -> None:
@@ -556,27 +557,29 @@ class ElasticLoop:
             )
         self._schedules.look()
         value, self._unsaved = self._unsaved, None
-        if self._pilot is not None:
+        if self._controller is not None:
             self.segment.progress((self.epoch + min(done / size, 1.0)) * self._per_epoch)
-            better = value is not None and self._pilot.best.improved(value)
+            better = value is not None and self._controller.best.improved(value)
             # The end of the epoch is near, where the same step may be saved with its value.
-            verdict = self._pilot.agree(save=better or (self._pilot.due and done < size))
-            self._pilot.obey(verdict, self.steps, value=value)
+            verdict = self._controller.agree(
+                save=better or (self._controller.checkpoint_due and done < size)
+            )
+            self._controller.apply(verdict, self.steps, value=value)
 
     def _look(self, *, ending: bool) -> None:
         value, self._unsaved = self._unsaved, None
         self._schedules.look()
-        if self._pilot is None:
+        if self._controller is None:
             return
         self.segment.progress(float(self.epoch * self._per_epoch))
         if self._scaling is not None:
             self._tell_horizon()
-        better = value is not None and self._pilot.best.improved(value)
-        verdict = self._pilot.agree(save=better or self._pilot.due)
-        self._pilot.obey(verdict, self.steps, value=value, ending=ending)
+        better = value is not None and self._controller.best.improved(value)
+        verdict = self._controller.agree(save=better or self._controller.checkpoint_due)
+        self._controller.apply(verdict, self.steps, value=value, ending=ending)
 
-    def _trained_alike(self) -> Trained:
-        return Trained(
+    def _trained_alike(self) -> ReplicatedState:
+        return ReplicatedState(
             self._states.model.parameters(),
             self._states.optimizers,
             "call `loop.model(x)` in place of `model(x)`",
@@ -584,19 +587,19 @@ class ElasticLoop:
         )
 
     def _take(self) -> dict[str, Any]:
-        assert self._pilot is not None
+        assert self._controller is not None
         position = {
             "position": [self.epoch, self._start],
             "steps": self.steps,
             "value": self.value,
-            "best": self._pilot.best.value,
-            "reported": self._pilot.reported,
+            "best": self._controller.best.value,
+            "reported": self._controller.reported,
             "over": self._over,
-            "compared": self._pilot.compared,
-            "told": sorted(self._pilot.told),
+            "compared": self._controller.compared,
+            "told": sorted(self._controller.logged_topics),
             "loader": self._sources.state(),
             "order": self._order_so_far(),
         }
         if self._scaling is not None:
             position["scaling"] = self._scaling.state()
-        return self._states.taken(position)
+        return self._states.capture(position)

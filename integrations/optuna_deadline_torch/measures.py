@@ -19,7 +19,7 @@ _COUNT = "_update_count"
 _PARTS = ("_computed", "_forward_cache")
 
 
-class Updates(int):
+class UpdateCount(int):
     """How often a metric was updated, and whether with data that every slot sees whole.
 
     An int, so that whatever copies a metric's count copies this.
@@ -28,14 +28,14 @@ class Updates(int):
     whole = False
 
     @classmethod
-    def of(cls, count: int, whole: bool) -> Updates:
+    def of(cls, count: int, whole: bool) -> UpdateCount:
         """So many updates of one kind."""
         made = cls(count)
         made.whole = whole
         return made
 
 
-class Measures:
+class MetricWatcher:
     """The metrics of this process.
 
     Args:
@@ -101,10 +101,10 @@ def measured_whole(metric: Any) -> bool:
     return bool(getattr(getattr(metric, _COUNT), "whole", False))
 
 
-_current: Measures | None = None
+_current: MetricWatcher | None = None
 
 
-class _Count:
+class _UpdateCounter:
     """Takes the place of a metric's count of updates, which changes at each of them."""
 
     def __get__(self, metric: Any, owner: Any = None) -> Any:
@@ -116,14 +116,14 @@ class _Count:
             raise AttributeError(_COUNT) from None
 
     def __set__(self, metric: Any, count: int) -> None:
-        if _current is not None and not isinstance(count, Updates):
+        if _current is not None and not isinstance(count, UpdateCount):
             _current.note(metric)
-            count = Updates.of(count, count > 0 and _current.evaluates())
+            count = UpdateCount.of(count, count > 0 and _current.evaluates())
         vars(metric)[_COUNT] = count
 
 
 def _watch(kind: Any) -> None:
-    if kind is None or isinstance(vars(kind).get(_COUNT), _Count):
+    if kind is None or isinstance(vars(kind).get(_COUNT), _UpdateCounter):
         return
     sync = kind.sync
 
@@ -138,5 +138,5 @@ def _watch(kind: Any) -> None:
         should_sync = should_sync and not measured_whole(self)
         sync(self, dist_sync_fn, process_group, should_sync, distributed_available)
 
-    setattr(kind, _COUNT, _Count())
+    setattr(kind, _COUNT, _UpdateCounter())
     kind.sync = synced

@@ -33,7 +33,7 @@ _MEMINFO = Path("/proc/meminfo")
 _SPARE = 0.1  # of the host's memory stays free
 
 
-def elsewhere(device: torch.device) -> bool:
+def is_device_memory(device: torch.device) -> bool:
     """Whether a device's memory is not the host's."""
     return device.type != "cpu"
 
@@ -55,8 +55,8 @@ class DeviceMemory:
         beyond: tuple[type, ...] = (),
         given_up: Callable[[torch.device], bool] | None = None,
     ) -> None:
-        given_up = given_up or elsewhere
-        found = (one.untyped_storage() for one in tensors(roots, beyond) if _moves(one))
+        given_up = given_up or is_device_memory
+        found = (one.untyped_storage() for one in tensors(roots, beyond) if _is_plain(one))
         self._storages = {
             storage._cdata: storage
             for storage in found
@@ -77,7 +77,7 @@ class DeviceMemory:
         total, free = _host_memory()
         return free - self.bytes >= _SPARE * total
 
-    def give_up(self) -> None:
+    def offload(self) -> None:
         """Copy all of it to the host, and free it for others."""
         _wait_for_devices()
         for key, storage in self._storages.items():
@@ -93,7 +93,7 @@ class DeviceMemory:
             getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
             torch.cuda.empty_cache()  # what is only cached is not free for other processes
 
-    def take_again(self) -> None:
+    def restore(self) -> None:
         """Put all of it back where it was.
 
         Raises:
@@ -111,7 +111,7 @@ class DeviceMemory:
         return copied(state, self._on_host)
 
     def _on_host(self, one: torch.Tensor) -> torch.Tensor:
-        kept = self._kept.get(one.untyped_storage()._cdata) if _moves(one) else None
+        kept = self._kept.get(one.untyped_storage()._cdata) if _is_plain(one) else None
         if kept is None:
             return one.detach().to("cpu", copy=True)
         room = torch.empty(0, dtype=one.dtype)
@@ -139,7 +139,7 @@ def tensors(roots: Iterable[Any], beyond: tuple[type, ...] = ()) -> Iterator[tor
             open_ends += [*getattr(one, "__dict__", {}).values()]
 
 
-def in_hand() -> list[Any]:
+def frame_locals() -> list[Any]:
     """What the functions that are being run keep in local variables: the batch, the loss."""
     frame: FrameType | None = sys._getframe(1)
     found: list[Any] = []
@@ -154,7 +154,7 @@ def in_hand() -> list[Any]:
     return found
 
 
-def _moves(one: torch.Tensor) -> bool:
+def _is_plain(one: torch.Tensor) -> bool:
     """Whether a tensor is its storage and nothing more."""
     plain = one.layout is torch.strided and not one.is_meta and not one.is_quantized
     return plain and not hasattr(type(one), "__tensor_flatten__")
@@ -189,7 +189,7 @@ def _host_memory() -> tuple[int, float]:
         return 0, float("inf")
 
 
-class Holdings:
+class TrainingObjects:
     """The objects of one training.
 
     Args:
@@ -204,9 +204,9 @@ class Holdings:
     def memory(self) -> DeviceMemory:
         """All that lies on the device now."""
         more = [told() for one in self._objects if (told := getattr(one, "on_park", None))]
-        return DeviceMemory([*self._objects, *more, *in_hand()], beyond=self._beyond)
+        return DeviceMemory([*self._objects, *more, *frame_locals()], beyond=self._beyond)
 
-    def back(self) -> None:
+    def after_restore(self) -> None:
         """Everything lies on the device again."""
         for one in self._objects:
             if (told := getattr(one, "on_unpark", None)) is not None:

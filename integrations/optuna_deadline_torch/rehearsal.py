@@ -33,7 +33,7 @@ _ROUNDINGS = 4  # in lower ones
 _QUIET = ("drop", "stochasticdepth", "batchnorm", "instancenorm")  # in the names of classes
 
 
-class Part(NamedTuple):
+class RehearsalStep(NamedTuple):
     """One step: the indices of its samples, their share of the batch, and a seed's last part."""
 
     indices: Sequence[Any]
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Next:
+class NextBatch:
     """The batch to step with.
 
     Attributes:
@@ -57,7 +57,7 @@ class Next:
     number: int
     indices: Sequence[Any]
 
-    def read(self, place: tuple[int, ...]) -> Iterator[tuple[Part, Any]]:
+    def read(self, place: tuple[int, ...]) -> Iterator[tuple[RehearsalStep, Any]]:
         """Its parts and their batches, by the user's loader, with each sample read once.
 
         Args:
@@ -69,23 +69,23 @@ class Next:
             reseed(*place, READING, part.salt)
             yield part, next(batches)
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[RehearsalStep]:
         """The whole batch, once more with other random numbers, and two parts of it."""
         whole = len(self.indices)
         # Their lengths have no common divisor, so that no part has its share of one class only by
         # chance: equal halves of 16 samples have the same number of ignored ones one time in five.
         near = (one for one in range(whole // 2, 1, -1) if math.gcd(one, whole) == 1)
         cut = next(near, whole // 2)
-        yield Part(self.indices, 1.0, 0)
-        yield Part(self.indices, 1.0, 1)
+        yield RehearsalStep(self.indices, 1.0, 0)
+        yield RehearsalStep(self.indices, 1.0, 1)
         for part in (self.indices[:cut], self.indices[cut:]):
-            yield Part(part, len(part) / whole, 0)
+            yield RehearsalStep(part, len(part) / whole, 0)
 
     def _undealt(self, batches: list[list[Any]]) -> DataLoader[Any]:
         plain = copy.copy(self.loader)
         changes: dict[str, Any] = {
             "batch_sampler": batches,
-            "dataset": _Once(self.loader.dataset),
+            "dataset": _CachedDataset(self.loader.dataset),
             "num_workers": 0,
             "timeout": 0,
             "prefetch_factor": None,
@@ -97,7 +97,7 @@ class Next:
         return plain
 
 
-def next_batch(loader: Any, epoch: int, number: int) -> Next | None:
+def next_batch(loader: Any, epoch: int, number: int) -> NextBatch | None:
     """The next batch of a dealt loader; None where there is none of two samples or more."""
     sampler = getattr(loader, "batch_sampler", None)
     if not isinstance(sampler, ElasticBatchSampler):
@@ -105,7 +105,7 @@ def next_batch(loader: Any, epoch: int, number: int) -> Next | None:
     batches = sampler.epoch_batches(epoch)
     for place in [*range(number, len(batches)), *range(number)]:
         if len(batches[place]) > 1:
-            return Next(loader, epoch, place, list(batches[place]))
+            return NextBatch(loader, epoch, place, list(batches[place]))
     return None
 
 
@@ -130,7 +130,7 @@ class Rehearsal:
         self._scalers = []
         for one in objects:
             if isinstance(one, torch.optim.Optimizer):
-                one.step = _still  # type: ignore[method-assign]
+                one.step = _no_step  # type: ignore[method-assign]
             elif "GradScaler" in type(one).__name__:
                 self._scalers.append((one, copy.deepcopy(one.state_dict())))
         for number, parameter in enumerate(self._parameters):
@@ -148,7 +148,7 @@ class Rehearsal:
             scaler.load_state_dict(state)
         _hush(self._model)
 
-    def end(self, part: Part) -> None:
+    def end(self, part: RehearsalStep) -> None:
         """The step with ``part`` has gone backward."""
         if self._done == 0:
             self._whole = self._now
@@ -229,7 +229,7 @@ class Rehearsal:
         torch.autocast.__enter__ = entered  # type: ignore[method-assign]
 
 
-class _Once:
+class _CachedDataset:
     """The user's dataset, whose samples are the same each time that they are asked for."""
 
     def __init__(self, dataset: Any) -> None:
@@ -269,7 +269,7 @@ def _hush(model: nn.Module) -> None:
             module.dropout = 0.0
 
 
-def _still(closure: Any = None, *_: Any, **__: Any) -> Any:
+def _no_step(closure: Any = None, *_: Any, **__: Any) -> Any:
     """In place of an optimizer's step."""
     if closure is None:
         return None

@@ -75,7 +75,7 @@ def refuse_another_order(
                 " numbers, which are seeded for each epoch."
             )
         ranks = consensus.world_size
-        if ranks > 1 and not consensus.same(sampler.drawn_before(epoch, None).number()):
+        if ranks > 1 and not consensus.all_equal(sampler.drawn_before(epoch, None).number()):
             raise DeadlineError(
                 f"The training loader's {sampler.kind} draws another order in each of the"
                 f" trial's {ranks} slots, which share each batch: {_MEND}, and pass"

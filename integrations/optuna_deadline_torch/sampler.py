@@ -56,7 +56,7 @@ class Drawn:
         return f"{self.number():016x}"
 
 
-class Indices(list[int]):
+class SeededIndices(list[int]):
     """The indices of a batch, with what its samples' random numbers are seeded from.
 
     Attributes:
@@ -240,7 +240,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
         for first in range(self.start, len(batches), self.per_step):
             batch = self._step(batches, first)
             # A rank without a sample still has to take part: it gets one of weight 0.
-            mine = Indices(batch[self.rank :: self.world_size] or batch[:1])
+            mine = SeededIndices(batch[self.rank :: self.world_size] or batch[:1])
             mine.parts = self.seed, epoch, cycle, first, self.rank, READING
             yield mine
         self.cycle, self.start = self.cycle + self.cycles, 0

@@ -21,17 +21,19 @@ from optuna_deadline.segments import Segment
 _log = logging.getLogger(__name__)
 
 
-class Saver:
+class CheckpointSaver:
     """Saves what one rank of a segment knows.
 
     Args:
         segment: The rank's segment, which publishes what was written.
-        prove: Raises if a file that was just written cannot be read again; called for the first.
+        verify: Raises if a file that was just written cannot be read again; called for the first.
     """
 
-    def __init__(self, segment: Segment, prove: Callable[[Path], Any] = lambda path: None) -> None:
+    def __init__(
+        self, segment: Segment, verify: Callable[[Path], Any] = lambda path: None
+    ) -> None:
         self._segment = segment
-        self._prove: Callable[[Path], Any] | None = prove
+        self._prove: Callable[[Path], Any] | None = verify
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._memory = HostMemory()
@@ -94,7 +96,7 @@ class Saver:
             self._prove(path)
             self._prove = None
 
-    def late(self, seconds: float) -> None:
+    def warn_if_slow(self, seconds: float) -> None:
         """Say, once, that the next checkpoint is due while one is still on its way."""
         if not self._said:
             _log.warning(

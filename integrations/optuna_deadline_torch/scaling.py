@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline_torch.adascale import Apart, Gain, squared_norm
+from optuna_deadline_torch.adascale import AdaScaleGain, LocalGradientNorm, squared_norm
 from optuna_deadline_torch.consensus import Consensus
 
 RULES = ("linear", "sqrt", "adascale")
@@ -55,8 +55,8 @@ class Scaling:
         self._growth, self._even = 1, False
         self._began = 0.0  # what was done when the pass over the data began
         self._size = math.inf  # base batches in a pass
-        self._gain = Gain()
-        self._apart = Apart()
+        self._gain = AdaScaleGain()
+        self._apart = LocalGradientNorm()
         self._norms: tuple[torch.Tensor, torch.Tensor] | None = None
         self._rates: list[Any] = []  # the user's, while a step has others
 
@@ -89,7 +89,7 @@ class Scaling:
             return
         self._consensus = consensus
         try:
-            self._apart.listen(model)
+            self._apart.register_hook(model)
         except RuntimeError as error:
             raise DeadlineError(
                 "The rule 'adascale' needs DDP's communication hook, and the model has one:"
@@ -117,7 +117,7 @@ class Scaling:
         """The ranks' mean gradient is there, and nobody has clipped it yet."""
         if self.rule == "adascale" and self._growth > 1:
             parameters = [*parameters]
-            self._norms = self._apart.taken(parameters), squared_norm(parameters)
+            self._norms = self._apart.take(parameters), squared_norm(parameters)
 
     def epochs(self) -> int:
         """Whole epochs that this pass over the data has added; only AdaScale's are not one."""

@@ -17,13 +17,13 @@ from optuna_deadline_torch.loaders import (
     can_be_dealt,
     elastic_loader,
     refuse_gangs,
-    tell_reread,
+    warn_of_replay,
 )
 
 _log = logging.getLogger("optuna_deadline")
 
 
-class Sources:
+class LoaderSources:
     """The loaders that a segment's loop has asked for.
 
     Args:
@@ -38,7 +38,7 @@ class Sources:
         self._stateful: Stateful | None = None
         self._begin_at: dict[str, Any] | None = None
 
-    def of(self, loader: Any) -> Any:
+    def get(self, loader: Any) -> Any:
         """What to iterate over for a loader; the same each time, so that its workers may be kept.
 
         Raises:
@@ -53,7 +53,7 @@ class Sources:
             self._known[id(loader)] = loader, source
         return self._known[id(loader)][1]
 
-    def beside(self, loader: Any) -> Any:
+    def get_beside(self, loader: Any) -> Any:
         """What to iterate over for a loader beside the first one, whose place is its own too.
 
         Raises:
@@ -64,7 +64,7 @@ class Sources:
                 f"A loader beside the first one must be dealt too, and {type(loader).__name__}"
                 " cannot be: pass DataLoaders over map-style datasets to loop.batches(a, b)."
             )
-        source = self.of(loader)
+        source = self.get(loader)
         source.batch_sampler.cycles = True
         return source
 
@@ -91,10 +91,10 @@ class Sources:
                 loader.load_state_dict(self._begin_at)
                 self._begin_at = None
         else:
-            tell_reread(loader)
+            warn_of_replay(loader)
 
 
-def again_and_again(source: Any) -> Iterator[Any]:
+def endless(source: Any) -> Iterator[Any]:
     """The batches of a loader that begins anew, with another order, as often as it ends.
 
     Raises:
@@ -109,7 +109,7 @@ def again_and_again(source: Any) -> Iterator[Any]:
             raise DeadlineError("A loader beside the first one has no batches: give it some.")
 
 
-def tell_zipped(batches: Any) -> bool:
+def warn_if_zipped(batches: Any) -> bool:
     """Warn where a loader is zipped with the loop's batches; whether it is.
 
     Args:

@@ -19,7 +19,7 @@ from torch import nn
 from optuna_deadline.errors import DeadlineError
 
 
-class States:
+class TrainingState:
     """The model and everything else that has a ``state_dict``.
 
     Args:
@@ -54,7 +54,7 @@ class States:
         """The model and the others."""
         return [self.model, *self._others.values()]
 
-    def taken(self, position: Mapping[str, Any]) -> dict[str, Any]:
+    def capture(self, position: Mapping[str, Any]) -> dict[str, Any]:
         """All of it, as it is now; training goes on to change it."""
         return {
             "state_dict": self.model.state_dict(),
@@ -64,7 +64,7 @@ class States:
         }
 
     def load(self, path: Path) -> dict[str, Any]:
-        """Put back what :meth:`taken` took; the position that it was given."""
+        """Put back what :meth:`capture` took; the position that it was given."""
         checkpoint = read(path)
         missing = self._others.keys() ^ checkpoint["states"].keys()
         if missing:

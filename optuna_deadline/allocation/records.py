@@ -12,11 +12,11 @@ from optuna_deadline.checkpoints.storage import Location
 ALIVE = ("ready", "running", "paused")
 
 #: Workers besides the first that give slots to a gang, and how many each.
-Others = tuple[tuple[str, int], ...]
+OtherWorkers = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
-class About:
+class MachineInfo:
     """What a worker says of the machine that it is on; None where it does not know."""
 
     machine: str | None = None  #: of the running kernel: two machines never share one
@@ -41,14 +41,14 @@ class Worker:
     state: str
     lease: float
     drained: float | None = None  #: since when it is to give up its slots and leave
-    machine: str | None = None  #: as in :class:`About`, and the next two likewise
+    machine: str | None = None  #: as in :class:`MachineInfo`, and the next two likewise
     store: str | None = None
     versions: str | None = None
     address: str | None = None
     boot: str | None = None
 
 
-class Home(NamedTuple):
+class CheckpointOrigin(NamedTuple):
     """Where a checkpoint was written, and so who reaches it."""
 
     id: int  #: of the checkpoint's row
@@ -92,7 +92,7 @@ class Roster:
 
 
 @dataclass(frozen=True)
-class Claim:
+class StudyClaim:
     """What a study's planner says of it to the pool."""
 
     live: int  #: trials that can still be trained
@@ -110,13 +110,13 @@ class Tenant:
     weight: float
     joined: float
     deadline: float
-    claim: Claim | None  #: None until its planner has said anything
+    claim: StudyClaim | None  #: None until its planner has said anything
     served: float  #: slot-seconds lent to it since it joined
     entitled: float  #: slot-seconds of its fair share since it joined
 
 
 @dataclass(frozen=True)
-class Desired:
+class PlannedTrial:
     """What the plan wants of one trial, beside what is."""
 
     number: int
@@ -131,14 +131,14 @@ class Desired:
     since: float
     horizon: int | None
     value: float | None
-    told: bool
+    end_reported: bool
     failures: int
     held: float | None = None  #: since when a person wants it to have no slots
     pinned: int | None = None  #: the size that a person wants its gang to have
     batch: int | None = None  #: what the size of its gang is to divide
     slot_limit: int | None = None  #: the most slots that it can train on
     limit_reason: str | None = None  #: why, in one sentence
-    others: Others = ()  #: of its slots, those of further workers
+    others: OtherWorkers = ()  #: of its slots, those of further workers
 
     @property
     def alive(self) -> bool:
@@ -147,11 +147,11 @@ class Desired:
 
 
 @dataclass(frozen=True)
-class Part:
+class GangPart:
     """What a further worker gives to a gang: it holds these slots and runs their ranks."""
 
     worker: str
-    first: int  #: rank
+    first_rank: int  #: rank
     slots: tuple[tuple[int, int], ...]  #: (slot id, fence)
     devices: tuple[str, ...]
 
@@ -162,18 +162,18 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """Where the ranks of a gang that crosses workers find each other, and what they go on from."""
 
     address: str
     port: int  #: for their own rendezvous
-    link: int  #: the port at which the first worker hears them
+    link_port: int  #: the port at which the first worker hears them
     key: str = field(repr=False)  #: who has it is let in there
-    resume: str | None = None  #: the checkpoint's location
+    resume_location: str | None = None  #: the checkpoint's location
 
 
 @dataclass(frozen=True)
-class Hand:
+class GangMembership:
     """A part of a gang, as the worker that gives it and the trial's owner read it."""
 
     number: int
@@ -181,9 +181,9 @@ class Hand:
     fence: int
     leader: str  #: the worker that owned the trial when it was granted
     size: int  #: of the whole gang
-    part: Part
-    stands: bool  #: whether the trial is its leader's still, under this fence
-    meeting: Meeting | None = None  #: None until the leader has said it
+    part: GangPart
+    active: bool  #: whether the trial is its leader's still, under this fence
+    rendezvous: Rendezvous | None = None  #: None until the leader has said it
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Grant:
     fence: int
     slots: tuple[tuple[int, int], ...]  #: (slot id, fence)
     devices: tuple[str, ...]
-    others: tuple[Part, ...] = ()  #: those of further workers
+    others: tuple[GangPart, ...] = ()  #: those of further workers
 
     @property
     def size(self) -> int:
@@ -222,11 +222,11 @@ class Orders:
     deadline: float
     settled: bool
     epoch: int
-    desired: tuple[Desired, ...]
+    trials: tuple[PlannedTrial, ...]
     pool_slots: int | None = None  #: slots that the study pays for; None before the first plan
     funds_end: float | None = None  #: when its budget is used up; None where slots cost nothing
     drained: bool = False  #: whether the worker is to give up its slots and leave
-    called: bool = False  #: whether it gives slots to a gang that another worker leads
+    in_gangs: bool = False  #: whether it gives slots to a gang that another worker leads
     gate_open: bool = True  #: whether new trials may start
 
     @property
@@ -243,7 +243,7 @@ class Assignment(NamedTuple):
     worker: str | None
     slots: int
     reason: str
-    others: Others = ()  #: of these slots, those of further workers
+    others: OtherWorkers = ()  #: of these slots, those of further workers
 
 
 class SegmentRow(NamedTuple):

@@ -11,8 +11,8 @@ from optuna_deadline.allocation.records import Slot, Worker
 from optuna_deadline.errors import DeadlineError, SlotTaken, spelled
 
 
-def admit(
-    me: Worker, uuids: Mapping[str, str], live: Iterable[Worker], slots: Sequence[Slot]
+def check_admission(
+    newcomer: Worker, uuids: Mapping[str, str], live: Iterable[Worker], slots: Sequence[Slot]
 ) -> None:
     """Let a worker in.
 
@@ -23,7 +23,7 @@ def admit(
       trial that moves must be able to load its checkpoint, and to go on as it was.
 
     Args:
-        me: The newcomer.
+        newcomer: The newcomer.
         uuids: Of its GPUs, by device.
         live: Live workers of all pools.
         slots: Of all pools, those at least that have one of these uuids or names.
@@ -31,30 +31,30 @@ def admit(
     Raises:
         DeadlineError: It is not let in; the message says what to do.
     """
-    others = [row for row in live if row.id != me.id]
+    others = [row for row in live if row.id != newcomer.id]
     for other in others:
-        if other.study_id == me.study_id and other.pool != me.pool:
+        if other.study_id == newcomer.study_id and other.pool != newcomer.pool:
             name = spelled(f"pool={other.pool!r}", f"--pool {other.pool}")
             raise DeadlineError(
                 f"A worker of this study is in the pool {other.pool!r} (process {other.pid} on "
-                f"{other.host}), and this one would be in {me.pool!r}: give it {name} too, or "
-                "stop the study's workers there first."
+                f"{other.host}), and this one would be in {newcomer.pool!r}: give it {name} too, "
+                "or stop the study's workers there first."
             )
-        if other.host == me.host and _differ(other.machine, me.machine):
+        if other.host == newcomer.host and _versions_differ(other.machine, newcomer.machine):
             raise DeadlineError(
-                f"Two machines are called {me.host!r}: worker process {other.pid} is on the other "
-                "one. Give this one another name with OPTUNA_DEADLINE_HOST (or, if it was just "
-                "restarted, start the worker again in a minute)."
+                f"Two machines are called {newcomer.host!r}: worker process {other.pid} is on the "
+                "other one. Give this one another name with OPTUNA_DEADLINE_HOST (or, if it was "
+                "just restarted, start the worker again in a minute)."
             )
     alive = {row.id for row in others}
     in_use = [row for row in slots if row.holder is not None or alive & {*row.offered_by}]
     for device, uuid in uuids.items():
         for row in in_use:
-            here = (row.host, row.device) == (me.host, device)
-            if here and _differ(row.uuid, uuid):
+            here = (row.host, row.device) == (newcomer.host, device)
+            if here and _versions_differ(row.uuid, uuid):
                 raise DeadlineError(
-                    f"{device} of {me.host!r} is another GPU for the worker that offers it; give "
-                    "this one another host name with OPTUNA_DEADLINE_HOST."
+                    f"{device} of {newcomer.host!r} is another GPU for the worker that offers it; "
+                    "give this one another host name with OPTUNA_DEADLINE_HOST."
                 )
             if not here and row.uuid == uuid:
                 raise SlotTaken(
@@ -62,9 +62,9 @@ def admit(
                     "that name; stop that worker, or start this one under the same host name "
                     "with OPTUNA_DEADLINE_HOST."
                 )
-    mine = packages(me.versions)
+    mine = parse_versions(newcomer.versions)
     for other in others:
-        theirs = packages(other.versions) if other.study_id == me.study_id else {}
+        theirs = parse_versions(other.versions) if other.study_id == newcomer.study_id else {}
         for name in sorted(mine.keys() & theirs.keys()):
             if _series(mine[name]) != _series(theirs[name]):
                 raise DeadlineError(
@@ -74,12 +74,12 @@ def admit(
                 )
 
 
-def choose(
+def choose_devices(
     offered: Mapping[str, Sequence[Worker]],
     mine: Set[str],
     devices: Sequence[str],
     cpus: int,
-    me: Worker,
+    newcomer: Worker,
 ) -> list[str]:
     """The devices that a worker may offer, by name: those it names and so many CPU shares.
 
@@ -88,33 +88,38 @@ def choose(
         mine: Those that this worker offered before; they are kept first.
         devices: GPUs that it names.
         cpus: How many CPU shares it wants.
-        me: The worker.
+        newcomer: The worker.
 
     Raises:
         DeadlineError: A device that it names is offered by a rival.
     """
 
     def rival(name: str) -> Worker | None:
-        others = (row for row in offered.get(name, ()) if row.id != me.id)
+        others = (row for row in offered.get(name, ()) if row.id != newcomer.id)
         return next(
-            (row for row in others if row.pool != me.pool or row.study_id == me.study_id), None
+            (
+                row
+                for row in others
+                if row.pool != newcomer.pool or row.study_id == newcomer.study_id
+            ),
+            None,
         )
 
     for name in devices:
         if (other := rival(name)) is not None:
-            raise _taken_already(name, me.host, me.pool, other)
+            raise _device_taken(name, newcomer.host, newcomer.pool, other)
     shares = (f"cpu:{index}" for index in range(len(offered) + cpus))
     free = sorted((name for name in shares if rival(name) is None), key=lambda n: n not in mine)
     return [*devices, *free[:cpus]]
 
 
-def packages(versions: str | None) -> dict[str, str]:
+def parse_versions(versions: str | None) -> dict[str, str]:
     """The versions that a worker has said, by package."""
     parts = [part.partition(" ") for part in (versions or "").split(", ")]
     return {name: version for name, _, version in parts if version}
 
 
-def _taken_already(name: str, host: str, pool: str, other: Worker) -> SlotTaken:
+def _device_taken(name: str, host: str, pool: str, other: Worker) -> SlotTaken:
     """The error for a device that another live worker offers."""
     where = "this pool" if other.pool == pool else f"pool {other.pool!r}"
     return SlotTaken(
@@ -123,7 +128,7 @@ def _taken_already(name: str, host: str, pool: str, other: Worker) -> SlotTaken:
     )
 
 
-def _differ(one: str | None, other: str | None) -> bool:
+def _versions_differ(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and one != other
 
 

@@ -10,22 +10,22 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from optuna_deadline.allocation.records import (
-    About,
     Assignment,
-    Claim,
-    Desired,
+    CheckpointOrigin,
     Event,
+    GangMembership,
     Grant,
-    Hand,
-    Home,
-    Meeting,
+    MachineInfo,
     NewReport,
     Orders,
+    PlannedTrial,
+    Rendezvous,
     Renewal,
     ReportRow,
     Roster,
     SegmentRow,
     Slot,
+    StudyClaim,
     Tenant,
     Worker,
 )
@@ -64,13 +64,13 @@ class AllocationStore(Protocol):
 
     def register(
         self,
-        me: str,
+        worker_id: str,
         host: str,
         pid: int,
         devices: Sequence[str],
         cpus: int,
         weight: float | None = None,
-        about: About | None = None,
+        machine_info: MachineInfo | None = None,
     ) -> list[Slot]:
         """Join the pool with devices by name and a number of CPU shares.
 
@@ -81,13 +81,13 @@ class AllocationStore(Protocol):
         is drained still if it was.
 
         Args:
-            me: The worker.
+            worker_id: The worker.
             host: Its host.
             pid: Its process.
             devices: Devices by name.
             cpus: CPU shares.
             weight: The study's weight in the pool from now on; None leaves it, 1 at first.
-            about: Its machine, and what it runs.
+            machine_info: Its machine, and what it runs.
 
         Raises:
             DeadlineError: A device is offered by another live worker of this study or of another
@@ -95,7 +95,7 @@ class AllocationStore(Protocol):
                 :mod:`optuna_deadline.allocation.rules` forbids it.
         """
 
-    def leave(self, me: str) -> None:
+    def leave(self, worker_id: str) -> None:
         """Leave the pool: what it led and planned passes at once, slots held run out by lease.
 
         It offers nothing any more but those, until they are reaped.
@@ -118,16 +118,16 @@ class AllocationStore(Protocol):
     def roster(self) -> Roster:
         """The study's live workers and their slots, however many others the pool has."""
 
-    def free_slots(self, me: str) -> list[int]:
+    def free_slots(self, worker_id: str) -> list[int]:
         """Slots that this worker offers, that are lent to its study, and that nobody holds.
 
         None where it is drained.
         """
 
-    def lead(self, me: str) -> int | None:
+    def elect_leader(self, worker_id: str) -> int | None:
         """Become or stay the pool's leader for ttl seconds; returns the term.
 
-        Terms are as in :meth:`elect`, but of the pool: its leader divides the slots.
+        Terms are as in :meth:`elect_planner`, but of the pool: its leader divides the slots.
         """
 
     def tenants(self) -> list[Tenant]:
@@ -135,7 +135,7 @@ class AllocationStore(Protocol):
 
     def lend(
         self,
-        me: str,
+        worker_id: str,
         term: int,
         lent: Mapping[int, int],
         shares: Mapping[int, int],
@@ -146,7 +146,7 @@ class AllocationStore(Protocol):
         No holder is changed: a slot held for another study is acquired once that has released it.
 
         Args:
-            me: The leader.
+            worker_id: The leader.
             term: Its term.
             lent: The study for each slot that changes.
             shares: Slots that each study had since the accounts were kept last; 0 for who is not
@@ -157,7 +157,7 @@ class AllocationStore(Protocol):
             LeaseLost: Another term has begun.
         """
 
-    def claim(self, me: str, term: int, said: Claim) -> None:
+    def set_claim(self, worker_id: str, term: int, claim: StudyClaim) -> None:
         """Say what the study needs, as its planner.
 
         Raises:
@@ -166,7 +166,7 @@ class AllocationStore(Protocol):
 
     def acquire(
         self,
-        me: str,
+        worker_id: str,
         number: int,
         slot_ids: Sequence[int],
         others: Mapping[str, Sequence[int]] | None = None,
@@ -175,14 +175,14 @@ class AllocationStore(Protocol):
 
         A gang may cross workers, where the plan names them: all its slots are taken at once, each
         is held by the worker that offers it, and this one owns the trial. The others' leases must
-        run. They find their parts by :meth:`hands`, and give them back themselves.
+        run. They find their parts by :meth:`memberships`, and give them back themselves.
 
         Fences of the trial and of each slot rise by one. No slot and no trial ever has two
         holders, whoever asks and however often: called again after a lost answer it returns None,
-        and :meth:`disown` gives back what the lost grant took.
+        and :meth:`cancel_grant` gives back what the lost grant took.
 
         Args:
-            me: The worker.
+            worker_id: The worker.
             number: The trial's.
             slot_ids: Slots that this worker offers.
             others: By the further workers, slots that these offer.
@@ -193,7 +193,7 @@ class AllocationStore(Protocol):
             settled or past its deadline, the trial is held, or the worker is drained.
         """
 
-    def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
+    def renew(self, worker_id: str, held: Collection[tuple[int, int]]) -> Renewal:
         """Move the worker's lease and those of its slots to now + ttl.
 
         A slot is renewed if this worker holds it under this fence, be the lease over or not.
@@ -201,7 +201,7 @@ class AllocationStore(Protocol):
 
     def release(
         self,
-        me: str,
+        worker_id: str,
         grant: Grant,
         outcome: str,
         *,
@@ -223,7 +223,7 @@ class AllocationStore(Protocol):
             changed, and so a second call returns False.
         """
 
-    def disown(self, me: str, number: int, fence: int) -> bool:
+    def cancel_grant(self, worker_id: str, number: int, fence: int) -> bool:
         """Give back a segment that this worker was granted and never heard of.
 
         The caller must run no rank under that fence. The trial is paused; its failures stay. What
@@ -233,21 +233,21 @@ class AllocationStore(Protocol):
             False where the worker does not own the trial under this fence; nothing is changed.
         """
 
-    def meet(self, me: str, grant: Grant, where: Meeting) -> None:
+    def publish_rendezvous(self, worker_id: str, grant: Grant, rendezvous: Rendezvous) -> None:
         """Say where the ranks of a gang that crosses workers meet; said again, nothing changes.
 
         Raises:
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
 
-    def hands(self, me: str) -> list[Hand]:
+    def memberships(self, worker_id: str) -> list[GangMembership]:
         """The parts that a worker gives to gangs, and those of the gangs that it was granted.
 
         A part is there until it is given back or one of its slots is reaped. No rank may be forked
         for it before it is known where they meet, nor before its worker has renewed its slots.
         """
 
-    def give_back(self, me: str, number: int, fence: int) -> bool:
+    def release_part(self, worker_id: str, number: int, fence: int) -> bool:
         """Free the slots of a part after its last rank has exited.
 
         Returns:
@@ -264,7 +264,7 @@ class AllocationStore(Protocol):
             The number of slots freed.
         """
 
-    def bury(self, names: Collection[str]) -> int:
+    def reap_ended(self, names: Collection[str]) -> int:
         """Free at once, in any pool, what workers hold that are known to have ended.
 
         The caller has seen that neither their processes nor their ranks are there any more. They
@@ -274,18 +274,20 @@ class AllocationStore(Protocol):
             The number of slots freed.
         """
 
-    def add_reports(self, me: str, grant: Grant, new: Sequence[NewReport]) -> None:
+    def add_reports(self, worker_id: str, grant: Grant, new: Sequence[NewReport]) -> None:
         """Record reports in their order, at the cost of one; a step keeps its first value.
 
         Raises:
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
 
-    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
+    def add_report(
+        self, worker_id: str, grant: Grant, step: int, value: float, trained: float
+    ) -> None:
         """Record one report; see :meth:`add_reports`."""
 
     def add_checkpoint(
-        self, me: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
+        self, worker_id: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
     ) -> list[Location]:
         """Commit checkpoints, the newest last; the same file committed again changes nothing.
 
@@ -302,7 +304,7 @@ class AllocationStore(Protocol):
 
     def set_progress(
         self,
-        me: str,
+        worker_id: str,
         grant: Grant,
         *,
         startup: float | None,
@@ -321,7 +323,7 @@ class AllocationStore(Protocol):
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
 
-    def limit_slots(self, me: str, grant: Grant, slots: int, reason: str) -> None:
+    def limit_slots(self, worker_id: str, grant: Grant, slots: int, reason: str) -> None:
         """Say on how many slots the trial can train at most, and why, in one sentence.
 
         From now on it is granted no more; what it holds above that it gives back as the plan has
@@ -331,14 +333,14 @@ class AllocationStore(Protocol):
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
 
-    def elect(self, me: str) -> int | None:
+    def elect_planner(self, worker_id: str) -> int | None:
         """Become or stay the study's planner for ttl seconds; returns the term.
 
         Terms only rise. The same planner after a gap has a new term, since others may have ruled
         meanwhile. None while another one rules, and for a worker that has left.
         """
 
-    def open_trial(self, me: str, term: int, number: int, trial_id: int) -> None:
+    def open_trial(self, worker_id: str, term: int, number: int, trial_id: int) -> None:
         """Put an Optuna trial on the table; one that is there already stays as it is.
 
         Raises:
@@ -346,12 +348,16 @@ class AllocationStore(Protocol):
         """
 
     def write_plan(
-        self, me: str, term: int, changes: Sequence[Assignment], seconds: float | None = None
+        self,
+        worker_id: str,
+        term: int,
+        changes: Sequence[Assignment],
+        seconds: float | None = None,
     ) -> int:
         """Write what has changed in the plan; trials that have ended are left alone.
 
         Args:
-            me: The planner.
+            worker_id: The planner.
             term: Its term.
             changes: Of trials.
             seconds: How long it took to read and to plan; the first event of the plan keeps it.
@@ -365,36 +371,36 @@ class AllocationStore(Protocol):
 
     def conclude(
         self,
-        me: str,
+        worker_id: str,
         term: int,
         number: int,
         state: str,
         reason: str,
         value: float | None = None,
         *,
-        untold: bool = False,
+        unreported: bool = False,
     ) -> bool:
         """End a trial that nobody trains; False where somebody does, or it has ended.
 
         Args:
-            me: The planner.
+            worker_id: The planner.
             term: Its term.
             number: The trial's.
             state: Its end: retired, failed or complete.
             reason: Why, in words.
             value: What is to be told to Optuna, for a complete trial.
-            untold: Whether a trial that was retired or has failed has this end instead, where
+            unreported: Whether a trial that was retired or has failed has this end instead, where
                 Optuna does not know the other.
 
         Raises:
             LeaseLost: Another term has begun.
         """
 
-    def retire(self, me: str, term: int, reasons: Mapping[int, str]) -> int:
+    def retire(self, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
         """End all of these trials as retired that nobody trains, in one transaction.
 
         Args:
-            me: The planner.
+            worker_id: The planner.
             term: Its term.
             reasons: By the trials' numbers, why.
 
@@ -405,10 +411,10 @@ class AllocationStore(Protocol):
             LeaseLost: Another term has begun.
         """
 
-    def mark_told(self, *numbers: int) -> None:
+    def mark_ends_reported(self, *numbers: int) -> None:
         """Optuna knows the ends of these trials."""
 
-    def set_gate(self, me: str, term: int, is_open: bool) -> None:
+    def set_gate(self, worker_id: str, term: int, is_open: bool) -> None:
         """Open or close the gate for every process of the study.
 
         Raises:
@@ -417,7 +423,7 @@ class AllocationStore(Protocol):
 
     def resize_pool(
         self,
-        me: str,
+        worker_id: str,
         term: int,
         slots: int,
         funds_end: float,
@@ -438,11 +444,11 @@ class AllocationStore(Protocol):
             LeaseLost: Another term has begun.
         """
 
-    def settle(self, me: str, term: int, seen: float | None = None) -> bool:
+    def settle(self, worker_id: str, term: int, seen: float | None = None) -> bool:
         """Close the study: nothing is granted from now on.
 
         Args:
-            me: The planner.
+            worker_id: The planner.
             term: Its term.
             seen: The deadline that it closes the study at; None for any.
 
@@ -508,17 +514,17 @@ class AllocationStore(Protocol):
             How many live workers of the pool the host has, drained before or not.
         """
 
-    def orders(self, me: str) -> Orders:
+    def orders(self, worker_id: str) -> Orders:
         """What the plan wants of one worker: the living trials that it owns or shall own.
 
         Raises:
             StudyGone: The study was deleted.
         """
 
-    def trials(self) -> list[Desired]:
+    def trials(self) -> list[PlannedTrial]:
         """Every trial of the study, by number."""
 
-    def untold(self) -> list[Desired]:
+    def unreported_trials(self) -> list[PlannedTrial]:
         """The trials that live, or whose end Optuna does not know yet, by number."""
 
     def segments(self, since: float = 0.0) -> list[SegmentRow]:
@@ -530,7 +536,9 @@ class AllocationStore(Protocol):
     def checkpoints(self, number: int | None = None) -> list[Checkpoint]:
         """Committed checkpoints of one trial or of all, newest first."""
 
-    def homes(self, after: int = 0, number: int | None = None) -> list[Home]:
+    def checkpoint_origins(
+        self, after: int = 0, number: int | None = None
+    ) -> list[CheckpointOrigin]:
         """Where checkpoints with a row id above ``after`` were written, by their ids."""
 
     def trained_before(self, number: int, fence: int) -> float:

@@ -145,7 +145,7 @@ class DeadlineGate:
         book = pruner.book(study)
         book.ended(trial)
         book.refresh()
-        needed, left = _needed(study, book) + book.ending, book.time_left()
+        needed, left = _needed(study, book) + book.ending_seconds, book.time_left()
         if not may_enter(left, needed):
             self._stop(study, book, needed, left)
         else:
@@ -157,13 +157,13 @@ class DeadlineGate:
             end_abandoned(study)
             complete_the_best(study, book.numbers)
         if self._publish:
-            self._show(study, book)
+            self._publish_page(study, book)
 
     def _stop(self, study: Study, book: Book, needed: float, left: float) -> None:
         if not book.stopping:
             book.stopping = True
             _logger.log(
-                logging.WARNING if _early(book, left) else logging.INFO,
+                logging.WARNING if _is_early(book, left) else logging.INFO,
                 "study.optimize ends %s before the deadline: a new trial of this process would "
                 "need %s to matter.",
                 format_duration(left),
@@ -173,7 +173,7 @@ class DeadlineGate:
         if _terms.close_gate(book.engine, book.terms):
             book.refresh()
 
-    def _show(self, study: Study, book: Book) -> None:
+    def _publish_page(self, study: Study, book: Book) -> None:
         from optuna_deadline.dashboard.plain import PlainPublisher
 
         mine = _publishers.setdefault(study._storage, {})
@@ -190,7 +190,7 @@ def _explain_stop(study: Study, book: Book, left: float) -> None:
         book.stopping = False
     elif not book.stopping:
         book.stopping = True
-        if _early(book, left):
+        if _is_early(book, left):
             _logger.warning(
                 "study.optimize ends %s before the deadline: Study.stop was called, by the "
                 "sampler (%s) because nothing is left to search, by the objective or by another "
@@ -200,7 +200,7 @@ def _explain_stop(study: Study, book: Book, left: float) -> None:
             )
 
 
-def _early(book: Book, left: float) -> bool:
+def _is_early(book: Book, left: float) -> bool:
     return left > _EARLY * (book.terms.deadline - book.joined)
 
 
@@ -211,7 +211,11 @@ def _needed(study: Study, book: Book) -> float:
     """
     paces = book.paces()
     if not paces:
-        return seconds_to_matter(1, [], book.silent) if book.silent else 0.0
+        return (
+            seconds_to_matter(1, [], book.seconds_without_report)
+            if book.seconds_without_report
+            else 0.0
+        )
     reports = [trial.intermediate_values for trial in study.get_trials(deepcopy=False)]
     rungs = book.rungs
     steps = steps_to_matter(

@@ -21,7 +21,7 @@ VARIANTS = (OTHER_DRAWS, OTHER_ROUNDING)
 
 
 @dataclass(frozen=True)
-class Order:
+class CheckInstruction:
     """What a rank is asked to do."""
 
     leave_at: int = 0  #: the step, counted over all segments
@@ -37,10 +37,10 @@ class CheckedSource(ObjectiveSource):
 
     def load(self) -> Objective:
         """Import or unpickle it."""
-        return Checked(super().load())
+        return CheckedObjective(super().load())
 
 
-class Checked:
+class CheckedObjective:
     """Runs the objective with a segment that leaves where the check says.
 
     Args:
@@ -53,13 +53,13 @@ class Checked:
     def __call__(self, trial: RankTrial) -> float:
         """In a rank."""
         link = trial._link
-        order: Order = link.ask("order")
+        order: CheckInstruction = link.request("order")
         if order.log is not None:
             log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 1)
             os.dup2(log, 2)
         if order.compare is not None:
-            link.tell("compared", **_compared(*map(Path, order.compare)))
+            link.notify("compared", **_compared(*map(Path, order.compare)))
             return 0.0
         checked = CheckedTrial(trial, order)
         if order.variant is None:
@@ -68,7 +68,7 @@ class Checked:
         try:
             return self._objective(checked)
         finally:
-            link.tell("digit", digit=digit())
+            link.notify("digit", digit=digit())
 
 
 class CheckedTrial(RankTrial):
@@ -79,7 +79,7 @@ class CheckedTrial(RankTrial):
         order: What is asked.
     """
 
-    def __init__(self, trial: RankTrial, order: Order) -> None:
+    def __init__(self, trial: RankTrial, order: CheckInstruction) -> None:
         super().__init__(trial._link, trial._segment, trial.number)
         self._checked = CheckedSegment(trial._segment, order)
         self._looked = False
@@ -89,7 +89,7 @@ class CheckedTrial(RankTrial):
         """Where to resume from, where to save, whether to leave."""
         if not self._looked:
             self._looked = self._pausable = True
-            self._link.tell("looked")
+            self._link.notify("looked")
         return self._checked
 
 
@@ -103,7 +103,7 @@ class CheckedSegment:
 
     checked = True  #: so that an objective with ``check=True`` begins no check within a check
 
-    def __init__(self, segment: RankSegment, order: Order) -> None:
+    def __init__(self, segment: RankSegment, order: CheckInstruction) -> None:
         self._segment = segment
         self._order = order
         self._done = order.done
@@ -116,7 +116,7 @@ class CheckedSegment:
         """To leave, from the step on that was asked for."""
         self._done += 1
         if self._segment.rank == 0:
-            self._segment._link.tell("step", number=self._done, position=self._position)
+            self._segment._link.notify("step", number=self._done, position=self._position)
         return _LEAVE if self._done >= self._order.leave_at else KEEP
 
     def directive(self) -> Directive:
@@ -126,7 +126,7 @@ class CheckedSegment:
     def progress(self, position: float) -> None:
         """Kept for the next step."""
         self._position = position
-        self._segment.speaks = True
+        self._segment.reports_position = True
 
 
 def _compared(one: Path, other: Path) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from optuna_deadline.checking.inside import OTHER_DRAWS, OTHER_ROUNDING
 from optuna_deadline.checking.rows import (
     ALIKE,
     ROUNDING,
+    CheckResult,
+    CheckRow,
     Gap,
-    Result,
-    Row,
-    judged,
-    together,
+    merged,
+    row_of_gap,
     values_apart,
 )
-from optuna_deadline.checking.runs import Leg, Run, Runs
+from optuna_deadline.checking.runs import Leg, TrainingRun, TrainingRuns
 from optuna_deadline.errors import DeadlineError
 
 STEPS = 12  #: where nothing is said, and an epoch and a half would take too long
@@ -69,7 +69,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Steps:
+class LeavePoints:
     """Where a training is left."""
 
     last: int
@@ -83,7 +83,7 @@ class Steps:
         return self.within if self.report is None else max(1, min(self.within, self.report - 1))
 
 
-def choose_steps(last: int, reported: list[int]) -> Steps:
+def choose_steps(last: int, reported: list[int]) -> LeavePoints:
     """Where to leave a training of ``last`` steps.
 
     Args:
@@ -95,7 +95,7 @@ def choose_steps(last: int, reported: list[int]) -> Steps:
     within = next((one for one in near if one not in ends and one + 1 not in ends), near[0])
     report = next((one for one in sorted(ends) if 1 < one < last), None)
     back = max(2 * last // 3, within + 1, 0 if report is None else report + 1)
-    return Steps(last, within, report, min(back, last - 1))
+    return LeavePoints(last, within, report, min(back, last - 1))
 
 
 class Check:
@@ -106,38 +106,39 @@ class Check:
         steps: How many steps; None for an epoch and a half if that is short.
         slots: On how many slots a moved training is for a while; 1 for pauses alone.
         tolerance: Relative; up to which a move is exact.
-        told: Called with the name of what is tried next, how many steps it trains, its number
+        on_training: Called with the name of what is tried next, how many steps it trains, its
+            number
             from 1, and of how many as far as that is known.
     """
 
     def __init__(
         self,
-        runs: Runs,
+        runs: TrainingRuns,
         *,
         steps: int | None = None,
         slots: int = 2,
         tolerance: float = ROUNDING,
-        told: Callable[[str, int, int, int], None] = lambda *_: None,
+        on_training: Callable[[str, int, int, int], None] = lambda *_: None,
     ) -> None:
         self._runs = runs
         self._asked = steps
         self._slots = slots
         self._tolerance = tolerance
-        self._told = told
+        self._on_training = on_training
         self._noise = self._value_noise = 0.0
         self._begun, self._total = 0, 4 + (slots > 1)  # trainings
         self._grows = False  # whether the user wishes longer steps on more slots
         self._length: int | None = None  # the steps of a whole training, where it is so short
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[CheckRow]:
         """Each row as soon as it is known.
 
         Raises:
             DeadlineError: The objective raises, saves no checkpoint, or has too few steps.
         """
-        still, steps = self._undisturbed()
+        still, steps = self._train_undisturbed()
         self._total -= steps.report is None
-        yield self._twice(still, steps)
+        yield self._train_twice(still, steps)
         yield self._paused(f"paused in an epoch (step {steps.within})", still, steps, steps.within)
         yield self._paused_at_a_report(still, steps)
         if self._slots > 1:
@@ -145,13 +146,13 @@ class Check:
 
     # ---- undisturbed
 
-    def _undisturbed(self) -> tuple[Run, Steps]:
+    def _train_undisturbed(self) -> tuple[TrainingRun, LeavePoints]:
         last = self._asked or STEPS
         still = self._train("undisturbed", Leg(1, last))
         self._refuse(still)
         self._length = len(still.positions) if still.ended else None
         if self._asked is None:
-            last = _better(still, last)
+            last = _suggested_steps(still, last)
             if last != len(still.positions) or still.ended:
                 self._total += 1
                 still = self._train("undisturbed", Leg(1, last))
@@ -174,7 +175,7 @@ class Check:
             )
         return still, choose_steps(len(still.positions), [one[0] for one in still.reported])
 
-    def _refuse(self, run: Run) -> None:
+    def _refuse(self, run: TrainingRun) -> None:
         if run.refusal is not None:
             raise DeadlineError(
                 f"On one slot, undisturbed, the objective is refused: {run.refusal}"
@@ -196,7 +197,7 @@ class Check:
                 " its steps, save and leave."
             )
 
-    def _twice(self, still: Run, steps: Steps) -> Row:
+    def _train_twice(self, still: TrainingRun, steps: LeavePoints) -> CheckRow:
         name = "undisturbed, twice"
         run = self._train(name, Leg(1, steps.last))
         if (row := _trouble(name, run, "")) is not None:
@@ -205,37 +206,37 @@ class Check:
         self._grows = gap.grows
         self._noise = _finite(gap.figure)
         self._value_noise = _finite(values_apart(still.values, run.values).figure)
-        row = judged(name, gap, advice=_SEED)
-        if row.result is Result.DIFFERS and not gap.unlike:
-            return Row(name, row.result, row.words, _SEED, row.figure, excused=True)
+        row = row_of_gap(name, gap, advice=_SEED)
+        if row.result is CheckResult.DIFFERS and not gap.unlike:
+            return CheckRow(name, row.result, row.words, _SEED, row.figure, excused=True)
         return row
 
     # ---- paused
 
-    def _paused(self, name: str, still: Run, steps: Steps, at: int) -> Row:
+    def _paused(self, name: str, still: TrainingRun, steps: LeavePoints, at: int) -> CheckRow:
         run = self._train(name, Leg(1, at), Leg(1, steps.last))
         if (
             row := _trouble(name, run, "Mend that: a trial that is paused is lost by it.")
         ) is not None:
             return row
-        return judged(name, self._gap(still, run), noise=self._noise, advice=_KEEP)
+        return row_of_gap(name, self._gap(still, run), noise=self._noise, advice=_KEEP)
 
-    def _paused_at_a_report(self, still: Run, steps: Steps) -> Row:
+    def _paused_at_a_report(self, still: TrainingRun, steps: LeavePoints) -> CheckRow:
         if steps.report is not None:
             name = f"paused at a report (step {steps.report})"
             return self._paused(name, still, steps, steps.report)
-        return Row("paused at a report", Result.NOT_TRIED, self._no_report(still))
+        return CheckRow("paused at a report", CheckResult.NOT_TRIED, self._no_report(still))
 
     # ---- moved
 
-    def _moved(self, still: Run, steps: Steps) -> Iterator[Row]:
+    def _moved(self, still: TrainingRun, steps: LeavePoints) -> Iterator[CheckRow]:
         away, back, slots = steps.away, steps.back, self._slots
         name = f"moved to {slots} slots and back (steps {away}, {back})"
         why = _GROWS if self._grows else ""
         if still.limit is not None and still.limit[0] < slots:
             why = still.limit[1]
         if why:
-            yield Row(name, Result.NOT_TRIED, why)
+            yield CheckRow(name, CheckResult.NOT_TRIED, why)
             return
         legs = Leg(1, away), Leg(slots, back), Leg(1, steps.last)
         run = self._train(name, *legs)
@@ -243,7 +244,7 @@ class Check:
         stays = "Its trials stay on one slot; to share steps between slots, mend that."
         if (row := _trouble(name, run, stays)) is not None:
             yield row
-            yield Row(on_more, Result.NOT_TRIED, "it did not come so far")
+            yield CheckRow(on_more, CheckResult.NOT_TRIED, "it did not come so far")
             return
         gap = self._gap(still, run).without_optimizer()
         values = self._values_on_more(still, run)
@@ -255,7 +256,7 @@ class Check:
                 rounding = measured.at_least(rounding)
             if gap.figure > ALIKE * rounding.figure or values.figure > ALIKE * rounding.values:
                 noise = self._noise_of(OTHER_DRAWS, still, steps).at_least(noise)
-        row = judged(
+        row = row_of_gap(
             name,
             gap,
             tolerance=_several(rounding.figure, self._tolerance),
@@ -265,9 +266,9 @@ class Check:
         )
         yield row
         if not values.parts:
-            yield Row(on_more, Result.NOT_TRIED, self._no_report(still))
+            yield CheckRow(on_more, CheckResult.NOT_TRIED, self._no_report(still))
             return
-        yield judged(
+        yield row_of_gap(
             on_more,
             values,
             tolerance=_several(rounding.values, self._tolerance),
@@ -276,7 +277,7 @@ class Check:
             advice="It follows from the weights." if row.bad else _WHOLE,
         )
 
-    def _noise_of(self, variant: str, still: Run, steps: Steps) -> Noise:
+    def _noise_of(self, variant: str, still: TrainingRun, steps: LeavePoints) -> Noise:
         """How far a training is from itself for a reason that is no fault."""
         words = _VARIANTS[variant]
         self._total += 1
@@ -288,7 +289,7 @@ class Check:
         values = values_apart(still.values, run.values).figure
         return Noise(_finite(figure), _finite(values), words, run.digit)
 
-    def _values_on_more(self, still: Run, run: Run) -> Gap:
+    def _values_on_more(self, still: TrainingRun, run: TrainingRun) -> Gap:
         there = {step for _, step, slots in run.reported if slots > 1}
         if not there:
             return Gap()
@@ -299,12 +300,12 @@ class Check:
 
     # ---- inside
 
-    def _train(self, name: str, *legs: Leg, variant: str | None = None) -> Run:
+    def _train(self, name: str, *legs: Leg, variant: str | None = None) -> TrainingRun:
         self._begun += 1
-        self._told(name, legs[-1].leave_at, self._begun, self._total)
+        self._on_training(name, legs[-1].leave_at, self._begun, self._total)
         return self._runs.train(*legs, variant=variant)
 
-    def _no_report(self, still: Run) -> str:
+    def _no_report(self, still: TrainingRun) -> str:
         """Why there is no report to look at, and what to ask for."""
         if self._length is not None:
             return f"the training ends with its first report, after {self._length} steps"
@@ -312,7 +313,7 @@ class Check:
         more = "ask for more with --steps" if wanted is None else f"--steps {wanted} has one"
         return f"no report lies within {len(still.positions)} steps; {more}"
 
-    def _gap(self, still: Run, run: Run) -> Gap:
+    def _gap(self, still: TrainingRun, run: TrainingRun) -> Gap:
         on_one = {step for _, step, slots in run.reported if slots == 1 or self._slots == 1}
         values = values_apart(
             {step: value for step, value in still.values.items() if step in on_one},
@@ -320,7 +321,7 @@ class Check:
         )
         missing = still.values.keys() - run.values.keys()
         unlike = (f"step {min(missing)} is never reported",) if missing else ()
-        return together([self._runs.gap(still, run), values, Gap(unlike=unlike)])
+        return merged([self._runs.gap(still, run), values, Gap(unlike=unlike)])
 
 
 def _finite(figure: float) -> float:
@@ -332,7 +333,7 @@ def _several(rounding: float, tolerance: float) -> float:
     return tolerance if rounding <= tolerance else ALIKE * rounding
 
 
-def _better(still: Run, last: int) -> int:
+def _suggested_steps(still: TrainingRun, last: int) -> int:
     """How many steps to train where nobody says it."""
     if still.ended:  # the last one or two cannot be left at
         return max(len(still.positions) - 2, FEWEST)
@@ -344,7 +345,7 @@ def _better(still: Run, last: int) -> int:
     return wanted if wanted > last and seconds <= _SHORT else count
 
 
-def _epoch_and_a_half(still: Run) -> int | None:
+def _epoch_and_a_half(still: TrainingRun) -> int | None:
     """So many steps have a report among them; None where nothing tells how far a step is."""
     if len(still.positions) < 2 or still.positions[-1] <= still.positions[0]:
         return None
@@ -352,15 +353,15 @@ def _epoch_and_a_half(still: Run) -> int | None:
     return math.ceil(1.5 / per_step) + 2
 
 
-def _trouble(name: str, run: Run, advice: str) -> Row | None:
+def _trouble(name: str, run: TrainingRun, advice: str) -> CheckRow | None:
     if run.refusal is not None:
-        return Row(name, Result.REFUSED, run.refusal)
+        return CheckRow(name, CheckResult.REFUSED, run.refusal)
     if run.crash is not None:
-        return Row(name, Result.CRASHED, f"{run.crash}{_place(run.trace)}", advice)
+        return CheckRow(name, CheckResult.CRASHED, f"{run.crash}{_place(run.trace)}", advice)
     if run.ended:
-        return Row(name, Result.DIFFERS, "it ends earlier than undisturbed", _KEEP)
+        return CheckRow(name, CheckResult.DIFFERS, "it ends earlier than undisturbed", _KEEP)
     if run.checkpoint is None:
-        return Row(name, Result.CRASHED, "it leaves without a checkpoint", advice)
+        return CheckRow(name, CheckResult.CRASHED, "it leaves without a checkpoint", advice)
     return None
 
 

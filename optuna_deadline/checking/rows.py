@@ -15,7 +15,7 @@ OUTCOME = "optuna_deadline:check"  #: an attribute of a trial: what its check fo
 _OPTIMIZER = "optimizer"
 
 
-class Result(str, Enum):
+class CheckResult(str, Enum):
     """What came of one way to train."""
 
     EXACT = "exact"
@@ -54,11 +54,11 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckRow:
     """One way to train, and what came of it."""
 
     name: str
-    result: Result
+    result: CheckResult
     words: str = ""
     advice: str = ""
     figure: float | None = None
@@ -67,20 +67,22 @@ class Row:
     @property
     def bad(self) -> bool:
         """Whether a model would silently be another one, or a trial be lost."""
-        return self.result is Result.CRASHED or (
-            self.result is Result.DIFFERS and not self.excused
+        return self.result is CheckResult.CRASHED or (
+            self.result is CheckResult.DIFFERS and not self.excused
         )
 
     def __str__(self) -> str:
-        if self.result is Result.EXACT:
+        if self.result is CheckResult.EXACT:
             return f"exact ({self.words})" if self.words else "exact"
         joint = (
-            " by" if self.result is Result.DIFFERS and (self.words or "x")[0].isdigit() else ":"
+            " by"
+            if self.result is CheckResult.DIFFERS and (self.words or "x")[0].isdigit()
+            else ":"
         )
         return f"{self.result.value}{joint} {self.words}" if self.words else self.result.value
 
 
-def judged(
+def row_of_gap(
     name: str,
     gap: Gap,
     *,
@@ -88,7 +90,7 @@ def judged(
     noise: float = 0.0,
     noise_is: str = "the same training does twice",
     advice: str = "",
-) -> Row:
+) -> CheckRow:
     """A row from a gap.
 
     Args:
@@ -102,11 +104,11 @@ def judged(
     figure = gap.figure
     if figure <= tolerance:
         words = f"{figure:.1e}, by rounding" if figure else ""
-        return Row(name, Result.EXACT, words, figure=figure)
+        return CheckRow(name, CheckResult.EXACT, words, figure=figure)
     if noise and figure <= ALIKE * noise:
         words = f"{gap}, no more than {noise_is} ({noise:.1e})"
-        return Row(name, Result.DIFFERS, words, figure=figure, excused=True)
-    return Row(name, Result.DIFFERS, str(gap), advice, figure)
+        return CheckRow(name, CheckResult.DIFFERS, words, figure=figure, excused=True)
+    return CheckRow(name, CheckResult.DIFFERS, str(gap), advice, figure)
 
 
 def relative(one: float, other: float) -> float:
@@ -128,7 +130,7 @@ def values_apart(one: Mapping[int, float], other: Mapping[int, float]) -> Gap:
     return Gap({"reported values": figure}, tuple(unlike[:1]))
 
 
-def together(gaps: Iterable[Gap]) -> Gap:
+def merged(gaps: Iterable[Gap]) -> Gap:
     """All parts of several gaps."""
     parts: dict[str, float] = {}
     unlike: list[str] = []
@@ -151,6 +153,6 @@ def summed_up(outcome: Mapping[str, str]) -> str:
     return "; ".join([f"{exact} of {len(outcome)} ways to train are exact", *others])
 
 
-def exit_code(rows: Iterable[Row]) -> int:
+def exit_code(rows: Iterable[CheckRow]) -> int:
     """0 where all is exact or refused in words, else 1."""
     return int(any(row.bad for row in rows))

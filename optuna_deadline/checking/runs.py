@@ -15,14 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from optuna_deadline.checking.inside import CheckedSource, Order
+from optuna_deadline.checking.inside import CheckedSource, CheckInstruction
 from optuna_deadline.checking.rows import Gap
 from optuna_deadline.directives import KEEP
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.rank.fork_server import Zygote
+from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.link import RawLink
 from optuna_deadline.rank.objective import ObjectiveSource
-from optuna_deadline.rank.process import RankSpec, Seat
+from optuna_deadline.rank.process import LocalRank, RankSpec
 from optuna_deadline.worker.devices import free_port
 
 _FOREVER = 1e6  # seconds of trust: the end of the pipe ends a rank
@@ -45,7 +45,7 @@ class Leg:
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """What was seen of a training."""
 
     positions: list[float] = field(default_factory=list)  #: of each step, in reports
@@ -79,7 +79,7 @@ class _Rank:
     closed: bool = False
 
 
-class Runs:
+class TrainingRuns:
     """Trains one objective, with one set of parameters, as often as it is asked.
 
     Args:
@@ -90,7 +90,7 @@ class Runs:
         direction: Which way is better.
         patience: Seconds without a word after which ranks are taken for hung.
         stop: Looked at now and then; whether to end the check.
-        heard: Called with the number of each step.
+        on_step: Called with the number of each step.
     """
 
     def __init__(
@@ -103,32 +103,32 @@ class Runs:
         direction: str = "minimize",
         patience: float,
         stop: Callable[[], bool] = lambda: False,
-        heard: Callable[[int], None] = lambda step: None,
+        on_step: Callable[[int], None] = lambda step: None,
     ) -> None:
         self._trial = trial
         self._devices = tuple(devices)
         self._number, self._direction = number, direction
         self._patience = patience
         self._stop = stop
-        self.heard = heard
+        self.on_step = on_step
         self._folder = Path(tempfile.mkdtemp(prefix="optuna-deadline-check-"))
         self._fence = 0
         self._exits: dict[Any, int] = {}
         self._pids: dict[Any, int] = {}
         threads = None if self._devices[0].startswith("gpu:") else 1
         facts = {one.name: getattr(source, one.name) for one in fields(source)}
-        self._zygote = Zygote(CheckedSource(**facts), threads)
+        self._fork_server = ForkServer(CheckedSource(**facts), threads)
 
-    def __enter__(self) -> Runs:
+    def __enter__(self) -> TrainingRuns:
         """Load the objective.
 
         Raises:
             DeadlineError: It cannot be loaded.
         """
         try:
-            while not self._zygote.warmed(1.0):
-                self._look_whether_to_stop()
-                if not self._zygote.alive:
+            while not self._fork_server.poll_ready(1.0):
+                self._raise_if_stopped()
+                if not self._fork_server.alive:
                     raise DeadlineError("The process that loads the objective dies at it.")
         except BaseException:
             self.__exit__(None, None, None)
@@ -142,16 +142,16 @@ class Runs:
         trace: TracebackType | None,
     ) -> None:
         """End all ranks, and leave nothing behind."""
-        if self._zygote.alive:
-            self._zygote.close()
+        if self._fork_server.alive:
+            self._fork_server.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def train(self, *legs: Leg, variant: str | None = None) -> Run:
+    def train(self, *legs: Leg, variant: str | None = None) -> TrainingRun:
         """Train segment after segment, each going on from the checkpoint of the one before."""
         folder = Path(tempfile.mkdtemp(dir=self._folder))
-        run = Run()
+        run = TrainingRun()
         for leg in legs:
-            order = Order(
+            order = CheckInstruction(
                 leg.leave_at,
                 done=len(run.positions),
                 variant=variant,
@@ -164,20 +164,20 @@ class Runs:
             run.left.append(len(run.positions))
         return run
 
-    def gap(self, one: Run, other: Run) -> Gap:
+    def gap(self, one: TrainingRun, other: TrainingRun) -> Gap:
         """How far the newest checkpoints of two trainings are apart."""
         assert one.checkpoint is not None and other.checkpoint is not None
-        order = Order(compare=(str(one.checkpoint), str(other.checkpoint)))
+        order = CheckInstruction(compare=(str(one.checkpoint), str(other.checkpoint)))
         found: dict[str, Any] = {}
-        self._segment(Run(), order, 1, self._folder, None, found)
+        self._segment(TrainingRun(), order, 1, self._folder, None, found)
         return Gap(found["parts"], tuple(found["unlike"]), found.get("grows", False))
 
     # ---- inside
 
     def _segment(
         self,
-        run: Run,
-        order: Order,
+        run: TrainingRun,
+        order: CheckInstruction,
         slots: int,
         folder: Path,
         resume: Path | None,
@@ -191,8 +191,8 @@ class Runs:
                 number=self._number,
                 rank=index,
                 world_size=slots,
-                meeting=("127.0.0.1", port),
-                seat=Seat(index, slots, 0),
+                rendezvous=("127.0.0.1", port),
+                local=LocalRank(index, slots, 0),
                 fence=self._fence,
                 folder=str(folder),
                 store=None,
@@ -202,12 +202,12 @@ class Runs:
                 trusted_until=time.monotonic() + _FOREVER,
                 grace=_FOREVER,
             )
-            ranks.append(_Rank(self._zygote.fork((self._fence, index), spec)))
-        listening = _Listening(run, order, slots, self._trial, self.heard, found)
+            ranks.append(_Rank(self._fork_server.fork((self._fence, index), spec)))
+        listening = _SegmentMonitor(run, order, slots, self._trial, self.on_step, found)
         keys = [(self._fence, index) for index in range(slots)]
         patience = 0.0
         try:
-            self._listen(ranks, listening)
+            self._poll_pipes(ranks, listening)
             patience = _PARTING
         finally:
             for rank in ranks:
@@ -220,7 +220,7 @@ class Runs:
         """Wait until ranks have ended, with what they started; kill those that do not."""
         began = time.monotonic()
         killed: set[Any] = set()
-        while self._zygote.alive and any(key not in self._exits for key in keys):
+        while self._fork_server.alive and any(key not in self._exits for key in keys):
             late = time.monotonic() - began
             if late > patience + _PARTING:
                 return
@@ -229,67 +229,67 @@ class Runs:
                     killed.add(key)
                     with suppress(OSError):
                         os.kill(self._pids[key], signal.SIGKILL)
-            if self._zygote.control.poll(0.1):
-                self._hear_zygote()
+            if self._fork_server.control.poll(0.1):
+                self._read_fork_server()
 
-    def _hear_zygote(self) -> None:
+    def _read_fork_server(self) -> None:
         with suppress(EOFError, OSError):
-            kind, key, number = self._zygote.control.recv()
+            kind, key, number = self._fork_server.control.recv()
             (self._exits if kind == "exited" else self._pids)[key] = number
 
-    def _listen(self, ranks: Sequence[_Rank], listening: _Listening) -> None:
+    def _poll_pipes(self, ranks: Sequence[_Rank], listening: _SegmentMonitor) -> None:
         heard_at, ended_at = time.monotonic(), None
         while any(not rank.closed for rank in ranks):
-            self._look_whether_to_stop()
+            self._raise_if_stopped()
             links = {rank.link: rank for rank in ranks if not rank.closed}
-            for ready in connection.wait([*links, self._zygote.control], 0.5):
-                if ready is self._zygote.control:
-                    self._hear_zygote()
+            for ready in connection.wait([*links, self._fork_server.control], 0.5):
+                if ready is self._fork_server.control:
+                    self._read_fork_server()
                     continue
                 heard_at = time.monotonic()
                 rank = links[ready]  # type: ignore[index]
                 try:
-                    listening.hear(rank, rank.link.recv())
+                    listening.receive(rank, rank.link.recv())
                 except (EOFError, OSError):
                     rank.closed = True
             now = time.monotonic()
-            if not self._zygote.alive:
+            if not self._fork_server.alive:
                 listening.trouble("the process that forks ranks died")
             if now - heard_at > self._patience:
                 listening.trouble(f"no word for {self._patience:g} s: it hangs")
             if any(rank.closed or rank.end for rank in ranks):
                 ended_at = ended_at or now
-                if now - ended_at > _SIBLINGS and not listening.in_peace(ranks):
+                if now - ended_at > _SIBLINGS and not listening.ended_cleanly(ranks):
                     return
             if listening.over:
                 return
 
-    def _look_whether_to_stop(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self._stop():
             raise Stopped
 
 
-class _Listening:
+class _SegmentMonitor:
     """Hears the ranks of one segment."""
 
     def __init__(
         self,
-        run: Run,
-        order: Order,
+        run: TrainingRun,
+        order: CheckInstruction,
         slots: int,
         trial: Any,
-        heard: Callable[[int], None],
+        on_step: Callable[[int], None],
         found: dict[str, Any] | None,
     ) -> None:
         self._run, self._order, self._slots = run, order, slots
         self._trial = trial
-        self._heard = heard
+        self._on_step = on_step
         self._found = found
         self._began: float | None = None
         self._newest = 0.0
         self.over = False  # whether nothing more is of interest
 
-    def hear(self, rank: _Rank, message: tuple[Any, ...]) -> None:
+    def receive(self, rank: _Rank, message: tuple[Any, ...]) -> None:
         kind, *rest = message
         if kind == "ask":
             number, method, args, kwargs = rest
@@ -297,14 +297,14 @@ class _Listening:
                 rank.link.send(("answer", number, *self._answer(method, args, kwargs)))
         elif kind == "end":
             rank.end = rest[0], rest[1]
-        elif (take := getattr(self, f"_hear_{rest[0]}", None)) is not None:
+        elif (take := getattr(self, f"_on_{rest[0]}", None)) is not None:
             take(**rest[1])
 
     def trouble(self, words: str) -> None:
         """What the check itself has seen to go wrong."""
         self._run.crash, self.over = words, True
 
-    def in_peace(self, ranks: Sequence[_Rank]) -> bool:
+    def ended_cleanly(self, ranks: Sequence[_Rank]) -> bool:
         """Whether all ranks that have ended did so as they should: others may be on their way."""
         return all(rank.end is not None and rank.end[0] != "error" for rank in ranks)
 
@@ -344,39 +344,39 @@ class _Listening:
         except Exception as error:  # the user's own mistake: it belongs into the objective
             return False, error
 
-    def _hear_looked(self) -> None:
+    def _on_looked(self) -> None:
         self._run.looked = True
 
-    def _hear_step(self, number: int, position: float) -> None:
+    def _on_step_message(self, number: int, position: float) -> None:
         now = time.monotonic()
         self._began = now if self._began is None else self._began
         self._newest = now
         self._run.positions.append(position)
-        self._heard(number)
+        self._on_step(number)
         if number > self._order.leave_at + _OVERSTAYED:
             self.trouble(f"it was to leave at step {self._order.leave_at}, and does not")
 
-    def _hear_report(self, value: float, step: int, trained: float) -> None:
+    def _on_report(self, value: float, step: int, trained: float) -> None:
         if not self._run.looked:  # a plain objective, which may train for hours
             self.over = True
         self._run.values.setdefault(step, value)
         self._run.reported.append((len(self._run.positions), step, self._slots))
 
-    def _hear_checkpoint(self, path: str, **facts: Any) -> None:
+    def _on_checkpoint(self, path: str, **facts: Any) -> None:
         self._run.checkpoint = Path(path)
 
-    def _hear_unsaved(self, step: int, why: str) -> None:
+    def _on_unsaved(self, step: int, why: str) -> None:
         self.trouble(f"a checkpoint could not be written ({why})")
 
-    def _hear_limit(self, slots: int, reason: str) -> None:
+    def _on_limit(self, slots: int, reason: str) -> None:
         if slots < self._slots:
             self._run.refusal, self.over = reason, True
         else:
             self._run.limit = slots, reason
 
-    def _hear_digit(self, digit: float) -> None:
+    def _on_digit(self, digit: float) -> None:
         self._run.digit = digit
 
-    def _hear_compared(self, **facts: Any) -> None:
+    def _on_compared(self, **facts: Any) -> None:
         assert self._found is not None
         self._found.update(facts)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from optuna_deadline._crashpoints import crashpoint
-from optuna_deadline.checkpoints.storage import Location, StoreAway, opened, size
+from optuna_deadline.checkpoints.storage import Location, StoreAway, open_file, size
 
 
 class Checkpoint(NamedTuple):
@@ -67,7 +67,7 @@ def write_checked(path: Path, write: Callable[[Path], Any]) -> str:
 def checksum(location: Location, kind: str = "crc32") -> str:
     """The CRC-32 of a file, wherever it is; ``"blake2b"`` is in rows of the first releases."""
     found, digest = 0, hashlib.blake2b(digest_size=20)
-    with opened(location) as file:
+    with open_file(location) as file:
         while block := file.read(1 << 20):
             if kind == "blake2b":
                 digest.update(block)

@@ -15,21 +15,28 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from optuna_deadline._threads import Aside
+from optuna_deadline._threads import BackgroundQueue
 from optuna_deadline.checkpoints.files import Checkpoint, intact, write_atomically
-from optuna_deadline.checkpoints.storage import Location, fetch, listed, name_of, remove, within
+from optuna_deadline.checkpoints.storage import (
+    Location,
+    fetch,
+    join_location,
+    list_files,
+    name_of,
+    remove,
+)
 
 _logger = logging.getLogger("optuna_deadline")
 
 #: Files that a saver or `segment.save` has written, and what was half written at a kill.
-_OURS = re.compile(
+_OWN_FILES = re.compile(
     r"segment-\d{6}-step-\d{9}\.ckpt|\d+--?\d+-[0-9a-f]{4}\.ckpt|\..+\.[0-9a-f]{8}\.tmp"
 )
 _FENCE = re.compile(r"\.?(?:segment-)?(\d+)-")  # their names begin with it
-_AT_ONCE = 0.2  # seconds: a small file needs no further look
+_QUICK_SECONDS = 0.2  # seconds: a small file needs no further look
 
 
-class Folders:
+class CheckpointFolders:
     """Where ranks write, and where their checkpoints are kept if that is elsewhere.
 
     Args:
@@ -40,32 +47,32 @@ class Folders:
     def __init__(self, root: Location) -> None:
         self._store = None if isinstance(root, Path) else root
         self._root = root if isinstance(root, Path) else None
-        self._own: Path | None = None
+        self._temporary: Path | None = None
 
-    def here(self, number: int) -> Path:
+    def local_folder(self, number: int) -> Path:
         """The folder that the trial's ranks write to."""
         if self._root is None:
-            self._root = self._own = Path(tempfile.mkdtemp(prefix="optuna-deadline-"))
+            self._root = self._temporary = Path(tempfile.mkdtemp(prefix="optuna-deadline-"))
         return self._root / f"trial-{number}"
 
-    def elsewhere(self, number: int) -> str | None:
+    def remote_url(self, number: int) -> str | None:
         """The URL that its checkpoints are uploaded to, if they are."""
-        return None if self._store is None else str(within(self._store, f"trial-{number}"))
+        return None if self._store is None else str(join_location(self._store, f"trial-{number}"))
 
-    def copy_of(self, number: int, location: Location) -> Path:
+    def local_path(self, number: int, location: Location) -> Path:
         """Where a checkpoint is found here, once it was written or fetched."""
         if isinstance(location, Path):
             return location
-        return self.here(number) / name_of(location)
+        return self.local_folder(number) / name_of(location)
 
-    def written(self, number: int) -> list[Location]:
+    def written_files(self, number: int) -> list[Location]:
         """What the trial's ranks have written or uploaded; nothing that the user put there.
 
         Raises:
             OSError: Nobody knows.
         """
-        folder = self._kept(number)
-        return [one for one in listed(folder) if _OURS.fullmatch(name_of(one))]
+        folder = self._storage_folder(number)
+        return [one for one in list_files(folder) if _OWN_FILES.fullmatch(name_of(one))]
 
     def may_delete(self, number: int, location: Location) -> bool:
         """Whether a file has one of our own names, in the trial's folder.
@@ -73,21 +80,21 @@ class Folders:
         A row may name any file, and one that an older version kept is in a folder which other
         studies of the same name may share.
         """
-        ours = _OURS.fullmatch(name_of(location)) is not None
-        return ours and location == within(self._kept(number), name_of(location))
+        ours = _OWN_FILES.fullmatch(name_of(location)) is not None
+        return ours and location == join_location(self._storage_folder(number), name_of(location))
 
-    def _kept(self, number: int) -> Location:
-        store = self.elsewhere(number)
-        return self.here(number) if store is None else store
+    def _storage_folder(self, number: int) -> Location:
+        store = self.remote_url(number)
+        return self.local_folder(number) if store is None else store
 
     def may_hold(self, number: int) -> bool:
         """Whether there may be files of a trial; in a store that is not known before a look."""
-        return self._store is not None or self.here(number).is_dir()
+        return self._store is not None or self.local_folder(number).is_dir()
 
     def close(self) -> None:
         """Delete the worker's own folder."""
-        if self._own is not None:
-            shutil.rmtree(self._own, ignore_errors=True)
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 def fence_of(name: str) -> int | None:
@@ -96,22 +103,22 @@ def fence_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-class Resuming:
+class CheckpointFetcher:
     """Answers, in its own time, what a trial goes on from.
 
     Args:
         folders: Where files are.
-        done: Called when an answer is there that was not at once.
+        on_ready: Called when an answer is there that was not at once.
     """
 
-    def __init__(self, folders: Folders, done: Callable[[], None]) -> None:
+    def __init__(self, folders: CheckpointFolders, on_ready: Callable[[], None]) -> None:
         self._folders = folders
-        self._done = done
-        self._aside = Aside("resuming")
-        self._asked: dict[int, tuple[int, Future[Path | None]]] = {}
-        self._away = False
+        self._on_ready = on_ready
+        self._queue = BackgroundQueue("resuming")
+        self._requests: dict[int, tuple[int, Future[Path | None]]] = {}
+        self._warned = False
 
-    def ask(self, number: int, fence: int, newest_first: Sequence[Checkpoint]) -> bool:
+    def request(self, number: int, fence: int, newest_first: Sequence[Checkpoint]) -> bool:
         """Whether the answer is there; ask again when told.
 
         Args:
@@ -119,39 +126,39 @@ class Resuming:
             fence: Of its last segment: a trial that trained elsewhere meanwhile is asked anew.
             newest_first: Its checkpoints.
         """
-        known = self._asked.get(number)
+        known = self._requests.get(number)
         if known is None or known[0] != fence:
-            future = self._aside.do(partial(self._find, number, list(newest_first)))
-            self._asked[number] = known = fence, future
-            wait([future], _AT_ONCE)
+            future = self._queue.submit(partial(self._fetch_newest, number, list(newest_first)))
+            self._requests[number] = known = fence, future
+            wait([future], _QUICK_SECONDS)
             if not future.done():
-                future.add_done_callback(lambda _: self._done())
+                future.add_done_callback(lambda _: self._on_ready())
         if not known[1].done():
             return False
         try:
             known[1].result()
         except OSError as error:  # the store's, or of the disk that it is fetched to
-            del self._asked[number]
-            if not self._away:
+            del self._requests[number]
+            if not self._warned:
                 _logger.warning("Trial %d waits for its checkpoint: %s.", number, error)
-            self._away = True
+            self._warned = True
             return False
-        self._away = False
+        self._warned = False
         return True
 
-    def take(self, number: int) -> Path | None:
+    def result(self, number: int) -> Path | None:
         """The answer: a verified file here, or None for a trial that begins."""
-        return self._asked.pop(number)[1].result()
+        return self._requests.pop(number)[1].result()
 
     def close(self) -> None:
         """Ask no more; whatever is fetched now is of no use."""
-        self._aside.end(0.0)
+        self._queue.close(0.0)
 
-    def _find(self, number: int, newest_first: Sequence[Checkpoint]) -> Path | None:
+    def _fetch_newest(self, number: int, newest_first: Sequence[Checkpoint]) -> Path | None:
         """The newest whose file is whole; a damaged one falls back to the one before."""
         for checkpoint in newest_first:
-            path = self._folders.copy_of(number, checkpoint.path)
-            if self._brought(checkpoint, path):
+            path = self._folders.local_path(number, checkpoint.path)
+            if self._fetch_intact(checkpoint, path):
                 return path
             _logger.warning(
                 "Checkpoint %s of trial %d is damaged or gone; going on from the one before.",
@@ -161,7 +168,7 @@ class Resuming:
         return None
 
     @staticmethod
-    def _brought(checkpoint: Checkpoint, path: Path) -> bool:
+    def _fetch_intact(checkpoint: Checkpoint, path: Path) -> bool:
         copy = checkpoint._replace(path=path)
         if intact(copy):
             return True
@@ -173,20 +180,20 @@ class Resuming:
         return intact(copy)
 
 
-class Sweeping:
+class CheckpointSweeper:
     """Deletes the checkpoints that no row names, where they are kept and here.
 
     Args:
         folders: Where files are.
     """
 
-    def __init__(self, folders: Folders) -> None:
+    def __init__(self, folders: CheckpointFolders) -> None:
         self._folders = folders
-        self._aside = Aside("sweeping")
-        self._said = False
-        self._looks: dict[int, tuple[int, set[str], Future[list[Location]]]] = {}
+        self._queue = BackgroundQueue("sweeping")
+        self._warned = False
+        self._scans: dict[int, tuple[int, set[str], Future[list[Location]]]] = {}
 
-    def look(self, number: int, fence: int, rows: Sequence[Checkpoint]) -> None:
+    def scan(self, number: int, fence: int, rows: Sequence[Checkpoint]) -> None:
         """Look what there is of a trial that nobody trains.
 
         Args:
@@ -194,10 +201,10 @@ class Sweeping:
             fence: Of its last segment.
             rows: Its checkpoints.
         """
-        if fence and (number not in self._looks or self._looks[number][0] != fence):
+        if fence and (number not in self._scans or self._scans[number][0] != fence):
             named = {name_of(row.path) for row in rows}
-            found = self._aside.do(partial(self._folders.written, number))
-            self._looks[number] = fence, named, found
+            found = self._queue.submit(partial(self._folders.written_files, number))
+            self._scans[number] = fence, named, found
 
     def sweep_unnamed(self, number: int, fence: int) -> None:
         """Delete what was there and no row named; call when the next segment is granted, here.
@@ -206,7 +213,7 @@ class Sweeping:
         before can write a row any more. A look that takes longer sees what the next segment
         writes as well; its fence tells that apart.
         """
-        looked, named, found = self._looks.pop(number, (0, set(), Future()))
+        looked, named, found = self._scans.pop(number, (0, set(), Future()))
         if looked == fence:
             found.add_done_callback(partial(self._sweep_left, number, fence, named))
 
@@ -227,8 +234,8 @@ class Sweeping:
             rows: Its checkpoints, read after it had ended.
         """
         named = {name_of(row.path) for row in rows}
-        self._looks.pop(number, None)
-        self._aside.do(partial(self._sweep_unnamed, number, named))
+        self._scans.pop(number, None)
+        self._queue.submit(partial(self._sweep_unnamed, number, named))
 
     def sweep_all_ended(self, ended: Iterable[int], rows: Sequence[Checkpoint]) -> None:
         """The same for many trials, as far as they have left files; what fails is let be.
@@ -254,22 +261,22 @@ class Sweeping:
         """
         for location in locations:
             if self._folders.may_delete(number, location):
-                self._aside.do(partial(self._sweep, number, location))
+                self._queue.submit(partial(self._sweep, number, location))
 
     def close(self, seconds: float) -> None:
         """Wait so long for what is left to be deleted."""
-        self._aside.end(seconds)
+        self._queue.close(seconds)
 
     def _sweep_unnamed(self, number: int, named: set[str]) -> None:
-        for location in self._folders.written(number):
+        for location in self._folders.written_files(number):
             if name_of(location) not in named:
                 self._sweep(number, location)
 
     def _sweep(self, number: int, location: Location) -> None:
         try:
-            remove(self._folders.copy_of(number, location))
+            remove(self._folders.local_path(number, location))
             remove(location)
         except OSError as error:
-            if not self._said:
+            if not self._warned:
                 _logger.warning("Old checkpoints cannot be deleted and pile up: %s.", error)
-            self._said = True
+            self._warned = True

@@ -37,7 +37,7 @@ def store_of(root: Location, machine: str) -> str:
         return f"{machine}:{root}"
 
 
-def seen_here(store: str) -> bool:
+def is_reachable(store: str) -> bool:
     """Whether this host reaches a place for checkpoints, by its name."""
     if "://" in store:
         return True
@@ -65,7 +65,7 @@ def _mark(file: Path) -> str:
     return found
 
 
-class Place(Protocol):
+class CheckpointPlace(Protocol):
     """A host and the place that it keeps checkpoints in: a worker's, or a checkpoint's own."""
 
     @property
@@ -74,15 +74,15 @@ class Place(Protocol):
 
     @property
     def store(self) -> str | None:
-        """As in :class:`~optuna_deadline.allocation.records.About`."""
+        """As in :class:`~optuna_deadline.allocation.records.MachineInfo`."""
 
 
-def reaches(who: Place, where: Place) -> bool:
+def reaches(reader: CheckpointPlace, origin: CheckpointPlace) -> bool:
     """Whether who works at one place can read what was written at another one.
 
     A URL is read by everyone, a host's own folders on that host, and a shared folder by those who
     have it too. Of whom nothing is known, nothing is held against.
     """
-    if where.host is None or where.store is None or who.store is None:
+    if origin.host is None or origin.store is None or reader.store is None:
         return True
-    return "://" in where.store or who.host == where.host or who.store == where.store
+    return "://" in origin.store or reader.host == origin.host or reader.store == origin.store

@@ -36,12 +36,12 @@ class StoreAway(OSError):
     """The store does not answer, or refuses: nothing is known of the file."""
 
 
-def located(text: str) -> Location:
+def parse_location(text: str) -> Location:
     """A location as it was written down."""
     return text if "://" in text else Path(text)
 
 
-def within(root: Location, name: str) -> Location:
+def join_location(root: Location, name: str) -> Location:
     """A place below another one."""
     return root / name if isinstance(root, Path) else f"{root.rstrip('/')}/{name}"
 
@@ -52,7 +52,7 @@ def place_of(given: Location) -> Location:
     Raises:
         DeadlineError: Nothing can be kept there.
     """
-    place = located(os.fspath(given))
+    place = parse_location(os.fspath(given))
     if isinstance(place, Path):
         place = place.resolve()
         check_folder(place)
@@ -93,7 +93,7 @@ def root_of(place: Location, study_name: str, key: str) -> Location:
         key: The study's random key.
     """
     name = f"{study_name[:_NAME_LENGTH]}-{key[:_KEY_LENGTH]}"
-    return within(place, _UNFIT.sub("_", name))
+    return join_location(place, _UNFIT.sub("_", name))
 
 
 def is_below(location: Location, folder: Location) -> bool:
@@ -109,7 +109,7 @@ def check(url: str) -> None:
     Raises:
         DeadlineError: Something is missing here, or the store refuses.
     """
-    probe = within(url, f".probe-{uuid.uuid4().hex[:8]}")
+    probe = join_location(url, f".probe-{uuid.uuid4().hex[:8]}")
     try:
         system, path = _system(str(probe))
         system.pipe_file(path, b"optuna-deadline")
@@ -118,12 +118,12 @@ def check(url: str) -> None:
         raise
     except Exception as error:
         raise DeadlineError(
-            f"No checkpoint can be kept at {url} ({_words(error)}): check its name and your"
-            " credentials, or name a folder."
+            f"No checkpoint can be kept at {url} ({_describe_error(error)}): check its name and "
+            "your credentials, or name a folder."
         ) from error
 
 
-def library(location: Location) -> str | None:
+def library_name(location: Location) -> str | None:
     """The module that opens the store: imported once where processes are forked from."""
     if isinstance(location, Path):
         return None
@@ -139,18 +139,18 @@ def size(location: Location) -> int:
     """
     if isinstance(location, Path):
         return location.stat().st_size
-    with _asking(location) as (system, path):
+    with _store_access(location) as (system, path):
         return int(system.info(path)["size"])
 
 
 @contextmanager
-def opened(location: Location) -> Iterator[IO[bytes]]:
+def open_file(location: Location) -> Iterator[IO[bytes]]:
     """A file to read from its beginning; raises as :func:`size`."""
     if isinstance(location, Path):
         with location.open("rb") as file:
             yield file
     else:
-        with _asking(location) as (system, path), system.open(path, "rb") as file:
+        with _store_access(location) as (system, path), system.open(path, "rb") as file:
             yield file
 
 
@@ -160,7 +160,7 @@ def upload(path: Path, url: str) -> None:
     Raises:
         StoreAway: It is not.
     """
-    with _asking(url) as (system, target):
+    with _store_access(url) as (system, target):
         system.put_file(os.fspath(path), target)
         if int(system.info(target)["size"]) != path.stat().st_size:
             raise StoreAway(f"{url} is not as long as what was uploaded")
@@ -171,7 +171,7 @@ def fetch(location: Location, path: Path) -> None:
     if isinstance(location, Path):
         shutil.copyfile(location, path)
     else:
-        with _asking(location) as (system, source):
+        with _store_access(location) as (system, source):
             system.get_file(source, os.fspath(path))
 
 
@@ -180,11 +180,11 @@ def remove(location: Location) -> None:
     if isinstance(location, Path):
         location.unlink(missing_ok=True)
     else:
-        with suppress(FileNotFoundError), _asking(location) as (system, path):
+        with suppress(FileNotFoundError), _store_access(location) as (system, path):
             system.rm_file(path)
 
 
-def listed(folder: Location) -> list[Location]:
+def list_files(folder: Location) -> list[Location]:
     """The files right in a folder, none where it is not there.
 
     Raises:
@@ -193,12 +193,12 @@ def listed(folder: Location) -> list[Location]:
     try:
         if isinstance(folder, Path):
             return [path for path in folder.iterdir() if path.is_file()]
-        with _asking(folder) as (system, place):
+        with _store_access(folder) as (system, place):
             found = system.ls(place, detail=True)
     except FileNotFoundError:
         return []
     names = [one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == "file"]
-    return [within(folder, name) for name in names]
+    return [join_location(folder, name) for name in names]
 
 
 def name_of(location: Location) -> str:
@@ -206,7 +206,7 @@ def name_of(location: Location) -> str:
     return os.fspath(location).rpartition("/")[2]
 
 
-def loading(location: Location, *, here: bool = True) -> str:
+def loading_code(location: Location, *, here: bool = True) -> str:
     """One line of Python that loads a checkpoint: by torch what ``torch.save`` wrote.
 
     Args:
@@ -224,7 +224,7 @@ def loading(location: Location, *, here: bool = True) -> str:
 def _is_torch(location: Location, here: bool) -> bool:
     """Whether ``torch.save`` wrote a file, by its first bytes."""
     if here:
-        with suppress(OSError, DeadlineError), opened(location) as file:
+        with suppress(OSError, DeadlineError), open_file(location) as file:
             head = file.read(512)
             length = int.from_bytes(head[26:28], "little")
             packed = head[:4] == b"PK\3\4" and head[30 : 30 + length].endswith(b"/data.pkl")
@@ -233,14 +233,14 @@ def _is_torch(location: Location, here: bool) -> bool:
 
 
 @contextmanager
-def _asking(url: str) -> Iterator[tuple[Any, str]]:
+def _store_access(url: str) -> Iterator[tuple[Any, str]]:
     """One error for all that stores can raise, but for what is known: no such file."""
     try:
         yield _system(url)
     except (FileNotFoundError, StoreAway, DeadlineError):
         raise
     except Exception as error:
-        raise StoreAway(f"{url}: {_words(error)}") from error
+        raise StoreAway(f"{url}: {_describe_error(error)}") from error
 
 
 def _system(url: str) -> tuple[Any, str]:
@@ -258,6 +258,6 @@ def _system(url: str) -> tuple[Any, str]:
         raise DeadlineError(f"Nothing here can open {url}: {error}") from error
 
 
-def _words(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

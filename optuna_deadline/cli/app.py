@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.logging import RichHandler
 from typer.core import TyperGroup
 
-from optuna_deadline.cli.databases import complaint
+from optuna_deadline.cli.databases import error_message
 from optuna_deadline.cli.logs import writes_json
 from optuna_deadline.errors import DatabaseGone, DeadlineError, StudyGone, on_command_line
 from optuna_deadline.values.budgets import HOST_TYPE
-from optuna_deadline.worker.lease_clock import DATABASE_AWAY
+from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
 
 #: The help reads as a table of contents: to begin, to look, to act, to try.
 _CONTENTS = (
@@ -97,16 +97,16 @@ def in_one_sentence() -> Iterator[None]:
         with on_command_line():
             yield
     except (DatabaseGone, StudyGone) as error:
-        _complain(str(error))
+        _print_error(str(error))
         raise SystemExit(GONE) from None
     except DeadlineError as error:
-        _complain(str(error))
+        _print_error(str(error))
         raise SystemExit(BAD_INPUT) from None
-    except (*DATABASE_AWAY, sa.exc.DatabaseError) as error:
-        sentence = complaint(error)
+    except (*DATABASE_ERRORS, sa.exc.DatabaseError) as error:
+        sentence = error_message(error)
         if sentence is None:
             raise
-        _complain(sentence)
+        _print_error(sentence)
         raise SystemExit(GONE) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
@@ -146,7 +146,7 @@ def set_up_logging() -> None:
         logger.propagate = False
 
 
-def say_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Print a value as JSON on standard output; what is not finite becomes null."""
     print(json.dumps(_finite(value), indent=2, default=str))
 
@@ -161,7 +161,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _complain(sentence: str) -> None:
+def _print_error(sentence: str) -> None:
     if writes_json():
         logging.getLogger("optuna_deadline").error(sentence)
         return

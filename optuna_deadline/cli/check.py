@@ -18,9 +18,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from optuna_deadline.checking.moves import FEWEST, Check
-from optuna_deadline.checking.rows import ROUNDING, Row, exit_code
-from optuna_deadline.checking.runs import Runs
-from optuna_deadline.cli.app import Json, ObjectivePlace, Patience, command, console, say_json
+from optuna_deadline.checking.rows import ROUNDING, CheckRow, exit_code
+from optuna_deadline.checking.runs import TrainingRuns
+from optuna_deadline.cli.app import Json, ObjectivePlace, Patience, command, console, print_json
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.objective import source_of
 from optuna_deadline.worker.devices import make_offer, present_gpus
@@ -68,12 +68,14 @@ def check(
     trial = fixed_trial(params, seed)
     with (
         _progress() as progress,
-        Runs(source, trial, devices, patience=patience, heard=progress.step) as runs,
+        TrainingRuns(source, trial, devices, patience=patience, on_step=progress.step) as runs,
     ):
-        looks = Check(runs, steps=steps, slots=slots, tolerance=tolerance, told=progress.begin)
+        looks = Check(
+            runs, steps=steps, slots=slots, tolerance=tolerance, on_training=progress.begin
+        )
         rows = list(looks.rows())
     if as_json:
-        say_json([asdict(row) | {"result": row.result.value, "bad": row.bad} for row in rows])
+        print_json([asdict(row) | {"result": row.result.value, "bad": row.bad} for row in rows])
     else:
         screen = Console()
         if not screen.is_terminal:
@@ -136,7 +138,7 @@ def choose_devices(gpus: str | None, slots: int) -> list[str]:
     return [f"cpu:{index}" for index in range(slots)]
 
 
-def table_of(rows: list[Row]) -> Table:
+def table_of(rows: list[CheckRow]) -> Table:
     """The rows as they are shown."""
     table = Table(box=None, pad_edge=False, title_justify="left")
     table.add_column("training")

@@ -33,18 +33,18 @@ from optuna_deadline.cli.app import (
     command,
 )
 from optuna_deadline.cli.databases import (
-    begin_with,
     check_made,
     is_made,
     load_study,
     make_storage,
     sampler_of,
+    set_earlier_studies,
 )
 from optuna_deadline.elastic import agree, check, check_max_slots
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
-from optuna_deadline.history.text import at_clock
-from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.history.text import format_time_of_day
+from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.samplers import check_earlier
@@ -147,7 +147,7 @@ def make(
     )
     _check_direction(created, direction)
     if earlier:
-        begin_with(created, earlier)
+        set_earlier_studies(created, earlier)
     created.sampler = sampler_of(created)
     return created, agree(
         created, wanted, policy, parameters, extend=extend, budget=money, max_slots=max_slots
@@ -198,7 +198,7 @@ def _money(table: AllocationTable, terms: study_terms.Terms) -> str:
     """What is left to pay for the time that was won, where slots cost something."""
     if terms.budget is None:
         return ""
-    ledger, now = Ledger(table, tariff_of(terms.budget, terms.started)), table.now()
+    ledger, now = BillingLedger(table, tariff_of(terms.budget, terms.started)), table.now()
     ledger.read(now)
     nodes = [{kind: rate.node} for kind, rate in ledger.tariff.rates.items()]
     left = terms.budget.amount - ledger.spent(now)
@@ -219,4 +219,7 @@ def stop(
     seconds = parse_duration(within, "--within")
     found = load_study(study, storage)
     ended = study_terms.end_within(open_table(found), found, seconds)
-    print(f"{study} ends at {at_clock(ended.deadline)}; after that see optuna-deadline load-best.")
+    print(
+        f"{study} ends at {format_time_of_day(ended.deadline)}; after that see optuna-deadline "
+        "load-best."
+    )

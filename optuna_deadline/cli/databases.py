@@ -24,7 +24,11 @@ from optuna_deadline.allocation.sql.database.schema import report, worker
 from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.samplers import DeadlineSampler, winners
-from optuna_deadline.worker.lease_clock import DATABASE_AWAY, explain, origin
+from optuna_deadline.worker.lease_clock import (
+    DATABASE_ERRORS,
+    describe_database_error,
+    driver_error,
+)
 
 _EXISTS = ("42P07", "42710")  # a table, another object
 _REFUSALS = ("42501", "25006")  # no privilege, a transaction that only reads
@@ -33,7 +37,7 @@ _MAKE = "check --storage, or make a study there with 'optuna-deadline create'"
 _TRIES, _PAUSE = 5, 0.2  # seconds
 
 
-class NothingThere(DeadlineError):
+class NoStudyTables(DeadlineError):
     """The database was never used by a study."""
 
 
@@ -124,10 +128,10 @@ def check_made(text: str) -> URL:
     url = check_url(text)
     file = _file(url)
     if file is not None and not file.is_file():
-        raise NothingThere(f"There is no database {file.resolve()}: {_MAKE}.")
+        raise NoStudyTables(f"There is no database {file.resolve()}: {_MAKE}.")
     if not has_table(url, "studies"):
         said = url.render_as_string(hide_password=True)
-        raise NothingThere(f"The database {said} holds no study yet: {_MAKE}.")
+        raise NoStudyTables(f"The database {said} holds no study yet: {_MAKE}.")
     return url
 
 
@@ -135,14 +139,14 @@ def is_made(text: str) -> bool:
     """Whether a URL's database has ever been used by a study."""
     try:
         check_made(text)
-    except NothingThere:
+    except NoStudyTables:
         return False
     return True
 
 
-def complaint(error: BaseException) -> str | None:
+def error_message(error: BaseException) -> str | None:
     """What is wrong with a database that raised and what to do; None where we are wrong."""
-    said, cause = explain(error), origin(error)
+    said, cause = describe_database_error(error), driver_error(error)
     if isinstance(cause, sqlite3.OperationalError) or "not a database" in said:
         return (
             f"The database cannot be used ({said}): check --storage, and that its file and folder "
@@ -153,7 +157,7 @@ def complaint(error: BaseException) -> str | None:
             f"The database refuses ({said}): let --storage name an account that may make tables "
             "and write."
         )
-    if isinstance(error, DATABASE_AWAY):
+    if isinstance(error, DATABASE_ERRORS):
         return f"The database does not answer ({said}): start it, or check --storage."
     return None
 
@@ -206,7 +210,7 @@ def load_study(name: str, url: str) -> Study:
     return study
 
 
-def begin_with(study: Study, earlier: list[str]) -> None:
+def set_earlier_studies(study: Study, earlier: list[str]) -> None:
     """Write down the studies whose winners it is to begin with: every worker's sampler knows.
 
     Raises:

@@ -20,8 +20,8 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import INTERRUPTED, PolicyName, Settings, SlotPrice, command, console
 from optuna_deadline.cli.databases import make_storage
-from optuna_deadline.cli.live.top import shown
-from optuna_deadline.cli.live.view import Watcher
+from optuna_deadline.cli.live.top import showing_study
+from optuna_deadline.cli.live.view import StudyWatcher
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import ElasticWorker, Result, agree, check, prepare
 from optuna_deadline.errors import DeadlineError
@@ -92,9 +92,9 @@ def demo(
         for each in [name] * (workers - 1) + names[1:] * workers
     ]
     screen = console if console.is_terminal else Console()
-    watcher = Watcher(elastic.table, terms)
+    watcher = StudyWatcher(elastic.table, terms)
     try:
-        with shown(watcher, screen):
+        with showing_study(watcher, screen):
             result = elastic.run()
             codes = [other.wait() for other in others]
     finally:
@@ -105,7 +105,7 @@ def demo(
         outcome |= {"budget": terms.budget.amount, "spent": result.spent}
     if rivals:
         outcome["studies"] = [_share(each, name) for each in (study, *rivals)]
-    _say(outcome, result, terms, url)
+    _print_summary(outcome, result, terms, url)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(outcome, indent=2) + "\n")
@@ -163,7 +163,11 @@ def _start_worker(
 
 
 def _outcome(
-    elastic: ElasticWorker, study: optuna.Study, terms: Terms, result: Result, watcher: Watcher
+    elastic: ElasticWorker,
+    study: optuna.Study,
+    terms: Terms,
+    result: Result,
+    watcher: StudyWatcher,
 ) -> dict[str, Any]:
     trials = study.get_trials(deepcopy=False)
     view = watcher.view()
@@ -189,7 +193,7 @@ def _outcome(
     }
 
 
-def _say(outcome: dict[str, Any], result: Result, terms: Terms, url: str) -> None:
+def _print_summary(outcome: dict[str, Any], result: Result, terms: Terms, url: str) -> None:
     print(describe(result, terms))
     when = "before" if outcome["overshoot_s"] <= 0 else "after"
     print(

@@ -18,13 +18,13 @@ from optuna_deadline.allocation.records import ALIVE
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 from optuna_deadline.allocation.sql.database.schema import report, study, trial
 from optuna_deadline.allocation.sql.database.transaction import database_now
-from optuna_deadline.checkpoints.storage import check, check_folder, located
-from optuna_deadline.cli.app import GONE, Json, command, say_json
+from optuna_deadline.checkpoints.storage import check, check_folder, parse_location
+from optuna_deadline.cli.app import GONE, Json, command, print_json
 from optuna_deadline.cli.databases import (
-    NothingThere,
+    NoStudyTables,
     Traffic,
     check_url,
-    complaint,
+    error_message,
     measure,
     open_storage,
     round_trip,
@@ -32,7 +32,7 @@ from optuna_deadline.cli.databases import (
 from optuna_deadline.elastic import CHECKPOINTS
 from optuna_deadline.errors import DeadlineError, at_most
 from optuna_deadline.worker.devices import host_name, present_gpus
-from optuna_deadline.worker.lease_clock import DATABASE_AWAY
+from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
 
 _SLOW = 0.05  # seconds of a round trip
 _APART = 2.0  # seconds between two clocks
@@ -69,7 +69,7 @@ def doctor(
     if storage is not None:
         findings += _database(storage)
     if as_json:
-        say_json([asdict(finding) for finding in findings])
+        print_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
             print(f"{finding.state:<5} {finding.name}: {finding.words}")
@@ -99,7 +99,7 @@ def _gpus() -> Finding:
 
 
 def _room(given: str) -> Finding:
-    place = located(given)
+    place = parse_location(given)
     if isinstance(place, Path):
         return _disk(place)
     try:
@@ -134,7 +134,7 @@ def _database(text: str) -> Iterator[Finding]:
         try:
             open_storage(text)
             engine = connect(url)
-        except NothingThere as nothing:
+        except NoStudyTables as nothing:
             yield Finding("database", "note", str(nothing))
             engine = None if sqlite else sa.create_engine(url)
         if engine is not None:
@@ -144,8 +144,8 @@ def _database(text: str) -> Iterator[Finding]:
                     yield look(connection)
     except DeadlineError as error:
         yield Finding("database", "bad", str(error))
-    except (*DATABASE_AWAY, sa.exc.DatabaseError) as error:
-        if (words := complaint(error)) is None:
+    except (*DATABASE_ERRORS, sa.exc.DatabaseError) as error:
+        if (words := error_message(error)) is None:
             raise
         yield Finding("database", "bad", words)
     if sqlite:

@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
-from optuna_deadline.cli.app import Json, Storage, Study, command, say_json
+from optuna_deadline.cli.app import Json, Storage, Study, command, print_json
 from optuna_deadline.cli.databases import load_study
-from optuna_deadline.cli.worker import show_late
+from optuna_deadline.cli.worker import show_when_slow
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.forecast import forecast as look_ahead
 from optuna_deadline.history.reader import read_history
-from optuna_deadline.history.text import count, roughly, until_deadline, value
+from optuna_deadline.history.text import format_count, format_length, format_value, until_deadline
 from optuna_deadline.scenarios.api import change_of
-from optuna_deadline.scenarios.comparison import AS_IT_IS, DRAWS, Prospect, Question, WhatIf
+from optuna_deadline.scenarios.comparison import AS_IT_IS, DRAWS, Prospect, Scenario, WhatIf
 from optuna_deadline.scenarios.futures import Change
 from optuna_deadline.values.budgets import Budget
 
@@ -52,10 +52,10 @@ def forecast(
     found = look_ahead(history)
     answer = None
     if change != AS_IT_IS:
-        question = Question(history, change, draws=draws)
-        answer = question.answer(list(show_late(question.pairs(), "Simulating", draws)))
+        question = Scenario(history, change, draws=draws)
+        answer = question.answer(list(show_when_slow(question.pairs(), "Simulating", draws)))
     if as_json:
-        say_json(
+        print_json(
             {
                 "time_left": history.time_left,
                 "forecast": asdict(found),
@@ -66,7 +66,7 @@ def forecast(
         )
         return
     left = until_deadline(history.time_left, history.settled is not None)
-    print(f"{history.name}: {_say(found, history.budget)}; {left}.")
+    print(f"{history.name}: {_describe_forecast(found, history.budget)}; {left}.")
     if answer is not None:
         print(_side_by_side(change, answer))
         return
@@ -74,8 +74,8 @@ def forecast(
     for fan in sorted(found.fans, key=lambda fan: (not fan.running, sign * fan.mid[-1]))[:_FANS]:
         how = f"on {fan.slots} slots" if fan.running else "if it resumed on one slot"
         low, high = sorted((fan.low[-1], fan.high[-1]))
-        band = f"{value(low)} to {value(high)}"
-        print(f"  trial {fan.number} {how}: {value(fan.mid[-1])} ({band})")
+        band = f"{format_value(low)} to {format_value(high)}"
+        print(f"  trial {fan.number} {how}: {format_value(fan.mid[-1])} ({band})")
 
 
 def _slots(gpus: str | None) -> int:
@@ -86,7 +86,7 @@ def _slots(gpus: str | None) -> int:
     return int(gpus)
 
 
-def _say(found: Forecast, budget: Budget | None) -> str:
+def _describe_forecast(found: Forecast, budget: Budget | None) -> str:
     if found.best is None:
         return "nothing was reported yet"
     cost = f" with {found.slot_hours:.3g} slot-hours" if found.slot_hours else ""
@@ -94,10 +94,12 @@ def _say(found: Forecast, budget: Budget | None) -> str:
         cost += f" and {found.spent:.4g} of {budget}"
     used = " used" if cost else ""
     if not found.fans or found.low is None or found.high is None:
-        return f"best {value(found.best)}{cost}{used}, and nobody trains on"
+        return f"best {format_value(found.best)}{cost}{used}, and nobody trains on"
     low, high = sorted((found.low, found.high))
-    expected = f"{value(found.expected)} expected ({value(low)} to {value(high)})"
-    return f"best {value(found.best)} now, {expected}{cost}{used and f'{used} by then'}"
+    expected = (
+        f"{format_value(found.expected)} expected ({format_value(low)} to {format_value(high)})"
+    )
+    return f"best {format_value(found.best)} now, {expected}{cost}{used and f'{used} by then'}"
 
 
 def _side_by_side(change: Change, answer: WhatIf) -> str:
@@ -116,14 +118,14 @@ def _side_by_side(change: Change, answer: WhatIf) -> str:
     error = "" if gain.error is None else f" ±{gain.error:.2g}"
     lines.append(
         f"The best value would be {abs(gain.expected):.2g}{error} {better}, and better in "
-        f"{gain.better:.0%} of {count(answer.draws, 'simulated end')}."
+        f"{gain.better:.0%} of {format_count(answer.draws, 'simulated end')}."
     )
     return "\n".join(f"  {line}" for line in lines)
 
 
 def _band(one: Prospect) -> str:
     low, high = sorted((one.low, one.high))
-    return f"{value(one.expected)} ({value(low)} to {value(high)})"
+    return f"{format_value(one.expected)} ({format_value(low)} to {format_value(high)})"
 
 
 _ROWS = (
@@ -136,10 +138,10 @@ _ROWS = (
 def _words(change: Change, currency: str | None) -> str:
     said = []
     if change.seconds:
-        said.append(f"{roughly(change.seconds)} later")
+        said.append(f"{format_length(change.seconds)} later")
     if change.slots:
         said.append(
-            f"{count(abs(change.slots), 'slot')} {'more' if change.slots > 0 else 'fewer'}"
+            f"{format_count(abs(change.slots), 'slot')} {'more' if change.slots > 0 else 'fewer'}"
         )
     if change.money:
         said.append(f"{abs(change.money):g} {currency} {'more' if change.money > 0 else 'less'}")

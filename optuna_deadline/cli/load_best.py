@@ -10,13 +10,13 @@ import typer
 
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import write_atomically
-from optuna_deadline.checkpoints.storage import Location, fetch, loading, name_of
-from optuna_deadline.cli.app import Json, Storage, Study, command, say_json
+from optuna_deadline.checkpoints.storage import Location, fetch, loading_code, name_of
+from optuna_deadline.cli.app import Json, Storage, Study, command, print_json
 from optuna_deadline.cli.databases import load_study
-from optuna_deadline.cli.worker import wait_late
+from optuna_deadline.cli.worker import show_wait
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
-from optuna_deadline.planning.settlement import InHand, find_winner
+from optuna_deadline.planning.settlement import CheckpointAvailability, find_winner
 from optuna_deadline.study.best import find_best
 from optuna_deadline.worker.devices import host_name
 
@@ -33,14 +33,14 @@ def load_best(
     """Say where the best model is, checked byte for byte, and how to load it."""
     found = load_study(study, storage)
     table, terms = table_of(found)
-    with wait_late("Checking checkpoints"):
-        in_hand = InHand(table, host_name())
+    with show_wait("Checking checkpoints"):
+        in_hand = CheckpointAvailability(table, host_name())
         winner = find_winner(table, terms.direction, in_hand)
     best = winner or find_best(found)
     if best is None:
         raise DeadlineError(f"No trial of {study} has reported yet; ask again later.")
     saved = None if winner is None else winner.checkpoint
-    away = None if saved is None else in_hand.elsewhere(saved)
+    away = None if saved is None else in_hand.remote_origin(saved)
     if to is not None:
         if saved is None:
             raise DeadlineError(_unsaved(table, best.number))
@@ -56,7 +56,7 @@ def load_best(
         "params": found.trials[best.number].params,
     }
     if as_json:
-        say_json(told)
+        print_json(told)
         return
     step = "" if best.step is None else f", step {best.step}"
     print(f"{study}: best value {best.value:.6g}, trial {best.number}{step}")
@@ -64,7 +64,7 @@ def load_best(
     if path is None:
         print(f"# {_unsaved(table, best.number)}")
     else:
-        line = loading(path, here=away is None)
+        line = loading_code(path, here=away is None)
         print(line + (f"  # on {away.host}" if away is not None else ""))
 
 
@@ -92,7 +92,7 @@ def _copied(source: Location, to: Path) -> Path:
     if not to.parent.is_dir():
         raise DeadlineError(f"There is no folder {to.parent}; make it first.")
     try:
-        with wait_late(f"Copying {source}"):
+        with show_wait(f"Copying {source}"):
             write_atomically(to, partial(fetch, source))
     except OSError as error:
         raise DeadlineError(

@@ -15,8 +15,8 @@ from typing import Any
 
 import optuna
 
-from optuna_deadline.cli.live.top import following, lines
-from optuna_deadline.cli.live.view import View, Watcher
+from optuna_deadline.cli.live.top import lines, polling_views
+from optuna_deadline.cli.live.view import StudyWatcher, View
 
 _logger = logging.getLogger("optuna_deadline")
 _SECONDS = 1.0
@@ -66,9 +66,9 @@ def writes_json() -> bool:
     return any(isinstance(handler.formatter, JsonFormatter) for handler in _logger.handlers)
 
 
-def logged(watcher: Watcher) -> AbstractContextManager[None]:
+def logged(watcher: StudyWatcher) -> AbstractContextManager[None]:
     """Log what happens to a study until the block ends, with its figures beside each message."""
-    return following(watcher, _SECONDS, _log)
+    return polling_views(watcher, _SECONDS, _log)
 
 
 def _log(looks: Iterator[View]) -> None:

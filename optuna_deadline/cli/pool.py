@@ -16,17 +16,17 @@ from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 from optuna_deadline.allocation.sql.reads import pools
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import GRACE, TTL
-from optuna_deadline.cli.app import Json, Storage, app, command_of, say_json
+from optuna_deadline.cli.app import Json, Storage, app, command_of, print_json
 from optuna_deadline.cli.databases import check_made, make_storage
 from optuna_deadline.cli.live.view import clock
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.history.text import roughly, shortfalls
+from optuna_deadline.history.text import format_length, shortfalls
 from optuna_deadline.planning.pool_leader import read_pool
 from optuna_deadline.values.deadlines import parse_duration
 
 _pool = typer.Typer(help="Pools of slots that studies share.", no_args_is_help=True)
 app.add_typer(_pool, name="pool")
-_NOBODY = 0  # a pool is read without being of one of its studies
+_NO_STUDY = 0  # a pool is read without being of one of its studies
 _LEAST = 2.0  # seconds: a worker renews six times in a lease
 
 
@@ -46,9 +46,9 @@ def create(
         raise DeadlineError("A pool needs a name, as in 'optuna-deadline pool create lab'.")
     asked = _seconds("--ttl", ttl), _seconds("--grace", grace)
     make_storage(storage)  # Optuna's tables come first: ours refer to them
-    table = AllocationTable(connect(storage), pool, _NOBODY, ttl=asked[0], grace=asked[1])
+    table = AllocationTable(connect(storage), pool, _NO_STUDY, ttl=asked[0], grace=asked[1])
     law = table.make_pool()
-    said = f"leases of {roughly(law[0])} and a grace of {roughly(law[1])}"
+    said = f"leases of {format_length(law[0])} and a grace of {format_length(law[1])}"
     if law != asked:
         raise DeadlineError(f"There is a pool {pool!r} already, with {said}; take another name.")
     print(f"pool {pool}: {said}.")
@@ -79,9 +79,9 @@ def show(
         known = ", ".join(names) or "none yet"
         raise DeadlineError(f"There is no pool {pool!r} (there are: {known}).")
     chosen = names if pool is None else [pool]
-    tables = [AllocationTable(engine, name, _NOBODY) for name in chosen]
+    tables = [AllocationTable(engine, name, _NO_STUDY) for name in chosen]
     if as_json:
-        say_json([_values(table) for table in tables])
+        print_json([_values(table) for table in tables])
         return
     if not tables:
         print("There is no pool yet: the first worker of a study makes one.")

@@ -18,7 +18,13 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster
-from optuna_deadline.simulation.comparison import Case, Row, collect_seldom, run_all, summarise
+from optuna_deadline.simulation.comparison import (
+    Case,
+    PolicyRow,
+    collect_seldom,
+    run_all,
+    summarise,
+)
 from optuna_deadline.simulation.tables import choose, load_speedups
 from optuna_deadline.simulation.workload import FAMILIES
 from optuna_deadline.study import policy_choice
@@ -105,7 +111,7 @@ def simulate(
     )
     outcomes = list(progress)
     screen = Console()
-    rows: list[Row] = []
+    rows: list[PolicyRow] = []
     runs: list[dict[str, Any]] = []
     for name, workloads in families.items():
         count = len(workloads) * seeds * len(policies)
@@ -142,7 +148,7 @@ def _read_deadline(text: str) -> tuple[float, bool]:
     return parse_duration(text, "Virtual time"), False
 
 
-def _table(title: str, rows: list[Row]) -> Table:
+def _table(title: str, rows: list[PolicyRow]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("policy", no_wrap=True)
     names = ("regret", "to the first", "choice", "busy", "trials", "resizes")

@@ -36,7 +36,7 @@ from optuna_deadline.cli.app import (
 from optuna_deadline.cli.databases import check_url, load_study
 from optuna_deadline.elastic import CHECKPOINTS, agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.worker.segment import PATIENCE
 
@@ -333,7 +333,7 @@ def _check_study(name: str, storage: str, host_type: str | None) -> None:
         )
     # Without a type here, the nodes' own environment may have one.
     if host_type is not None and terms.budget is not None:
-        ledger = Ledger(table, tariff_of(terms.budget, terms.started))
+        ledger = BillingLedger(table, tariff_of(terms.budget, terms.started))
         ledger.read(table.now())
         terms.budget.check_type(host_type, ledger.tariff.rates)
 

@@ -24,19 +24,19 @@ import optuna
 import typer
 from rich.console import Console
 
-from optuna_deadline.allocation.records import Desired, Event
+from optuna_deadline.allocation.records import Event, PlannedTrial
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect, open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checking.rows import OUTCOME, summed_up
-from optuna_deadline.cli.app import Json, Storage, Study, command, console, say_json
+from optuna_deadline.cli.app import Json, Storage, Study, command, console, print_json
 from optuna_deadline.cli.databases import load_study, measure, serving_storage
-from optuna_deadline.cli.live.top import render, shown
-from optuna_deadline.cli.live.view import TrialRow, View, Watcher
+from optuna_deadline.cli.live.top import render, showing_study
+from optuna_deadline.cli.live.view import StudyWatcher, TrialRow, View
 from optuna_deadline.dashboard.prometheus import StudyCollector, check_installed, serve
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history, table_of
 from optuna_deadline.history.records import History
-from optuna_deadline.history.text import at_clock, tell
+from optuna_deadline.history.text import event_sentence, format_time_of_day
 
 _SHOWN = {"retired": "pruned"}
 
@@ -58,12 +58,12 @@ def plain_view(history: History) -> View:
     )
 
 
-def _row(history: History, line: Desired) -> TrialRow:
-    values = tuple(row.value for row in history.curves.get(line.number, ()))
+def _row(history: History, line: PlannedTrial) -> TrialRow:
+    values = tuple(row.value for row in history.curves_by_trial.get(line.number, ()))
     return TrialRow(
         number=line.number,
         state=_SHOWN.get(line.state, line.state),
-        step=history.curves[line.number][-1].step if values else None,
+        step=history.curves_by_trial[line.number][-1].step if values else None,
         value=values[-1] if values else None,
         best=(max(values) if history.maximize else min(values)) if values else None,
         curve=values,
@@ -78,7 +78,7 @@ def status(study: Study, storage: Storage, as_json: Json = False) -> None:
     """Show a study once: time left, best value, who trains and why."""
     found = load_study(study, storage)
     table, terms = table_of(found)
-    view = Watcher(table, terms).view()
+    view = StudyWatcher(table, terms).view()
     with autocommit(open_table(found)) as connection:
         warning = measure(connection, table.study_id).warning
     if not view.rows and (history := read_history(found)).plain:
@@ -86,7 +86,7 @@ def status(study: Study, storage: Storage, as_json: Json = False) -> None:
     check = _check_of(found)
     if as_json:
         deadline = view.deadline.isoformat()
-        say_json({**asdict(view), "deadline": deadline, "warning": warning, "check": check})
+        print_json({**asdict(view), "deadline": deadline, "warning": warning, "check": check})
         return
     screen = Console()
     screen.print(render(replace(view, limits=()), max(24, screen.height)))
@@ -110,7 +110,7 @@ def top(study: Study, storage: Storage) -> None:
             f"'optuna-deadline status {study}'."
         )
     screen = console if console.is_terminal else Console()
-    with shown(Watcher(table, terms), screen):
+    with showing_study(StudyWatcher(table, terms), screen):
         while not _is_over(table):
             time.sleep(_LOOK)
     if not table.orders("").settled:
@@ -150,11 +150,13 @@ def events(
     places = {slot.id: f"{slot.device} on {slot.host}" for slot in table.slots()}
     found: deque[tuple[Event, str]] = deque(maxlen=last)
     for event in _of(table, kind):
-        words = tell(event, terms.name, places.get(event.slot or 0, f"slot {event.slot}"))
+        words = event_sentence(
+            event, terms.name, places.get(event.slot or 0, f"slot {event.slot}")
+        )
         if trial in (None, event.number) and (as_json or kind or words):
             found.append((event, words or event.kind))
     if as_json:
-        say_json([{**asdict(event), "words": words} for event, words in found])
+        print_json([{**asdict(event), "words": words} for event, words in found])
         return
     if kind and not found:
         known = ", ".join(sorted({event.kind for event in _of(table)}))
@@ -162,7 +164,7 @@ def events(
             f"Nothing of that kind has happened to {study} (there are: {known}).", file=sys.stderr
         )
     for event, words in found:
-        print(f"{at_clock(event.at)}  {words}")
+        print(f"{format_time_of_day(event.at)}  {words}")
 
 
 def _of(table: AllocationTable, kind: list[str] | None = None) -> Iterator[Event]:

@@ -11,7 +11,7 @@ from typing import Annotated
 import optuna
 import typer
 
-from optuna_deadline.allocation.records import Desired, Worker
+from optuna_deadline.allocation.records import PlannedTrial, Worker
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 from optuna_deadline.allocation.sql.reads import pools
 from optuna_deadline.allocation.sql.store import AllocationTable
@@ -19,13 +19,13 @@ from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.databases import check_made, load_study
 from optuna_deadline.errors import DeadlineError, at_most
 from optuna_deadline.history.reader import table_of
-from optuna_deadline.history.text import at_clock, count, roughly
-from optuna_deadline.planning.billing.budget import tell_price
+from optuna_deadline.history.text import format_count, format_length, format_time_of_day
+from optuna_deadline.planning.billing.budget import change_price
 from optuna_deadline.planning.cross_host import groups_of
-from optuna_deadline.policies.wrappers import fitting, says
+from optuna_deadline.policies.wrappers import divisor_reason, largest_divisor
 from optuna_deadline.values.prices import make_prices
 
-_NOBODY = 0  # a host is drained without being of one of its studies
+_NO_STUDY = 0  # a host is drained without being of one of its studies
 _SOON = 10.0  #: seconds before its deadline in which a study does not come to another host
 _ENDS = {"complete": "is complete", "failed": "has failed", "retired": "was given up"}
 
@@ -37,9 +37,9 @@ OfStudy = Annotated[str, typer.Option(help="Name of its study.")]
 def pause(trial: Trial, study: OfStudy, storage: Storage) -> None:
     """Pause a trial: it saves, leaves its slots, and gets none until it is resumed."""
     table, line = _find(study, storage, trial)
-    _written(table.hold(trial, True), study, trial)
+    _check_not_ended(table.hold(trial, True), study, trial)
     leaves = "" if line.owner is None else ": it saves and leaves its slots at its next step"
-    print(f"Trial {trial} of {study} is held until it is resumed{leaves}.{_alone(table)}")
+    print(f"Trial {trial} of {study} is held until it is resumed{leaves}.{_no_worker_note(table)}")
 
 
 @command
@@ -49,8 +49,11 @@ def resume(trial: Trial, study: OfStudy, storage: Storage) -> None:
     if line.held is None:
         print(f"Nobody holds trial {trial} of {study}: it has slots when the plan gives it some.")
         return
-    _written(table.hold(trial, False), study, trial)
-    print(f"Trial {trial} of {study} may go on, once the plan has slots for it.{_alone(table)}")
+    _check_not_ended(table.hold(trial, False), study, trial)
+    print(
+        f"Trial {trial} of {study} may go on, once the plan has slots for it."
+        f"{_no_worker_note(table)}"
+    )
 
 
 @command
@@ -69,14 +72,17 @@ def give(
         _check_room(table, study, slots)
         _check_batch(trial, slots, line.batch)
         _check_limit(trial, slots, line)
-    _written(table.pin(trial, slots), study, trial)
+    _check_not_ended(table.pin(trial, slots), study, trial)
     if slots is None:
-        print(f"How many slots trial {trial} of {study} has is up to its policy.{_alone(table)}")
+        print(
+            f"How many slots trial {trial} of {study} has is up to its policy."
+            f"{_no_worker_note(table)}"
+        )
         return
     held = " once it is resumed" if line.held is not None else ""
     print(
-        f"Trial {trial} of {study} trains on {count(slots, 'slot')}{held}, or waits for them, "
-        f"until --gpus auto.{_alone(table)}"
+        f"Trial {trial} of {study} trains on {format_count(slots, 'slot')}{held}, or waits for "
+        f"them, until --gpus auto.{_no_worker_note(table)}"
     )
 
 
@@ -92,7 +98,7 @@ def drain(
     check_made(storage)
     engine = connect(storage)
     with autocommit(engine) as connection:
-        tables = [AllocationTable(engine, name, _NOBODY) for name in pools(connection)]
+        tables = [AllocationTable(engine, name, _NO_STUDY) for name in pools(connection)]
     live = [worker for table in tables for worker in table.workers()]
     going_on = {
         row.study_id
@@ -104,17 +110,17 @@ def drain(
     if there == 0:
         known = ", ".join(sorted({worker.host for worker in live})) or "none"
         raise DeadlineError(f"No live worker is on host {host!r} (hosts with one: {known}).")
-    workers = count(there, "worker")
+    workers = format_count(there, "worker")
     if undo:
         print(f"{workers} on {host} stay; their slots are planned with again.")
         return
     print(
         f"{workers} on {host} will leave, once their trials have saved."
-        f"{_left_alone(host, live, going_on)}"
+        f"{_nowhere_to_go_note(host, live, going_on)}"
     )
 
 
-def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Desired]:
+def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, PlannedTrial]:
     """A trial that can be steered, and its table.
 
     Raises:
@@ -135,7 +141,7 @@ def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Desir
     over = table.now() - terms.deadline
     if over >= 0 or table.orders("").settled:
         ended = (
-            f"The deadline of {study} was {roughly(over)} ago"
+            f"The deadline of {study} was {format_length(over)} ago"
             if over >= 0
             else f"{study} has ended"
         )
@@ -145,7 +151,7 @@ def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Desir
     return table, line
 
 
-def _written(lives: bool, study: str, number: int) -> None:
+def _check_not_ended(lives: bool, study: str, number: int) -> None:
     if not lives:
         raise DeadlineError(f"Trial {number} of {study} has ended just now.")
 
@@ -180,12 +186,12 @@ def _check_batch(number: int, slots: int, batch: int | None) -> None:
     """Refuse a gang that a trial which wants even slices cannot have."""
     if batch is not None and batch % slots:
         raise DeadlineError(
-            f"{says(slots, batch)}, and trial {number} wants even slices: give it"
-            f" {fitting(slots, batch)}, or another divisor of {batch}."
+            f"{divisor_reason(slots, batch)}, and trial {number} wants even slices: give it"
+            f" {largest_divisor(slots, batch)}, or another divisor of {batch}."
         )
 
 
-def _check_limit(number: int, slots: int, line: Desired) -> None:
+def _check_limit(number: int, slots: int, line: PlannedTrial) -> None:
     """Refuse a gang that a trial cannot train on."""
     if line.slot_limit is not None and slots > line.slot_limit:
         raise DeadlineError(
@@ -194,14 +200,14 @@ def _check_limit(number: int, slots: int, line: Desired) -> None:
         )
 
 
-def _alone(table: AllocationTable) -> str:
+def _no_worker_note(table: AllocationTable) -> str:
     """What is to be said where nobody is there to obey."""
     if any(worker.study_id == table.study_id for worker in table.workers()):
         return ""
     return " It is recorded; no worker is alive, and the next one obeys."
 
 
-def _left_alone(host: str, live: list[Worker], going_on: set[int]) -> str:
+def _nowhere_to_go_note(host: str, live: list[Worker], going_on: set[int]) -> str:
     """What is to be said where trials have nowhere to go on, of studies that do."""
     stay = {row.study_id for row in live if row.host != host and row.drained is None}
     go = {row.study_id for row in live if row.host == host and row.study_id in going_on}
@@ -219,10 +225,10 @@ def price(
     storage: Storage,
 ) -> None:
     """Tell a study what slots cost from now on; what was billed stays billed as it was."""
-    print(tell(load_study(study, storage), prices))
+    print(set_price(load_study(study, storage), prices))
 
 
-def tell(study: optuna.Study, prices: str) -> str:
+def set_price(study: optuna.Study, prices: str) -> str:
     """Tell a study prices as people write them; returns what comes of them, in words.
 
     Raises:
@@ -239,8 +245,10 @@ def tell(study: optuna.Study, prices: str) -> str:
         )
     said = []
     for kind, new in found.items():
-        end = tell_price(table, terms.budget, terms.started, kind, new)
+        end = change_price(table, terms.budget, terms.started, kind, new)
         of = f" of {kind}" if kind else ""
-        last = "" if end is None else f"; as it is, the money lasts until {at_clock(end)}"
+        last = (
+            "" if end is None else f"; as it is, the money lasts until {format_time_of_day(end)}"
+        )
         said.append(f"{terms.name}: a slot{of} costs {new.per_hour:g} for an hour from now{last}.")
     return "\n".join(said)

@@ -47,8 +47,8 @@ from optuna_deadline.cli.app import (
 )
 from optuna_deadline.cli.create import WhichWay, make, price_given
 from optuna_deadline.cli.databases import load_study
-from optuna_deadline.cli.live.top import shown
-from optuna_deadline.cli.live.view import Watcher
+from optuna_deadline.cli.live.top import showing_study
+from optuna_deadline.cli.live.view import StudyWatcher
 from optuna_deadline.cli.logs import Log, choose, logged
 from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree, prepare
 from optuna_deadline.errors import DeadlineError
@@ -114,16 +114,16 @@ def work(elastic: ElasticWorker, log: Log) -> None:
     Raises:
         typer.Exit: The worker was asked to leave before the study's end, or its time was over.
     """
-    terms, watcher = elastic.terms, Watcher(elastic.table, elastic.terms)
+    terms, watcher = elastic.terms, StudyWatcher(elastic.table, elastic.terms)
     _logger.info("Working on %s, deadline %s.", terms.name, terms, extra={"study": terms.name})
-    with logged(watcher) if log is Log.json else shown(watcher, console):
+    with logged(watcher) if log is Log.json else showing_study(watcher, console):
         result = elastic.run()
     if log is Log.json:
         print(json.dumps({"study": terms.name, **asdict(result)}, default=str), flush=True)
     else:
         print(describe(result, terms))
     if not result.settled:
-        raise typer.Exit(TIME_WAS_OVER if elastic.time_was_over else INTERRUPTED)
+        raise typer.Exit(TIME_WAS_OVER if elastic.reached_time_limit else INTERRUPTED)
 
 
 def describe(result: Result, terms: Terms) -> str:
@@ -214,7 +214,7 @@ T = TypeVar("T")
 _QUIET = 2.0  # seconds
 
 
-def show_late(items: Iterable[T], words: str, total: int) -> Iterator[T]:
+def show_when_slow(items: Iterable[T], words: str, total: int) -> Iterator[T]:
     """The items, each as soon as it is there.
 
     Args:
@@ -235,7 +235,7 @@ def show_late(items: Iterable[T], words: str, total: int) -> Iterator[T]:
 
 
 @contextmanager
-def wait_late(words: str) -> Iterator[None]:
+def show_wait(words: str) -> Iterator[None]:
     """Say what is waited for, once it has lasted two seconds.
 
     Args:

@@ -34,7 +34,7 @@ _VERSION = "dashboard:{}note_ver"
 OURS = "**optuna-deadline** keeps what follows up to date; what you write above this line stays."
 
 
-class Attributes:
+class DashboardAttributes:
     """Writes what optuna-dashboard shows of one study.
 
     Args:
@@ -47,7 +47,7 @@ class Attributes:
         self._study_id = study_id
 
     @classmethod
-    def of(cls, engine: sa.Engine, study: Study) -> Attributes | None:
+    def of(cls, engine: sa.Engine, study: Study) -> DashboardAttributes | None:
         """Those of a study; None where Optuna keeps it elsewhere than in the table's database."""
         with autocommit(engine) as connection:
             study_id = own_id(connection, study)

@@ -7,9 +7,16 @@ from typing import Any
 
 from optuna_deadline.allocation.records import Event, SegmentRow, Slot
 from optuna_deadline.history.forecast import Forecast
-from optuna_deadline.history.records import History, Life
+from optuna_deadline.history.records import History, TrialTimeline
 from optuna_deadline.history.series import spent
-from optuna_deadline.history.text import asked, at_clock, count, roughly, until_deadline, value
+from optuna_deadline.history.text import (
+    format_count,
+    format_length,
+    format_time_of_day,
+    format_value,
+    request_sentence,
+    until_deadline,
+)
 from optuna_deadline.values.deadlines import format_instant
 from optuna_deadline.visualization._allocation import usage
 
@@ -27,7 +34,7 @@ _STATES = {
 }
 
 
-def study_note(history: History, told: list[Life], expected: Forecast) -> str:
+def study_note(history: History, told: list[TrialTimeline], expected: Forecast) -> str:
     """The study at a glance: time, money, the best, who runs where, what was decided last."""
     lines = [f"**Deadline** {format_instant(history.deadline)}, {_when(history)}."]
     lines.append(f"**Best** {_best(history, expected)}")
@@ -39,7 +46,7 @@ def study_note(history: History, told: list[Life], expected: Forecast) -> str:
             f"**Money** {paid:.4g} of {history.budget} spent, {left:.4g} left at "
             f"{history.budget.rate}{_by_then(history, expected)}."
         )
-    if not history.plain and any(life.spells for life in told):
+    if not history.plain and any(life.segments for life in told):
         lines.append(f"**Slots** {usage(history)}.")
     states = Counter(life.state for life in told)
     counted = [f"{states[state]} {words}" for state, words in _STATES.items() if states[state]]
@@ -57,13 +64,15 @@ def _by_then(history: History, expected: Forecast) -> str:
 
 
 def _when(history: History) -> str:
-    as_of = f"as of {at_clock(history.now)}"
+    as_of = f"as of {format_time_of_day(history.now)}"
     if history.settled is None and history.time_left > 0:
-        return f"in {roughly(history.time_left)} {as_of}"
+        return f"in {format_length(history.time_left)} {as_of}"
     if history.settled is None:
         return f"{until_deadline(history.time_left)} {as_of}; the study is being ended"
     early = history.deadline - history.settled
-    return f"the study has ended {roughly(abs(early))} {'before' if early >= 0 else 'after'} it"
+    return (
+        f"the study has ended {format_length(abs(early))} {'before' if early >= 0 else 'after'} it"
+    )
 
 
 def _asked_for(history: History) -> str:
@@ -79,12 +88,12 @@ def _best(history: History, expected: Forecast) -> str:
     known = history.improvements
     if not known:
         return "nothing was reported yet."
-    words = f"{value(known[-1].value)} (trial {known[-1].number}, step {known[-1].step})"
+    words = f"{format_value(known[-1].value)} (trial {known[-1].number}, step {known[-1].step})"
     if not expected.fans or expected.low is None or expected.high is None:
         return f"{words}."
     low, high = sorted((expected.low, expected.high))
-    band = f"{value(low)} to {value(high)}"
-    return f"{words}; {value(expected.expected)} expected at the deadline ({band})."
+    band = f"{format_value(low)} to {format_value(high)}"
+    return f"{words}; {format_value(expected.expected)} expected at the deadline ({band})."
 
 
 def places(slots: tuple[int, ...], known: dict[int, Slot]) -> str:
@@ -98,19 +107,19 @@ def places(slots: tuple[int, ...], known: dict[int, Slot]) -> str:
     return "; ".join(f"{', '.join(names)} on {host}" for host, names in by_host.items())
 
 
-def _running(history: History, told: list[Life]) -> str:
+def _running(history: History, told: list[TrialTimeline]) -> str:
     known = {slot.id: slot for slot in history.slots}
     running = [life for life in told if life.slots]
     rows = [
         f"| {life.number} | {life.slots} | {_cell(places(spell.slots, known))} "
-        f"| {at_clock(spell.start)} | {_cell(spell.why)} |"
+        f"| {format_time_of_day(spell.start)} | {_cell(spell.reason)} |"
         for life in running[:_RUNNING]
-        for spell in life.spells[-1:]
+        for spell in life.segments[-1:]
     ]
     if not rows:
         return ""
     more = len(running) - _RUNNING
-    rest = [f"\nand {count(more, 'more trial')}"] if more > 0 else []
+    rest = [f"\nand {format_count(more, 'more trial')}"] if more > 0 else []
     head = ["| trial | slots | where | since | why |", "|---:|---:|---|---|---|"]
     return "\n".join([*head, *rows, *rest])
 
@@ -129,55 +138,59 @@ def decision(event: Event) -> str:
     elif event.kind == "gate":
         words = "new trials may start" if event.detail.get("open") else "no new trial from here on"
     elif event.kind == "pool":
-        words = f"the study pays for {count(int(str(event.detail.get('slots', 0))), 'slot')}"
+        words = (
+            f"the study pays for {format_count(int(str(event.detail.get('slots', 0))), 'slot')}"
+        )
     elif event.kind == "rest":
         words = "no worker is left, and nothing is paid for"
     elif event.kind == "settle":
         words = "the study has ended"
-    elif not (words := asked(event, f"trial {event.number}")):
+    elif not (words := request_sentence(event, f"trial {event.number}")):
         return ""
-    return f"{at_clock(event.at)} {words}"
+    return f"{format_time_of_day(event.at)} {words}"
 
 
-def trial_note(history: History, life: Life) -> str:
+def trial_note(history: History, life: TrialTimeline) -> str:
     """One trial: its state and why, and its segments."""
     known = {slot.id: slot for slot in history.slots}
     since = life.ended
     if since is None and life.state == "paused" and life.waits:
         since = life.waits[-1].start
-    elif since is None and life.spells:
-        since = life.spells[-1].start
-    when = "" if since is None else f" since {at_clock(since)}"
-    lines = [f"**{_STATES.get(life.state, life.state)}**{when}: {life.why}", ""]
-    if life.spells:
+    elif since is None and life.segments:
+        since = life.segments[-1].start
+    when = "" if since is None else f" since {format_time_of_day(since)}"
+    lines = [f"**{_STATES.get(life.state, life.state)}**{when}: {life.reason}", ""]
+    if life.segments:
         lines += ["| from | slots | for | why | ended |", "|---|---|---:|---|---|"]
-    for spell in life.spells[-_SEGMENTS:]:
+    for spell in life.segments[-_SEGMENTS:]:
         length = (
-            "" if spell.end is None else roughly(spell.end - spell.start).replace(" ", "\u00a0")
+            ""
+            if spell.end is None
+            else format_length(spell.end - spell.start).replace(" ", "\u00a0")
         )
-        why = spell.why_ended if spell.why_ended != spell.ended else ""
-        ended = f"{spell.ended}: {why}" if why else spell.ended
+        why = spell.plan_end_reason if spell.plan_end_reason != spell.end_reason else ""
+        ended = f"{spell.end_reason}: {why}" if why else spell.end_reason
         cells = (
-            at_clock(spell.start),
+            format_time_of_day(spell.start),
             f"{len(spell.slots)}: {places(spell.slots, known)}",
             length.replace(" ", _NO_BREAK),
-            spell.why,
+            spell.reason,
             ended,
         )
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    more = len(life.spells) - _SEGMENTS
+    more = len(life.segments) - _SEGMENTS
     if more > 0:
-        lines += ["", f"{count(more, 'earlier segment')} left out"]
+        lines += ["", f"{format_count(more, 'earlier segment')} left out"]
     return "\n".join(lines)
 
 
-def columns(history: History, life: Life, segments: list[SegmentRow]) -> dict[str, Any]:
+def columns(history: History, life: TrialTimeline, segments: list[SegmentRow]) -> dict[str, Any]:
     """One trial as the attributes that the dashboard's table can be sorted by."""
     lost = sum((row.startup or 0.0) + (row.stop or 0.0) for row in segments)
     return {
         "deadline:state": life.state,
         "deadline:slots": life.slots,
-        "deadline:segments": len(life.spells),
+        "deadline:segments": len(life.segments),
         "deadline:slot_seconds": round(life.slot_seconds(history.end), 1),
         "deadline:overhead_seconds": round(lost, 1),
     }

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from optuna.study import Study
 
-from optuna_deadline.dashboard.attributes import Attributes
+from optuna_deadline.dashboard.attributes import DashboardAttributes
 from optuna_deadline.dashboard.notes import study_note
-from optuna_deadline.dashboard.publisher import FIRST, fitting
+from optuna_deadline.dashboard.publisher import FIRST, figures_within
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.reader import plain_history
 from optuna_deadline.study.terms import Terms
@@ -41,7 +41,10 @@ class PlainPublisher:
     """
 
     def __init__(
-        self, study: Study, attributes: Attributes, clock: Callable[[], float] = time.monotonic
+        self,
+        study: Study,
+        attributes: DashboardAttributes,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._study = study
         self._attributes = attributes
@@ -51,7 +54,7 @@ class PlainPublisher:
     @classmethod
     def of(cls, study: Study, engine: sa.Engine) -> PlainPublisher | None:
         """A study's; None where Optuna keeps it elsewhere than in the table's database."""
-        attributes = Attributes.of(engine, study)
+        attributes = DashboardAttributes.of(engine, study)
         return None if attributes is None else cls(study, attributes)
 
     def work(self, terms: Terms, left: float) -> None:
@@ -78,11 +81,11 @@ class PlainPublisher:
         """Read the trials, and write the figures and the note."""
         history = plain_history(terms, self._study.get_trials(deepcopy=False))
         expected = forecast(history)
-        found = fitting(
+        found = figures_within(
             {
                 "deadline-forecast": lambda n: chart_forecast(history, n, expected),
                 "deadline-rungs": lambda n: chart_rungs(history, n),
             }
         )
-        note = study_note(history, history.lives, expected)
+        note = study_note(history, history.timelines, expected)
         self._attributes.write(found, {None: note}, {})

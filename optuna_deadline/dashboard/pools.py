@@ -11,15 +11,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import Desired, Event, Slot, Tenant
+from optuna_deadline.allocation.records import Event, PlannedTrial, Slot, Tenant
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.allocation.sql.reads import event_before, pools
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.tail import Tail
-from optuna_deadline.history.records import Hold, tell_holds
-from optuna_deadline.history.text import tell
+from optuna_deadline.history.records import SlotInterval, slot_intervals
+from optuna_deadline.history.text import event_sentence
 
-_NOBODY = 0  # a pool is read without being of one of its studies
+_NO_STUDY = 0  # a pool is read without being of one of its studies
 _BACK = 2000  # events that are read at first
 _WINDOW, _LEAST = 300.0, 60.0  # seconds of the past that are shown of each slot
 _TRIALS = 200
@@ -28,7 +28,7 @@ _FRESH = 1.0  # seconds that an answer serves everybody who asks
 _ORDER = {"running": 0, "ready": 1, "paused": 2}
 
 
-class Pools:
+class PoolStates:
     """Answers for all viewers of a database; it reads what is new, at most once a second.
 
     Args:
@@ -48,17 +48,17 @@ class Pools:
         """All pools, those with studies first."""
         with self._lock:
             if self._clock() >= self._until:
-                self._said = self._look()
+                self._said = self._refresh()
                 self._until = self._clock() + _FRESH
             return self._said
 
-    def _look(self) -> dict[str, Any]:
+    def _refresh(self) -> dict[str, Any]:
         with autocommit(self._engine) as connection:
             names = pools(connection)
         for name in names:
             if name not in self._known:
-                self._known[name] = _Pool(AllocationTable(self._engine, name, _NOBODY))
-        found = [self._known[name].look() for name in names]
+                self._known[name] = _Pool(AllocationTable(self._engine, name, _NO_STUDY))
+        found = [self._known[name].refresh() for name in names]
         return {"pools": sorted(found, key=lambda pool: not pool["studies"])}
 
 
@@ -73,7 +73,7 @@ class _Pool:
         self._names: dict[int, str] = {}
         self._places: dict[int, str] = {}
 
-    def look(self) -> dict[str, Any]:
+    def refresh(self) -> dict[str, Any]:
         table = self._table
         now, tenants, slots = table.now(), table.tenants(), table.slots()
         self._names.update((tenant.study_id, tenant.name) for tenant in tenants)
@@ -84,8 +84,8 @@ class _Pool:
                 held[slot.study_id, slot.number].append(slot)
         self._places = {slot.id: f"{slot.device} on {slot.host}" for slot in slots}
         window = min(_WINDOW, max([_LEAST, *(now - event.at for event in events[:1])]))
-        past: dict[int, list[Hold]] = defaultdict(list)
-        for hold in tell_holds(events):
+        past: dict[int, list[SlotInterval]] = defaultdict(list)
+        for hold in slot_intervals(events):
             if hold.end is None or hold.end > now - window:
                 past[hold.slot].append(hold)
         live = table.workers()
@@ -133,7 +133,7 @@ class _Pool:
         self._events.update((event.id, event) for event in new if event.kind != "checkpoint")
         found = [self._events[row_id] for row_id in sorted(self._events)]
         # What is older is dropped, but for who took what is held still.
-        open_ = {hold.slot: hold.start for hold in tell_holds(found) if hold.end is None}
+        open_ = {hold.slot: hold.start for hold in slot_intervals(found) if hold.end is None}
         kept = [
             event
             for place, event in enumerate(found)
@@ -144,15 +144,15 @@ class _Pool:
         self._events = {event.id: event for event in kept}
         return kept
 
-    def _read_study(self, study_id: int, now: float) -> list[Desired]:
+    def _read_study(self, study_id: int, now: float) -> list[PlannedTrial]:
         if study_id not in self._studies:
             self._studies[study_id] = _Study(
                 AllocationTable(self._table._tx.engine, self._table.pool, study_id)
             )
-        return self._studies[study_id].look(now)
+        return self._studies[study_id].refresh(now)
 
     def _study(
-        self, now: float, tenant: Tenant, slots: list[Slot], lines: list[Desired]
+        self, now: float, tenant: Tenant, slots: list[Slot], lines: list[PlannedTrial]
     ) -> dict[str, Any]:
         study = self._studies[tenant.study_id]
         return {
@@ -169,7 +169,9 @@ class _Pool:
             "reports": study.reports,
         }
 
-    def _slot(self, now: float, slot: Slot, past: list[Hold], window: float) -> dict[str, Any]:
+    def _slot(
+        self, now: float, slot: Slot, past: list[SlotInterval], window: float
+    ) -> dict[str, Any]:
         return {
             "id": slot.id,
             "host": slot.host,
@@ -192,7 +194,7 @@ class _Pool:
         }
 
     def _trial(
-        self, now: float, tenant: Tenant, line: Desired, held: list[Slot]
+        self, now: float, tenant: Tenant, line: PlannedTrial, held: list[Slot]
     ) -> dict[str, Any]:
         wanted = line.slots if line.mode == "run" else 0
         last = self._studies[tenant.study_id].last.get(line.number)
@@ -230,7 +232,9 @@ class _Pool:
 
     def _words(self, event: Event) -> str:
         study = self._name(event.study_id) or "?"
-        return tell(event, study, self._places.get(event.slot or 0, f"slot {event.slot}"))
+        return event_sentence(
+            event, study, self._places.get(event.slot or 0, f"slot {event.slot}")
+        )
 
 
 class _Study:
@@ -242,9 +246,9 @@ class _Study:
         self.last: dict[int, tuple[int, float]] = {}
         self.reports = 0
 
-    def look(self, now: float) -> list[Desired]:
+    def refresh(self, now: float) -> list[PlannedTrial]:
         for row in self._new.read(now):
             self.reports += 1
             if row.number not in self.last or row.step >= self.last[row.number][0]:
                 self.last[row.number] = (row.step, row.value)
-        return self._table.untold()
+        return self._table.unreported_trials()

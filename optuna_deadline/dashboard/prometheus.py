@@ -24,7 +24,7 @@ from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import costs
 from optuna_deadline.study import terms as study_terms
-from optuna_deadline.worker.lease_clock import DATABASE_AWAY
+from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -63,7 +63,7 @@ class StudyCollector:
         try:
             with self._lock:
                 histories = self._look()
-        except DATABASE_AWAY:
+        except DATABASE_ERRORS:
             away = True
         up = GaugeMetricFamily(f"{_PREFIX}_database_up", "Whether the database answered.")
         up.add_metric([], 0.0 if away else 1.0)

@@ -18,14 +18,14 @@ from collections.abc import Callable, Mapping
 import sqlalchemy as sa
 from optuna.study import Study
 
-from optuna_deadline._threads import Ticker
+from optuna_deadline._threads import PeriodicThread
 from optuna_deadline.allocation.records import SegmentRow
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.dashboard.attributes import Attributes
+from optuna_deadline.dashboard.attributes import DashboardAttributes
 from optuna_deadline.dashboard.notes import columns, study_note, trial_note
 from optuna_deadline.history.forecast import Forecast, forecast
 from optuna_deadline.history.reader import HistoryReader
-from optuna_deadline.history.records import History, Life
+from optuna_deadline.history.records import History, TrialTimeline
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.visualization._allocation import chart_allocation
 from optuna_deadline.visualization._budget import chart_budget
@@ -59,7 +59,7 @@ class Publisher:
     def __init__(
         self,
         reader: HistoryReader,
-        attributes: Attributes,
+        attributes: DashboardAttributes,
         rules: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +73,7 @@ class Publisher:
         self._complained = False
         self._notes: dict[int, str] = {}
         self._columns: dict[int, dict[str, object]] = {}
-        self._ticker = Ticker("publisher", self.work)
+        self._ticker = PeriodicThread("publisher", self.work)
 
     def start(self) -> None:
         """Begin to publish."""
@@ -81,7 +81,7 @@ class Publisher:
 
     def stop(self) -> None:
         """Begin no further pass."""
-        self._ticker.end(0.0)
+        self._ticker.stop(0.0)
 
     def finish(self, patience: float) -> None:
         """Publish a last time, unless it takes too long or nobody could have looked yet.
@@ -90,7 +90,7 @@ class Publisher:
             patience: Seconds after which it goes on in the background, while the process lives.
         """
         until = self._clock() + patience
-        if not self._ticker.end(patience) or (not self._passes and self._clock() < self._next):
+        if not self._ticker.stop(patience) or (not self._passes and self._clock() < self._next):
             return
         last = threading.Thread(target=self._try, name="optuna-deadline-publisher", daemon=True)
         last.start()
@@ -122,7 +122,7 @@ class Publisher:
         """Read the history, and write what has changed of it."""
         history = self._reader.read()
         self._calm = self._clock() + history.time_left - _CALM
-        told = history.lives
+        told = history.timelines
         notes, user = self._changes(history, told)
         expected = forecast(history)
         note = study_note(history, told, expected)
@@ -139,7 +139,7 @@ class Publisher:
         self._passes += 1
 
     def _changes(
-        self, history: History, told: list[Life]
+        self, history: History, told: list[TrialTimeline]
     ) -> tuple[dict[int, str], dict[int, dict[str, object]]]:
         """Notes and columns, by Optuna's id, that are not what was written last."""
         ids = {line.number: line.trial_id for line in history.trials}
@@ -177,14 +177,14 @@ def make_publisher(
         terms: The study's terms.
         rules: Whether the elected planner is this process's.
     """
-    attributes = Attributes.of(engine, study)
+    attributes = DashboardAttributes.of(engine, study)
     return (
         None if attributes is None else Publisher(HistoryReader(table, terms), attributes, rules)
     )
 
 
 def figures(history: History, expected: Forecast, most: int = MOST_BYTES) -> dict[str, str]:
-    """The JSON of every figure by its id; see :func:`fitting`."""
+    """The JSON of every figure by its id; see :func:`figures_within`."""
     makers: dict[str, Callable[[int], Chart]] = {
         "deadline-allocation": lambda n: chart_allocation(history, n, 8 * n),
         "deadline-forecast": lambda n: chart_forecast(history, n, expected),
@@ -192,10 +192,10 @@ def figures(history: History, expected: Forecast, most: int = MOST_BYTES) -> dic
         "deadline-utilization": lambda n: chart_utilization(history, 4 * n),
         "deadline-rungs": lambda n: chart_rungs(history, n),
     }
-    return fitting(makers, most)
+    return figures_within(makers, most)
 
 
-def fitting(
+def figures_within(
     makers: Mapping[str, Callable[[int], Chart]], most: int = MOST_BYTES
 ) -> dict[str, str]:
     """The JSON of figures by their ids; of too large a one, the newest trials alone."""

@@ -12,9 +12,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from optuna.storages import RDBStorage
 
 from optuna_deadline.allocation.sql.database.engine import connect
-from optuna_deadline.dashboard.pools import Pools
+from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.worker.lease_clock import DATABASE_AWAY, explain
+from optuna_deadline.worker.lease_clock import DATABASE_ERRORS, describe_database_error
 
 if TYPE_CHECKING:
     from bottle import Bottle
@@ -47,11 +47,11 @@ def wsgi(storage: str) -> Bottle:
     import optuna_dashboard
 
     app: Bottle = optuna_dashboard.wsgi(RDBStorage(storage))
-    mount(app, Pools(connect(storage)))
+    mount(app, PoolStates(connect(storage)))
     return app
 
 
-def mount(app: Bottle, pools: Pools) -> None:
+def mount(app: Bottle, pools: PoolStates) -> None:
     """Put the page and its data beside what an application has; they only read."""
     from bottle import HTTPResponse
 
@@ -66,8 +66,11 @@ def mount(app: Bottle, pools: Pools) -> None:
     def state() -> Any:
         try:
             status, answer = 200, pools.state()
-        except DATABASE_AWAY as error:
-            status, answer = 503, {"error": f"The database does not answer: {explain(error)}"}
+        except DATABASE_ERRORS as error:
+            status, answer = (
+                503,
+                {"error": f"The database does not answer: {describe_database_error(error)}"},
+            )
         headers = {**_HEADERS, "Content-Type": "application/json", "Cache-Control": "no-store"}
         return HTTPResponse(json.dumps(answer, allow_nan=False), status, headers)
 
@@ -80,7 +83,7 @@ class _Threaded(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 
-class _Quiet(WSGIRequestHandler):
+class _SilentHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: a page that refreshes itself would say it all day."""
 
@@ -92,7 +95,7 @@ def make_http_server(app: Bottle, host: str, port: int) -> WSGIServer:
         DeadlineError: The port cannot be had.
     """
     try:
-        return make_server(host, port, app, server_class=_Threaded, handler_class=_Quiet)
+        return make_server(host, port, app, server_class=_Threaded, handler_class=_SilentHandler)
     except OSError as error:
         raise DeadlineError(
             f"Port {port} of {host} cannot be had ({error.strerror}); name others with --port and "

@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from optuna.study import Study
 
-from optuna_deadline._threads import Ticker
-from optuna_deadline.allocation.sql.database.notify import Listener
+from optuna_deadline._threads import PeriodicThread
+from optuna_deadline.allocation.sql.database.notify import NotificationListener
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import DeadlineError, SlotTaken
 from optuna_deadline.planning.planner import Planner
-from optuna_deadline.rank.processes import ended
+from optuna_deadline.rank.processes import ended_workers
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.worker.agent import Agent
 from optuna_deadline.worker.devices import host_name
-from optuna_deadline.worker.lease_clock import DATABASE_AWAY, explain
-from optuna_deadline.worker.time_limit import Notice, Until
+from optuna_deadline.worker.lease_clock import DATABASE_ERRORS, describe_database_error
+from optuna_deadline.worker.time_limit import PreemptionWatcher, WorkerTimeLimit
 
 if TYPE_CHECKING:
     from optuna_deadline.dashboard.publisher import Publisher
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("optuna_deadline")
 
 #: Seconds until a database that was away is tried again.
-AWAY = 0.2
+RETRY_SECONDS = 0.2
 
-_LINGER = 5.0  # seconds for ranks to end whose worker was killed
-_JOIN = 20.0  # seconds for which a worker asks again to be let in
-_TAKEN = 1.0  # seconds until slots that were taken are asked for again
+_EXIT_SECONDS = 5.0  # seconds for ranks to end whose worker was killed
+_JOIN_SECONDS = 20.0  # seconds for which a worker asks again to be let in
+_SLOT_RETRY_SECONDS = 1.0  # seconds until slots that were taken are asked for again
 
 
 def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
@@ -61,33 +61,33 @@ def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
     began, told = time.monotonic(), False
     while True:
         try:
-            _bury_the_killed(table)
+            _reap_killed_workers(table)
             return agent.register()
-        except DATABASE_AWAY as error:
-            if time.monotonic() > began + _JOIN:
+        except DATABASE_ERRORS as error:
+            if time.monotonic() > began + _JOIN_SECONDS:
                 raise
-            _logger.warning("Joining the pool once more: %s.", explain(error))
-            time.sleep(AWAY)
+            _logger.warning("Joining the pool once more: %s.", describe_database_error(error))
+            time.sleep(RETRY_SECONDS)
         except SlotTaken as error:
             if time.monotonic() > began + wait:
                 raise
             if not told:
                 _logger.warning("Waiting %g s at most: %s", wait, error)
             told = True
-            time.sleep(_TAKEN)
-            with suppress(*DATABASE_AWAY):
+            time.sleep(_SLOT_RETRY_SECONDS)
+            with suppress(*DATABASE_ERRORS):
                 table.reap()  # nobody else may be there to do it
 
 
-def _bury_the_killed(table: AllocationStore) -> None:
+def _reap_killed_workers(table: AllocationStore) -> None:
     """Free what this host's workers hold that were killed, rather than when their leases end."""
     began, workers = time.monotonic(), table.on_host(host_name())
-    gone, lingering = ended(workers)
-    while lingering and time.monotonic() < began + _LINGER:  # a GPU's memory takes its time
-        time.sleep(AWAY)
-        gone, lingering = ended(workers)
+    gone, lingering = ended_workers(workers)
+    while lingering and time.monotonic() < began + _EXIT_SECONDS:  # a GPU's memory takes its time
+        time.sleep(RETRY_SECONDS)
+        gone, lingering = ended_workers(workers)
     if gone:
-        table.bury(gone)
+        table.reap_ended(gone)
         pids = " and ".join([str(worker.pid) for worker in workers if worker.id in gone])
         _logger.warning("Worker process %s was killed: what it held here is free again.", pids)
 
@@ -120,12 +120,12 @@ def leaving_on_signals(agent: Agent) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-_LONG = 30.0  # seconds for an import
+_IMPORT_WARNING_SECONDS = 30.0  # seconds for an import
 
 
-def planning(
+def planner_thread(
     ticks: Sequence[Callable[[], bool]], interval: float, changed: Callable[[], None]
-) -> Ticker:
+) -> PeriodicThread:
     """A thread that plans: what it changed is looked at now, a database that is away soon.
 
     Args:
@@ -138,14 +138,14 @@ def planning(
         try:
             if any([tick() for tick in ticks]):
                 changed()
-        except DATABASE_AWAY:
-            return AWAY  # the worker says so, once
+        except DATABASE_ERRORS:
+            return RETRY_SECONDS  # the worker says so, once
         return interval
 
-    return Ticker("planner", work)
+    return PeriodicThread("planner", work)
 
 
-def beginning(planner: Ticker, agent: Agent) -> Callable[[], None]:
+def planner_starter(planner: PeriodicThread, agent: Agent) -> Callable[[], None]:
     """What lets planning begin once the objective is loaded: no trial could start before.
 
     Where it never is, planning begins at the end, since the study has to be settled.
@@ -158,35 +158,37 @@ def beginning(planner: Ticker, agent: Agent) -> Callable[[], None]:
             return
         if agent.ready or agent.closing:
             planner.start()
-        elif not told and time.monotonic() > began + _LONG:
+        elif not told and time.monotonic() > began + _IMPORT_WARNING_SECONDS:
             told = True
             _logger.warning(
                 "The objective is not loaded after %.0f s; trials start when its import ends.",
-                _LONG,
+                _IMPORT_WARNING_SECONDS,
             )
 
     return look
 
 
 @contextmanager
-def hearing(source: str | None, until: Until, agent: Agent) -> Iterator[None]:
+def watching_preemption(
+    source: str | None, until: WorkerTimeLimit, agent: Agent
+) -> Iterator[None]:
     """Ask meanwhile whether this host is taken back, where that is wanted."""
     if source is None:
         yield
         return
-    notice = Notice(source, until, agent.wake)
-    notice.look()  # what cannot be asked is told at once
-    thread = Ticker("notice", notice.look)
+    notice = PreemptionWatcher(source, until, agent.wake)
+    notice.poll()  # what cannot be asked is told at once
+    thread = PeriodicThread("notice", notice.poll)
     thread.start()
     try:
         yield
     finally:
-        thread.end(0.0)
+        thread.stop(0.0)
 
 
 @contextmanager
-def listening(
-    engine: sa.Engine, pool: str, agent: Agent, planner: Ticker, *, wanted: bool
+def listening_for_notifications(
+    engine: sa.Engine, pool: str, agent: Agent, planner: PeriodicThread, *, wanted: bool
 ) -> Iterator[None]:
     """Look at once when PostgreSQL says that something changed; polling goes on anyway."""
     if not wanted:
@@ -197,7 +199,7 @@ def listening(
         agent.wake()
         planner.wake()
 
-    listener = Listener(engine, pool, agent.id, look)
+    listener = NotificationListener(engine, pool, agent.id, look)
     listener.start()
     try:
         yield
@@ -205,7 +207,7 @@ def listening(
         listener.end()
 
 
-def publishing(
+def dashboard_publisher(
     engine: sa.Engine,
     study: Study,
     table: AllocationTable,
@@ -215,26 +217,26 @@ def publishing(
     wanted: bool | None,
 ) -> Publisher | None:
     """What keeps optuna-dashboard fresh, where it shows this study and that is wanted."""
-    if not to_publish(wanted):
+    if not should_publish(wanted):
         return None
     from optuna_deadline.dashboard.publisher import make_publisher
 
-    return make_publisher(engine, study, table, terms, lambda: planner.rules)
+    return make_publisher(engine, study, table, terms, lambda: planner.is_elected)
 
 
-def to_publish(publish: bool | None) -> bool:
+def should_publish(publish: bool | None) -> bool:
     """Whether to publish: as asked, else where optuna-dashboard is installed."""
     return find_spec("optuna_dashboard") is not None if publish is None else publish
 
 
 #: Names the file.
-VARIABLE = "OPTUNA_DEADLINE_PULSE"
+HEARTBEAT_VARIABLE = "OPTUNA_DEADLINE_PULSE"
 
-_EVERY = 1.0  # seconds between two beats
+_HEARTBEAT_SECONDS = 1.0  # seconds between two beats
 
 
 @contextmanager
-def pulse(
+def heartbeat_file(
     path: str | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[], None]]:
     """What to call in each round: it touches the file, which is there only meanwhile.
@@ -248,22 +250,23 @@ def pulse(
     Raises:
         DeadlineError: The file cannot be written.
     """
-    path = os.environ.get(VARIABLE) if path is None else path
+    path = os.environ.get(HEARTBEAT_VARIABLE) if path is None else path
     if not path:
         yield lambda: None
         return
-    file, due = Path(path), clock() + _EVERY
+    file, due = Path(path), clock() + _HEARTBEAT_SECONDS
     try:
         file.touch()
     except OSError as error:
         raise DeadlineError(
-            f"{VARIABLE} must name a file that this worker may write, but got {path!r}: {error}."
+            f"{HEARTBEAT_VARIABLE} must name a file that this worker may write, but got {path!r}: "
+            f"{error}."
         ) from None
 
     def beat() -> None:
         nonlocal due
         if clock() >= due:
-            due = clock() + _EVERY
+            due = clock() + _HEARTBEAT_SECONDS
             with suppress(OSError):  # a full disk is no reason to stop
                 file.touch()
 

@@ -11,9 +11,9 @@ from optuna.study import Study
 
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import verified
-from optuna_deadline.checkpoints.storage import Location, loading
-from optuna_deadline.planning.billing.ledger import Ledger
-from optuna_deadline.planning.settlement import InHand, find_winner
+from optuna_deadline.checkpoints.storage import Location, loading_code
+from optuna_deadline.planning.billing.ledger import BillingLedger
+from optuna_deadline.planning.settlement import CheckpointAvailability, find_winner
 from optuna_deadline.study.best import find_best
 
 
@@ -44,12 +44,16 @@ class Result:
         """
         if self.checkpoint is None:
             return "# no checkpoint was saved: see optuna_deadline.segment(trial).save"
-        line = loading(self.checkpoint, here=self.checkpoint_host is None)
+        line = loading_code(self.checkpoint, here=self.checkpoint_host is None)
         return line if self.checkpoint_host is None else f"{line}  # on {self.checkpoint_host}"
 
 
-def outcome(
-    study: Study, table: AllocationTable, direction: str, in_hand: InHand, ledger: Ledger | None
+def study_result(
+    study: Study,
+    table: AllocationTable,
+    direction: str,
+    in_hand: CheckpointAvailability,
+    ledger: BillingLedger | None,
 ) -> Result:
     """The best model in hand now; where no trial has reported, the best value that one returned.
 
@@ -65,7 +69,7 @@ def outcome(
     best = winner or find_best(study)
     saved = winner.checkpoint if winner else None
     ok = saved is not None and verified(saved)
-    elsewhere = None if ok or saved is None else in_hand.elsewhere(saved)
+    elsewhere = None if ok or saved is None else in_hand.remote_origin(saved)
     if ledger is not None:
         ledger.read(now)
     return Result(

@@ -17,42 +17,42 @@ from optuna.pruners import NopPruner
 from optuna.study import Study
 
 from optuna_deadline.allocation.sql.database.engine import open_table
-from optuna_deadline.allocation.sql.database.notify import Listener
+from optuna_deadline.allocation.sql.database.notify import NotificationListener
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.checkpoints.storage import (
     Location,
     is_below,
-    library,
+    join_location,
+    library_name,
     place_of,
     root_of,
-    within,
 )
 from optuna_deadline.elastic.arguments import check_park, check_patience, check_weight
 from optuna_deadline.elastic.lifecycle import (
-    beginning,
-    hearing,
+    dashboard_publisher,
+    heartbeat_file,
     join,
     leaving_on_signals,
-    listening,
-    planning,
-    publishing,
-    pulse,
+    listening_for_notifications,
+    planner_starter,
+    planner_thread,
+    watching_preemption,
 )
-from optuna_deadline.elastic.result import Result, outcome
+from optuna_deadline.elastic.result import Result, study_result
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Overhead, learn_overhead
-from optuna_deadline.history.text import at_joining
-from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.history.text import shortfalls_by_joining
+from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
-from optuna_deadline.planning.settlement import InHand
+from optuna_deadline.planning.settlement import CheckpointAvailability
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.pruners import DeadlinePruner, find_deadline_pruner
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
-from optuna_deadline.rank.rendezvous import VARIABLE, own_address
+from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE, own_address
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.terms import Terms
@@ -60,18 +60,18 @@ from optuna_deadline.values.budgets import HOST_TYPE
 from optuna_deadline.values.deadlines import DeadlineLike
 from optuna_deadline.worker.agent import Agent
 from optuna_deadline.worker.devices import Offer, host_name, make_offer
-from optuna_deadline.worker.lease_clock import DATABASE_AWAY
-from optuna_deadline.worker.registration import describe
+from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
+from optuna_deadline.worker.registration import describe_machine
 from optuna_deadline.worker.segment import PATIENCE
-from optuna_deadline.worker.time_limit import TIME_IS_OVER, Until, moment
+from optuna_deadline.worker.time_limit import TIME_LIMIT_REACHED, WorkerTimeLimit, monotonic_end
 
 if TYPE_CHECKING:
     pass
 
 _logger = logging.getLogger("optuna_deadline")
 
-_FAREWELL = 30.0  # seconds for the plan in hand, on the way out
-_LAST_WORDS = 0.3  # seconds for the last state in optuna-dashboard, after the deadline
+_PUBLISH_SECONDS = 30.0  # seconds for the plan in hand, on the way out
+_SETTLE_SECONDS = 0.3  # seconds for the last state in optuna-dashboard, after the deadline
 
 #: Where checkpoints go unless told otherwise.
 CHECKPOINTS = Path("optuna_deadline_checkpoints")
@@ -128,19 +128,19 @@ class ElasticWorker:
             engine, pool or study.study_name, terms.study_id, ttl=ttl, grace=grace
         )
         self._engine = engine
-        self._listen = listen and Listener.works_on(engine)
+        self._listen = listen and NotificationListener.works_on(engine)
         self._study = _without_deadline_pruner(study)
         self._publish = publish
         self._ledger = None
         self._host_type = host_type or os.environ.get(HOST_TYPE) or None
         if terms.budget is not None:
-            self._ledger = Ledger(self.table, tariff_of(terms.budget, terms.started))
+            self._ledger = BillingLedger(self.table, tariff_of(terms.budget, terms.started))
             self._ledger.read(self.table.now())
             terms.budget.check_type(self._host_type, self._ledger.tariff.rates)
         self._offer = offer or make_offer(gpus, cpus)
         self._ceiling = ceiling
         self._address = _address(engine) if across_hosts else None
-        self._until = math.inf if until is None else moment(until)
+        self._time_limit = math.inf if until is None else monotonic_end(until)
         self._wait = wait
         self._notice = preemption_notice
         self._agent: Agent | None = None
@@ -152,9 +152,11 @@ class ElasticWorker:
         self._policy = policy_choice.make(_same_policy(study, terms, policy), terms.parameters)
         place = place_of(checkpoints or CHECKPOINTS)
         self._folder = root_of(place, study.study_name, study_terms.key(engine, study))
-        self._shared = _shared_by_name(self.table, within(place, study.study_name), self._folder)
-        self._in_hand = InHand(self.table, host_name())
-        self._source = replace(source_of(objective), library=library(self._folder))
+        self._shared = _shared_by_name(
+            self.table, join_location(place, study.study_name), self._folder
+        )
+        self._availability = CheckpointAvailability(self.table, host_name())
+        self._source = replace(source_of(objective), library=library_name(self._folder))
 
     def run(self) -> Result:
         """Work until the study is settled, or a signal asks to leave.
@@ -165,9 +167,9 @@ class ElasticWorker:
         """
         if self.table.orders("").settled:
             return self.result()
-        until = Until(self._until, self._overhead())
+        until = WorkerTimeLimit(self._time_limit, self._overhead())
         until.check()
-        about = describe(self._offer, self._shared, self._address, self._host_type)
+        about = describe_machine(self._offer, self._shared, self._address, self._host_type)
         poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))
         agent = Agent(
             self._study,
@@ -175,13 +177,13 @@ class ElasticWorker:
             self._source,
             self._offer,
             self._folder,
-            about=about,
+            machine_info=about,
             poll=poll,
             weight=self._weight,
             patience=self._patience,
             park=self._park,
             replan=lambda: thread.wake(),
-            until=until,
+            time_limit=until,
         )
         self._agent = agent
         if self._leaving is not None:
@@ -192,33 +194,37 @@ class ElasticWorker:
             self._policy,
             direction=self.terms.direction,
             started=self.terms.started,
-            me=agent.id,
-            whole=self._in_hand,
-            purse=self._ledger,
-            ceiling=self._ceiling,
+            worker_id=agent.id,
+            is_intact=self._availability,
+            budget_account=self._ledger,
+            max_pool_slots=self._ceiling,
             max_slots=self.terms.max_slots,
         )
         leader = PoolLeader(self.table, self._divider, agent.id)
         ticks = (leader.tick, planner.tick)
-        thread = planning(ticks, max(0.5, poll), agent.wake)
-        publisher = publishing(
+        thread = planner_thread(ticks, max(0.5, poll), agent.wake)
+        publisher = dashboard_publisher(
             self._engine, self._study, self.table, self.terms, planner, wanted=self._publish
         )
         with ExitStack() as leaving:
             if publisher is not None:
                 leaving.callback(publisher.stop)
             leaving.callback(agent.close)
-            leaving.callback(lambda: thread.end(0.0 if agent.stranded else _FAREWELL))
-            leaving.enter_context(hearing(self._notice, until, agent))
+            leaving.callback(
+                lambda: thread.stop(0.0 if agent.left_without_database else _PUBLISH_SECONDS)
+            )
+            leaving.enter_context(watching_preemption(self._notice, until, agent))
             join(agent, self.table, self._wait)
-            self._tell_what_it_takes_from_others()
-            begin = beginning(thread, agent)
+            self._warn_of_shortfalls()
+            begin = planner_starter(thread, agent)
             if publisher is not None:
                 publisher.start()
             with (
-                listening(self._engine, self.table.pool, agent, thread, wanted=self._listen),
+                listening_for_notifications(
+                    self._engine, self.table.pool, agent, thread, wanted=self._listen
+                ),
                 leaving_on_signals(agent),
-                pulse() as beat,
+                heartbeat_file() as beat,
             ):
 
                 def check() -> None:
@@ -228,8 +234,8 @@ class ElasticWorker:
 
                 agent.run(check=check)
         if publisher is not None:
-            left = min(self.terms.deadline - self.table.now(), until.at - time.monotonic())
-            publisher.finish(max(_LAST_WORDS, left))
+            left = min(self.terms.deadline - self.table.now(), until.ends_at - time.monotonic())
+            publisher.finish(max(_SETTLE_SECONDS, left))
         result = self.result()
         if result.settled and result.number is None and not agent.ready:
             raise DeadlineError(
@@ -239,22 +245,24 @@ class ElasticWorker:
         return result
 
     @property
-    def time_was_over(self) -> bool:
+    def reached_time_limit(self) -> bool:
         """Whether :meth:`run` returned because this worker had come to its own end."""
-        return self._agent is not None and self._agent.leaving == TIME_IS_OVER
+        return self._agent is not None and self._agent.leaving == TIME_LIMIT_REACHED
 
     def _overhead(self) -> Overhead:
         """What starting and leaving have cost in the study so far."""
-        rows = [] if self._until == math.inf else self.table.segments()
+        rows = [] if self._time_limit == math.inf else self.table.segments()
         return learn_overhead(
             [row.startup for row in rows if row.startup is not None],
             [row.stop for row in rows if row.stop is not None],
         )
 
-    def _tell_what_it_takes_from_others(self) -> None:
+    def _warn_of_shortfalls(self) -> None:
         """Say at once whose deadlines cannot be held as before, now that this study has joined."""
-        with suppress(*DATABASE_AWAY):
-            for sentence in at_joining(read_pool(self.table).snapshot, self.table.study_id):
+        with suppress(*DATABASE_ERRORS):
+            for sentence in shortfalls_by_joining(
+                read_pool(self.table).snapshot, self.table.study_id
+            ):
                 _logger.warning("%s shares this pool. %s", self.terms.name, sentence)
 
     def leave(self, why: str) -> None:
@@ -265,7 +273,9 @@ class ElasticWorker:
 
     def result(self) -> Result:
         """The best model in hand now."""
-        return outcome(self._study, self.table, self.terms.direction, self._in_hand, self._ledger)
+        return study_result(
+            self._study, self.table, self.terms.direction, self._availability, self._ledger
+        )
 
 
 def _address(engine: sa.Engine) -> str:
@@ -278,7 +288,7 @@ def _address(engine: sa.Engine) -> str:
     if found is None:
         raise DeadlineError(
             "Gangs across hosts need an address at which the other hosts reach this one, and none "
-            f"is known but its own loopback: name it with {VARIABLE}."
+            f"is known but its own loopback: name it with {ADDRESS_VARIABLE}."
         )
     return found
 

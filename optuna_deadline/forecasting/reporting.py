@@ -33,7 +33,7 @@ UNPROVEN = 0.5
 
 
 @dataclass(frozen=True)
-class Pace:
+class ReportPace:
     """When a trial reported; instants and intervals are seconds of one monotonic clock.
 
     Attributes:
@@ -54,7 +54,7 @@ class Pace:
     last_at: float = 0.0
     recent: tuple[float, ...] = ()
 
-    def reported(self, step: int, at: float) -> Pace:
+    def reported(self, step: int, at: float) -> ReportPace:
         """The pace after a report; one that was seen already changes nothing."""
         if self.first_step is None:
             return replace(self, first_step=step, first_at=at, last_step=step, last_at=at)
@@ -69,7 +69,7 @@ class Pace:
         """Seconds from the start to the first report, the start-up included."""
         return max(0.0, self.first_at - self.started)
 
-    def next_report(self, others: Sequence[Pace] = ()) -> float:
+    def next_report(self, others: Sequence[ReportPace] = ()) -> float:
         """Seconds from one report to the next, our own rule.
 
         The longest of the recent intervals and a tenth. One report is no pace: what it took is
@@ -114,7 +114,7 @@ class Pace:
         return max(0.0, self.first_seconds - per_step * self.steps)
 
 
-def known_startup(paces: Sequence[Pace]) -> float | None:
+def known_startup(paces: Sequence[ReportPace]) -> float | None:
     """Seconds that a trial of this process takes before its first step.
 
     What the first trial took is left out: it has done for all of them what is done once.
@@ -174,7 +174,7 @@ def seconds_to_matter(
     return _SAFETY * (startup + steps * median(seconds_per_step))
 
 
-def seconds_to_enter(steps: float, paces: Sequence[Pace]) -> float:
+def seconds_to_enter(steps: float, paces: Sequence[ReportPace]) -> float:
     """The same by the trials of the process that would train the newcomer.
 
     Where none has reported twice, only the newcomer's first report can be told: a single one

@@ -27,7 +27,7 @@ WORTHWHILE = 1.1
 
 
 @dataclass(frozen=True)
-class Pace:
+class SegmentPace:
     """How fast one segment trained: steps per second on a number of slots."""
 
     number: int
@@ -102,7 +102,7 @@ class Speedup:
         return {}
 
 
-def step_seconds(paces: Iterable[Pace], speedup: Speedup) -> dict[int, float]:
+def step_seconds(paces: Iterable[SegmentPace], speedup: Speedup) -> dict[int, float]:
     """Seconds that a step of each trial takes on one slot, from all its segments."""
     steps: dict[int, float] = defaultdict(float)
     seconds: dict[int, float] = defaultdict(float)
@@ -112,11 +112,11 @@ def step_seconds(paces: Iterable[Pace], speedup: Speedup) -> dict[int, float]:
     return {number: seconds[number] / done for number, done in steps.items() if done > 0}
 
 
-def _of(speedup: Speedup, pace: Pace) -> float:
+def _of(speedup: Speedup, pace: SegmentPace) -> float:
     return speedup.across(pace.slots) if pace.across else speedup.packed(pace.slots)
 
 
-def learn_speedup(paces: Iterable[Pace], *, least_seconds: float = 2.0) -> Speedup:
+def learn_speedup(paces: Iterable[SegmentPace], *, least_seconds: float = 2.0) -> Speedup:
     """S(k) as the median ratio over the trials that were seen on one slot and on k.
 
     Args:
@@ -154,7 +154,7 @@ class Throughputs:
     """What :func:`learn_speedup` and :func:`step_seconds` say, kept up segment by segment."""
 
     def __init__(self) -> None:
-        self._paces: dict[int, dict[int, Pace]] = defaultdict(dict)
+        self._paces: dict[int, dict[int, SegmentPace]] = defaultdict(dict)
         self._ratios: dict[int, Ratios] = {}
         self._ranked: dict[Kind, list[float]] = defaultdict(list)  # those of all trials
         self._gangs: set[int] = set()  # trials that trained on several slots: S(k) judges them
@@ -162,7 +162,7 @@ class Throughputs:
         self.speedup = Speedup()
         self.step_seconds: dict[int, float] = {}
 
-    def take(self, segment: int, pace: Pace) -> None:
+    def take(self, segment: int, pace: SegmentPace) -> None:
         """Take what one segment of a trial has measured so far."""
         self._paces[pace.number][segment] = pace
         self._fresh.add(pace.number)
@@ -243,7 +243,7 @@ def closing_seconds(stop: float) -> float:
     return 1.0 + 1.5 * min(stop, 10.0)
 
 
-def far_seconds(trips: Sequence[float], slots: int, total: float) -> float:
+def distant_database_seconds(trips: Sequence[float], slots: int, total: float) -> float:
     """How much earlier than :func:`closing_seconds` says, where the database is far away.
 
     Trials are written, told to Optuna and ended one after the other, with many round trips each.

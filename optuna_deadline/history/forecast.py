@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from optuna_deadline.allocation.records import Desired
+from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.forecasting.futures import best_by, measures
 from optuna_deadline.forecasting.learning_curves import LEVELS, Curve, Doublings, learn_doublings
 from optuna_deadline.forecasting.reporting import step_before_all
@@ -73,7 +73,7 @@ def forecast(history: History) -> Forecast:
     model = learn_doublings(curves.values())
     found = (
         _fan(history, line, curves[line.number], model, measured, sign)
-        for line in _worth_a_look(history, curves)
+        for line in _trials_to_forecast(history, curves)
     )
     fans = [fan for fan in found if fan is not None]
     course = course_of(history)
@@ -110,21 +110,21 @@ def known_curves(history: History) -> dict[int, Curve]:
     sign = 1.0 if history.maximize else -1.0
     before = min(1, first_step(history)) - 1
     if history.plain:
-        curves = history.curves.values()
+        curves = history.curves_by_trial.values()
         before = step_before_all([row.step for row in rows] for rows in curves)
     found = {
         number: Curve.of([row.step - before for row in rows], [sign * row.value for row in rows])
-        for number, rows in history.curves.items()
+        for number, rows in history.curves_by_trial.items()
     }
     return {number: curve for number, curve in found.items() if curve is not None}
 
 
 def first_step(history: History) -> int:
     """The first step that was reported: 0 where a study's steps count from there."""
-    return min((rows[0].step for rows in history.curves.values()), default=1)
+    return min((rows[0].step for rows in history.curves_by_trial.values()), default=1)
 
 
-def _worth_a_look(history: History, curves: Mapping[int, Curve]) -> list[Desired]:
+def _trials_to_forecast(history: History, curves: Mapping[int, Curve]) -> list[PlannedTrial]:
     """Trials with a finite report: all that train, and the best of those that wait."""
     alive = [
         line
@@ -138,7 +138,7 @@ def _worth_a_look(history: History, curves: Mapping[int, Curve]) -> list[Desired
 
 def _fan(
     history: History,
-    line: Desired,
+    line: PlannedTrial,
     curve: Curve,
     model: Doublings,
     measured: Measured,

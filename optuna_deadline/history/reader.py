@@ -15,7 +15,7 @@ from datetime import datetime
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.allocation.records import Desired, Event, ReportRow, SegmentRow
+from optuna_deadline.allocation.records import Event, PlannedTrial, ReportRow, SegmentRow
 from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable
@@ -23,7 +23,7 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.reporting import step_before_all
-from optuna_deadline.history.records import KINDS, History
+from optuna_deadline.history.records import EVENT_KINDS, History
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.terms import Terms
 
@@ -92,11 +92,11 @@ def _reports(trial: FrozenTrial, span: tuple[float, float], shift: int) -> Itera
         yield ReportRow(0, trial.number, step, value, 1, trained, begin + trained)
 
 
-def _line(trial: FrozenTrial, span: tuple[float, float], terms: Terms) -> Desired:
+def _line(trial: FrozenTrial, span: tuple[float, float], terms: Terms) -> PlannedTrial:
     state = _STATES[trial.state]
     trains = state == "running"
     value = trial.value if state == "complete" and trial.values else None
-    return Desired(
+    return PlannedTrial(
         number=trial.number,
         trial_id=trial._trial_id,
         state=state,
@@ -109,7 +109,7 @@ def _line(trial: FrozenTrial, span: tuple[float, float], terms: Terms) -> Desire
         since=span[0] if trains else span[1],
         horizon=terms.parameters.get("max_resource"),
         value=value,
-        told=not trains,
+        end_reported=not trains,
         failures=0,
     )
 
@@ -164,7 +164,7 @@ class HistoryReader:
         self._pool_events: dict[int, Event] = {}
         self._reports: dict[int, ReportRow] = {}
         self._segments: dict[tuple[int, int], SegmentRow] = {}
-        self._new_events = Tail(lambda after: table.events(after, KINDS))
+        self._new_events = Tail(lambda after: table.events(after, EVENT_KINDS))
         self._new_pool_events = Tail(lambda after: table.pool_events(after, _POOL_KINDS))
         self._new_reports = Tail(table.reports)
         self._last_look = 0.0

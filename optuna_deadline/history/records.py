@@ -16,12 +16,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from optuna_deadline.allocation.records import Desired, Event, ReportRow, SegmentRow, Slot, Worker
+from optuna_deadline.allocation.records import (
+    Event,
+    PlannedTrial,
+    ReportRow,
+    SegmentRow,
+    Slot,
+    Worker,
+)
 from optuna_deadline.values.budgets import Budget
 
 
 @dataclass(frozen=True)
-class Hold:
+class SlotInterval:
     """One slot in one trial's hands. Of one slot no two ever overlap."""
 
     slot: int
@@ -32,7 +39,7 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Spell:
+class SegmentInterval:
     """One segment as a person sees it: a trial on its slots, and why from and until when."""
 
     number: int
@@ -41,9 +48,9 @@ class Spell:
     worker: str | None
     start: float
     end: float | None  #: None while it trains
-    why: str  #: the plan's reason when it began
-    ended: str = ""  #: pause, resize, deadline, lost, ...
-    why_ended: str = ""  #: the plan's reason for that
+    reason: str  #: the plan's reason when it began
+    end_reason: str = ""  #: pause, resize, deadline, lost, ...
+    plan_end_reason: str = ""  #: the plan's reason for that
 
     def until(self, now: float) -> float:
         """Its end, or now."""
@@ -51,39 +58,39 @@ class Spell:
 
 
 @dataclass(frozen=True)
-class Wait:
+class WaitInterval:
     """A trial without a slot that can still be trained."""
 
     start: float
     end: float | None
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class Life:
+class TrialTimeline:
     """One trial from its opening to its end."""
 
     number: int
     opened: float
     state: str  #: ready, running, paused, retired, failed, complete
-    spells: tuple[Spell, ...] = ()
-    waits: tuple[Wait, ...] = ()
+    segments: tuple[SegmentInterval, ...] = ()
+    waits: tuple[WaitInterval, ...] = ()
     ended: float | None = None
-    why: str = ""  #: why it is in this state, in the planner's words
+    reason: str = ""  #: why it is in this state, in the planner's words
 
     @property
     def slots(self) -> int:
         """Slots that it holds now."""
-        last = self.spells[-1] if self.spells else None
+        last = self.segments[-1] if self.segments else None
         return len(last.slots) if last is not None and last.end is None else 0
 
     def slot_seconds(self, now: float) -> float:
         """Seconds times slots that it held so far."""
-        return sum(len(spell.slots) * (spell.until(now) - spell.start) for spell in self.spells)
+        return sum(len(spell.slots) * (spell.until(now) - spell.start) for spell in self.segments)
 
 
 #: What is read of the audit: all but checkpoints, which are many.
-KINDS = (
+EVENT_KINDS = (
     "open", "plan", "acquire", "start", "resume", "release", "reap", "lost",
     "paused", "retired", "failed", "complete", "gate", "pool", "settle", "elect",
     "hold", "pin", "limit", "drain", "price", "rest", "register",
@@ -93,14 +100,14 @@ _ENDED = ("retired", "failed", "complete")
 _ORDERED = ("pause", "park", "resize", "stop")
 
 
-def tell_holds(events: Iterable[Event]) -> list[Hold]:
+def slot_intervals(events: Iterable[Event]) -> list[SlotInterval]:
     """Every slot's holders, by the instant at which they took it.
 
     Args:
         events: In the order of their ids, of one study or of a whole pool.
     """
     open_: dict[int, int] = {}
-    found: list[Hold] = []
+    found: list[SlotInterval] = []
     for event in events:
         slot = event.slot
         if slot is None:
@@ -108,26 +115,26 @@ def tell_holds(events: Iterable[Event]) -> list[Hold]:
         if event.kind == "acquire" and event.number is not None:
             _close(found, open_, slot, event.at)  # its release was read late
             open_[slot] = len(found)
-            found.append(Hold(slot, event.number, event.at, None, event.study_id))
+            found.append(SlotInterval(slot, event.number, event.at, None, event.study_id))
         elif event.kind in ("release", "reap"):
             _close(found, open_, slot, event.at)
     return found
 
 
-def _close(found: list[Hold], open_: dict[int, int], slot: int, at: float) -> None:
+def _close(found: list[SlotInterval], open_: dict[int, int], slot: int, at: float) -> None:
     place = open_.pop(slot, None)
     if place is not None:
         found[place] = replace(found[place], end=at)
 
 
 @dataclass
-class _Telling:
+class _TimelineBuilder:
     """One trial's life as far as it has been read."""
 
     opened: float
     state: str = "ready"
-    spells: list[Spell] = field(default_factory=list)
-    waits: list[Wait] = field(default_factory=list)
+    segments: list[SegmentInterval] = field(default_factory=list)
+    waits: list[WaitInterval] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
     ordered: str = ""
     ended: float | None = None
@@ -136,23 +143,25 @@ class _Telling:
         if self.waits and self.waits[-1].end is None:
             self.waits[-1] = replace(self.waits[-1], end=at)
 
-    def close_spell(self, at: float, ended: str) -> None:
-        if self.spells and self.spells[-1].end is None:
+    def close_segment(self, at: float, ended: str) -> None:
+        if self.segments and self.segments[-1].end is None:
             why = self.ordered if ended in _ORDERED else ""
-            self.spells[-1] = replace(self.spells[-1], end=at, ended=ended, why_ended=why)
+            self.segments[-1] = replace(
+                self.segments[-1], end=at, end_reason=ended, plan_end_reason=why
+            )
 
 
-def tell_lives(events: Sequence[Event]) -> list[Life]:
+def trial_timelines(events: Sequence[Event]) -> list[TrialTimeline]:
     """Every trial's life, by number.
 
     Args:
         events: One study's, in the order of their ids.
     """
-    told: dict[int, _Telling] = {}
+    told: dict[int, _TimelineBuilder] = {}
     for event in events:
         if event.number is None:
             continue
-        one = told.setdefault(event.number, _Telling(event.at))
+        one = told.setdefault(event.number, _TimelineBuilder(event.at))
         if event.kind == "plan":
             one.ordered = str(event.detail.get("reason", ""))
         elif event.kind == "acquire" and event.slot is not None:
@@ -160,57 +169,57 @@ def tell_lives(events: Sequence[Event]) -> list[Life]:
         elif event.kind in ("start", "resume"):
             _begin(one, event)
         elif event.kind == "lost":
-            one.close_spell(event.at, "lost")
+            one.close_segment(event.at, "lost")
             _wait(one, event.at, "its worker died")
         elif event.kind == "paused":
             why = str(event.detail.get("reason", ""))
-            one.close_spell(event.at, why)
+            one.close_segment(event.at, why)
             _wait(one, event.at, one.ordered or why)
         elif event.kind in _ENDED:
             _end(one, event)
     return [
-        Life(
-            number, one.opened, one.state, tuple(one.spells), tuple(one.waits), one.ended,
+        TrialTimeline(
+            number, one.opened, one.state, tuple(one.segments), tuple(one.waits), one.ended,
             one.ordered,
         )
         for number, one in sorted(told.items())
     ]  # fmt: skip
 
 
-def _begin(one: _Telling, event: Event) -> None:
-    one.close_spell(event.at, "lost")
+def _begin(one: _TimelineBuilder, event: Event) -> None:
+    one.close_segment(event.at, "lost")
     one.close_wait(event.at)
     one.state = "running"
-    one.spells.append(
-        Spell(
+    one.segments.append(
+        SegmentInterval(
             number=event.number or 0,
             fence=event.fence or 0,
             slots=tuple(sorted(one.taken)),
             worker=event.worker,
             start=event.at,
             end=None,
-            why=str(event.detail.get("reason", "")),
+            reason=str(event.detail.get("reason", "")),
         )
     )
     one.taken = []
 
 
-def _wait(one: _Telling, at: float, why: str) -> None:
+def _wait(one: _TimelineBuilder, at: float, why: str) -> None:
     one.state = "paused"
-    one.waits.append(Wait(at, None, why))
+    one.waits.append(WaitInterval(at, None, why))
 
 
-def _end(one: _Telling, event: Event) -> None:
+def _end(one: _TimelineBuilder, event: Event) -> None:
     """A trial ends with its segment (then the event has a fence), or while it waits."""
     why = str(event.detail.get("reason", ""))
     if event.fence is None:
         one.ordered = why
-    one.close_spell(event.at, why)
+    one.close_segment(event.at, why)
     one.close_wait(event.at)
     one.state, one.ended = event.kind, event.at
 
 
-class Best(NamedTuple):
+class Improvement(NamedTuple):
     """A report that no earlier one matched."""
 
     at: float
@@ -228,14 +237,14 @@ def curves_of(reports: Iterable[ReportRow]) -> dict[int, list[ReportRow]]:
     return {number: sorted(rows, key=lambda row: row.step) for number, rows in curves.items()}
 
 
-def best_so_far(reports: Iterable[ReportRow], maximize: bool) -> list[Best]:
+def best_so_far(reports: Iterable[ReportRow], maximize: bool) -> list[Improvement]:
     """Each report that was better than all before it; NaN and infinities never are."""
     sign = 1.0 if maximize else -1.0
-    found: list[Best] = []
+    found: list[Improvement] = []
     for row in sorted(reports, key=lambda row: (row.at, row.id)):
         better = not found or sign * row.value > sign * found[-1].value
         if math.isfinite(row.value) and better:
-            found.append(Best(row.at, row.value, row.number, row.step))
+            found.append(Improvement(row.at, row.value, row.number, row.step))
     return found
 
 
@@ -250,7 +259,7 @@ class History:
     deadline: float
     now: float
     settled: float | None = None  #: when it was closed
-    trials: tuple[Desired, ...] = ()
+    trials: tuple[PlannedTrial, ...] = ()
     segments: tuple[SegmentRow, ...] = ()
     reports: tuple[ReportRow, ...] = ()
     events: tuple[Event, ...] = ()  #: the study's own, oldest first
@@ -283,21 +292,21 @@ class History:
         return [*self.events, *joined]
 
     @cached_property
-    def holds(self) -> list[Hold]:
+    def slot_intervals(self) -> list[SlotInterval]:
         """Every slot's holders."""
-        return tell_holds(self.events)
+        return slot_intervals(self.events)
 
     @cached_property
-    def lives(self) -> list[Life]:
+    def timelines(self) -> list[TrialTimeline]:
         """Every trial's life, by number."""
-        return tell_lives(self.events)
+        return trial_timelines(self.events)
 
     @cached_property
-    def curves(self) -> dict[int, list[ReportRow]]:
+    def curves_by_trial(self) -> dict[int, list[ReportRow]]:
         """Each trial's finite reports by their steps; trials without any are left out."""
         return curves_of(self.reports)
 
     @cached_property
-    def improvements(self) -> list[Best]:
+    def improvements(self) -> list[Improvement]:
         """Each report that was better than all before it."""
         return best_so_far(self.reports, self.maximize)

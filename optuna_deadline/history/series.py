@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from optuna_deadline.allocation.records import Event, SegmentRow
 from optuna_deadline.forecasting.throughput import (
     Overhead,
-    Pace,
+    SegmentPace,
     Speedup,
     learn_overhead,
     learn_speedup,
     step_seconds,
 )
-from optuna_deadline.history.records import History, Hold
-from optuna_deadline.planning.billing.ledger import bill_of, bills, in_order
+from optuna_deadline.history.records import History, SlotInterval
+from optuna_deadline.planning.billing.ledger import in_order, invoice_of, invoices
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 
-Steps = list[tuple[float, float]]  # (from when on, how much)
+StepFunction = list[tuple[float, float]]  # (from when on, how much)
 
 
-def in_use(held: Iterable[Hold]) -> Steps:
+def slots_in_use(held: Iterable[SlotInterval]) -> StepFunction:
     """How many slots are held, from each change on."""
     changes: list[tuple[float, int]] = []
     for hold in held:
@@ -38,8 +38,8 @@ def in_use(held: Iterable[Hold]) -> Steps:
     return _accumulate(changes)
 
 
-def _accumulate(changes: list[tuple[float, int]]) -> Steps:
-    steps: Steps = []
+def _accumulate(changes: list[tuple[float, int]]) -> StepFunction:
+    steps: StepFunction = []
     level = 0
     for at, change in sorted(changes):
         level += change
@@ -50,7 +50,7 @@ def _accumulate(changes: list[tuple[float, int]]) -> Steps:
     return steps
 
 
-def moving(history: History) -> Steps:
+def slots_starting_or_stopping(history: History) -> StepFunction:
     """How many of the slots held were starting or stopping, from each change on.
 
     What a segment that trains now takes to start is known from its first step on; until then all
@@ -66,7 +66,7 @@ def moving(history: History) -> Steps:
     return _accumulate(changes)
 
 
-def sampled(series: Sequence[Steps], start: float, end: float, most: int) -> list[float]:
+def sampled(series: Sequence[StepFunction], start: float, end: float, most: int) -> list[float]:
     """The instants of all changes between two; as many evenly spaced ones where they are more."""
     found = {start, *(at for steps in series for at, _ in steps if start < at < end)}
     if end <= start:
@@ -76,7 +76,7 @@ def sampled(series: Sequence[Steps], start: float, end: float, most: int) -> lis
     return [start + (end - start) * place / most for place in range(most)]
 
 
-def area(steps: Steps, start: float, end: float) -> float:
+def integral(steps: StepFunction, start: float, end: float) -> float:
     """The integral of a step function, which is 0 before its first step."""
     total = 0.0
     for place, (at, level) in enumerate(steps):
@@ -85,7 +85,7 @@ def area(steps: Steps, start: float, end: float) -> float:
     return total
 
 
-def totals(steps: Steps, instants: Sequence[float]) -> list[float]:
+def integrals_until(steps: StepFunction, instants: Sequence[float]) -> list[float]:
     """The integral of a step function from the first of rising instants to each of them."""
     found: list[float] = []
     total, place, now = 0.0, 0, instants[0] if instants else 0.0
@@ -104,12 +104,12 @@ def totals(steps: Steps, instants: Sequence[float]) -> list[float]:
     return found
 
 
-def level(steps: Steps, at: float) -> float:
+def value_at(steps: StepFunction, at: float) -> float:
     """The value of a step function at an instant."""
     return next((value for since, value in reversed(steps) if since <= at), 0.0)
 
 
-def on_hand(history: History) -> Steps:
+def available_slots(history: History) -> StepFunction:
     """How many slots the study could use: lent to it, offered by a live worker of its, paid for.
 
     A worker that died in silence is counted until the last thing it did.
@@ -120,7 +120,7 @@ def on_hand(history: History) -> Steps:
     paid, priced = 0, history.budget is not None
     live = {worker.id for worker in history.workers}
     seen = _last_seen(history)
-    steps: Steps = []
+    steps: StepFunction = []
     for event in _merged(history, {w: at for w, at in seen.items() if w not in live}):
         if event.kind == "register":
             for slot in _numbers(event.detail.get("lent")):
@@ -173,15 +173,15 @@ def _merged(history: History, gone: dict[str, float]) -> Iterator[Event]:
     yield from sorted([*happened, *ends], key=lambda event: (event.at, event.id))
 
 
-def spent(history: History, points: int = 120) -> Steps:
+def spent(history: History, points: int = 120) -> StepFunction:
     """The bill at evenly spaced instants and at each change; nothing where slots cost nothing."""
     if history.budget is None:
         return []
     tariff = tariff_of(history.budget, history.started)
     begin, end = history.started, history.end
     grid = deque(begin + (end - begin) * i / points for i in range(points + 1))
-    steps: Steps = []
-    for until, bill in bills(history.money_events, tariff, history.now):
+    steps: StepFunction = []
+    for until, bill in invoices(history.money_events, tariff, history.now):
         while grid and grid[0] <= min(until, end):
             at = grid.popleft()
             steps.append((at, bill.spent(at)))
@@ -211,14 +211,14 @@ class Costs:
 
 def costs(history: History) -> Costs:
     """What was used and paid for; the end is the deadline, or that of the money."""
-    used = in_use(history.holds)
-    held = area(used, history.started, history.end)
+    used = slots_in_use(history.slot_intervals)
+    held = integral(used, history.started, history.end)
     end = max(history.end, _end(history)) if history.settled is None else history.end
-    ahead = level(used, history.end) * (end - history.end)
+    ahead = value_at(used, history.end) * (end - history.end)
     spent = spent_then = None
     if history.budget is not None:
         tariff = tariff_of(history.budget, history.started)
-        bill = bill_of(history.money_events, tariff, history.now)
+        bill = invoice_of(history.money_events, tariff, history.now)
         spent, spent_then = bill.spent(history.end), bill.spent(end)
     return Costs(held / 3600, spent, (held + ahead) / 3600, spent_then, end)
 
@@ -249,7 +249,7 @@ class Measured:
 def measure(segments: Sequence[SegmentRow]) -> Measured:
     """What is known so far; priors stand in for what was not measured yet."""
     paces = [
-        Pace(
+        SegmentPace(
             row.number,
             row.slots,
             row.position_to - row.position_from,

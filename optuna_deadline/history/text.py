@@ -12,14 +12,19 @@ from datetime import datetime
 
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.errors import at_most
-from optuna_deadline.policies.pool.admission import Prospect, prospects, remedy, who_loses
+from optuna_deadline.policies.pool.admission import (
+    StudyProspect,
+    losing_studies,
+    prospects,
+    remedy,
+)
 from optuna_deadline.policies.pool.fair_share import PoolSnapshot
 
 
-def roughly(seconds: float) -> str:
+def format_length(seconds: float) -> str:
     """A length with two figures at most: "9.5 s", "42 s", "3 min", "2 h 5 min", "3 d 4 h"."""
     if seconds < 0:
-        return f"-{roughly(-seconds)}"
+        return f"-{format_length(-seconds)}"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 59.5:
@@ -44,11 +49,11 @@ def until_deadline(time_left: float, settled: bool = False) -> str:
     if settled:
         return "the study has ended"
     if time_left <= 0:
-        return f"the deadline was {roughly(-time_left)} ago"
-    return f"deadline in {roughly(time_left)}"
+        return f"the deadline was {format_length(-time_left)} ago"
+    return f"deadline in {format_length(time_left)}"
 
 
-def at_clock(instant: float) -> str:
+def format_time_of_day(instant: float) -> str:
     """An instant as the local time of day, with the date where it is another day's."""
     try:
         when = datetime.fromtimestamp(instant)
@@ -58,22 +63,22 @@ def at_clock(instant: float) -> str:
     return when.strftime("%H:%M:%S" if same else "%b %d, %H:%M")
 
 
-def value(number: float | None) -> str:
+def format_value(number: float | None) -> str:
     """A value with four significant figures; a dash where there is none."""
     return "-" if number is None or math.isnan(number) else f"{number:.4g}"
 
 
-def count(number: int, what: str) -> str:
+def format_count(number: int, what: str) -> str:
     """So many things: "1 slot", "3 slots"."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def percent(part: float, whole: float) -> str:
+def format_percent(part: float, whole: float) -> str:
     """A share as "91 %"; a dash of nothing."""
     return f"{100 * part / whole:.0f} %" if whole > 0 else "-"
 
 
-def asked(event: Event, trial: str) -> str:
+def request_sentence(event: Event, trial: str) -> str:
     """What a person asked for; nothing of other events.
 
     Args:
@@ -86,7 +91,7 @@ def asked(event: Event, trial: str) -> str:
     if event.kind == "pin":
         if detail["slots"] is None:
             return f"{trial} is no longer pinned"
-        return f"{trial} is pinned to {count(int(str(detail['slots'])), 'slot')}"
+        return f"{trial} is pinned to {format_count(int(str(detail['slots'])), 'slot')}"
     if event.kind == "price":
         of = f" of {detail['type']}" if detail["type"] else ""
         return f"a slot{of} costs {float(str(detail['per_hour'])):g} for an hour"
@@ -97,7 +102,7 @@ def asked(event: Event, trial: str) -> str:
     return ""
 
 
-def tell(event: Event, study: str, place: str) -> str:
+def event_sentence(event: Event, study: str, place: str) -> str:
     """What happened; nothing of events that only repeat what another one says.
 
     Args:
@@ -108,7 +113,7 @@ def tell(event: Event, study: str, place: str) -> str:
     detail, trial = event.detail, f"trial {event.number} of {study}"
     why = detail.get("reason")
     reason = f" ({why})" if why and why != event.kind else ""
-    size = count(int(str(detail.get("slots") or 0)), "slot")
+    size = format_count(int(str(detail.get("slots") or 0)), "slot")
     hosts = detail.get("hosts")
     where = f" on {' and '.join(hosts)}" if isinstance(hosts, list) else ""
     said = {
@@ -129,26 +134,26 @@ def tell(event: Event, study: str, place: str) -> str:
         "rest": f"{study} has no worker left and pays for nothing",
         "settle": f"{study} has ended",
     }
-    return said.get(event.kind) or asked(event, trial)
+    return said.get(event.kind) or request_sentence(event, trial)
 
 
 def shortfalls(pool: PoolSnapshot) -> list[str]:
     """A sentence for each study that will not train what it expects to by its deadline."""
-    return [_sentence(pool, prospect) for prospect in prospects(pool) if not prospect.held]
+    return [_sentence(pool, prospect) for prospect in prospects(pool) if not prospect.is_met]
 
 
-def at_joining(pool: PoolSnapshot, newcomer: int) -> list[str]:
+def shortfalls_by_joining(pool: PoolSnapshot, newcomer: int) -> list[str]:
     """A sentence for each study that falls short because another one has joined."""
-    return [_sentence(pool, prospect) for prospect in who_loses(pool, newcomer)]
+    return [_sentence(pool, prospect) for prospect in losing_studies(pool, newcomer)]
 
 
-def _sentence(pool: PoolSnapshot, prospect: Prospect) -> str:
-    assert prospect.wants is not None
+def _sentence(pool: PoolSnapshot, prospect: StudyProspect) -> str:
+    assert prospect.needed is not None
     study, found = prospect.study, remedy(pool, prospect.study.study_id)
     said = (
-        f"{study.name} gets {roughly(prospect.gets)} on one slot of the "
-        f"{roughly(prospect.wants)} that it expects to train by its deadline: extend it by "
-        f"{roughly(found.extend)}"
+        f"{study.name} gets {format_length(prospect.expected)} on one slot of the "
+        f"{format_length(prospect.needed)} that it expects to train by its deadline: extend it by "
+        f"{format_length(found.extend)}"
     )
     if found.weight is None:
         return f"{said}, or add slots; no weight would do."

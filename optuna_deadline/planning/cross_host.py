@@ -11,7 +11,7 @@ from optuna_deadline.forecasting.throughput import WORTHWHILE, Speedup
 
 
 @dataclass(frozen=True)
-class Crossing:
+class WorkerGroups:
     """The workers between which gangs may be spread, in groups; none where nobody wants it."""
 
     groups: tuple[frozenset[str], ...] = ()
@@ -50,11 +50,11 @@ class Crossing:
 
 
 #: Of hosts that each keep gangs to themselves.
-APART = Crossing()
+NO_GROUPS = WorkerGroups()
 
 
 @dataclass(frozen=True)
-class Worth:
+class SpreadTradeoff:
     """When it pays to be spread, and to be brought together again.
 
     Attributes:
@@ -67,12 +67,12 @@ class Worth:
     left: float = 0.0
     overhead: float = 0.0
 
-    def of_spreading(self, size: int, room: int) -> bool:
+    def spreading_pays(self, size: int, room: int) -> bool:
         """Whether a gang over several workers is better than what fits on one of them."""
         alone = self.speedup.packed(room) if room else 0.0
         return self.speedup.across(size) >= WORTHWHILE * max(alone, 1e-9)
 
-    def of_gathering(self, size: int) -> bool:
+    def gathering_pays(self, size: int) -> bool:
         """Whether a spread gang that one worker has room for by now is better moved there."""
         before = self.speedup.across(size) * self.left
         return self.speedup.packed(size) * (self.left - self.overhead) > WORTHWHILE * before
@@ -80,7 +80,7 @@ class Worth:
 
 def groups_of(
     workers: Iterable[Worker], apart: Collection[frozenset[str]] = frozenset()
-) -> Crossing:
+) -> WorkerGroups:
     """The workers that may share gangs: who has an address, and the same place for checkpoints.
 
     Args:
@@ -94,7 +94,7 @@ def groups_of(
     groups = [frozenset(names) for names in places.values()]
     for pair in sorted(apart, key=sorted):
         groups = _without(groups, pair)
-    return Crossing(tuple(names for names in groups if len(names) > 1))
+    return WorkerGroups(tuple(names for names in groups if len(names) > 1))
 
 
 def _without(groups: list[frozenset[str]], pair: frozenset[str]) -> list[frozenset[str]]:

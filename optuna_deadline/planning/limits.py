@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from optuna_deadline.allocation.records import Desired, SegmentRow
+from optuna_deadline.allocation.records import PlannedTrial, SegmentRow
 from optuna_deadline.errors import at_most
 
 #: So many trials that cannot train on more slots speak for all, if none has ever done so.
-_ENOUGH = 2
+_MIN_EVIDENCE = 2
 
 
-class Limits:
+class SlotLimits:
     """Learns from each trial's limit and from each segment.
 
     Args:
@@ -25,12 +25,12 @@ class Limits:
         # By trial and fence, the slots on which a step was trained, and not to be taken back.
         self._proven: dict[tuple[int, int], int] = {}
 
-    def see(self, line: Desired) -> None:
+    def take_trial(self, line: PlannedTrial) -> None:
         """Take a trial as the table has it, living or not."""
         if line.slot_limit is not None:
             self._limits[line.number] = line.slot_limit
 
-    def take(self, row: SegmentRow) -> None:
+    def take_segment(self, row: SegmentRow) -> None:
         """Take a segment, again where it has come further."""
         self._tried[row.number] = max(row.slots, self._tried.get(row.number, 0))
         trained = row.stepped or row.outcome == "complete"  # the last steps may be untold
@@ -43,30 +43,34 @@ class Limits:
     def learned(self) -> int | None:
         """The limit of trials that were granted more in vain, where it holds for all others."""
         limits = [most for n, most in self._limits.items() if self._tried.get(n, 0) > most]
-        if len(limits) < _ENOUGH:
+        if len(limits) < _MIN_EVIDENCE:
             return None
         most = max(limits)
         return most if max(self._proven.values(), default=0) <= most else None
 
     @property
-    def most(self) -> int | None:
+    def max_slots(self) -> int | None:
         """The most slots that any trial of the study is to have; None for any number."""
         known = [most for most in (self._max_slots, self.learned) if most is not None]
         return min(known, default=None)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """What holds for all trials, and why; nothing where any number of slots does."""
-        if self.learned is not None and self.learned == self.most:
+        if self.learned is not None and self.learned == self.max_slots:
             return (
                 f"all trials train on {at_most(self.learned)}: {len(self._limits)} could not on"
                 " more, and none has"
             )
-        return "" if self.most is None else f"all trials train on {at_most(self.most)}: max_slots"
+        return (
+            ""
+            if self.max_slots is None
+            else f"all trials train on {at_most(self.max_slots)}: max_slots"
+        )
 
 
-def limited(lines: Sequence[Desired], limits: Limits) -> Iterator[str]:
+def limited(lines: Sequence[PlannedTrial], limits: SlotLimits) -> Iterator[str]:
     """A study's limit, then that of each living trial with its reason, the newest first."""
-    if words := limits.words():
+    if words := limits.describe():
         yield words
     for line in reversed(lines):
         if line.alive and line.slot_limit is not None:

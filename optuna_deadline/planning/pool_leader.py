@@ -15,20 +15,20 @@ from typing import TypeVar
 from optuna_deadline.allocation.records import Slot
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
-from optuna_deadline.planning.placement.slot_assignment import deal
+from optuna_deadline.planning.placement.slot_assignment import assign_shares
 from optuna_deadline.policies.pool.fair_share import Divider, PoolSnapshot, StudyView, fair_shares
 
-Row = TypeVar("Row")
+RowT = TypeVar("RowT")
 
 #: Rows that one transaction changes. Tens of thousands of them take longer than the server waits
 #: for a client that may be frozen; the whole would be undone, and tried again for ever.
-MOST = 500
+MAX_BATCH = 500
 
 
-def portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def batches(rows: Sequence[RowT]) -> Iterator[Sequence[RowT]]:
     """The rows in their order, at most so many at once."""
-    for first in range(0, len(rows), MOST):
-        yield rows[first : first + MOST]
+    for first in range(0, len(rows), MAX_BATCH):
+        yield rows[first : first + MAX_BATCH]
 
 
 _logger = logging.getLogger("optuna_deadline")
@@ -54,7 +54,7 @@ class PoolLeader:
     Args:
         table: The allocation table of one of the pool's studies.
         divider: Decides; sees snapshots only.
-        me: The worker that this leader belongs to.
+        worker_id: The worker that this leader belongs to.
         clock: Seconds that only ever rise, for the time between two elections.
     """
 
@@ -62,12 +62,12 @@ class PoolLeader:
         self,
         table: AllocationStore,
         divider: Divider,
-        me: str,
+        worker_id: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._table = table
         self._divider = divider
-        self._me = me
+        self._worker_id = worker_id
         self._clock = clock
         self._term: int | None = None
         self._next_election = 0.0
@@ -79,7 +79,7 @@ class PoolLeader:
         """Divide once if this one leads; returns whether a slot was lent to another study."""
         now = self._clock()
         if now >= self._next_election:
-            self._term = self._table.lead(self._me)
+            self._term = self._table.elect_leader(self._worker_id)
             self._next_election = now + self._table.ttl / 6
         if self._term is None:
             return False
@@ -88,7 +88,7 @@ class PoolLeader:
             reading = read_pool(self._table)
         shares = self._divider.divide(reading.snapshot)
         most = {study.study_id: study.most for study in reading.snapshot.studies}
-        dealt = deal(shares, most, reading.slots, reading.reach)
+        dealt = assign_shares(shares, most, reading.slots, reading.reach)
         lent = {
             slot.id: dealt[slot.id]
             for slot in reading.slots
@@ -97,8 +97,8 @@ class PoolLeader:
         if not lent and now < self._next_account:
             return False
         try:
-            for part in portions(sorted(lent.items())) if lent else [()]:
-                self._table.lend(self._me, self._term, dict(part), self._shares, self._fair)
+            for part in batches(sorted(lent.items())) if lent else [()]:
+                self._table.lend(self._worker_id, self._term, dict(part), self._shares, self._fair)
         except LeaseLost:
             _logger.info("Another worker divides this pool now.")
             self._next_election = 0.0

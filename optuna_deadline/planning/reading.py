@@ -9,8 +9,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from optuna_deadline.allocation.records import Desired, ReportRow, Worker
-from optuna_deadline.planning.cross_host import APART, Crossing
+from optuna_deadline.allocation.records import PlannedTrial, ReportRow, Worker
+from optuna_deadline.planning.cross_host import NO_GROUPS, WorkerGroups
 from optuna_deadline.policies.api import Snapshot
 
 
@@ -19,15 +19,15 @@ class Reading:
     """A snapshot, with the rows behind it that the planner acts on."""
 
     snapshot: Snapshot
-    trials: Mapping[int, Desired]  #: that live, or whose end Optuna does not know
-    ended: list[Desired]  #: those of them that do not live
+    trials: Mapping[int, PlannedTrial]  #: that live, or whose end Optuna does not know
+    ended: list[PlannedTrial]  #: those of them that do not live
     workers: list[Worker]  #: the study's live ones
     capacities: Mapping[str, int]  #: by worker, the slots that are lent to the study
     reach: Mapping[str, int]  #: by worker, all slots of the pool that it offers
-    done: float  #: slot-seconds of training so far
-    live: int  #: trials that a policy may still train
+    slot_seconds_done: float  #: slot-seconds of training so far
+    live_trials: int  #: trials that a policy may still train
     reap_from: float = math.inf  #: when the first slot in reach may be reaped
-    crossing: Crossing = APART  #: between which workers gangs may be spread
+    worker_groups: WorkerGroups = NO_GROUPS  #: between which workers gangs may be spread
 
     @property
     def overdue(self) -> bool:
@@ -67,9 +67,9 @@ class BestReports:
 
     def worst_first(self, numbers: Iterable[int]) -> list[int]:
         """Trials from that which is the furthest behind; who has not reported is behind all."""
-        return sorted(numbers, key=self._standing, reverse=True)
+        return sorted(numbers, key=self._rank_key, reverse=True)
 
-    def _standing(self, number: int) -> tuple[float, int, int]:
+    def _rank_key(self, number: int) -> tuple[float, int, int]:
         row = self._rows.get(number)
         return (math.inf, number, 0) if row is None else self._key(row)
 

@@ -18,7 +18,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import Plan, Policy, Snapshot
 
 
-class SearchedStudy(Study):
+class StoppableStudy(Study):
     """A study that takes note where its sampler stops it, as samplers of finite spaces do.
 
     ``Study.stop`` is an error outside of ``study.optimize``, which elastic workers do not call.
@@ -37,7 +37,7 @@ class SearchedStudy(Study):
 
 
 @dataclass(frozen=True)
-class Finite:
+class FiniteSearchPolicy:
     """A policy that starts no trial where nothing is left to search.
 
     Args:
@@ -57,7 +57,7 @@ class Finite:
         return replace(plan, start=0, gate_open=False)
 
 
-def all_begun(study: Study) -> bool:
+def all_cells_begun(study: Study) -> bool:
     """Whether the sampler lists what it searches, and a trial of each was begun.
 
     Optuna's own count looks at ended trials; trials that pause end late, and meanwhile another
@@ -93,10 +93,10 @@ def _innermost(sampler: BaseSampler) -> BaseSampler:
 
 
 #: So many trials that fail alike are enough.
-_MOST = 3
+_MAX_FAILURES = 3
 
 
-class Sampling:
+class SamplerErrors:
     """Counts the trials of a worker for which the sampler had an error in place of a value.
 
     Errors are alike where they differ in numbers only. A later trial that reports, or completes,
@@ -104,20 +104,20 @@ class Sampling:
     """
 
     def __init__(self) -> None:
-        self._words = ""
-        self._alike = ""
+        self._message = ""
+        self._pattern = ""
         self._trials: set[int] = set()
 
-    def failed(self, number: int, error: Exception) -> None:
+    def record_failure(self, number: int, error: Exception) -> None:
         """The sampler had an error for a trial, or for a range that its objective asked for."""
         words = f"{type(error).__name__}: {error}"
         alike = re.sub(r"[\d.]+", "#", words)
-        if alike != self._alike:
-            self._alike, self._words = alike, words
+        if alike != self._pattern:
+            self._pattern, self._message = alike, words
             self._trials.clear()
         self._trials.add(number)
 
-    def worked(self, number: int) -> None:
+    def record_success(self, number: int) -> None:
         """A trial has its parameters."""
         if self._trials and number > max(self._trials):
             self._trials.clear()
@@ -125,10 +125,10 @@ class Sampling:
     @property
     def error(self) -> DeadlineError | None:
         """Why no further trial is to be tried, if it is so."""
-        if len(self._trials) < _MOST:
+        if len(self._trials) < _MAX_FAILURES:
             return None
         return DeadlineError(
-            f"The sampler failed for {len(self._trials)} trials in the same way ({self._words}):"
+            f"The sampler failed for {len(self._trials)} trials in the same way ({self._message}):"
             " mend it, or the ranges that the objective asks for, and start the worker again; the"
             " study goes on."
         )

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from optuna_deadline._crashpoints import crashpoint
-from optuna_deadline.allocation.records import Desired, Home
+from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint, intact
-from optuna_deadline.checkpoints.sharing import reaches, seen_here
+from optuna_deadline.checkpoints.sharing import is_reachable, reaches
 from optuna_deadline.checkpoints.storage import StoreAway
 from optuna_deadline.planning.reading import BestReports
 from optuna_deadline.planning.trials import Trials
@@ -20,12 +20,12 @@ from optuna_deadline.planning.trials import Trials
 _logger = logging.getLogger("optuna_deadline")
 
 #: To tell Optuna one end takes about so many round trips to its database.
-_ROUND_TRIPS = 30
+_ROUND_TRIPS_PER_END = 30
 #: Ends that are told before the table hears of them: should this process die, they are told again.
-_AT_ONCE = 25
+_BATCH = 25
 
 #: Ends that are not the winner's.
-_LOST = ("retired", "failed")
+_LOST_STATES = ("retired", "failed")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Winner:
 def find_winner(
     table: AllocationStore,
     direction: str,
-    whole: Callable[[Checkpoint], bool] = intact,
-    without: Collection[int] = (),
+    is_intact: Callable[[Checkpoint], bool] = intact,
+    excluded: Collection[int] = (),
     reports: BestReports | None = None,
 ) -> Winner | None:
     """The best value whose model is on disk, byte for byte; else the best report.
@@ -50,8 +50,8 @@ def find_winner(
     Args:
         table: The allocation table.
         direction: "minimize" or "maximize".
-        whole: Looks at a file.
-        without: Trials that do not count.
+        is_intact: Looks at a file.
+        excluded: Trials that do not count.
         reports: The best of each trial, where they are known; else they are read.
     """
     sign = -1.0 if direction == "maximize" else 1.0
@@ -60,11 +60,11 @@ def find_winner(
         for checkpoint in table.checkpoints()
         if checkpoint.value is not None
         and not math.isnan(checkpoint.value)
-        and checkpoint.number not in without
+        and checkpoint.number not in excluded
     ]
     while saved:
         checkpoint = min(saved, key=lambda c: (sign * (c.value or 0.0), c.number))
-        if _holds(checkpoint, whole):
+        if _is_available(checkpoint, is_intact):
             assert checkpoint.value is not None
             return Winner(checkpoint.number, checkpoint.value, checkpoint.step, checkpoint)
         _logger.warning(
@@ -74,11 +74,11 @@ def find_winner(
     if reports is None:
         reports = BestReports(direction)
         reports.take(table.reports())
-    best = reports.best(without)
+    best = reports.best(excluded)
     return None if best is None else Winner(best.number, best.value, best.step, None)
 
 
-class InHand:
+class CheckpointAvailability:
     """Whether a checkpoint is whole, as far as can be known from one host.
 
     What only other hosts reach was whole when it was kept, and is in hand unless all of them died.
@@ -86,39 +86,39 @@ class InHand:
     Args:
         table: The allocation table.
         host: The host's name.
-        whole: Looks at a file.
+        is_intact: Looks at a file.
     """
 
     def __init__(
-        self, table: AllocationStore, host: str, whole: Callable[[Checkpoint], bool] = intact
+        self, table: AllocationStore, host: str, is_intact: Callable[[Checkpoint], bool] = intact
     ) -> None:
         self._table = table
         self._host = host
-        self._whole = whole
+        self._is_intact = is_intact
 
     def __call__(self, checkpoint: Checkpoint) -> bool:
         """See above."""
-        if self._whole(checkpoint):
+        if self._is_intact(checkpoint):
             return True
-        home = self.elsewhere(checkpoint)
+        home = self.remote_origin(checkpoint)
         if home is None:
             return False
         mine = [w for w in self._table.workers() if w.study_id == self._table.study_id]
         return home.state == "left" or any(reaches(worker, home) for worker in mine)
 
-    def elsewhere(self, checkpoint: Checkpoint) -> Home | None:
+    def remote_origin(self, checkpoint: Checkpoint) -> CheckpointOrigin | None:
         """Where it is, if that is a place that this host is not known to reach."""
-        homes = self._table.homes(number=checkpoint.number)
+        homes = self._table.checkpoint_origins(number=checkpoint.number)
         home = next((home for home in homes if home.path == checkpoint.path), None)
         if home is None or home.store is None or home.host in (None, self._host):
             return None
-        return None if seen_here(home.store) else home
+        return None if is_reachable(home.store) else home
 
 
-def _holds(checkpoint: Checkpoint, whole: Callable[[Checkpoint], bool]) -> bool:
+def _is_available(checkpoint: Checkpoint, is_intact: Callable[[Checkpoint], bool]) -> bool:
     """Whether a checkpoint is whole; one in a store that does not answer was, when it was kept."""
     try:
-        return whole(checkpoint)
+        return is_intact(checkpoint)
     except StoreAway as error:
         _logger.warning("The best checkpoint could not be looked at: %s.", error)
         return True
@@ -134,7 +134,7 @@ def best_saved(table: AllocationStore, direction: str, number: int) -> float | N
     return (max if direction == "maximize" else min)(values, default=None)
 
 
-class Champion:
+class BestModel:
     """The best model in hand, asked for often and looked up only when that can change.
 
     To look it up means to read every checkpoint's row and the whole of the best one's file.
@@ -142,7 +142,7 @@ class Champion:
     Args:
         table: The allocation table.
         direction: "minimize" or "maximize".
-        whole: Looks at a file.
+        is_intact: Looks at a file.
         reports: The best report of each trial; without it they are read each time.
     """
 
@@ -150,31 +150,33 @@ class Champion:
         self,
         table: AllocationStore,
         direction: str,
-        whole: Callable[[Checkpoint], bool],
+        is_intact: Callable[[Checkpoint], bool],
         reports: Callable[[], BestReports] | None = None,
     ) -> None:
         self._table = table
         self._direction = direction
-        self._whole = whole
+        self._is_intact = is_intact
         self._reports = reports
-        self._known: Winner | None = None
+        self._winner: Winner | None = None
 
-    def find(self, without: Collection[int] = ()) -> Winner | None:
+    def find(self, excluded: Collection[int] = ()) -> Winner | None:
         """Look it up; see :func:`find_winner`."""
         reports = None if self._reports is None else self._reports()
-        self._known = find_winner(self._table, self._direction, self._whole, without, reports)
-        return self._known
+        self._winner = find_winner(
+            self._table, self._direction, self._is_intact, excluded, reports
+        )
+        return self._winner
 
-    def is_(self, number: int) -> bool:
+    def belongs_to(self, number: int) -> bool:
         """Whether the best model in hand is this trial's."""
-        if self._beaten(number):
+        if self._is_beaten(number):
             return False
         winner = self.find()
         return winner is not None and winner.number == number
 
-    def _beaten(self, number: int) -> bool:
+    def _is_beaten(self, number: int) -> bool:
         """Whether another trial was seen to have a better model: what it saved or said stays."""
-        known = self._known
+        known = self._winner
         if known is None or known.number == number:
             return False
         mine = best_saved(self._table, self._direction, number)
@@ -187,7 +189,7 @@ class Champion:
 
     def has_rival(self, number: int) -> bool:
         """Whether rows name a better model than this trial's, the best so far; reads no file."""
-        known = self._known
+        known = self._winner
         if known is None or known.number != number or self._reports is None:
             return True
         report = self._reports().best(without={number})
@@ -204,7 +206,7 @@ class Champion:
         return one > other if self._direction == "maximize" else one < other
 
 
-class Ends:
+class EndReporter:
     """Tells Optuna how trials ended, and the end of the best model's trial last.
 
     Optuna takes no end back. A trial that was given up or has failed may hold the best model, by a
@@ -216,7 +218,7 @@ class Ends:
     Args:
         trials: The study's own record of them.
         table: The allocation table.
-        champion: The best model in hand.
+        best_model: The best model in hand.
         clock: Seconds that only ever rise.
     """
 
@@ -224,83 +226,93 @@ class Ends:
         self,
         trials: Trials,
         table: AllocationStore,
-        champion: Champion,
+        best_model: BestModel,
         clock: Callable[[], float],
     ) -> None:
         self._trials = trials
         self._table = table
-        self._champion = champion
+        self._best_model = best_model
         self._clock = clock
-        self._kept: int | None = None
-        self._look_again = 0.0
-        self._seconds: float | None = None
+        self._deferred: int | None = None
+        self._check_again_at = 0.0
+        self._seconds_per_end: float | None = None
 
-    def tell(self, lines: Iterable[Desired]) -> int:
+    def report(self, lines: Iterable[PlannedTrial]) -> int:
         """Tell every end that Optuna does not know, but the best model's; returns how many."""
-        untold = [line for line in lines if not line.told and not line.alive]
-        return self._tell([line for line in untold if not self._keeps(line)])
+        untold = [line for line in lines if not line.end_reported and not line.alive]
+        return self._report([line for line in untold if not self._is_deferred(line)])
 
-    def tell_all(self, lines: Iterable[Desired]) -> int:
+    def report_all(self, lines: Iterable[PlannedTrial]) -> int:
         """The same with the best model's, which has its end, when the study is over.
 
         What never had a slot was not tried: an enqueued configuration waits for an extension.
         """
-        return self._tell([line for line in lines if not line.told and not line.alive], over=True)
+        return self._report(
+            [line for line in lines if not line.end_reported and not line.alive], over=True
+        )
 
-    def crown(self, me: str, term: int) -> None:
+    def complete_winner(self, worker_id: str, term: int) -> None:
         """Make the best model's trial the winner, of those that have not lost by Optuna's record.
 
         Args:
-            me: The planner.
+            worker_id: The planner.
             term: Its term.
 
         Raises:
             LeaseLost: Another term has begun.
         """
         lines = {line.number: line for line in self._table.trials()}
-        lost = {number for number, line in lines.items() if line.told and line.state in _LOST}
-        while (winner := self._champion.find(without=lost)) is not None:
-            if not self._trials.has_lost(lines[winner.number]):
+        lost = {
+            number
+            for number, line in lines.items()
+            if line.end_reported and line.state in _LOST_STATES
+        }
+        while (winner := self._best_model.find(excluded=lost)) is not None:
+            if not self._trials.ended_as_loser(lines[winner.number]):
                 self._table.conclude(
-                    me, term, winner.number, "complete", "the best model", winner.value,
-                    untold=True,
+                    worker_id, term, winner.number, "complete", "the best model", winner.value,
+                    unreported=True,
                 )  # fmt: skip
                 return
             lost.add(winner.number)
 
-    def seconds(self, round_trip: float) -> float:
+    def seconds_per_end(self, round_trip: float) -> float:
         """How long the telling of one end takes, as it was measured of late.
 
         Args:
             round_trip: Seconds of one of the table's, by which it is guessed before.
         """
-        return _ROUND_TRIPS * round_trip if self._seconds is None else self._seconds
+        return (
+            _ROUND_TRIPS_PER_END * round_trip
+            if self._seconds_per_end is None
+            else self._seconds_per_end
+        )
 
-    def _tell(self, ended: list[Desired], *, over: bool = False) -> int:
+    def _report(self, ended: list[PlannedTrial], *, over: bool = False) -> int:
         began = self._clock()
-        for first in range(0, len(ended), _AT_ONCE):
-            told = ended[first : first + _AT_ONCE]
+        for first in range(0, len(ended), _BATCH):
+            told = ended[first : first + _BATCH]
             for line in told:
                 if over and line.fence == 0:
                     self._trials.drop(line.number)
                 else:
                     self._trials.end(line, partial(self._table.reports, number=line.number))
                 crashpoint("tell.after")
-            self._table.mark_told(*[line.number for line in told])
+            self._table.mark_ends_reported(*[line.number for line in told])
         if ended:
-            self._seconds = (self._clock() - began) / len(ended)
+            self._seconds_per_end = (self._clock() - began) / len(ended)
         return len(ended)
 
-    def _keeps(self, line: Desired) -> bool:
+    def _is_deferred(self, line: PlannedTrial) -> bool:
         """Whether a trial's end is kept; its file is read again where another may be better."""
         if line.state == "complete" or line.fence == 0:
             return False
-        now, kept = self._clock(), line.number == self._kept
-        if kept and now < self._look_again:
+        now, kept = self._clock(), line.number == self._deferred
+        if kept and now < self._check_again_at:
             return True
-        keeps = (kept and not self._champion.has_rival(line.number)) or self._champion.is_(
-            line.number
-        )
+        keeps = (
+            kept and not self._best_model.has_rival(line.number)
+        ) or self._best_model.belongs_to(line.number)
         if keeps:
-            self._kept, self._look_again = line.number, now + self._table.ttl
+            self._deferred, self._check_again_at = line.number, now + self._table.ttl
         return keeps

@@ -12,48 +12,49 @@ from dataclasses import replace
 from itertools import combinations
 from operator import attrgetter
 
-from optuna_deadline.allocation.records import ALIVE, Desired, ReportRow, SegmentRow, Worker
+from optuna_deadline.allocation.records import ALIVE, PlannedTrial, ReportRow, SegmentRow, Worker
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.forecasting.throughput import (
     KEPT_COSTS,
     Overhead,
-    Pace,
+    SegmentPace,
     Speedup,
     Throughputs,
     learn_overhead,
 )
-from optuna_deadline.planning.cross_host import APART, Crossing, groups_of
-from optuna_deadline.planning.limits import Limits
+from optuna_deadline.planning.cross_host import NO_GROUPS, WorkerGroups, groups_of
+from optuna_deadline.planning.limits import SlotLimits
 from optuna_deadline.planning.reading import BestReports, Reading
 from optuna_deadline.policies.api import WORST, Report, Request, Snapshot, TrialView
 
 #: After so many gangs in a row whose ranks did not meet, none is tried for so many seconds.
-_UNMET, _REST = 2, 600.0
+_MAX_UNMET, _UNMET_SECONDS = 2, 600.0
 
 Key = tuple[int, int]  #: number and fence
 
 
-class Encounters:
+class RendezvousHistory:
     """Remembers who was in which gang, and whether its ranks met."""
 
     def __init__(self) -> None:
-        self._teams: dict[Key, frozenset[str]] = {}
+        self._gang_workers: dict[Key, frozenset[str]] = {}
         self._ended: dict[Key, SegmentRow] = {}
 
-    def see(self, lines: Iterable[Desired]) -> None:
+    def take_trials(self, lines: Iterable[PlannedTrial]) -> None:
         """Take the trials as they stand: a gang's workers are known only while it trains."""
         for line in lines:
             if line.owner is not None and line.others:
                 team = frozenset((line.owner, *(name for name, _ in line.others)))
-                self._teams.setdefault((line.number, line.fence), team)  # before a plan moves it
+                # before a plan moves it
+                self._gang_workers.setdefault((line.number, line.fence), team)
 
-    def take(self, row: SegmentRow) -> None:
+    def take_segment(self, row: SegmentRow) -> None:
         """Take a segment, again when it has ended."""
         if row.workers > 1 and row.ended is not None:
             self._ended[row.number, row.fence] = row
 
-    def crossing(self, workers: Iterable[Worker], now: float) -> Crossing:
+    def allowed_groups(self, workers: Iterable[Worker], now: float) -> WorkerGroups:
         """The workers that may share gangs now.
 
         Two that were in two gangs in a row whose ranks did not meet are kept apart for ten
@@ -65,38 +66,42 @@ class Encounters:
         """
         if not any(_unmet_lately(row, now) for row in self._ended.values()):
             return groups_of(workers)
-        latest = sorted(self._ended.values(), key=_when, reverse=True)
-        if _failed(latest, now) and any(self._team(row) is None for row in latest[:_UNMET]):
-            return APART
+        latest = sorted(self._ended.values(), key=_ended_at, reverse=True)
+        if _failed(latest, now) and any(
+            self._workers_of(row) is None for row in latest[:_MAX_UNMET]
+        ):
+            return NO_GROUPS
         suspects = {pair for row in latest if _unmet_lately(row, now) for pair in self._pairs(row)}
         apart = {
             pair
             for pair in suspects
-            if _failed([row for row in latest if pair <= (self._team(row) or frozenset())], now)
+            if _failed(
+                [row for row in latest if pair <= (self._workers_of(row) or frozenset())], now
+            )
         }
         return groups_of(workers, apart)
 
-    def _team(self, row: SegmentRow) -> frozenset[str] | None:
-        return self._teams.get((row.number, row.fence))
+    def _workers_of(self, row: SegmentRow) -> frozenset[str] | None:
+        return self._gang_workers.get((row.number, row.fence))
 
     def _pairs(self, row: SegmentRow) -> Iterator[frozenset[str]]:
-        return map(frozenset, combinations(sorted(self._team(row) or ()), 2))
+        return map(frozenset, combinations(sorted(self._workers_of(row) or ()), 2))
 
 
 def _failed(newest_first: list[SegmentRow], now: float) -> bool:
-    last = newest_first[:_UNMET]
+    last = newest_first[:_MAX_UNMET]
     return (
-        len(last) == _UNMET
+        len(last) == _MAX_UNMET
         and all(row.outcome == "unmet" for row in last)
         and _unmet_lately(last[0], now)
     )
 
 
 def _unmet_lately(row: SegmentRow, now: float) -> bool:
-    return row.outcome == "unmet" and now < _when(row) + _REST
+    return row.outcome == "unmet" and now < _ended_at(row) + _UNMET_SECONDS
 
 
-def _when(row: SegmentRow) -> float:
+def _ended_at(row: SegmentRow) -> float:
     return row.ended or 0.0
 
 
@@ -124,7 +129,7 @@ class SnapshotReader:
         started: float,
         max_slots: int | None = None,
     ) -> None:
-        self.limits = Limits(max_slots)
+        self.limits = SlotLimits(max_slots)
         self._table = table
         self._started = started
         self._new_reports = Tail(table.reports)
@@ -132,17 +137,17 @@ class SnapshotReader:
         self._reports = _Reports(1.0 if direction == "maximize" else -1.0)
         self._last_segments = 0.0
         self._segments: dict[tuple[int, int], SegmentRow] = {}
-        self._encounters = Encounters()
+        self._rendezvous_history = RendezvousHistory()
         self._priced = Speedup()
-        self._done = 0.0
+        self._slot_seconds_done = 0.0
         self._throughputs = Throughputs()
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
-        self._lines: dict[int, Desired] = {}  # as they were seen last, ended ones too
+        self._trials: dict[int, PlannedTrial] = {}  # as they were seen last, ended ones too
         self._read_all = True  # and not only those whose end Optuna does not know
-        self._last_lines: Mapping[int, Desired] = {}  # those of them that were untold
+        self._last_unreported: Mapping[int, PlannedTrial] = {}  # those of them that were untold
         self._places: dict[int, int] = {}
-        self._live = 0
+        self._live_trials = 0
         self._views: list[TrialView] = []
         self._seen: tuple[TrialView, ...] = ()
         self._requests: tuple[Request, ...] = ()
@@ -155,7 +160,7 @@ class SnapshotReader:
         """The state now, with the deadline as it stands."""
         table = self._table
         now = table.now()
-        rows = table.trials() if self._read_all else table.untold()
+        rows = table.trials() if self._read_all else table.unreported_trials()
         lines = {line.number: line for line in rows}
         ended = [line for line in lines.values() if line.state not in ALIVE]
         new = self._new_reports.read(now)
@@ -166,9 +171,9 @@ class SnapshotReader:
         roster = table.roster()
         capacities = roster.lent
         reap_from = math.inf if roster.lease is None else roster.lease + table.grace
-        seen = self._see(lines, stale)
-        self._encounters.see(lines.values())
-        crossing = self._encounters.crossing(roster.workers, now)
+        seen = self._update_views(lines, stale)
+        self._rendezvous_history.take_trials(lines.values())
+        crossing = self._rendezvous_history.allowed_groups(roster.workers, now)
         self._read_all = False
         snapshot = Snapshot(
             now=now,
@@ -180,14 +185,22 @@ class SnapshotReader:
             speedup=self._speedup(crossing, capacities),
             overhead=self._overhead,
             requests=self._requests,
-            max_slots=self.limits.most,
+            max_slots=self.limits.max_slots,
         )
         return Reading(
-            snapshot, lines, ended, roster.workers, capacities, roster.offered, self._done,
-            self._live, reap_from, crossing,
-        )  # fmt: skip
+            snapshot,
+            lines,
+            ended,
+            roster.workers,
+            capacities,
+            roster.offered,
+            self._slot_seconds_done,
+            self._live_trials,
+            reap_from,
+            crossing,
+        )
 
-    def _speedup(self, crossing: Crossing, capacities: Mapping[str, int]) -> Speedup:
+    def _speedup(self, crossing: WorkerGroups, capacities: Mapping[str, int]) -> Speedup:
         """S(k), with its own for gangs that no worker has room for; one object while it holds."""
         learned = self._throughputs.speedup
         if not crossing.groups:
@@ -207,9 +220,11 @@ class SnapshotReader:
             if before == row:
                 continue
             known[key] = row
-            self._encounters.take(row)
-            self.limits.take(row)
-            self._done += _slot_seconds(row) - (0.0 if before is None else _slot_seconds(before))
+            self._rendezvous_history.take_segment(row)
+            self.limits.take_segment(row)
+            self._slot_seconds_done += _slot_seconds(row) - (
+                0.0 if before is None else _slot_seconds(before)
+            )
             if before is None or (before.startup, before.stop) != (row.startup, row.stop):
                 costs_changed = True
                 self._startups.take(row, row.startup)
@@ -220,9 +235,11 @@ class SnapshotReader:
             self._overhead = learn_overhead(self._startups.newest(), self._stops.newest())
         return self._throughputs.learn()
 
-    def _see(self, lines: Mapping[int, Desired], stale: set[int]) -> tuple[TrialView, ...]:
+    def _update_views(
+        self, lines: Mapping[int, PlannedTrial], stale: set[int]
+    ) -> tuple[TrialView, ...]:
         """The trials as a policy sees them; the same objects as long as nothing has changed."""
-        before, self._last_lines = self._last_lines, lines
+        before, self._last_unreported = self._last_unreported, lines
         if not stale and lines == before:
             return self._seen
         self._requests = tuple(
@@ -230,7 +247,7 @@ class SnapshotReader:
             for line in lines.values()
             if (line.held is not None or line.pinned is not None) and line.alive
         )
-        known = self._lines
+        known = self._trials
         if any([known[number].alive for number in before.keys() - lines.keys()]):
             # Somebody else told their ends, which were not seen.
             lines = {line.number: line for line in self._table.trials()}
@@ -238,28 +255,28 @@ class SnapshotReader:
             if known.get(line.number) != line:
                 known[line.number] = line
                 stale.add(line.number)
-                self.limits.see(line)
+                self.limits.take_trial(line)
         if stale:
             for number in sorted(stale & known.keys()):
-                self._look_at(number)
+                self._update_view(number)
             self._seen = tuple(self._views)
         return self._seen
 
-    def _look_at(self, number: int) -> None:
-        view = self._view(self._lines[number])
+    def _update_view(self, number: int) -> None:
+        view = self._view(self._trials[number])
         place = self._places.get(number)
         if place is not None:
-            self._live += view.alive - self._views[place].alive
+            self._live_trials += view.alive - self._views[place].alive
             self._views[place] = view
             return
-        self._live += view.alive
+        self._live_trials += view.alive
         self._views.append(view)
         self._places[number] = len(self._views) - 1
         if len(self._views) > 1 and self._views[-2].number > number:
             self._views.sort(key=attrgetter("number"))
             self._places = {seen.number: place for place, seen in enumerate(self._views)}
 
-    def _view(self, line: Desired) -> TrialView:
+    def _view(self, line: PlannedTrial) -> TrialView:
         return TrialView(
             number=line.number,
             # Who was told to stop is given up, though it may hold its slots for a moment.
@@ -330,8 +347,8 @@ def _slot_seconds(row: SegmentRow) -> float:
     return row.slots * (row.trained or 0.0)
 
 
-def _pace(row: SegmentRow) -> Pace | None:
+def _pace(row: SegmentRow) -> SegmentPace | None:
     if row.position_from is None or row.position_to is None or row.trained is None:
         return None
     steps = row.position_to - row.position_from
-    return Pace(row.number, row.slots, steps, row.trained, row.workers > 1)
+    return SegmentPace(row.number, row.slots, steps, row.trained, row.workers > 1)

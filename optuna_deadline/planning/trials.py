@@ -15,11 +15,11 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._crashpoints import crashpoint
-from optuna_deadline.allocation.records import Desired, ReportRow
+from optuna_deadline.allocation.records import PlannedTrial, ReportRow
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.planning.optuna_storage import store_values, unless_deleted
-from optuna_deadline.planning.sampling import SearchedStudy, all_begun
+from optuna_deadline.planning.sampling import StoppableStudy, all_cells_begun
 
 _logger = logging.getLogger("optuna_deadline")
 _STATES = {
@@ -45,7 +45,7 @@ class Trials(Protocol):
     def exhausted(self) -> bool:
         """Whether nothing is left to search, so that no new trial is worth its slots."""
 
-    def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
+    def end(self, line: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
         """End a trial as the table has it; one that has ended stays as it is.
 
         Args:
@@ -62,13 +62,13 @@ class Trials(Protocol):
         A configuration that was enqueued is enqueued again.
         """
 
-    def adopt_strays(self, known: set[int]) -> None:
+    def end_strays(self, known: set[int]) -> None:
         """The same with all that others opened and never put on the table."""
 
     def configured_strays(self, known: set[int]) -> list[tuple[int, int]]:
         """Number and id of those of them whose configuration no other trial will have."""
 
-    def has_lost(self, line: Desired) -> bool:
+    def ended_as_loser(self, line: PlannedTrial) -> bool:
         """Whether the study's record has an end of the trial that is not the winner's."""
 
 
@@ -76,7 +76,7 @@ class OptunaTrials:
     """The trials of an Optuna study."""
 
     def __init__(self, study: Study) -> None:
-        self._study = SearchedStudy(study)
+        self._study = StoppableStudy(study)
         self._stopped = False
 
     def open(self) -> tuple[int, int]:
@@ -91,24 +91,24 @@ class OptunaTrials:
         What was enqueued is run all the same.
         """
         with unless_deleted(self._study):
-            if not self._stopped and not all_begun(self._study):
+            if not self._stopped and not all_cells_begun(self._study):
                 return False
             states = (TrialState.WAITING,)
             return not self._study.get_trials(deepcopy=False, states=states)
 
-    def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
+    def end(self, line: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
         """Tell Optuna how a trial ended, and what it has not heard of its reports."""
         state = _STATES[line.state]
         values = line.value if state is TrialState.COMPLETE else None
         try:
-            with self._others_about():
+            with self._tolerate_other_processes():
                 self._report_all(line, reports)
                 crashpoint("tell.before")
-                self._tell(line.number, values, state)
+                self._tell_optuna(line.number, values, state)
         except ValueError as error:
             _logger.warning("Optuna did not take the end of trial %d: %s", line.number, error)
 
-    def _report_all(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
+    def _report_all(self, line: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
         """Optuna learns what a worker wrote into the table and died before it told Optuna."""
         rows = reports()
         if not rows:
@@ -126,14 +126,14 @@ class OptunaTrials:
 
         A copy of an enqueued one is enqueued first: killed between the two, it is tried twice.
         """
-        with self._others_about():
+        with self._tolerate_other_processes():
             trial = self._trial(number)
             fixed = trial.system_attrs.get(_ENQUEUED)
             if fixed is not None and not trial.state.is_finished():
                 self._study.enqueue_trial(fixed, user_attrs=trial.user_attrs)
-            self._tell(number, None, TrialState.PRUNED)
+            self._tell_optuna(number, None, TrialState.PRUNED)
 
-    def adopt_strays(self, known: set[int]) -> None:
+    def end_strays(self, known: set[int]) -> None:
         """End trials that a dead planner asked for and never put on the table.
 
         They have neither parameters nor reports; a plain worker's trial has, and is left alone.
@@ -149,7 +149,7 @@ class OptunaTrials:
             if trial.system_attrs.keys() & {_ENQUEUED, _CELL}
         ]
 
-    def has_lost(self, line: Desired) -> bool:
+    def ended_as_loser(self, line: PlannedTrial) -> bool:
         """Whether it is PRUNED or has failed, whichever process has told it."""
         with unless_deleted(self._study):
             state = self._trial(line.number).state
@@ -164,7 +164,7 @@ class OptunaTrials:
                 if trial.number not in known
             ]
 
-    def _tell(self, number: int, value: float | None, state: TrialState) -> None:
+    def _tell_optuna(self, number: int, value: float | None, state: TrialState) -> None:
         self._study.stopped = False
         try:
             self._study.tell(number, value, state=state, skip_if_finished=True)
@@ -186,35 +186,36 @@ class OptunaTrials:
         return storage.get_trial(trial_id)
 
     @contextmanager
-    def _others_about(self) -> Iterator[None]:
+    def _tolerate_other_processes(self) -> Iterator[None]:
         """Others may tell a trial's end between our look and our word, or delete the study."""
         with unless_deleted(self._study), suppress(UpdateFinishedTrialError):
             yield
 
 
-class Openings:
+class TrialOpener:
     """Opens the trials of a study, for its planner.
 
     Args:
         trials: The study's own record of them.
         table: The allocation table.
-        me: The worker that the planner belongs to.
+        worker_id: The worker that the planner belongs to.
     """
 
-    def __init__(self, trials: Trials, table: AllocationStore, me: str) -> None:
+    def __init__(self, trials: Trials, table: AllocationStore, worker_id: str) -> None:
         self._trials = trials
         self._table = table
-        self._me = me
-        self._asked: tuple[int, int] | None = None  # Optuna's answer that the table has not yet
-        self._unsure = True  # whether there may be trials that only Optuna knows
+        self._worker_id = worker_id
+        # Optuna's answer that the table has not yet
+        self._unregistered: tuple[int, int] | None = None
+        self._may_have_strays = True  # whether there may be trials that only Optuna knows
 
     def begin_term(self) -> None:
         """A planner before may have died between the two."""
-        self._unsure = True
+        self._may_have_strays = True
 
     def exhausted(self) -> bool:
         """Whether nothing is left to search, nor a trial to be put on the table."""
-        return self._asked is None and self._trials.exhausted()
+        return self._unregistered is None and self._trials.exhausted()
 
     def open(self, term: int) -> int:
         """Open a trial; returns its number.
@@ -224,21 +225,21 @@ class Openings:
         Raises:
             LeaseLost: Another term has begun.
         """
-        if self._asked is None:
-            self._unsure = True  # until the answer is here
-            self._asked = self._trials.open()
-            self._unsure = False
-        number, trial_id = self._asked
+        if self._unregistered is None:
+            self._may_have_strays = True  # until the answer is here
+            self._unregistered = self._trials.open()
+            self._may_have_strays = False
+        number, trial_id = self._unregistered
         try:
-            self._table.open_trial(self._me, term, number, trial_id)
+            self._table.open_trial(self._worker_id, term, number, trial_id)
         except LeaseLost:
             # The planner that rules now may have looked for strays already.
-            self._give_up()
+            self._drop_unregistered()
             raise
-        self._asked = None
+        self._unregistered = None
         return number
 
-    def adopt(self, term: int) -> None:
+    def register_strays(self, term: int) -> None:
         """Put configurations on the table that were asked for and never came there.
 
         They were enqueued, or are cells of a grid, which no other trial will have.
@@ -246,19 +247,19 @@ class Openings:
         Raises:
             LeaseLost: Another term has begun.
         """
-        if not self._unsure:
+        if not self._may_have_strays:
             return
-        self._give_up()
+        self._drop_unregistered()
         known = {line.number for line in self._table.trials()}
         for number, trial_id in self._trials.configured_strays(known):
-            self._table.open_trial(self._me, term, number, trial_id)
-        self._unsure = False
+            self._table.open_trial(self._worker_id, term, number, trial_id)
+        self._may_have_strays = False
 
-    def _give_up(self) -> None:
+    def _drop_unregistered(self) -> None:
         """Leave no stray; it is on the table where only that answer was lost."""
-        if self._asked is None:
+        if self._unregistered is None:
             return
-        number, _ = self._asked
+        number, _ = self._unregistered
         if all(line.number != number for line in self._table.trials()):
             self._trials.drop(number)
-        self._asked = None
+        self._unregistered = None

@@ -142,7 +142,7 @@ class TrialView:
 
 
 class Request(NamedTuple):
-    """What a person asks for one trial; :class:`~optuna_deadline.policies.wrappers.Obliging`."""
+    """What a user asks for a trial; :class:`~optuna_deadline.policies.wrappers.RequestPolicy`."""
 
     number: int
     held: bool = False  #: it is to have no slots

@@ -11,7 +11,7 @@ from typing import Any
 
 from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
-from optuna_deadline.policies.trial_index import Memory, Overview
+from optuna_deadline.policies.trial_index import TrialIndex, TrialIndexCache
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,9 @@ class Resources:
     max_resource: int | None = None
     reduction_factor: int = 4
     most_trials: int | None = field(default=None, kw_only=True)
-    _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
+    _memory: TrialIndexCache = field(
+        default_factory=TrialIndexCache, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         check_resources(self.min_resource, self.max_resource, self.reduction_factor)
@@ -38,7 +40,7 @@ class Resources:
                 f"most_trials must be a whole number from 1, but got {self.most_trials!r}."
             )
 
-    def newcomers(self, snapshot: Snapshot) -> int | None:
+    def trials_left_to_open(self, snapshot: Snapshot) -> int | None:
         """New trials that may still be opened, None where nobody has set a limit."""
         if snapshot.exhausted:
             return 0
@@ -46,9 +48,9 @@ class Resources:
             return None
         return max(0, self.most_trials - len(snapshot.trials))
 
-    def overview(self, trials: tuple[TrialView, ...]) -> Overview:
+    def index_of(self, trials: tuple[TrialView, ...]) -> TrialIndex:
         """All trials at a glance; quick where few have changed since the last call."""
-        return self._memory.overview(self.min_resource, self.reduction_factor, trials)
+        return self._memory.index_of(self.min_resource, self.reduction_factor, trials)
 
     def last_step(self, trials: Iterable[TrialView]) -> int | None:
         """The step at which a trial is done, None as long as nobody has said it."""
@@ -90,27 +92,27 @@ def _is_count(number: Any, least: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Claim:
+class SlotCandidate:
     """A trial that could use a slot, and why it should have one."""
 
     trial: TrialView
-    words: str
+    reason: str
 
 
 def one_slot_each(
     snapshot: Snapshot,
-    claims: Sequence[Claim],
+    candidates: Sequence[SlotCandidate],
     settled: Mapping[int, Order] | None = None,
     *,
     newcomers: int | None = None,
-    leftovers: Sequence[Claim] = (),
+    leftovers: Sequence[SlotCandidate] = (),
     holds_until: float | None = None,
 ) -> Plan:
     """Serve the claims in their order, then start new trials, then serve the leftovers.
 
     Args:
         snapshot: The study.
-        claims: Served before any new trial.
+        candidates: Served before any new trial.
         settled: Orders of trials that get no slot.
         newcomers: New trials at most; None for as many as there is room for.
         leftovers: Served where slots are free all the same.
@@ -118,15 +120,15 @@ def one_slot_each(
     """
     orders: dict[int, Order] = dict(settled or {})
     gate_open = snapshot.time_left > 0 and newcomers != 0
-    served = list(claims[: snapshot.capacity])
+    served = list(candidates[: snapshot.capacity])
     free = snapshot.capacity - len(served)
     start = 0
     if gate_open:
         start = free if newcomers is None else min(free, newcomers)
     served += leftovers[: free - start]
     for claim in served:
-        orders[claim.trial.number] = Run(1, claim.words)
-    for claim in (*claims, *leftovers):
+        orders[claim.trial.number] = Run(1, claim.reason)
+    for claim in (*candidates, *leftovers):
         orders.setdefault(claim.trial.number, Pause("waits for a free slot"))
     return Plan(
         orders=orders,
@@ -137,7 +139,7 @@ def one_slot_each(
     )
 
 
-def stop_the_beaten(
+def retire_beaten(
     snapshot: Snapshot,
     beaten: Callable[[TrialView], str | None],
     words: str,
@@ -157,7 +159,7 @@ def stop_the_beaten(
         if (why := beaten(trial)) is not None:
             orders[trial.number] = Retire(why)
         else:
-            claims.append(Claim(trial, words))
+            claims.append(SlotCandidate(trial, words))
     end = snapshot.deadline
     return one_slot_each(snapshot, claims, orders, newcomers=newcomers, holds_until=end)
 

@@ -100,13 +100,13 @@ def share_out(
         kept = max(size for size in sizes if size <= max(1, trial.slots))
         if share > kept and trial.running:
             left = math.inf if ahead is None else ahead(trial)
-            if held or not pays(snapshot, kept, share, left):
+            if held or not growth_pays(snapshot, kept, share, left):
                 share = kept
         orders[trial.number] = Run(share, "fewer trials than slots: as many as it can use")
     return orders
 
 
-def pays(snapshot: Snapshot, slots: int, more: int, ahead: float = math.inf) -> bool:
+def growth_pays(snapshot: Snapshot, slots: int, more: int, ahead: float = math.inf) -> bool:
     """Whether a restart on more slots makes up for its cost until the deadline.
 
     Args:
@@ -120,7 +120,7 @@ def pays(snapshot: Snapshot, slots: int, more: int, ahead: float = math.inf) -> 
     return trained > WORTHWHILE * left * snapshot.speedup(slots)
 
 
-def pays_until(snapshot: Snapshot, slots: int, more: int) -> float:
+def growth_pays_until(snapshot: Snapshot, slots: int, more: int) -> float:
     """The instant from which a restart that pays no longer does."""
     gain = 1 - WORTHWHILE * snapshot.speedup(slots) / snapshot.speedup(more)
     return snapshot.deadline - snapshot.overhead.total / gain

@@ -21,7 +21,7 @@ from statistics import median
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import WORST, Order, Plan, Report, Retire, Snapshot, TrialView
-from optuna_deadline.policies.base import Claim, alive, one_slot_each, running_first
+from optuna_deadline.policies.base import SlotCandidate, alive, one_slot_each, running_first
 from optuna_deadline.policies.baselines.time_sharing import TimeShared, waited
 from optuna_deadline.policies.gang_sizes import share_out
 
@@ -100,7 +100,7 @@ def read_signals(
 
 
 @dataclass(frozen=True)
-class Standing:
+class NormalizedSignals:
     """Signals made comparable, whatever their scale: 0 is the median, 1 the best.
 
     Attributes:
@@ -112,7 +112,7 @@ class Standing:
     outliers: dict[int, float]
 
     @classmethod
-    def of(cls, signals: dict[int, float]) -> Standing:
+    def of(cls, signals: dict[int, float]) -> NormalizedSignals:
         """Of the signals of all trials, also of those that have ended."""
         finite = [value for value in signals.values() if value > WORST]
         if not finite:
@@ -178,14 +178,16 @@ class Hermes(TimeShared):
         trials = alive(snapshot)
         in_time = self.in_time(snapshot, _WORTH * snapshot.overhead.total)
         newcomers = self.room(snapshot) if in_time else 0
-        gate_open = in_time and self.newcomers(snapshot) != 0
+        gate_open = in_time and self.trials_left_to_open(snapshot) != 0
         if not newcomers and len(trials) < snapshot.capacity:
             held = bool(self.in_turn(snapshot))
             return Plan(orders=share_out(snapshot, trials, held), gate_open=gate_open)
         window = max(_FEWEST, self.warm_up or 0)
         signals = read_signals(snapshot.trials, self.signal, window, self.own_origin)
         quantum, in_turn = self.quantum_seconds(snapshot), self.in_turn(snapshot)
-        ranking = _Ranking(self, snapshot, Standing.of(signals), in_time, quantum, in_turn)
+        ranking = _Ranking(
+            self, snapshot, NormalizedSignals.of(signals), in_time, quantum, in_turn
+        )
         staying, leading, others = ranking.sort(trials)
         claims = [*staying, *leading]
         if newcomers:
@@ -204,7 +206,7 @@ class Hermes(TimeShared):
         worth = _WORTH * snapshot.overhead.total
         return len(trial.reports) < _FEWEST or trial.trained < worth
 
-    def _give_up(self, snapshot: Snapshot, claims: Sequence[Claim]) -> dict[int, Order]:
+    def _give_up(self, snapshot: Snapshot, claims: Sequence[SlotCandidate]) -> dict[int, Order]:
         """With too little time for newcomers there is too little for the last in the queue."""
         kept = 2 * snapshot.capacity
         return {c.trial.number: Retire("too many stand above it now") for c in claims[kept:]}
@@ -216,12 +218,14 @@ class _Ranking:
 
     policy: Hermes
     snapshot: Snapshot
-    standing: Standing
+    signals: NormalizedSignals
     in_time: bool  #: newcomers, and so those that were long without a turn, still have time
     quantum: float  #: seconds of a turn
     in_turn: set[int]
 
-    def sort(self, trials: Sequence[TrialView]) -> tuple[list[Claim], list[Claim], list[Claim]]:
+    def sort(
+        self, trials: Sequence[TrialView]
+    ) -> tuple[list[SlotCandidate], list[SlotCandidate], list[SlotCandidate]]:
         """Those who stay or begin, those that go on before any newcomer, and the others."""
         fresh: list[TrialView] = []
         seasoned: list[TrialView] = []
@@ -229,15 +233,23 @@ class _Ranking:
             is_fresh = self.policy.is_fresh(self.snapshot, trial)
             (fresh if is_fresh else seasoned).append(trial)
         seasoned.sort(key=lambda trial: (-self._priority(trial), trial.number))
-        claims = [Claim(t, "its turn is not over") for t in seasoned if self._stays(t)]
-        claims += [Claim(trial, "its warm-up") for trial in running_first(fresh)]
+        claims = [SlotCandidate(t, "its turn is not over") for t in seasoned if self._stays(t)]
+        claims += [SlotCandidate(trial, "its warm-up") for trial in running_first(fresh)]
         claims.sort(key=lambda claim: not claim.trial.running)
         rest = [trial for trial in seasoned if not self._stays(trial)]
         leaders = self._leaders(seasoned)
         return (
             claims,
-            [Claim(trial, "converges fastest") for trial in rest if trial.number in leaders],
-            [Claim(trial, self._words(trial)) for trial in rest if trial.number not in leaders],
+            [
+                SlotCandidate(trial, "converges fastest")
+                for trial in rest
+                if trial.number in leaders
+            ],
+            [
+                SlotCandidate(trial, self._words(trial))
+                for trial in rest
+                if trial.number not in leaders
+            ],
         )
 
     def _stays(self, trial: TrialView) -> bool:
@@ -253,7 +265,7 @@ class _Ranking:
 
     def _merit(self, trial: TrialView) -> float:
         bonus = self.policy.margin if trial.running else 0.0
-        return self.standing.places.get(trial.number, -1.0) + bonus
+        return self.signals.places.get(trial.number, -1.0) + bonus
 
     def _priority(self, trial: TrialView) -> float:
         """The merit, and what waiting adds to it."""
@@ -272,13 +284,13 @@ class _Ranking:
         kept = capacity - math.ceil(self.policy.explore * capacity)
         best = sorted(seasoned, key=lambda trial: (-self._merit(trial), trial.number))
         leaders = {trial.number for trial in best[:kept]}
-        if len(self.standing.outliers) >= _SEEN:
+        if len(self.signals.outliers) >= _SEEN:
             leaders |= {trial.number for trial in seasoned if self._stands_out(trial)}
         return leaders
 
     def _stands_out(self, trial: TrialView) -> bool:
         needed = _OUTSTANDING * (1 - self.policy.margin if trial.running else 1.0)
-        return self.standing.outliers[trial.number] > needed
+        return self.signals.outliers[trial.number] > needed
 
     def _words(self, trial: TrialView) -> str:
         if self._aged(trial) > self.policy.margin:

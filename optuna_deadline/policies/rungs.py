@@ -17,7 +17,7 @@ from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies.api import WORST, Report, TrialView
 
 #: Rungs taken to be there until somebody says how long a trial is.
-UNSTATED = 4
+DEFAULT_RUNGS = 4
 
 
 class Rung:
@@ -58,7 +58,7 @@ class Rung:
     def cutoff(self) -> float | None:
         """Where the cut is, None while fewer than two trials have been here."""
         if self._cut is None:
-            self._cut = (self._work_out_the_cut(),)
+            self._cut = (self._compute_cutoff(),)
         return self._cut[0]
 
     def passed(self, number: int) -> bool:
@@ -84,7 +84,7 @@ class Rung:
             self._best = frozenset(best)
         return self._best
 
-    def _work_out_the_cut(self) -> float | None:
+    def _compute_cutoff(self) -> float | None:
         """The quantile as numpy interpolates it; numpy itself costs 100 times as much here."""
         ranked, last = self._ranked, len(self._ranked) - 1
         if last < 1:
@@ -161,7 +161,7 @@ def ranked(contenders: Sequence[TrialView], step: int) -> list[TrialView]:
     return sorted(contenders, key=lambda trial: (-_recorded(trial, step), trial.number))
 
 
-def over(
+def round_is_over(
     contenders: Sequence[TrialView],
     since: int,
     step: int,

@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 _STRETCH = 64
 
 
-class Overview:
+class TrialIndex:
     """All trials of one study at a glance.
 
     Attributes:
@@ -72,7 +72,7 @@ class Overview:
             milestone *= self.reduction_factor
         return max(0, (milestone if last is None else min(milestone, last)) - trial.step)
 
-    def of_trial(
+    def cached_by_reports(
         self, trial: TrialView, key: Any, work_out: Callable[[TrialView], Value]
     ) -> Value:
         """A value that depends on a trial's reports alone."""
@@ -81,24 +81,24 @@ class Overview:
             known = self._of_trials[trial.number, key] = trial.reports, work_out(trial)
         return cast("Value", known[1])
 
-    def once(self, key: Any, work_out: Callable[[], Value]) -> Value:
+    def cached_by_state(self, key: Any, work_out: Callable[[], Value]) -> Value:
         """A value that depends on who is alive, on what slots, and on the rungs alone."""
         if key not in self._known:
             self._known[key] = work_out()
         return cast("Value", self._known[key])
 
-    def kept(self, key: Any, make: Callable[[], Value]) -> Value:
-        """Something that brings itself up to date at each look, by :meth:`moved`."""
+    def cached_object(self, key: Any, make: Callable[[], Value]) -> Value:
+        """Something that brings itself up to date at each look, by :meth:`take_changed`."""
         if key not in self._kept:
             self._kept[key] = make()
         return cast("Value", self._kept[key])
 
-    def moved(self) -> set[int]:
+    def take_changed(self) -> set[int]:
         """The trials that were seen to change since this was asked last."""
         moved, self._moved = self._moved, set()
         return moved
 
-    def see(self, trials: tuple[TrialView, ...]) -> Overview:
+    def update(self, trials: tuple[TrialView, ...]) -> TrialIndex:
         """Look at the trials of a snapshot."""
         before = self._seen
         if trials is before:
@@ -165,23 +165,23 @@ class Overview:
             self.rungs.pop()
 
 
-class Memory:
+class TrialIndexCache:
     """An overview for each thread that uses a policy; no part of the policy's value."""
 
     def __init__(self) -> None:
-        self._overviews: dict[int, Overview] = {}
+        self._overviews: dict[int, TrialIndex] = {}
 
-    def overview(
+    def index_of(
         self, min_resource: int, reduction_factor: int, trials: tuple[TrialView, ...]
-    ) -> Overview:
+    ) -> TrialIndex:
         """Look at some trials, which may be those of the last look but for a few."""
         thread = threading.get_ident()
         if thread not in self._overviews:
-            self._overviews[thread] = Overview(min_resource, reduction_factor)
-        return self._overviews[thread].see(trials)
+            self._overviews[thread] = TrialIndex(min_resource, reduction_factor)
+        return self._overviews[thread].update(trials)
 
-    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
-        return Memory, ()
+    def __reduce__(self) -> tuple[type[TrialIndexCache], tuple[()]]:
+        return TrialIndexCache, ()
 
 
 def _differences(before: tuple[TrialView, ...], after: tuple[TrialView, ...]) -> list[int]:

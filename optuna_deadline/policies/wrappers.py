@@ -31,7 +31,7 @@ _NO_ROOM = "waits: all slots are pinned to other trials"
 
 
 @dataclass(frozen=True)
-class Obliging:
+class RequestPolicy:
     """A policy within what people ask for.
 
     A held trial has no slots. A pinned one trains on as many as it is pinned to, or waits where so
@@ -52,17 +52,17 @@ class Obliging:
     def plan(self, snapshot: Snapshot) -> Plan:
         """The policy's plan for what nobody has asked for, and what was asked."""
         snapshot, limits = _within_limits(snapshot)
-        plan = self._obey(snapshot)
+        plan = self._plan_with_requests(snapshot)
         asked = {request.number: request for request in snapshot.requests}
-        while over := _over(plan, limits):
+        while over := _reduced_orders(plan, limits):
             if snapshot.money is not None:  # a pinned gang would have nodes of its own
                 return replace(plan, orders={**plan.orders, **over})
             for number, order in over.items():
                 asked[number] = Request(number, pinned=order.slots, why=order.reason)
-            plan = self._obey(replace(snapshot, requests=tuple(asked.values())))
+            plan = self._plan_with_requests(replace(snapshot, requests=tuple(asked.values())))
         return plan
 
-    def _obey(self, snapshot: Snapshot) -> Plan:
+    def _plan_with_requests(self, snapshot: Snapshot) -> Plan:
         if not snapshot.requests:
             return self.policy.plan(snapshot)
         asked = {request.number: request for request in snapshot.requests}
@@ -84,7 +84,7 @@ class Obliging:
         rest = _without(snapshot, gone)
         if snapshot.money is not None:
             return self._with_money(snapshot, rest, snapshot.money, held, pins)
-        seated, orders = _seat(pins, snapshot.capacity, snapshot.largest_gang, node=1)
+        seated, orders = _place_pins(pins, snapshot.capacity, snapshot.largest_gang, node=1)
         orders |= {
             number: replace(order, reason=asked[number].why)
             for number, order in orders.items()
@@ -116,8 +116,10 @@ class Obliging:
                 trial.number: Pause("no money is left") for trial, _ in pins
             }
             return _completed(self.policy.plan(rest), broke, held)
-        wanted, _ = _seat(pins, money.affordable, snapshot.largest_gang, money.node)
-        _, orders = _seat(pins, min(snapshot.capacity, wanted), snapshot.largest_gang, money.node)
+        wanted, _ = _place_pins(pins, money.affordable, snapshot.largest_gang, money.node)
+        _, orders = _place_pins(
+            pins, min(snapshot.capacity, wanted), snapshot.largest_gang, money.node
+        )
         cost = money.nodes(wanted) * money.charge(snapshot.time_left)
         purse = replace(
             money,
@@ -161,7 +163,7 @@ def _within_limits(snapshot: Snapshot) -> tuple[Snapshot, dict[int, int]]:
     return replace(snapshot, largest_gang=largest, requests=tuple(requests)), limits
 
 
-def _over(plan: Plan, limits: Mapping[int, int]) -> dict[int, Run]:
+def _reduced_orders(plan: Plan, limits: Mapping[int, int]) -> dict[int, Run]:
     """What trials are to have instead that were given more slots than they can train on."""
     return {
         number: Run(limit, f"{limit} of {order.slots}: it can train on no more")
@@ -179,7 +181,7 @@ def _without(snapshot: Snapshot, gone: set[int]) -> Snapshot:
     return replace(snapshot, trials=trials, requests=())
 
 
-def _seat(
+def _place_pins(
     pins: Sequence[tuple[TrialView, int]], slots: int, largest: int, node: int
 ) -> tuple[int, dict[int, Order]]:
     """The pinned gangs that fit, as orders with those that wait, and the slots that they take.
@@ -195,13 +197,13 @@ def _seat(
         taken = -(-size // node) * node
         if size <= largest and taken <= left:
             left -= taken
-            orders[trial.number] = Run(size, _says(trial, size))
+            orders[trial.number] = Run(size, _pinned_reason(trial, size))
         else:
             orders[trial.number] = Pause(f"waits: pinned to {size}, and so many are not free")
     return slots - left, orders
 
 
-def _says(trial: TrialView, size: int) -> str:
+def _pinned_reason(trial: TrialView, size: int) -> str:
     if trial.slots in (0, size):
         return f"{'keeps' if trial.slots else 'goes on with'} {size}: pinned by request"
     move = "grows" if size > trial.slots else "shrinks"
@@ -214,7 +216,7 @@ def _completed(plan: Plan, orders: dict[int, Order], held: Mapping[int, Order]) 
 
 
 @dataclass(frozen=True)
-class Fitting:
+class BatchDivisorPolicy:
     """A policy whose gangs divide the batches of trials that ask for it.
 
     The policy is shown no size as useful that fits none of the trials, and of what it orders a
@@ -231,9 +233,10 @@ class Fitting:
         batches = {t.number: t.batch for t in snapshot.trials if t.alive and t.batch is not None}
         if not batches:
             return self.policy.plan(snapshot)
-        plan = self.policy.plan(_shown(snapshot))
+        plan = self.policy.plan(_with_divisor_sizes(snapshot))
         orders = {
-            number: _fitted(order, batches.get(number)) for number, order in plan.orders.items()
+            number: _fit_to_batch(order, batches.get(number))
+            for number, order in plan.orders.items()
         }
         fitted = replace(plan, orders=orders)
         idle = snapshot.capacity - fitted.slots
@@ -241,27 +244,27 @@ class Fitting:
             fitted = replace(
                 fitted,
                 orders={
-                    number: _explained(order, batches.get(number), snapshot.largest_gang)
+                    number: _with_reason(order, batches.get(number), snapshot.largest_gang)
                     for number, order in orders.items()
                 },
             )
         return fitted
 
 
-def fitting(slots: int, batch: int | None) -> int:
+def largest_divisor(slots: int, batch: int | None) -> int:
     """The largest size up to ``slots`` that divides a batch; any size where there is none."""
     if batch is None:
         return slots
     return next((size for size in range(slots, 1, -1) if batch % size == 0), min(slots, 1))
 
 
-def says(slots: int, batch: int) -> str:
+def divisor_reason(slots: int, batch: int) -> str:
     """Why a trial does not have so many slots."""
     return f"{slots} slots do not divide its batch of {batch}"
 
 
 @dataclass(frozen=True)
-class _Sizes(Speedup):
+class _DivisorSpeedup(Speedup):
     """S(k), of which only some sizes are of use."""
 
     batches: frozenset[int] = field(default_factory=frozenset)
@@ -275,37 +278,37 @@ class _Sizes(Speedup):
         return sizes
 
 
-def _shown(snapshot: Snapshot) -> Snapshot:
+def _with_divisor_sizes(snapshot: Snapshot) -> Snapshot:
     alive = [trial for trial in snapshot.trials if trial.alive]
-    if any(_takes_any(trial) for trial in alive):
+    if any(_accepts_any_size(trial) for trial in alive):
         return snapshot
     batches = frozenset(trial.batch for trial in alive if trial.batch is not None)
     known = vars(snapshot.speedup)
-    shown = _Sizes(
+    shown = _DivisorSpeedup(
         **{name: known[name] for name in snapshot.speedup.__match_args__}, batches=batches
     )
     return replace(snapshot, speedup=shown)
 
 
-def _takes_any(trial: TrialView) -> bool:
+def _accepts_any_size(trial: TrialView) -> bool:
     """Whether uneven slices are all right; who has only begun has not said it yet."""
     return trial.batch is None and bool(trial.reports)
 
 
-def _fitted(order: Order, batch: int | None) -> Order:
+def _fit_to_batch(order: Order, batch: int | None) -> Order:
     if not isinstance(order, Run) or batch is None:
         return order
-    size = fitting(order.slots, batch)
+    size = largest_divisor(order.slots, batch)
     if size == order.slots:
         return order
-    return Run(size, f"{size} of {order.slots}: {says(order.slots, batch)}")
+    return Run(size, f"{size} of {order.slots}: {divisor_reason(order.slots, batch)}")
 
 
-def _explained(order: Order, batch: int | None, largest: int) -> Order:
+def _with_reason(order: Order, batch: int | None, largest: int) -> Order:
     """Slots are idle; this trial would be the one to ask why."""
     if not isinstance(order, Run) or batch is None or order.slots >= largest:
         return order
     more = order.slots + 1
     if batch % more == 0 or "do not divide" in order.reason:
         return order
-    return Run(order.slots, f"{order.reason}; {says(more, batch)}")
+    return Run(order.slots, f"{order.reason}; {divisor_reason(more, batch)}")

@@ -29,7 +29,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_deadline.allocation.sql import studies as _rung_rows
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.forecasting.reporting import Pace, known_startup
+from optuna_deadline.forecasting.reporting import ReportPace, known_startup
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.deadlines import format_duration
 
@@ -57,7 +57,7 @@ class ProcessClock:
 
 
 @dataclass(frozen=True)
-class Rungs:
+class RungRule:
     """Where the rungs are.
 
     Attributes:
@@ -96,7 +96,9 @@ class Rungs:
         """Whether a trial at ``step`` has trained as long as it may."""
         return self.max_resource is not None and step >= self.max_resource
 
-    def recorded(self, reports: Mapping[int, float], rungs: Iterable[int]) -> dict[int, float]:
+    def values_to_record(
+        self, reports: Mapping[int, float], rungs: Iterable[int]
+    ) -> dict[int, float]:
         """The values to record at ``rungs``, each the first report at or past the milestone."""
         found = {}
         for rung in rungs:
@@ -113,11 +115,11 @@ _UNMEASURED_ENDING = 0.1  # seconds to tell Optuna of a trial's end, until it is
 
 
 @dataclass
-class _Life:
+class _TrialPace:
     """One trial of this process: its number and pace, and how many rungs it has recorded."""
 
     number: int
-    pace: Pace
+    pace: ReportPace
     recorded: int = 0
 
 
@@ -136,14 +138,14 @@ class Book:
         self.joined = terms.read
         self.stopping = False
         parameters = terms.parameters
-        self.rungs = Rungs(
+        self.rungs = RungRule(
             min_resource=parameters.get("min_resource") or 1,
             reduction_factor=parameters.get("reduction_factor") or 4,
             max_resource=parameters.get("max_resource"),
         )
         self._clock = clock
         self._ahead = terms.read - clock.now()
-        self._lives: OrderedDict[int, _Life] = OrderedDict()
+        self._trials: OrderedDict[int, _TrialPace] = OrderedDict()
         self._lock = threading.Lock()
         self._endings = deque([_UNMEASURED_ENDING], maxlen=_ENDINGS_KEPT)
         self._silent: deque[float] = deque(maxlen=_TRIALS_ASKED)
@@ -154,33 +156,35 @@ class Book:
         """Seconds to the deadline; negative after it."""
         return self.terms.deadline - (self._clock.now() + self._ahead)
 
-    def reported(self, trial: FrozenTrial, step: int) -> Pace:
+    def reported(self, trial: FrozenTrial, step: int) -> ReportPace:
         """Take note of a report at the time it is first seen."""
         now = self._clock.now()
         with self._lock:
-            life = self._lives.get(trial._trial_id)
+            life = self._trials.get(trial._trial_id)
             if life is None:
                 age = self._clock.since(trial.datetime_start) if trial.datetime_start else 0.0
-                life = self._lives[trial._trial_id] = _Life(trial.number, Pace(started=now - age))
-                if len(self._lives) > _TRIALS_KEPT:
-                    self._lives.popitem(last=False)
+                life = self._trials[trial._trial_id] = _TrialPace(
+                    trial.number, ReportPace(started=now - age)
+                )
+                if len(self._trials) > _TRIALS_KEPT:
+                    self._trials.popitem(last=False)
             life.pace = life.pace.reported(step, now)
             return life.pace
 
-    def paces(self) -> list[Pace]:
+    def paces(self) -> list[ReportPace]:
         """The paces of the newest trials of this process, in the order of their first reports."""
         with self._lock:
-            newest = islice(reversed(self._lives.values()), _TRIALS_ASKED)
+            newest = islice(reversed(self._trials.values()), _TRIALS_ASKED)
             return [life.pace for life in newest][::-1]
 
     @property
     def numbers(self) -> set[int]:
         """The newest trials of this process that have reported."""
         with self._lock:
-            return {life.number for life in self._lives.values()}
+            return {life.number for life in self._trials.values()}
 
     @property
-    def silent(self) -> list[float]:
+    def seconds_without_report(self) -> list[float]:
         """Seconds that the newest trials took that this process ended without seeing a report."""
         with self._lock:
             return list(self._silent)
@@ -188,25 +192,27 @@ class Book:
     def ended(self, trial: FrozenTrial) -> None:
         """Measure how long a trial took from its last report until Optuna had its value."""
         with self._lock:
-            if (life := self._lives.get(trial._trial_id)) is not None:
+            if (life := self._trials.get(trial._trial_id)) is not None:
                 self._endings.append(max(0.0, self._clock.now() - life.pace.last_at))
             elif trial.datetime_start is not None and trial.state is not TrialState.FAIL:
                 self._silent.append(self._clock.since(trial.datetime_start))
 
     @property
-    def ending(self) -> float:
+    def ending_seconds(self) -> float:
         """Seconds that a trial takes to end: the longest of the newest five."""
         with self._lock:
             return max(self._endings)
 
-    def late(self, number: int, pace: Pace) -> bool:
+    def is_too_late(self, number: int, pace: ReportPace) -> bool:
         """Whether the trial could not report once more and end before the deadline."""
         if not self._warned and not pace.recent:
             self._warn_of_short(number, pace)
         left = self.time_left()
         others = [] if pace.recent else [one for one in self.paces() if one is not pace]
         # From the report on, not from this call: asking twice answers the same.
-        until_end = pace.last_at + pace.next_report(others) + self.ending - self._clock.now()
+        until_end = (
+            pace.last_at + pace.next_report(others) + self.ending_seconds - self._clock.now()
+        )
         late = left < max(0.0, until_end)
         if not late and not pace.recent and left < pace.first_seconds:
             self._warn_of_unproven(number, pace, left)
@@ -220,7 +226,7 @@ class Book:
         passed = self.rungs.passed(step)
         with autocommit(self.engine) as connection:
             self._record(connection, trial, passed)
-            rows = self._look(connection, trial.number, passed)
+            rows = self._read_rungs(connection, trial.number, passed)
         return any(
             self.rungs.eliminates(row.better, row.total) for row in rows if row.rung is not None
         )
@@ -228,24 +234,26 @@ class Book:
     def refresh(self) -> None:
         """Read the deadline and the gate anew: another process may have moved them."""
         with autocommit(self.engine) as connection:
-            self._look(connection, number=-1, passed=0)
+            self._read_rungs(connection, number=-1, passed=0)
 
     def _record(self, connection: sa.Connection, trial: FrozenTrial, passed: int) -> None:
         with self._lock:
-            life = self._lives.get(trial._trial_id)
+            life = self._trials.get(trial._trial_id)
             known = life.recorded if life else 0
         if passed > known:
             reports: Mapping[int, float] = trial.intermediate_values
-            values = self.rungs.recorded(reports, range(known, passed))
+            values = self.rungs.values_to_record(reports, range(known, passed))
             try:
                 _rung_rows.record(connection, self.terms.study_id, trial.number, values)
             except sa.exc.IntegrityError:
-                raise self._gone() from None
+                raise self._study_gone() from None
             with self._lock:
                 if life:
                     life.recorded = passed
 
-    def _look(self, connection: sa.Connection, number: int, passed: int) -> list[sa.Row[Any]]:
+    def _read_rungs(
+        self, connection: sa.Connection, number: int, passed: int
+    ) -> list[sa.Row[Any]]:
         rows = _rung_rows.view(
             connection,
             self.terms.study_id,
@@ -254,7 +262,7 @@ class Book:
             maximize=self.terms.maximize,
         )
         if not rows:
-            raise self._gone()
+            raise self._study_gone()
         first = rows[0]
         with self._lock:
             self.terms = replace(
@@ -267,10 +275,10 @@ class Book:
             self._ahead = max(self._ahead, first.now - self._clock.now())
         return rows
 
-    def _gone(self) -> StudyGone:
+    def _study_gone(self) -> StudyGone:
         return StudyGone(f"The study {self.terms.name!r} was deleted; create it again.")
 
-    def _warn_of_unproven(self, number: int, pace: Pace, left: float) -> None:
+    def _warn_of_unproven(self, number: int, pace: ReportPace, left: float) -> None:
         if not self._warned_of_unproven and known_startup(self.paces()) is None:
             self._warned_of_unproven = True
             _logger.warning(
@@ -282,7 +290,7 @@ class Book:
                 format_duration(pace.first_seconds - left),
             )
 
-    def _warn_of_short(self, number: int, pace: Pace) -> None:
+    def _warn_of_short(self, number: int, pace: ReportPace) -> None:
         whole = self.terms.deadline - self.terms.started
         if pace.first_seconds > whole:
             self._warned = True

@@ -120,7 +120,7 @@ class DeadlinePruner(BasePruner):
         book = self.book(study)
         pace = book.reported(trial, step)
         eliminated = book.check(trial, step)
-        if book.late(trial.number, pace) or math.isnan(trial.intermediate_values[step]):
+        if book.is_too_late(trial.number, pace) or math.isnan(trial.intermediate_values[step]):
             return True
         return eliminated and not book.rungs.finished(step)
 
@@ -141,10 +141,10 @@ class DeadlinePruner(BasePruner):
         pace = book.reported(trial, step)
         if book.rungs.finished(step):
             return True
-        if not book.late(trial.number, pace):
+        if not book.is_too_late(trial.number, pace):
             return False
         book.refresh()
-        return book.late(trial.number, pace)
+        return book.is_too_late(trial.number, pace)
 
     def admit(self, study: Study) -> bool:
         """Refuse the first trial of this process where it could not be of use.

@@ -26,11 +26,11 @@ from optuna_deadline.rank.process import RankSpec, run_rank
 from optuna_deadline.rank.processes import WORKER
 
 _PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
-_DIE, _LIVE = signal.SIGKILL, 0
+_DEATH_SIGNAL, _NO_SIGNAL = signal.SIGKILL, 0
 _PROGRAM = "import sys; from optuna_deadline.rank.fork_server import main; main(int(sys.argv[1]))"
 
 
-class Zygote:
+class ForkServer:
     """The worker's handle.
 
     Args:
@@ -61,7 +61,7 @@ class Zygote:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def warmed(self, timeout: float | None = 0.0) -> bool:
+    def poll_ready(self, timeout: float | None = 0.0) -> bool:
         """Whether the objective is loaded.
 
         Raises:
@@ -100,7 +100,7 @@ def main(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    _follow_the_worker(_DIE)
+    _set_parent_death_signal(_DEATH_SIGNAL)
     gc.disable()  # looking for garbage among what is imported takes a quarter of the time
     try:
         source: ObjectiveSource = pickle.loads(control.recv_bytes())
@@ -110,13 +110,13 @@ def main(descriptor: int) -> None:
             os.chdir(source.folder)
         objective = source.load()
     except DeadlineError as error:
-        _answer(control, "failed", str(error))
+        _send(control, "failed", str(error))
         return
     except BaseException:
         trace = traceback.format_exc(limit=-5)
-        _answer(control, "failed", f"Loading the objective failed:\n{trace}")
+        _send(control, "failed", f"Loading the objective failed:\n{trace}")
         return
-    _follow_the_worker(_LIVE)
+    _set_parent_death_signal(_NO_SIGNAL)
     if threading.active_count() > 1:
         print(
             "optuna-deadline: importing the objective started threads, which do not survive "
@@ -126,12 +126,12 @@ def main(descriptor: int) -> None:
     gc.collect()
     gc.freeze()  # what is loaded by now stays shared between the ranks
     gc.enable()
-    _answer(control, "ready", "")
+    _send(control, "ready", "")
     with suppress(BrokenPipeError):  # the worker is gone; the ranks see it themselves
         _serve(control, objective)
 
 
-def _follow_the_worker(signal_number: int) -> None:
+def _set_parent_death_signal(signal_number: int) -> None:
     """While an import runs, which may never end, nothing else tells that the worker is gone.
 
     On Linux. Later the end of the pipe tells it, which does not depend on who forked us.
@@ -141,7 +141,7 @@ def _follow_the_worker(signal_number: int) -> None:
             ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal_number)
 
 
-def _answer(control: RawLink, kind: str, text: str) -> None:
+def _send(control: RawLink, kind: str, text: str) -> None:
     with suppress(BrokenPipeError):  # the worker did not wait for us
         control.send((kind, text))
 

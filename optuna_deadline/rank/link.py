@@ -22,12 +22,12 @@ else:
 
 
 #: Exit code of a rank whose worker has not renewed in time, which is not the trial's fault.
-UNTRUSTED = 75
+LEASE_EXPIRED_EXIT_CODE = 75
 
-_GOODBYE = 2.0  # seconds for the last words to arrive at another host
+_END_ACKNOWLEDGE_SECONDS = 2.0  # seconds for the last words to arrive at another host
 
-_PARKED = 0.1  # seconds between two looks at whether a signal has come
-_SIGN_OF_LIFE = 5.0  # seconds between two words of a parked rank
+_PARKED_POLL_SECONDS = 0.1  # seconds between two looks at whether a signal has come
+_HEARTBEAT_SECONDS = 5.0  # seconds between two words of a parked rank
 
 
 class Link:
@@ -46,30 +46,30 @@ class Link:
 
     def __init__(self, raw: RawLink, trusted_until: float, grace: float) -> None:
         if time.monotonic() >= trusted_until:
-            os._exit(UNTRUSTED)  # forked too late: the slots may be somebody else's
+            os._exit(LEASE_EXPIRED_EXIT_CODE)  # forked too late: the slots may be somebody else's
         self._grace = grace
-        self._trust(trusted_until)
+        self._extend_trust(trusted_until)
         self.newest: Directive = KEEP
         self._raw = raw  # to who leads the trial
-        self._dismissed = threading.Event()
+        self._end_acknowledged = threading.Event()
         self._lock = threading.Lock()
-        self._far = False
+        self._leader_is_remote = False
         self._ids = itertools.count()
         self._answers: dict[int, queue.Queue[tuple[bool, Any]]] = {}
-        self._granted: queue.Queue[tuple[int, tuple[str, ...]]] = queue.Queue()
-        self._listen_to(raw)
+        self._next_grants: queue.Queue[tuple[int, tuple[str, ...]]] = queue.Queue()
+        self._start_reader(raw)
 
-    def join(self, far: RawLink) -> None:
+    def connect_leader(self, leader_link: RawLink) -> None:
         """Speak to a worker on another host, which leads the trial; this one minds the slots."""
-        self._raw, self._far = far, True
-        self._listen_to(far)
+        self._raw, self._leader_is_remote = leader_link, True
+        self._start_reader(leader_link)
 
-    def _listen_to(self, raw: RawLink) -> None:
+    def _start_reader(self, raw: RawLink) -> None:
         threading.Thread(
             target=self._read, args=(raw,), name="optuna-deadline-link", daemon=True
         ).start()
 
-    def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def request(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Let the worker do it, and wait for the answer or its error."""
         number = next(self._ids)
         answer: queue.Queue[tuple[bool, Any]] = queue.Queue(1)
@@ -81,30 +81,31 @@ class Link:
             raise value
         return value
 
-    def tell(self, what: str, **facts: Any) -> None:
+    def notify(self, what: str, **facts: Any) -> None:
         """Say something; nothing comes back."""
         self._send(("tell", what, facts))
 
-    def end(self, kind: str, payload: Any) -> None:
+    def send_end(self, kind: str, payload: Any) -> None:
         """Say how the objective ended."""
         self._send(("end", kind, payload))
-        if self._far:  # a connection that is closed with words unread loses those on their way
-            self._dismissed.wait(_GOODBYE)
+        # a connection that is closed with words unread loses those on their way
+        if self._leader_is_remote:
+            self._end_acknowledged.wait(_END_ACKNOWLEDGE_SECONDS)
 
     def next_segment(self, asked_to_go: Callable[[], bool]) -> tuple[int, tuple[str, ...]]:
         """Wait, parked, for the next segment; its fence and its devices."""
         said = time.monotonic()
         while True:
             with suppress(queue.Empty):
-                return self._granted.get(timeout=_PARKED)
-            if time.monotonic() - said > _SIGN_OF_LIFE:
+                return self._next_grants.get(timeout=_PARKED_POLL_SECONDS)
+            if time.monotonic() - said > _HEARTBEAT_SECONDS:
                 said = time.monotonic()
-                self.tell("waiting")
+                self.notify("waiting")
             if asked_to_go():
-                self.end("left", Kind.PAUSE.value)
-                _end_all()
+                self.send_end("left", Kind.PAUSE.value)
+                _kill_process_group()
 
-    def _trust(self, until: float) -> None:
+    def _extend_trust(self, until: float) -> None:
         self._trusted_until = until
         left = until + self._grace - time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, max(left, 0.001))
@@ -122,28 +123,28 @@ class Link:
             try:
                 if not raw.poll(max(0.0, left)):
                     if left <= 0:
-                        os._exit(UNTRUSTED)
+                        os._exit(LEASE_EXPIRED_EXIT_CODE)
                     continue
                 kind, *rest = raw.recv()
             except (EOFError, OSError):
-                _end_all()  # the worker is gone: its slots are no longer ours
+                _kill_process_group()  # the worker is gone: its slots are no longer ours
             if kind == "directive":
                 self.newest = rest[0]
             elif kind == "trust":
-                self._trust(rest[0])
+                self._extend_trust(rest[0])
             elif kind == "bye":
-                self._dismissed.set()
+                self._end_acknowledged.set()
             elif kind == "pass on":  # what this host's worker has to say to who leads
-                self.tell(rest[0], **rest[1])
+                self.notify(rest[0], **rest[1])
             elif kind == "unpark":
                 self.newest = KEEP
-                self._granted.put((rest[0], rest[1]))
+                self._next_grants.put((rest[0], rest[1]))
             else:
                 number, good, value = rest
                 self._answers[number].put((good, value))
 
 
-def _end_all() -> NoReturn:
+def _kill_process_group() -> NoReturn:
     """End this rank and what it started: loaders' processes, which nobody else would end."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

@@ -21,20 +21,20 @@ import optuna
 
 from optuna_deadline.rank.link import Link, RawLink
 from optuna_deadline.rank.objective import Objective
-from optuna_deadline.rank.rendezvous import Door, interface_of, reach
+from optuna_deadline.rank.rendezvous import LeaderEndpoint, connect_to_leader, interface_of
 from optuna_deadline.rank.trial import DEVICES, RankSegment, RankTrial
 from optuna_deadline.segments import SegmentEnd
 
-_REACH = 20.0  # seconds in which the worker on another host is reached
+_CONNECT_SECONDS = 20.0  # seconds in which the worker on another host is reached
 
 
 @dataclass(frozen=True)
-class Seat:
+class LocalRank:
     """Which of the ranks on its own host a rank is."""
 
     rank: int
     size: int
-    host: int  #: which of the gang's hosts this is
+    node_rank: int  #: which of the gang's hosts this is
     address: str | None = None  #: of this host; None where the gang is on one host
 
 
@@ -45,8 +45,8 @@ class RankSpec:
     number: int
     rank: int
     world_size: int
-    meeting: tuple[str, int]  #: address and port of the ranks' own rendezvous
-    seat: Seat
+    rendezvous: tuple[str, int]  #: address and port of the ranks' own rendezvous
+    local: LocalRank
     fence: int
     folder: str
     store: str | None  #: a URL, where checkpoints are kept elsewhere than in the folder
@@ -55,22 +55,23 @@ class RankSpec:
     direction: str
     trusted_until: float  #: as long as nothing else is heard from the worker
     grace: float  #: how long after that nobody else gets the slots
-    door: Door | None = None  #: to the worker that leads the trial, where it is another one
+    #: to the worker that leads the trial, where it is another one
+    leader_endpoint: LeaderEndpoint | None = None
 
 
 def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
     """Run the objective to its end, say how it ended, and exit without the parent's clean-ups."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    _leave_it_to_the_worker()
+    _ignore_sigterm()
     os.environ.update(_environment(spec))
     # Data loaders fork from what is warm here; a fresh process would import everything again.
     multiprocessing.set_start_method("fork", force=True)
     seed_by_trial(spec.number)
-    speak()
+    show_info_messages()
     link = Link(raw, spec.trusted_until, spec.grace)
-    if spec.door is not None:
-        _join(link, spec, spec.door)
+    if spec.leader_endpoint is not None:
+        _connect_to_leader(link, spec, spec.leader_endpoint)
     segment = RankSegment(
         link,
         rank=spec.rank,
@@ -81,13 +82,15 @@ def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
         direction=spec.direction,
         store=spec.store,
     )
-    link.end(*_ended(objective, RankTrial(link, segment, spec.number), segment))
+    link.send_end(*_run_objective(objective, RankTrial(link, segment, spec.number), segment))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _ended(objective: Objective, trial: RankTrial, segment: RankSegment) -> tuple[str, Any]:
+def _run_objective(
+    objective: Objective, trial: RankTrial, segment: RankSegment
+) -> tuple[str, Any]:
     """How the segment ended, and with what."""
     try:
         value = objective(trial)
@@ -97,12 +100,12 @@ def _ended(objective: Objective, trial: RankTrial, segment: RankSegment) -> tupl
     except optuna.TrialPruned:
         ended = "pruned", None
     except BaseException as error:
-        ended = "error", _describe(error)
-    if segment.left is None:
+        ended = "error", _describe_error(error)
+    if segment.leave_directive is None:
         return ended
     if ended[0] == "error":
         print(f"optuna-deadline: while it was leaving: {ended[1][1]}", flush=True)
-    return "left", segment.left.kind.value
+    return "left", segment.leave_directive.kind.value
 
 
 def seed_by_trial(number: int) -> None:
@@ -120,7 +123,7 @@ def seed_by_trial(number: int) -> None:
         torch.manual_seed(seed)
 
 
-def speak() -> None:
+def show_info_messages() -> None:
     """Show what the library says at level INFO too, in a process that configures no logging."""
     logger = logging.getLogger("optuna_deadline")
     if logger.level == logging.NOTSET:
@@ -129,23 +132,25 @@ def speak() -> None:
         logging.lastResort.setLevel(logging.INFO)
 
 
-def _leave_it_to_the_worker() -> None:
+def _ignore_sigterm() -> None:
     """SIGTERM to everything in a job or container reaches the worker too, which has trials saved.
 
     A rank that ended at once would lose its steps. What it starts ends as it always would.
     """
     signal.signal(signal.SIGTERM, lambda *_: None)
-    os.register_at_fork(after_in_child=_end_at_sigterm)
+    os.register_at_fork(after_in_child=_restore_sigterm)
 
 
-def _end_at_sigterm() -> None:
+def _restore_sigterm() -> None:
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _join(link: Link, spec: RankSpec, door: Door) -> None:
+def _connect_to_leader(link: Link, spec: RankSpec, endpoint: LeaderEndpoint) -> None:
     try:
-        link.join(reach(door, spec.number, spec.fence, spec.rank, _REACH))
+        link.connect_leader(
+            connect_to_leader(endpoint, spec.number, spec.fence, spec.rank, _CONNECT_SECONDS)
+        )
     except (OSError, AuthenticationError) as error:
         print(f"optuna-deadline: rank {spec.rank} of trial {spec.number}: {error}", flush=True)
         os._exit(1)
@@ -154,27 +159,27 @@ def _join(link: Link, spec: RankSpec, door: Door) -> None:
 def _environment(spec: RankSpec) -> dict[str, str]:
     names = {
         "RANK": spec.rank,
-        "LOCAL_RANK": spec.seat.rank,
-        "NODE_RANK": spec.seat.host,
+        "LOCAL_RANK": spec.local.rank,
+        "NODE_RANK": spec.local.node_rank,
         "WORLD_SIZE": spec.world_size,
-        "LOCAL_WORLD_SIZE": spec.seat.size,
-        "MASTER_ADDR": spec.meeting[0],
-        "MASTER_PORT": spec.meeting[1],
+        "LOCAL_WORLD_SIZE": spec.local.size,
+        "MASTER_ADDR": spec.rendezvous[0],
+        "MASTER_PORT": spec.rendezvous[1],
         DEVICES: ",".join(spec.devices),  # the gang's
     }
     environment = {name: str(value) for name, value in names.items()}
     gpus = [name.partition(":")[2] for name in spec.devices if name.startswith("gpu:")]
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the driver counts, who named the slots
-    if spec.seat.address is not None:
-        if (interface := interface_of(spec.seat.address)) is not None:
+    if spec.local.address is not None:
+        if (interface := interface_of(spec.local.address)) is not None:
             environment["GLOO_SOCKET_IFNAME"] = environment["NCCL_SOCKET_IFNAME"] = interface
     elif sys.platform == "linux":
         environment["GLOO_SOCKET_IFNAME"] = "lo"  # the gang is on one host
     return environment
 
 
-def _describe(error: BaseException) -> tuple[str, str]:
+def _describe_error(error: BaseException) -> tuple[str, str]:
     line = f"{type(error).__name__}: {error}"
     try:
         pickle.dumps(line)

@@ -29,7 +29,7 @@ def own_boot(proc: Path = _PROC) -> str | None:
 
     Hexadecimal without dashes, so that it fits the column.
     """
-    place, started = _place(proc), _started(proc / "self")
+    place, started = _namespace(proc), _started(proc / "self")
     return None if place is None or started is None else f"{place}.{started:x}"
 
 
@@ -42,17 +42,17 @@ def is_gone(pid: int, boot: str | None, proc: Path = _PROC) -> bool:
         proc: The file system of processes.
     """
     of, _, started = (boot or "").rpartition(".")
-    return bool(of) and of == _place(proc) and _started(proc / str(pid)) != int(started, 16)
+    return bool(of) and of == _namespace(proc) and _started(proc / str(pid)) != int(started, 16)
 
 
-def ended(workers: Iterable[Worker], proc: Path = _PROC) -> tuple[set[str], set[str]]:
+def ended_workers(workers: Iterable[Worker], proc: Path = _PROC) -> tuple[set[str], set[str]]:
     """The workers that are certain to have ended with all their ranks, and those but for ranks."""
     gone = {worker.id for worker in workers if is_gone(worker.pid, worker.boot, proc)}
     lingering = gone & _with_ranks(proc) if gone else gone
     return gone - lingering, lingering
 
 
-def _place(proc: Path) -> str | None:
+def _namespace(proc: Path) -> str | None:
     with suppress(OSError):
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip().replace("-", "")
         space = (proc / "self/ns/pid").stat().st_ino

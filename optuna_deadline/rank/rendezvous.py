@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 #: Names the address, where the one towards the database is not it.
-VARIABLE = "OPTUNA_DEADLINE_ADDRESS"
+ADDRESS_VARIABLE = "OPTUNA_DEADLINE_ADDRESS"
 
 _SIOCGIFADDR = 0x8915  # Linux's question for an interface's address
 
@@ -42,17 +42,17 @@ def own_address(towards: str | None) -> str | None:
         towards: The database's host: whoever reaches the same database is asked to reach this
             address too.
     """
-    if given := os.environ.get(VARIABLE):
+    if given := os.environ.get(ADDRESS_VARIABLE):
         return given
     for host in (towards, socket.gethostname()):
         with suppress(OSError):
-            found = _source(host) if host is towards else socket.gethostbyname(str(host))
+            found = _source_address(host) if host is towards else socket.gethostbyname(str(host))
             if found is not None and not found.startswith("127."):
                 return found
     return None
 
 
-def _source(host: str | None) -> str | None:
+def _source_address(host: str | None) -> str | None:
     """The address that packets to a host have; none is sent."""
     if not host or host.startswith("/"):  # a socket in the file system
         return None
@@ -79,17 +79,17 @@ def interface_of(address: str) -> str | None:
 
 _logger = logging.getLogger("optuna_deadline")
 
-_HANDSHAKE = 5  # seconds
-_AGAIN = 0.2  # seconds between two tries
+_HANDSHAKE_SECONDS = 5  # seconds
+_RETRY_SECONDS = 0.2  # seconds between two tries
 #: A silent peer is asked after so many seconds, then each so many, so often; together 9 s.
 _KEEPALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 9000}
 
 #: Takes a rank's connection: number, fence, rank; whether that rank is awaited.
-Admit = Callable[[int, int, int, "RawLink"], bool]
+AdmitRank = Callable[[int, int, int, "RawLink"], bool]
 
 
 @dataclass(frozen=True)
-class Door:
+class LeaderEndpoint:
     """Where a rank finds the worker that leads it."""
 
     address: str
@@ -97,7 +97,7 @@ class Door:
     key: str = field(repr=False)
 
 
-class Reception:
+class RankServer:
     """Lets ranks on other hosts in.
 
     Args:
@@ -108,16 +108,18 @@ class Reception:
         DeadlineError: The address is not this host's.
     """
 
-    def __init__(self, address: str, admit: Admit) -> None:
+    def __init__(self, address: str, admit: AdmitRank) -> None:
         self._admit = admit
         try:
             self._socket = socket.create_server((address, 0), backlog=64)
         except OSError as error:
             raise DeadlineError(
                 f"{address} is not an address of this host ({error.strerror}): name one at which "
-                f"the other hosts reach it with {VARIABLE}."
+                f"the other hosts reach it with {ADDRESS_VARIABLE}."
             ) from None
-        self.door = Door(address, int(self._socket.getsockname()[1]), secrets.token_hex(32))
+        self.endpoint = LeaderEndpoint(
+            address, int(self._socket.getsockname()[1]), secrets.token_hex(32)
+        )
         threading.Thread(target=self._serve, name="reception", daemon=True).start()
 
     def close(self) -> None:
@@ -132,16 +134,16 @@ class Reception:
                 guest, _ = self._socket.accept()
             except OSError:
                 return
-            threading.Thread(target=self._let_in, args=(guest,), daemon=True).start()
+            threading.Thread(target=self._handshake, args=(guest,), daemon=True).start()
 
-    def _let_in(self, guest: socket.socket) -> None:
+    def _handshake(self, guest: socket.socket) -> None:
         link = _link(guest)
         try:
-            key = self.door.key.encode()
+            key = self.endpoint.key.encode()
             deliver_challenge(link, key)
             answer_challenge(link, key)
             number, fence, index = link.recv()
-            _be_patient(link)
+            _clear_timeout(link)
             if self._admit(number, fence, index, link):
                 return
         except (OSError, EOFError, AuthenticationError) as error:
@@ -149,7 +151,9 @@ class Reception:
         link.close()
 
 
-def reach(door: Door, number: int, fence: int, index: int, seconds: float) -> RawLink:
+def connect_to_leader(
+    endpoint: LeaderEndpoint, number: int, fence: int, index: int, seconds: float
+) -> RawLink:
     """A rank's connection to the worker that leads it, tried for so long.
 
     Raises:
@@ -158,22 +162,26 @@ def reach(door: Door, number: int, fence: int, index: int, seconds: float) -> Ra
     end = time.monotonic() + seconds
     while True:
         try:
-            made = socket.create_connection((door.address, door.port), timeout=_HANDSHAKE)
+            made = socket.create_connection(
+                (endpoint.address, endpoint.port), timeout=_HANDSHAKE_SECONDS
+            )
             made.settimeout(None)
             link = _link(made)
-            key = door.key.encode()
+            key = endpoint.key.encode()
             answer_challenge(link, key)
             deliver_challenge(link, key)
             link.send((number, fence, index))
-            _be_patient(link)
+            _clear_timeout(link)
             return link
         except (OSError, EOFError) as error:
             if time.monotonic() > end:
-                raise OSError(f"{door.address}:{door.port} is not reached: {error}") from error
-            time.sleep(_AGAIN)
+                raise OSError(
+                    f"{endpoint.address}:{endpoint.port} is not reached: {error}"
+                ) from error
+            time.sleep(_RETRY_SECONDS)
 
 
-def hang_up(link: RawLink) -> None:
+def shut_down(link: RawLink) -> None:
     """End a connection both ways, also for a thread of ours that waits for it."""
     with suppress(OSError), socket.socket(fileno=socket.dup(link.fileno())) as twin:
         twin.shutdown(socket.SHUT_RDWR)
@@ -185,16 +193,16 @@ def _link(made: socket.socket) -> RawLink:
     for name, value in _KEEPALIVE.items():
         if hasattr(socket, name):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    _time_out(made, _HANDSHAKE)
+    _set_timeout(made, _HANDSHAKE_SECONDS)
     return Connection(made.detach())
 
 
-def _be_patient(link: RawLink) -> None:
+def _clear_timeout(link: RawLink) -> None:
     """The handshake is over: a rank may be silent for as long as it likes."""
     with socket.socket(fileno=socket.dup(link.fileno())) as twin:
-        _time_out(twin, 0)
+        _set_timeout(twin, 0)
 
 
-def _time_out(made: socket.socket, seconds: int) -> None:
+def _set_timeout(made: socket.socket, seconds: int) -> None:
     """Bound a read on a blocking socket, whose descriptor is read without Python's time-outs."""
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))

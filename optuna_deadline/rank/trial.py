@@ -14,7 +14,7 @@ from optuna.trial import BaseTrial
 
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.checkpoints.files import checksum, write_checked
-from optuna_deadline.checkpoints.storage import Location, upload, within
+from optuna_deadline.checkpoints.storage import Location, join_location, upload
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import at_most
 from optuna_deadline.rank.link import Link
@@ -51,13 +51,14 @@ class RankSegment:
         self._folder = folder
         self._store = store  # the URL under which its checkpoints are kept, if not here
         self._link = link
-        self._began = time.monotonic()
-        self._first: tuple[float, float] | None = None  # (position, when)
-        self._said = 0.0
-        self._directives = 0
-        self._obeys = False
-        self.left: Directive | None = None  # all is saved, and what follows does not count
-        self.speaks = False  # whether the objective says its position itself
+        self._began_at = time.monotonic()
+        self._first_position: tuple[float, float] | None = None  # (position, when)
+        self._last_progress_at = 0.0
+        self._directive_calls = 0
+        self._acknowledged = False
+        # all is saved, and what follows does not count
+        self.leave_directive: Directive | None = None
+        self.reports_position = False  # whether the objective says its position itself
 
     @property
     def folder(self) -> Path:
@@ -68,30 +69,32 @@ class RankSegment:
     @property
     def trained(self) -> float:
         """Seconds since the first sign of training in this segment."""
-        return time.monotonic() - (self._first[1] if self._first else self._began)
+        return time.monotonic() - (
+            self._first_position[1] if self._first_position else self._began_at
+        )
 
     def newest(self) -> Directive:
         """The newest directive that has reached this rank."""
-        return self.obey(self._link.newest)
+        return self.acknowledge(self._link.newest)
 
     def directive(self) -> Directive:
         """The directive in force; the n-th call answers the same on every rank."""
         if self.world_size == 1:
             return self.newest()
-        self._directives += 1
-        agreed: Directive = self._link.ask("directive", self._directives)
-        return self.obey(agreed)
+        self._directive_calls += 1
+        agreed: Directive = self._link.request("directive", self._directive_calls)
+        return self.acknowledge(agreed)
 
-    def obey(self, directive: Directive) -> Directive:
+    def acknowledge(self, directive: Directive) -> Directive:
         """Say that the objective knows of its end: it saves from now on, and hangs in no step."""
-        if directive.leave and not self._obeys:
-            self._obeys = True
-            self._link.tell("obeys")
+        if directive.leave and not self._acknowledged:
+            self._acknowledged = True
+            self._link.notify("obeys")
         return directive
 
     def progress(self, position: float) -> None:
         """Say how far training is; the pipe is used a few times a second at most."""
-        self.speaks = True
+        self.reports_position = True
         self.advance(position)
 
     def advance(self, position: float) -> None:
@@ -99,36 +102,36 @@ class RankSegment:
         if self.rank != 0:
             return
         now = time.monotonic()
-        if self._first is None:
-            self._first = (position, now)
-        elif now - self._said < _PROGRESS_SECONDS:
+        if self._first_position is None:
+            self._first_position = (position, now)
+        elif now - self._last_progress_at < _PROGRESS_SECONDS:
             return
-        self._said = now
-        start, when = self._first
-        self._link.tell("progress", start=start, position=position, trained=now - when)
+        self._last_progress_at = now
+        start, when = self._first_position
+        self._link.notify("progress", start=start, position=position, trained=now - when)
 
     def horizon(self, last_step: int) -> None:
         """Say at which step the objective would stop by itself."""
         if self.rank == 0:
-            self._link.tell("horizon", last_step=last_step)
+            self._link.notify("horizon", last_step=last_step)
 
     def even(self, batch: int) -> None:
         """Say that the number of slots is to divide the batch."""
         if self.rank == 0:
-            self._link.tell("even", batch=batch)
+            self._link.notify("even", batch=batch)
 
     def limit_slots(self, slots: int, reason: str) -> None:
         """Say that the trial cannot train on more slots."""
         at_most(slots)  # refuses what is no limit
-        self._link.tell("limit", slots=slots, reason=reason)
+        self._link.notify("limit", slots=slots, reason=reason)
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished file the trial's newest checkpoint."""
         if self.rank == 0:
             try:
-                self._keep(path, checksum(path), step, value)
+                self._store_checkpoint(path, checksum(path), step, value)
             except OSError as error:
-                self._link.tell("unsaved", step=step, why=str(error))
+                self._link.notify("unsaved", step=step, why=str(error))
 
     def save(
         self,
@@ -143,20 +146,20 @@ class RankSegment:
             return None
         try:
             path = self.folder / (name or f"{self.fence}-{step}-{os.urandom(2).hex()}.ckpt")
-            self._keep(path, write_checked(path, write), step, value)
+            self._store_checkpoint(path, write_checked(path, write), step, value)
         except OSError as error:
-            self._link.tell("unsaved", step=step, why=str(error))
+            self._link.notify("unsaved", step=step, why=str(error))
             return None
         return path
 
-    def _keep(self, path: Path, found: str, step: int, value: float | None) -> None:
+    def _store_checkpoint(self, path: Path, found: str, step: int, value: float | None) -> None:
         """Bring a file to where it outlives this machine, and only then say that it is there."""
         location: Location = path
         if self._store is not None:
-            location = within(self._store, path.name)
+            location = join_location(self._store, path.name)
             upload(path, str(location))
         crashpoint("checkpoint.publish")
-        self._link.tell(
+        self._link.notify(
             "checkpoint",
             path=str(location),
             step=step,
@@ -167,15 +170,15 @@ class RankSegment:
 
     def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
         """Give the slot back and wait for the trial's next segment, which this process is in."""
-        self._link.tell("parked")
+        self._link.notify("parked")
         self.fence, devices = self._link.next_segment(asked_to_go)
         os.environ[DEVICES] = ",".join(devices)  # CPU slots are alike, and this may be another
-        self._began, self._first, self._said = time.monotonic(), None, 0.0
-        self._obeys = False
+        self._began_at, self._first_position, self._last_progress_at = time.monotonic(), None, 0.0
+        self._acknowledged = False
 
     def leaving(self, directive: Directive) -> None:
         """Say that all is saved, and that what follows does not count."""
-        self.left = directive
+        self.leave_directive = directive
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here."""
@@ -205,19 +208,19 @@ class RankTrial(BaseTrial):
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
         """As in Optuna."""
-        return float(self._link.ask("suggest_float", name, low, high, step=step, log=log))
+        return float(self._link.request("suggest_float", name, low, high, step=step, log=log))
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> int:
         """As in Optuna."""
-        return int(self._link.ask("suggest_int", name, low, high, step=step, log=log))
+        return int(self._link.request("suggest_int", name, low, high, step=step, log=log))
 
     def suggest_categorical(  # type: ignore[override]
         self, name: str, choices: Sequence[CategoricalChoiceType]
     ) -> CategoricalChoiceType:
         """As in Optuna."""
-        chosen: CategoricalChoiceType = self._link.ask("suggest_categorical", name, choices)
+        chosen: CategoricalChoiceType = self._link.request("suggest_categorical", name, choices)
         return chosen
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
@@ -236,10 +239,10 @@ class RankTrial(BaseTrial):
         """Report a value; of a gang only the first rank's counts."""
         if self._segment.rank != 0:
             return
-        self._link.tell(
+        self._link.notify(
             "report", value=float(value), step=int(step), trained=self._segment.trained
         )
-        if not self._segment.speaks:
+        if not self._segment.reports_position:
             self._segment.advance(float(step))
 
     def should_prune(self) -> bool:
@@ -260,43 +263,43 @@ class RankTrial(BaseTrial):
         if self._segment.world_size == 1:
             return self._segment.newest()
         self._asked += 1
-        agreed: Directive = self._link.ask("directive", -self._asked)
-        return self._segment.obey(agreed)
+        agreed: Directive = self._link.request("directive", -self._asked)
+        return self._segment.acknowledge(agreed)
 
     def set_user_attr(self, key: str, value: Any) -> None:
         """As in Optuna."""
         if self._segment.rank == 0:
-            self._link.ask("set_user_attr", key, value)
+            self._link.request("set_user_attr", key, value)
 
     def set_constraint(self, key: str, value: float) -> None:
         """As in Optuna."""
         if self._segment.rank == 0:
-            self._link.ask("set_constraint", key, value)
+            self._link.request("set_constraint", key, value)
 
     @property
     def constraints(self) -> dict[str, float]:
         """As in Optuna."""
-        return dict(self._link.ask("constraints"))
+        return dict(self._link.request("constraints"))
 
     @property
     def params(self) -> dict[str, Any]:
         """As in Optuna."""
-        return dict(self._link.ask("params"))
+        return dict(self._link.request("params"))
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
         """As in Optuna."""
-        return dict(self._link.ask("distributions"))
+        return dict(self._link.request("distributions"))
 
     @property
     def user_attrs(self) -> dict[str, Any]:
         """As in Optuna."""
-        return dict(self._link.ask("user_attrs"))
+        return dict(self._link.request("user_attrs"))
 
     @property
     def datetime_start(self) -> datetime.datetime | None:
         """As in Optuna."""
-        started: datetime.datetime | None = self._link.ask("datetime_start")
+        started: datetime.datetime | None = self._link.request("datetime_start")
         return started
 
     @property

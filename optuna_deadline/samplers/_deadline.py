@@ -31,7 +31,7 @@ _PROCESS = (
 )
 
 
-def sign(study: Study, trial: FrozenTrial) -> None:
+def mark_process(study: Study, trial: FrozenTrial) -> None:
     """Note which process trains a trial of ``study.optimize``; other trials may outlive theirs."""
     boot = own_boot()
     if study._thread_local.in_optimize_loop and boot is not None:
@@ -153,9 +153,9 @@ class DeadlineSampler(Wrapper):
             try:
                 begins = pruner.admit(study)
             except Exception:
-                _put_back(study, trial)
+                _undo_ask(study, trial)
                 raise
-            sign(study, trial)
+            mark_process(study, trial)
             if begins:
                 end_abandoned(study)
         super().before_trial(study, trial)
@@ -190,7 +190,7 @@ class DeadlineSampler(Wrapper):
 
     def _view(self, study: Study, trial: FrozenTrial) -> Study:
         several = type(study) is not Study or len(study.directions) > 1
-        if several or _falls_on(trial.number, self._floor):
+        if several or _is_in_share(trial.number, self._floor):
             return study
         trials = study.get_trials(deepcopy=False)
         if sum(bool(one.intermediate_values) for one in trials) < max(1, self._startup):
@@ -205,13 +205,13 @@ class DeadlineSampler(Wrapper):
         )
 
 
-def _put_back(study: Study, trial: FrozenTrial) -> None:
+def _undo_ask(study: Study, trial: FrozenTrial) -> None:
     """Undo ``study.ask()``: Optuna gives the trial to the next process that asks for one."""
     if trial.state is TrialState.RUNNING and not trial.params and not trial.intermediate_values:
         with suppress(Exception):  # why it was refused is what is to be seen
             study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
 
 
-def _falls_on(number: int, part: float) -> bool:
+def _is_in_share(number: int, part: float) -> bool:
     """Whether a trial is one of a part of all, evenly spread."""
     return int((number + 1) * part) > int(number * part)

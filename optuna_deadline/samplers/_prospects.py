@@ -14,7 +14,7 @@ from datetime import datetime
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.allocation.sql.database.engine import autocommit, opened
+from optuna_deadline.allocation.sql.database.engine import autocommit, existing_engine
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.forecasting.learning_curves import Curve
@@ -57,7 +57,7 @@ class TableLook:
 
     def __call__(self, study: Study, trials: Sequence[FrozenTrial]) -> Situation:
         """Three statements, whatever the number of trials."""
-        engine = opened(study, self._table)
+        engine = existing_engine(study, self._table)
         terms = None if engine is None else study_terms.read(engine, study)
         if engine is None or terms is None:
             return Situation(math.inf, None, by_dates(trials, datetime.now()))

@@ -11,7 +11,7 @@ from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.forecast import forecast as look_ahead
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.pruners import DeadlinePruner
-from optuna_deadline.scenarios.comparison import DRAWS, SECONDS, Question, WhatIf
+from optuna_deadline.scenarios.comparison import DRAWS, SECONDS, Scenario, WhatIf
 from optuna_deadline.scenarios.futures import Change
 from optuna_deadline.values.budgets import Budget, BudgetLike
 from optuna_deadline.values.deadlines import parse_duration
@@ -78,7 +78,7 @@ def what_if(
     """
     history = read_history(study, table)
     given = study.pruner.policy if isinstance(study.pruner, DeadlinePruner) else None
-    question = Question(
+    question = Scenario(
         history,
         change_of(history.budget, later, gpus, budget),
         policy=given,

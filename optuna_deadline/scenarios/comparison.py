@@ -22,7 +22,7 @@ from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.records import History
 from optuna_deadline.policies.api import Policy
 from optuna_deadline.scenarios.futures import Change, Draws, End, machines, run, usual_looks
-from optuna_deadline.scenarios.initial_state import Present
+from optuna_deadline.scenarios.initial_state import InitialState
 from optuna_deadline.study import policy_choice
 
 
@@ -130,7 +130,7 @@ class WhatIf:
 Pair = tuple[End, End | None]
 
 
-class Question:
+class Scenario:
     """What is asked of a study, and the simulation of its answer.
 
     Args:
@@ -157,15 +157,15 @@ class Question:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._present = Present.of(history, change.seconds)
+        self._initial = InitialState.of(history, change.seconds)
         self._change = change
         self._draws = draws
-        self._rests = Draws(self._present, seed)
+        self._rests = Draws(self._initial, seed)
         parameters = dict(history.parameters)
         chosen = history.policy if policy is None else policy
         self._make: Callable[[], Policy] = lambda: policy_choice.make(chosen, parameters)
         self._make()
-        machines(self._present, change.slots)
+        machines(self._initial, change.slots)
 
     def pairs(self, seconds: float = SECONDS) -> Iterator[Pair]:
         """The ends of each draw, one after the other, until the time is up; at least one pair."""
@@ -182,11 +182,11 @@ class Question:
         What a plan takes is the policy's own business, and grows with the trials: it is tried on a
         coarse run, where the study is large. Other numbers than halves would waver with each run.
         """
-        looks = usual_looks(self._present)
-        if len(self._present.lines) < _LARGE:
+        looks = usual_looks(self._initial)
+        if len(self._initial.lines) < _LARGE:
             return looks
         began = self._clock()
-        run(self._present, self._rests.draw(0), AS_IT_IS, self._make, _COARSE_LOOKS)
+        run(self._initial, self._rests.draw(0), AS_IT_IS, self._make, _COARSE_LOOKS)
         a_look = (self._clock() - began) / _COARSE_LOOKS
         sides = 1 if self._change == AS_IT_IS else 2
         while looks > _COARSE_LOOKS and looks * a_look * sides > seconds / 2:
@@ -195,14 +195,14 @@ class Question:
 
     def _pair(self, number: int, looks: int) -> Pair:
         rest = self._rests.draw(number)
-        as_it_is = run(self._present, rest, AS_IT_IS, self._make, looks)
+        as_it_is = run(self._initial, rest, AS_IT_IS, self._make, looks)
         if self._change == AS_IT_IS:
             return as_it_is, None
-        return as_it_is, run(self._present, rest, self._change, self._make, looks)
+        return as_it_is, run(self._initial, rest, self._change, self._make, looks)
 
     def answer(self, pairs: Sequence[Pair]) -> WhatIf:
         """What the pairs say."""
-        history, sign = self._present.history, self._present.sign
+        history, sign = self._initial.history, self._initial.sign
         best = history.improvements[-1].value
         now = [end for end, _ in pairs]
         then = [end for _, end in pairs if end is not None]

@@ -15,16 +15,16 @@ import numpy as np
 
 from optuna_deadline.allocation.memory.state import MemoryStudy
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.records import Desired
+from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.futures import Future, draw_places
-from optuna_deadline.history.series import area, in_use
-from optuna_deadline.planning.billing.ledger import Ledger, bill_of, types_of, wanted_of
+from optuna_deadline.history.series import integral, slots_in_use
+from optuna_deadline.planning.billing.ledger import BillingLedger, invoice_of, types_of, wanted_of
 from optuna_deadline.planning.billing.price_schedule import Tariff, tariff_of
 from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.policies.api import Policy
-from optuna_deadline.scenarios.initial_state import Present
+from optuna_deadline.scenarios.initial_state import InitialState
 from optuna_deadline.simulation.clock import Timeline
 from optuna_deadline.simulation.cluster import Cluster
 from optuna_deadline.simulation.environment import CountedTrials, World
@@ -53,7 +53,7 @@ class Change:
     money: float = 0.0
 
 
-def machines(present: Present, slots: int) -> dict[str, int]:
+def machines(present: InitialState, slots: int) -> dict[str, int]:
     """The slots of each machine, with so many more or fewer.
 
     Raises:
@@ -74,14 +74,14 @@ def machines(present: Present, slots: int) -> dict[str, int]:
     return {worker: size for worker, size in found.items() if size}
 
 
-def usual_looks(present: Present) -> int:
+def usual_looks(present: InitialState) -> int:
     """How often a worker looks at the plan until the deadline, where plans take no long time."""
     looks = _PLANNED_TRIALS // max(1, len(present.lines))
     return min(_MOST_LOOKS, max(_LEAST_LOOKS, looks))
 
 
 def make_world(
-    present: Present, rest: Workload, change: Change, policy: Policy, looks: int | None = None
+    present: InitialState, rest: Workload, change: Change, policy: Policy, looks: int | None = None
 ) -> World:
     """A world with the study's trials, workers and money as they are but for a change.
 
@@ -114,7 +114,7 @@ def make_world(
     return world
 
 
-def _cluster(present: Present, seconds: float, looks: int) -> Cluster:
+def _cluster(present: InitialState, seconds: float, looks: int) -> Cluster:
     overhead = present.measured.overhead
     coarse = seconds / looks
     return Cluster(
@@ -128,7 +128,7 @@ def _cluster(present: Present, seconds: float, looks: int) -> Cluster:
 
 
 def _write_trials(
-    present: Present, world: World, study: MemoryStudy, workers: Mapping[str, str]
+    present: InitialState, world: World, study: MemoryStudy, workers: Mapping[str, str]
 ) -> None:
     history = present.history
     began = history.started
@@ -150,14 +150,14 @@ def _write_trials(
         )
 
 
-def _standing(line: Desired, began: float, workers: Mapping[str, str]) -> Desired:
+def _standing(line: PlannedTrial, began: float, workers: Mapping[str, str]) -> PlannedTrial:
     """A trial's row, with nobody on its slots: who was there takes them first of all."""
     state = "paused" if line.state == "running" else line.state
     held = None if line.held is None else line.held - began
     there = line.owner or line.worker
     line = replace(
         line, state=state, owner=None, since=line.since - began, held=held, value=None,
-        told=not line.alive,
+        end_reported=not line.alive,
     )  # fmt: skip
     if line.alive and line.mode == "run":
         worker = workers.get(there or "")
@@ -167,7 +167,7 @@ def _standing(line: Desired, began: float, workers: Mapping[str, str]) -> Desire
     return line
 
 
-def _save(present: Present, world: World, study: MemoryStudy, line: Desired) -> None:
+def _save(present: InitialState, world: World, study: MemoryStudy, line: PlannedTrial) -> None:
     """Its training so far can be gone on with, and its best model is in hand."""
     curve, position = present.curves.get(line.number), present.position(line)
     if position <= 0:
@@ -179,17 +179,22 @@ def _save(present: Present, world: World, study: MemoryStudy, line: Desired) -> 
     study.checkpoints[line.number] = [(state.checkpoint_ids, saved)]
 
 
-def _fund(present: Present, world: World, study: MemoryStudy, budget: Budget, more: float) -> None:
+def _fund(
+    present: InitialState, world: World, study: MemoryStudy, budget: Budget, more: float
+) -> None:
     history = present.history
-    bill = bill_of(history.money_events, tariff_of(budget, history.started), history.now)
+    bill = invoice_of(history.money_events, tariff_of(budget, history.started), history.now)
     money = bill.money(history.now, {}, 0)
     rates = {k: rate.shifted(-history.started) for k, rate in bill.tariff.rates.items()}
     tariff = Tariff(budget.amount + more, rates)
-    world.purse = Ledger(world.table, tariff, money.spent - money.ahead)
+    world.budget_account = BillingLedger(world.table, tariff, money.spent - money.ahead)
     if not any(event.kind == "pool" for event in history.events):
         return
     types, _ = wanted_of(history.money_events, tariff, history.now)
-    slots, end = sum(types.values()), world.purse.lasts_until(present.now, types, world.deadline)
+    slots, end = (
+        sum(types.values()),
+        world.budget_account.lasts_until(present.now, types, world.deadline),
+    )
     study.pool_slots, study.funds_end = slots, end
     what = (("slots", slots), ("before", 0), ("until", end), ("types", types))
     table = world.table
@@ -222,7 +227,7 @@ class Draws:
         seed: Other seeds draw others.
     """
 
-    def __init__(self, present: Present, seed: int = 0) -> None:
+    def __init__(self, present: InitialState, seed: int = 0) -> None:
         self._present = present
         self._seed = seed
         self._future = lru_cache(maxsize=None)(self._look_ahead)
@@ -276,7 +281,7 @@ class End:
 
 
 def run(
-    present: Present,
+    present: InitialState,
     rest: Workload,
     change: Change,
     make: Callable[[], Policy],
@@ -292,18 +297,20 @@ def run(
         looks: At the plan until the end; as many as usual unless given.
     """
     history = present.history
-    before = area(in_use(history.holds), history.started, history.now)
+    before = integral(slots_in_use(history.slot_intervals), history.started, history.now)
     world = make_world(present, rest, change, make(), looks)
-    while world.at_work and world.timeline.now() <= world.latest and world.timeline.advance():
+    while (
+        world.working_hosts and world.timeline.now() <= world.latest and world.timeline.advance()
+    ):
         pass
-    world.say_all()
-    winner = find_winner(world.table, "maximize", world.disk.holds)
+    world.write_all_progress()
+    winner = find_winner(world.table, "maximize", world.disk.has_checkpoint)
     best = present.sign * history.improvements[-1].value
-    bill, opened = world.bill, world.trials.opened - max(present.lines, default=-1) - 1
+    bill, opened = world.slot_time, world.trials.opened - max(present.lines, default=-1) - 1
     spent, now = None, world.timeline.now()
-    if world.purse is not None:
-        world.purse.read(now)
-        spent = world.purse.money(now, {}, 0).spent
+    if world.budget_account is not None:
+        world.budget_account.read(now)
+        spent = world.budget_account.money(now, {}, 0).spent
     return End(
         score=best if winner is None else max(best, winner.value),
         slot_seconds=before + bill.training + bill.overhead,

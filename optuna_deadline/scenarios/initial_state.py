@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-from optuna_deadline.allocation.records import Desired
+from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
 from optuna_deadline.history.forecast import first_step, known_curves
@@ -22,7 +22,7 @@ _ALMOST = 0.99  # of the way to the next report: who trains has not come there y
 
 
 @dataclass(frozen=True)
-class Present:
+class InitialState:
     """A study that has a deadline ahead and measured something.
 
     Attributes:
@@ -40,7 +40,7 @@ class Present:
     reach: float
 
     @classmethod
-    def of(cls, history: History, later: float = 0.0) -> Present:
+    def of(cls, history: History, later: float = 0.0) -> InitialState:
         """Where a study stands.
 
         Args:
@@ -99,7 +99,7 @@ class Present:
         return max(1e-9, self.measured.seconds.get(number, self.usual_seconds))
 
     @cached_property
-    def lines(self) -> dict[int, Desired]:
+    def lines(self) -> dict[int, PlannedTrial]:
         """The trials by number."""
         return {line.number: line for line in self.history.trials}
 
@@ -147,14 +147,14 @@ class Present:
                 found[row.number] = max(found.get(row.number, 0.0), row.position_to)
         return found
 
-    def position(self, line: Desired) -> float:
+    def position(self, line: PlannedTrial) -> float:
         """How many steps a trial has trained by now."""
         saved = self._saved.get(line.number, 0.0)
         curve = self.curves.get(line.number)
         last = curve.steps[-1] if curve is not None else 0.0
         if line.owner is None or curve is None:
             return max(saved, last)
-        reported = max(row.at for row in self.history.curves[line.number])
+        reported = max(row.at for row in self.history.curves_by_trial[line.number])
         speed = self.measured.speedup(max(1, line.slots)) / self.step_seconds(line.number)
         since = min(_ALMOST * self.every, (self.history.now - reported) * speed)
         return max(saved, last + max(0.0, since))

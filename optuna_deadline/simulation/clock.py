@@ -73,14 +73,14 @@ class Timeline:
         return False
 
 
-class Rhythm:
+class SkippableTimer:
     """Beats of an action at a fixed interval.
 
     Args:
         timeline: Virtual time.
         interval: Seconds between two beats.
-        action: Done at each beat; says by :meth:`rest` when the next one is needed.
-        left_out: Told of the instant of each beat that was left out, before the next one.
+        action: Done at each beat; says by :meth:`skip_until` when the next one is needed.
+        on_skipped: Told of the instant of each beat that was left out, before the next one.
     """
 
     def __init__(
@@ -88,68 +88,68 @@ class Rhythm:
         timeline: Timeline,
         interval: float,
         action: Callable[[], None],
-        left_out: Callable[[float], None] | None = None,
+        on_skipped: Callable[[float], None] | None = None,
     ) -> None:
         self._timeline = timeline
         self._interval = interval
         self._action = action
-        self._left_out = left_out
+        self._on_skipped = on_skipped
         self._next = math.inf  # the next beat, were none left out
-        self._comes = math.inf  # the next one that is not left out
+        self._scheduled_at = math.inf  # the next one that is not left out
         self._timer: Timer | None = None
 
     def restart(self, instant: float) -> None:
         """Beat at an instant, and count from there."""
         self.catch_up()
         self._next = instant
-        self._beat_at(instant)
+        self._schedule(instant)
 
-    def by(self, instant: float) -> None:
+    def fire_by(self, instant: float) -> None:
         """Beat at an instant and count from there, unless the next beat comes earlier."""
-        if self._comes <= instant and self._comes <= self._next:
+        if self._scheduled_at <= instant and self._scheduled_at <= self._next:
             return
         self.wake()
-        if instant < self._comes:
+        if instant < self._scheduled_at:
             self.restart(instant)
 
-    def rest(self, until: float = math.inf) -> None:
+    def skip_until(self, until: float = math.inf) -> None:
         """After a beat: leave out those before an instant, unless woken."""
         self._next = self._timeline.now() + self._interval
         if until <= self._next:
-            self._beat_at(self._next)
+            self._schedule(self._next)
         else:
-            self._beat_at(math.inf)
+            self._schedule(math.inf)
             if until < math.inf:
                 self._timer = self._timeline.at(until, self.wake)
 
     def wake(self) -> None:
         """Leave out no further beat."""
         self.catch_up()
-        if self._next < self._comes:
-            self._beat_at(self._next)
+        if self._next < self._scheduled_at:
+            self._schedule(self._next)
 
     def stop(self) -> None:
         """Never beat again."""
         self.catch_up()
         self._next = math.inf
-        self._beat_at(math.inf)
+        self._schedule(math.inf)
 
     def catch_up(self) -> None:
         """Account for the beats that were left out until now."""
         now = self._timeline.now()
         while self._next < now:
-            if self._left_out is not None:
-                self._left_out(self._next)
+            if self._on_skipped is not None:
+                self._on_skipped(self._next)
             self._next += self._interval
 
-    def _beat_at(self, instant: float) -> None:
+    def _schedule(self, instant: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._comes, self._timer = instant, None
+        self._scheduled_at, self._timer = instant, None
         if instant < math.inf:
-            self._timer = self._timeline.at(instant, self._beat)
+            self._timer = self._timeline.at(instant, self._fire)
 
-    def _beat(self) -> None:
+    def _fire(self) -> None:
         self.catch_up()
-        self._comes = math.inf
+        self._scheduled_at = math.inf
         self._action()

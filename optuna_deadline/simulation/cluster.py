@@ -14,7 +14,7 @@ from functools import partial
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.forecasting.throughput import Speedup
-from optuna_deadline.planning.billing.invoice import Bill
+from optuna_deadline.planning.billing.invoice import Invoice
 from optuna_deadline.planning.billing.price_schedule import Rate, Tariff
 from optuna_deadline.policies.api import Money
 from optuna_deadline.simulation.clock import Timeline, Timer
@@ -153,7 +153,7 @@ class Provider:
             ((0.0, funding.price),), funding.granularity, funding.startup, funding.minimum, node
         )
         self._rate = rate
-        self._bill = Bill(Tariff(funding.budget, {"": rate}))
+        self._bill = Invoice(Tariff(funding.budget, {"": rate}))
         self._bill.since[""] = []
         self._since: dict[str, float] = {}
         self._coming: dict[str, Timer] = {}
@@ -182,7 +182,7 @@ class Provider:
         """The slots of the nodes that were asked for."""
         return {"": self._wanted * self._rate.node}
 
-    def kind(self, worker: str | None = None) -> str:
+    def host_type(self, worker: str | None = None) -> str:
         """All nodes are of one type."""
         return ""
 
@@ -209,7 +209,7 @@ class Provider:
 
     # Nodes.
 
-    def want(self, slots: int) -> None:
+    def request(self, slots: int) -> None:
         """Ask for nodes, or cancel those that have not come yet."""
         self._wanted = -(-slots // self._rate.node)
         for host in reversed(list(self._coming)):
@@ -225,7 +225,7 @@ class Provider:
                 self._funding.startup, partial(self._arrive, host)
             )
 
-    def spare(self, host: str) -> bool:
+    def may_give_back(self, host: str) -> bool:
         """Whether an idle node may be given back."""
         return host in self._since and len(self._since) > self._wanted
 

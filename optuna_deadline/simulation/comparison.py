@@ -113,7 +113,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Row:
+class PolicyRow:
     """One policy over all seeds of one family.
 
     Where the family has several workloads, errors are those between the workloads' means, since
@@ -131,7 +131,9 @@ class Row:
     family: str = ""
 
 
-def summarise(policies: Sequence[str], outcomes: Sequence[Outcome], family: str = "") -> list[Row]:
+def summarise(
+    policies: Sequence[str], outcomes: Sequence[Outcome], family: str = ""
+) -> list[PolicyRow]:
     """One row for each policy; the outcomes of each workload and seed are ordered by policy."""
     rows = []
     first = outcomes[:: len(policies)]
@@ -140,7 +142,7 @@ def summarise(policies: Sequence[str], outcomes: Sequence[Outcome], family: str 
         pairs = zip(mine, first, strict=True)
         differences = [one.regret - other.regret for one, other in pairs]
         rows.append(
-            Row(
+            PolicyRow(
                 policy=policy,
                 regret=_estimate(mine, [outcome.regret for outcome in mine]),
                 choice_regret=_estimate(mine, [outcome.choice_regret for outcome in mine]),

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Protocol
 
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.records import Desired, ReportRow
+from optuna_deadline.allocation.records import PlannedTrial, ReportRow
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location
-from optuna_deadline.planning.billing.budget import Purse
+from optuna_deadline.planning.billing.budget import BudgetAccount
 from optuna_deadline.simulation.clock import Timeline
 from optuna_deadline.simulation.cluster import Cluster, Provider
 from optuna_deadline.simulation.workload import Workload
@@ -36,7 +36,7 @@ class CountedTrials:
         """There is always another configuration."""
         return False
 
-    def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
+    def end(self, line: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
         """Note the end; the first one stands."""
         self.ends.setdefault(line.number, line.state)
 
@@ -44,7 +44,7 @@ class CountedTrials:
         """Note the end of a trial that never comes to the table."""
         self.ends.setdefault(number, "retired")
 
-    def adopt_strays(self, known: set[int]) -> None:
+    def end_strays(self, known: set[int]) -> None:
         """End trials that never came to the table."""
         for number in set(range(self.opened)) - known:
             self.drop(number)
@@ -53,7 +53,7 @@ class CountedTrials:
         """None: configurations are numbers."""
         return []
 
-    def has_lost(self, line: Desired) -> bool:
+    def ended_as_loser(self, line: PlannedTrial) -> bool:
         """As it was told."""
         return self.ends.get(line.number, "complete") != "complete"
 
@@ -81,13 +81,13 @@ class Disk:
         if self.positions.pop(path, None) is not None:
             self._free.append(path)
 
-    def holds(self, checkpoint: Checkpoint) -> bool:
+    def has_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Whether the checkpoint can be loaded."""
         return checkpoint.path in self.positions
 
 
 @dataclass
-class Bill:
+class SlotTime:
     """Slot-seconds as the workers spent them."""
 
     training: float = 0.0  #: steps were made
@@ -95,33 +95,33 @@ class Bill:
     overhead: float = 0.0  #: started up, saved, left
 
 
-class Reporter(Protocol):
+class ProgressWriter(Protocol):
     """A segment, as long as its progress is to be written."""
 
-    def say(self) -> None:
+    def write_progress(self) -> None:
         """Write it."""
 
 
-class Colleague(Protocol):
+class PeerWorker(Protocol):
     """A live worker, as the others see it."""
 
     @property
-    def rules(self) -> bool:
+    def is_elected(self) -> bool:
         """Whether its planner is the elected one."""
 
-    def hear_news(self) -> None:
+    def wake_planner(self) -> None:
         """A worker has joined, or a trial has reported or ended its segment."""
 
-    def hear_plan(self) -> None:
+    def wake_poll(self) -> None:
         """The plan, the pool or who holds a trial was changed."""
 
-    def make_up(self) -> None:
+    def catch_up_elections(self) -> None:
         """Do what nobody has seen missing so far."""
 
-    def hear_loss(self) -> None:
+    def wake_all(self) -> None:
         """A worker has left or died."""
 
-    def miss(self, worker: str) -> None:
+    def end_gangs_with(self, worker: str) -> None:
         """A worker has died, and gangs with it."""
 
 
@@ -144,12 +144,13 @@ class World:
     table: MemoryTable
     trials: CountedTrials = field(default_factory=CountedTrials)
     disk: Disk = field(default_factory=Disk)
-    bill: Bill = field(default_factory=Bill)
-    at_work: set[str] = field(default_factory=set)  #: hosts whose worker has not left
-    unsaid: list[Reporter] = field(default_factory=list)  #: whose progress is not written yet
-    workers: dict[str, Colleague] = field(default_factory=dict)  #: the live ones, by their ids
+    slot_time: SlotTime = field(default_factory=SlotTime)
+    working_hosts: set[str] = field(default_factory=set)  #: hosts whose worker has not left
+    #: whose progress is not written yet
+    unwritten_segments: list[ProgressWriter] = field(default_factory=list)
+    workers: dict[str, PeerWorker] = field(default_factory=dict)  #: the live ones, by their ids
     provider: Provider | None = None  #: brings the nodes, where these are bought
-    purse: Purse | None = None  #: where slots cost money
+    budget_account: BudgetAccount | None = None  #: where slots cost money
     host_types: dict[str, str] = field(default_factory=dict)  #: where they cost it by host
     warm: set[int] = field(default_factory=set)  #: trials that began on their slots
     search: Search | None = None  #: None takes the configurations in their order
@@ -174,11 +175,11 @@ class World:
             return 0.0
         return self.cluster.startup
 
-    def say_all(self) -> None:
+    def write_all_progress(self) -> None:
         """Write the progress of all segments, since somebody will read it."""
-        for segment in self.unsaid:
-            segment.say()
-        self.unsaid.clear()
+        for segment in self.unwritten_segments:
+            segment.write_progress()
+        self.unwritten_segments.clear()
 
     @classmethod
     def make(cls, workload: Workload, cluster: Cluster, deadline: float, seed: int) -> World:

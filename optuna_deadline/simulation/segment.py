@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from optuna_deadline.allocation.records import Desired, Grant
+from optuna_deadline.allocation.records import Grant, PlannedTrial
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.directives import KEEP, Directive, Kind
 from optuna_deadline.simulation.clock import Timer
 from optuna_deadline.simulation.environment import World
-from optuna_deadline.worker.outbox import MOST_DEATHS
+from optuna_deadline.worker.outbox import MAX_DEATHS
 
 
-class Listener(Protocol):
+class SegmentOwner(Protocol):
     """The worker, as its segments see it."""
 
     id: str
@@ -21,11 +21,11 @@ class Listener(Protocol):
     def replan(self) -> None:
         """Something was written that the planner should see."""
 
-    def over(self, segment: Segment) -> None:
+    def segment_released(self, segment: SimulatedSegment) -> None:
         """The segment has released its slots."""
 
 
-class Segment:
+class SimulatedSegment:
     """One stretch of training on some slots.
 
     Training is continuous between reports: a segment that is told to leave stops where it is, in
@@ -38,7 +38,9 @@ class Segment:
         line: The trial's row before the grant.
     """
 
-    def __init__(self, world: World, worker: Listener, grant: Grant, line: Desired) -> None:
+    def __init__(
+        self, world: World, worker: SegmentOwner, grant: Grant, line: PlannedTrial
+    ) -> None:
         self.number, self.grant = grant.number, grant
         self.directive: Directive = KEEP
         self.stop_seconds: float | None = None
@@ -50,16 +52,18 @@ class Segment:
         slowness = cluster.faults.slowness(world.seed, number, grant.fence)
         pace = workload.step_seconds[configuration] * slowness
         self._rate = cluster.speed(grant) / pace
-        saved = next((c for c in world.table.checkpoints(number) if world.disk.holds(c)), None)
+        saved = next(
+            (c for c in world.table.checkpoints(number) if world.disk.has_checkpoint(c)), None
+        )
         self._from = world.disk.positions[saved.path] if saved is not None else 0.0
         best = (c.value for c in world.table.checkpoints(number) if c.value is not None)
         self._best = max(best, default=-math.inf)
         self._trained_before = world.table.trained_before(number, grant.fence)
         self.granted = world.timeline.now()
         self._ready = self._saved_at = self.granted + world.startup_of(number)
-        self._stands_still = math.inf  # from when on nothing is trained any more
+        self._stopped_at = math.inf  # from when on nothing is trained any more
         self._saved = self._from
-        self._unsaid: tuple[float, float] | None = None
+        self._unwritten: tuple[float, float] | None = None
         self._step = (math.floor(self._from / self._every + 1e-9) + 1) * self._every
         self._timer = world.timeline.at(self._ready, self._train)
         self._crash: Timer | None = None
@@ -75,7 +79,7 @@ class Segment:
     # Training.
 
     def _train(self) -> None:
-        self._tell(0.0, self._from, horizon=self._last)
+        self._set_progress(0.0, self._from, horizon=self._last)
         if self._step > self._last:  # the last step was saved, and its end was not told
             self._close("complete", "complete", value=self._curve[-1])
         else:
@@ -96,9 +100,9 @@ class Segment:
             self._save(float(step), None if math.isnan(value) else value)
         if value > self._best:
             self._best = value
-        if self._unsaid is None:
-            world.unsaid.append(self)
-        self._unsaid = trained, float(step)
+        if self._unwritten is None:
+            world.unwritten_segments.append(self)
+        self._unwritten = trained, float(step)
         self._step += self._every
         if step == self._last:
             self._close("complete", "complete", value=value)
@@ -108,7 +112,7 @@ class Segment:
 
     def _trained(self) -> float:
         """Seconds of training in this segment until now."""
-        return max(0.0, min(self._world.timeline.now(), self._stands_still) - self._ready)
+        return max(0.0, min(self._world.timeline.now(), self._stopped_at) - self._ready)
 
     def _position(self) -> float:
         return self._from + self._trained() * self._rate
@@ -121,16 +125,16 @@ class Segment:
             disk.delete(old)
         self._saved, self._saved_at = position, self._world.timeline.now()
 
-    def say(self) -> None:
+    def write_progress(self) -> None:
         """Write how far it has come by its last report: once, however many there were.
 
         As the agent's, its progress is written before anybody reads it, not with each report.
         """
-        if self._unsaid is not None:
-            self._tell(*self._unsaid)
+        if self._unwritten is not None:
+            self._set_progress(*self._unwritten)
 
-    def _tell(self, trained: float, position: float, horizon: int | None = None) -> None:
-        self._unsaid = None
+    def _set_progress(self, trained: float, position: float, horizon: int | None = None) -> None:
+        self._unwritten = None
         self._world.table.set_progress(
             self._worker.id,
             self.grant,
@@ -143,21 +147,21 @@ class Segment:
 
     # The ways to end.
 
-    def direct(self, directive: Directive) -> None:
+    def send_directive(self, directive: Directive) -> None:
         """Obey: who is still starting up leaves before the first step."""
         if self.directive.leave or not directive.leave:
             return
         self._cancel()
         self.directive = directive
         now = self._world.timeline.now()
-        self._stands_still = max(now, self._ready)
-        left = self._stands_still + self._world.cluster.stop
+        self._stopped_at = max(now, self._ready)
+        left = self._stopped_at + self._world.cluster.stop
         self.stop_seconds = left - now
         self._timer = self._world.timeline.at(left, self._leave)
 
     def _leave(self) -> None:
         told = self.directive
-        self._tell(self._trained(), self._position())
+        self._set_progress(self._trained(), self._position())
         if told.kind is Kind.STOP and not told.deadline:
             self._close("retired", told.kind.value)
             return
@@ -171,35 +175,35 @@ class Segment:
     def _die(self) -> None:
         """A rank dies: what was trained since the last checkpoint is lost."""
         deaths = self._failures + 1
-        state = "failed" if deaths >= MOST_DEATHS else "paused"
+        state = "failed" if deaths >= MAX_DEATHS else "paused"
         lost = max(0.0, self._position() - self._saved)
-        self._world.bill.redone += self.grant.size * lost / self._rate
+        self._world.slot_time.redone += self.grant.size * lost / self._rate
         self._close(state, "died", failures=deaths)
 
-    def vanish(self) -> None:
+    def lose_host(self) -> None:
         """The host is gone: nothing is released, and the lease runs out."""
         self._cancel()
-        self._pay()
-        self._give_back()
+        self._add_slot_time()
+        self._release_parts()
 
-    def lose(self) -> None:
+    def lose_peer_host(self) -> None:
         """Another host of the gang is gone: what was trained since the last checkpoint is lost."""
         lost = max(0.0, self._position() - self._saved)
-        self._world.bill.redone += self.grant.size * lost / self._rate
+        self._world.slot_time.redone += self.grant.size * lost / self._rate
         self._close("paused", "died", failures=self._failures)
 
-    def _give_back(self) -> None:
+    def _release_parts(self) -> None:
         """The further workers that are there give their slots back."""
         for part in self.grant.others:
             if part.worker in self._world.workers:
-                self._world.table.give_back(part.worker, self.number, self.grant.fence)
+                self._world.table.release_part(part.worker, self.number, self.grant.fence)
 
     def _close(
         self, state: str, ended: str, *, value: float | None = None, failures: int = 0
     ) -> None:
-        self.say()
+        self.write_progress()
         self._cancel()
-        self._pay()
+        self._add_slot_time()
         self._world.table.release(
             self._worker.id,
             self.grant,
@@ -209,13 +213,13 @@ class Segment:
             stop=self.stop_seconds,
             failures=failures,
         )
-        self._give_back()
-        self._worker.over(self)
+        self._release_parts()
+        self._worker.segment_released(self)
 
-    def _pay(self) -> None:
+    def _add_slot_time(self) -> None:
         held, trained = self._world.timeline.now() - self.granted, self._trained()
-        self._world.bill.training += self.grant.size * trained
-        self._world.bill.overhead += self.grant.size * (held - trained)
+        self._world.slot_time.training += self.grant.size * trained
+        self._world.slot_time.overhead += self.grant.size * (held - trained)
 
     def _cancel(self) -> None:
         self._timer.cancel()

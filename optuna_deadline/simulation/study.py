@@ -73,7 +73,7 @@ class Outcome:
 
 def measure(world: World) -> Outcome:
     """Read the figures of a study that has ended."""
-    table, workload, bill = world.table, world.workload, world.bill
+    table, workload, bill = world.table, world.workload, world.slot_time
     log = events(world, _READ)
     ended = next(event.at for event in log if event.kind == "settle")
     kinds = Counter(event.kind for event in log)
@@ -83,7 +83,7 @@ def measure(world: World) -> Outcome:
     for row in reports:
         if row.value > (best[-1][1] if best else -math.inf):
             best.append((row.at, row.value))
-    winner = find_winner(table, "maximize", world.disk.holds)
+    winner = find_winner(table, "maximize", world.disk.has_checkpoint)
     chosen = -math.inf
     if winner is not None:
         chosen = workload.peak(world.configuration(winner.number))
@@ -172,7 +172,7 @@ class Simulation:
         if funding is not None:
             node = self.world.cluster.slots
             provider = Provider(self.world.timeline, funding, node, self._start)
-            self.world.provider = self.world.purse = provider
+            self.world.provider = self.world.budget_account = provider
 
     def _start(self, host: str) -> None:
         SimulatedWorker(self.world, host, 0, self._policy).start()
@@ -195,10 +195,10 @@ class Simulation:
         world = self.world
         if not self._begun:
             self._begin()
-        while world.at_work and world.timeline.now() < instant:
+        while world.working_hosts and world.timeline.now() < instant:
             if not world.timeline.advance() or world.timeline.now() > world.latest:
                 raise RuntimeError(f"The study of {world.workload.name} does not end.")
-        world.say_all()
+        world.write_all_progress()
 
     def _begin(self) -> None:
         self._begun = True

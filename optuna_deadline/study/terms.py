@@ -120,7 +120,7 @@ def fix(
     policy_choice.make(policy, parameters or {})  # refuses what nobody could work with
     check_single_objective(study)
     with autocommit(engine) as connection:
-        row, now = identity.find(connection, study)
+        row, now = identity.find_row(connection, study)
         began = now - elapsed
         at, known = wanted.instant(began), None if row is None else _terms(row, now)
         joins = known is not None and known.deadline > began and _held(known, wanted)
@@ -138,8 +138,8 @@ def fix(
                 "max_slots": max_slots,
                 "money": None if budget is None else budget.to_json(),
             }
-            identity.introduce(connection, study, values)
-            row, now = identity.find(connection, study)
+            identity.insert_terms(connection, study, values)
+            row, now = identity.find_row(connection, study)
         if row is None:
             raise StudyGone(f"The study {study.study_name!r} was deleted; create it again.")
         if row.key is None:
@@ -169,7 +169,7 @@ def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
     """
     wanted = parse_deadline(deadline)
     with autocommit(engine) as connection:
-        row, now = identity.find(connection, study)
+        row, now = identity.find_row(connection, study)
         if row is None:
             raise DeadlineError(
                 f"The study {study.study_name!r} has no deadline: {fixing(study)}."
@@ -183,7 +183,7 @@ def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
 def read(engine: sa.Engine, study: Study) -> Terms | None:
     """The terms of a study as they are now, None where nobody has fixed them."""
     with autocommit(engine) as connection:
-        row, now = identity.find(connection, study)
+        row, now = identity.find_row(connection, study)
     return None if row is None else _terms(row, now)
 
 
@@ -216,13 +216,13 @@ def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
         DeadlineError: The study has no deadline, or it has ended.
     """
     with autocommit(engine) as connection:
-        row, now = identity.find(connection, study)
+        row, now = identity.find_row(connection, study)
         if row is None:
             raise DeadlineError(f"The study {study.study_name!r} has no deadline to be ended by.")
         if row.settled is not None or row.deadline <= now:
             raise DeadlineError(f"The study {study.study_name!r} has ended already.")
         studies.bring_forward(connection, row.study_id, now + seconds)
-        row, now = identity.find(connection, study)
+        row, now = identity.find_row(connection, study)
     if row is None:
         raise StudyGone(f"The study {study.study_name!r} was deleted meanwhile.")
     return _terms(row, now)

@@ -27,7 +27,7 @@ from optuna_deadline.policies import (
     Snapshot,
     TrialView,
 )
-from optuna_deadline.policies.wrappers import Fitting
+from optuna_deadline.policies.wrappers import BatchDivisorPolicy
 
 #: Rounds in which a plan comes to rest; what one trial cannot use goes to another in the next.
 _SETTLED = 6
@@ -222,7 +222,7 @@ class PolicyTestCase:
         trials = tuple(replace(trial, batch=data.draw(_BATCH)) for trial in view.trials)
         view = replace(view, trials=trials)
         batches = {trial.number: trial.batch for trial in trials}
-        fitted = Fitting(policy)
+        fitted = BatchDivisorPolicy(policy)
         plan = fitted.plan(view)
         assert plan == fitted.plan(view) and 0 <= plan.slots <= view.capacity
         for number, order in plan.orders.items():

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING
 from optuna.study import Study
 
 from optuna_deadline.history.reader import read_history
-from optuna_deadline.history.records import History, Life, Spell
-from optuna_deadline.history.series import area, in_use, on_hand
-from optuna_deadline.history.text import count, percent, roughly, until_deadline
+from optuna_deadline.history.records import History, SegmentInterval, TrialTimeline
+from optuna_deadline.history.series import available_slots, integral, slots_in_use
+from optuna_deadline.history.text import (
+    format_count,
+    format_length,
+    format_percent,
+    until_deadline,
+)
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._chart import (
     BLUE,
@@ -26,7 +31,7 @@ from optuna_deadline.visualization._chart import (
     Bar,
     Bars,
     Chart,
-    Part,
+    ChartPart,
     Points,
     Symbol,
 )
@@ -89,16 +94,16 @@ def chart_allocation(
         n_recent_trials: See there.
         n_recent_spells: Leave out segments older than the newest so many, for the figure's size.
     """
-    everything = history.lives
+    everything = history.timelines
     shown = _trained_last(history, everything, n_recent_trials)
     rows = {life.number: float(place) for place, life in enumerate(shown)}
-    spells = sorted((s for life in shown for s in life.spells), key=lambda s: s.start)
+    spells = sorted((s for life in shown for s in life.segments), key=lambda s: s.start)
     since: float | None = None
     if n_recent_spells is not None and len(spells) > n_recent_spells:
         spells = spells[-n_recent_spells:]
         since = spells[0].start
     axis = Axis(history, since=since)
-    parts: list[Part] = [
+    parts: list[ChartPart] = [
         *_pauses(history, shown, rows, axis, since),
         *_segments(history, spells, rows, axis),
         *_ends(shown, rows, axis, since),
@@ -106,7 +111,7 @@ def chart_allocation(
     every = -(-len(shown) // _LABELS) or 1
     return Chart(
         title="Allocation",
-        verdict=_verdict(history, everything, len(shown), since is not None),
+        summary=_summary(history, everything, len(shown), since is not None),
         x_title=axis.title,
         y_title="Trial",
         parts=tuple(parts),
@@ -121,20 +126,20 @@ def chart_allocation(
 
 
 def _trained_last(
-    history: History, everything: Sequence[Life], most: int | None
-) -> Sequence[Life]:
+    history: History, everything: Sequence[TrialTimeline], most: int | None
+) -> Sequence[TrialTimeline]:
     """Those that hold slots, then those that held some last; in the order of their numbers."""
 
-    def last(life: Life) -> tuple[float, int]:
-        left = life.spells[-1].until(history.end) if life.spells else life.opened
+    def last(life: TrialTimeline) -> tuple[float, int]:
+        left = life.segments[-1].until(history.end) if life.segments else life.opened
         return left, life.number
 
     chosen = sorted(everything, key=last)[-most:] if most is not None else everything
     return sorted(chosen, key=lambda life: life.number)
 
 
-def _verdict(history: History, everything: Sequence[Life], shown: int, cut: bool) -> str:
-    if not any(life.spells for life in everything):
+def _summary(history: History, everything: Sequence[TrialTimeline], shown: int, cut: bool) -> str:
+    if not any(life.segments for life in everything):
         left = until_deadline(history.time_left, history.settled is not None)
         return f"no trial has been given a slot yet; {left}"
     words = [usage(history), until_deadline(history.time_left, history.settled is not None)]
@@ -147,20 +152,20 @@ def _verdict(history: History, everything: Sequence[Life], shown: int, cut: bool
 
 def usage(history: History) -> str:
     """How much of its slots the study has used."""
-    hand, used = on_hand(history), in_use(history.holds)
+    hand, used = available_slots(history), slots_in_use(history.slot_intervals)
     begin = hand[0][0] if hand else history.started
-    had, held = area(hand, begin, history.end), area(used, begin, history.end)
+    had, held = integral(hand, begin, history.end), integral(used, begin, history.end)
     most = int(max((level for _, level in hand), default=0))
     if history.settled is None:
         busy, there = int(used[-1][1]) if used else 0, int(hand[-1][1]) if hand else 0
-        now = f"{busy} of {count(there, 'slot')} busy now, "
+        now = f"{busy} of {format_count(there, 'slot')} busy now, "
     else:
-        now = f"{count(most, 'slot')} at most, "
-    return f"{now}{percent(min(held, had), had)} of their time used"
+        now = f"{format_count(most, 'slot')} at most, "
+    return f"{now}{format_percent(min(held, had), had)} of their time used"
 
 
 def _size_name(low: int, high: int) -> str:
-    return count(low, "slot") if low == high else f"{low} to {high} slots"
+    return format_count(low, "slot") if low == high else f"{low} to {high} slots"
 
 
 def _sizes(found: set[int]) -> list[tuple[int, int]]:
@@ -172,7 +177,7 @@ def _sizes(found: set[int]) -> list[tuple[int, int]]:
 
 
 def _segments(
-    history: History, spells: Sequence[Spell], rows: Mapping[int, float], axis: Axis
+    history: History, spells: Sequence[SegmentInterval], rows: Mapping[int, float], axis: Axis
 ) -> list[Bars]:
     devices = {slot.id: (slot.host, slot.device) for slot in history.slots}
     sizes = _sizes({len(spell.slots) for spell in spells if spell.slots})
@@ -192,7 +197,7 @@ def _segments(
     return parts
 
 
-def _text(history: History, spell: Spell, devices: dict[int, tuple[str, str]]) -> str:
+def _text(history: History, spell: SegmentInterval, devices: dict[int, tuple[str, str]]) -> str:
     places: dict[str, list[str]] = defaultdict(list)
     for slot in spell.slots:
         host, device = devices.get(slot, ("?", f"slot {slot}"))
@@ -200,20 +205,21 @@ def _text(history: History, spell: Spell, devices: dict[int, tuple[str, str]]) -
     where = "; ".join(f"{', '.join(names)} on {host}" for host, names in places.items())
     length = spell.until(history.end) - spell.start
     lines = [
-        f"trial {spell.number}: {count(len(spell.slots), 'slot')} for {roughly(length)}",
+        f"trial {spell.number}: {format_count(len(spell.slots), 'slot')} for "
+        f"{format_length(length)}",
         where,
-        f"began: {spell.why}",
+        f"began: {spell.reason}",
     ]
     if spell.end is not None:
-        reason = spell.why_ended
-        more = f", {reason}" if reason and reason not in (spell.why, spell.ended) else ""
-        lines.append(f"ended: {spell.ended}{more}")
+        reason = spell.plan_end_reason
+        more = f", {reason}" if reason and reason not in (spell.reason, spell.end_reason) else ""
+        lines.append(f"ended: {spell.end_reason}{more}")
     return "\n".join(line for line in lines if line)
 
 
 def _pauses(
     history: History,
-    shown: Sequence[Life],
+    shown: Sequence[TrialTimeline],
     rows: Mapping[int, float],
     axis: Axis,
     since: float | None,
@@ -223,7 +229,7 @@ def _pauses(
             rows[life.number],
             axis(max(wait.start, since or wait.start)),
             axis.length(end - max(wait.start, since or wait.start)),
-            f"trial {life.number} paused for {roughly(end - wait.start)}\n{wait.why}",
+            f"trial {life.number} paused for {format_length(end - wait.start)}\n{wait.reason}",
         )
         for life in shown
         for wait in life.waits
@@ -233,7 +239,7 @@ def _pauses(
 
 
 def _ends(
-    shown: Sequence[Life], rows: Mapping[int, float], axis: Axis, since: float | None
+    shown: Sequence[TrialTimeline], rows: Mapping[int, float], axis: Axis, since: float | None
 ) -> list[Points]:
     parts = []
     for state, (name, colour, symbol) in _ENDS.items():
@@ -250,7 +256,7 @@ def _ends(
                     tuple(axis(life.ended or 0.0) for life in ended),
                     tuple(rows[life.number] for life in ended),
                     symbol,
-                    tuple(f"trial {life.number} {name}: {life.why}" for life in ended),
+                    tuple(f"trial {life.number} {name}: {life.reason}" for life in ended),
                     size=13.0 if state == "complete" else 7.0,
                 )
             )

@@ -9,17 +9,17 @@ from optuna.study import Study
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import (
-    Steps,
-    area,
+    StepFunction,
+    available_slots,
     costs,
-    in_use,
-    level,
-    on_hand,
+    integral,
+    integrals_until,
+    slots_in_use,
     spent,
-    totals,
+    value_at,
 )
-from optuna_deadline.history.text import percent, roughly, until_deadline
-from optuna_deadline.planning.billing.ledger import bill_of
+from optuna_deadline.history.text import format_length, format_percent, until_deadline
+from optuna_deadline.planning.billing.ledger import invoice_of
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._chart import (
@@ -31,7 +31,7 @@ from optuna_deadline.visualization._chart import (
     Axis,
     Chart,
     Line,
-    Mark,
+    VerticalMark,
 )
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def _money(history: History) -> Chart:
     currency = budget.currency
     return Chart(
         title="Budget",
-        verdict=(
-            f"{now:.4g} of {budget} spent ({percent(now, budget.amount)}) in "
-            f"{percent(share, 1.0)} of the time; {left}"
+        summary=(
+            f"{now:.4g} of {budget} spent ({format_percent(now, budget.amount)}) in "
+            f"{format_percent(share, 1.0)} of the time; {left}"
         ),
         x_title=axis.title,
         y_title=f"Spent [{currency}]",
@@ -107,25 +107,25 @@ def _money(history: History) -> Chart:
     )
 
 
-def _prices(history: History, axis: Axis) -> tuple[Mark, ...]:
+def _prices(history: History, axis: Axis) -> tuple[VerticalMark, ...]:
     """When what a slot costs has changed, or is known to change until the deadline."""
     assert history.budget is not None
     first = tariff_of(history.budget, history.started)
-    last = bill_of(history.money_events, first, history.now).tariff
+    last = invoice_of(history.money_events, first, history.now).tariff
     marks = []
     for kind, rate in sorted(last.rates.items()):
         for at, price in rate.prices:
             if history.started < at < history.deadline:
                 words = f"{kind} {3600 * price:.6g}".strip()
-                marks.append(Mark(axis(at), words, PURPLE, dotted=True))
+                marks.append(VerticalMark(axis(at), words, PURPLE, dotted=True))
     return tuple(marks)
 
 
 def _slot_time(history: History) -> Chart:
     axis = Axis(history, to_deadline=True)
-    hand, used = on_hand(history), in_use(history.holds)
+    hand, used = available_slots(history), slots_in_use(history.slot_intervals)
     begin, end = history.started, history.end
-    held, had = area(used, begin, end), area(hand, begin, end)
+    held, had = integral(used, begin, end), integral(hand, begin, end)
     size, unit = (60.0, "slot-min") if max(held, had) < 7200 else (3600.0, "slot-h")
     left = until_deadline(history.time_left, history.settled is not None)
     lines = [
@@ -133,16 +133,16 @@ def _slot_time(history: History) -> Chart:
         Line("on hand", GREY, *_points(_total(hand, begin, end, size), axis), dash=True),
     ]
     if history.settled is None and history.time_left > 0 and hand:
-        last = had + level(hand, end) * history.time_left
+        last = had + value_at(hand, end) * history.time_left
         ahead = (axis(end), axis(history.deadline))
         lines.append(
             Line("on hand until the deadline", GREY, ahead, (had / size, last / size), opacity=0.5)
         )
     return Chart(
         title="Slot-time (no money at stake)",
-        verdict=(
+        summary=(
             f"{held / size:.3g} of {max(had, held) / size:.3g} {unit} used in "
-            f"{roughly(end - begin)}; {left}"
+            f"{format_length(end - begin)}; {left}"
         ),
         x_title=axis.title,
         y_title=f"Slot-time [{unit}]",
@@ -153,12 +153,12 @@ def _slot_time(history: History) -> Chart:
     )
 
 
-def _total(steps: Steps, begin: float, end: float, size: float) -> Steps:
+def _total(steps: StepFunction, begin: float, end: float, size: float) -> StepFunction:
     """The running integral of a step function at evenly spaced instants."""
     instants = [begin + (end - begin) * place / _POINTS for place in range(_POINTS + 1)]
-    sums = totals(steps, instants)
+    sums = integrals_until(steps, instants)
     return [(at, total / size) for at, total in zip(instants, sums, strict=True)]
 
 
-def _points(steps: Steps, axis: Axis) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _points(steps: StepFunction, axis: Axis) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(axis(at) for at, _ in steps), tuple(float(f"{y:.5g}") for _, y in steps)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from optuna_deadline.history.records import History
-from optuna_deadline.history.text import at_clock, roughly
+from optuna_deadline.history.text import format_length, format_time_of_day
 
 # Okabe and Ito's colours, which people with any colour vision tell apart.
 BLUE, SKY, ORANGE, GREEN = "#0072B2", "#56B4E9", "#E69F00", "#009E73"
@@ -83,7 +83,7 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Mark:
+class VerticalMark:
     """A vertical line with a word."""
 
     x: float
@@ -92,7 +92,7 @@ class Mark:
     dotted: bool = False
 
 
-Part = Bars | Line | Area | Points
+ChartPart = Bars | Line | Area | Points
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ class Chart:
     """One figure."""
 
     title: str
-    verdict: str  #: what a person reads at a glance
+    summary: str  #: what a person reads at a glance
     x_title: str
     y_title: str
-    parts: tuple[Part, ...]
-    marks: tuple[Mark, ...] = ()
+    parts: tuple[ChartPart, ...]
+    marks: tuple[VerticalMark, ...] = ()
     x_range: tuple[float, float] | None = None
     from_zero: bool = False
     x_ticks: tuple[tuple[float, str], ...] = ()
@@ -145,17 +145,21 @@ class Axis:
         return round(seconds / self._size, 3)
 
     @property
-    def marks(self) -> tuple[Mark, ...]:
+    def marks(self) -> tuple[VerticalMark, ...]:
         """The deadline, and now while the study goes on."""
         history = self._history
         marks = []
         if self.shows_deadline:
-            marks.append(Mark(self(history.deadline), f"deadline {at_clock(history.deadline)}"))
+            marks.append(
+                VerticalMark(
+                    self(history.deadline), f"deadline {format_time_of_day(history.deadline)}"
+                )
+            )
         else:
-            left = roughly(history.deadline - history.end)
-            marks.append(Mark(self(history.end), f"deadline in {left} →", dotted=True))
+            left = format_length(history.deadline - history.end)
+            marks.append(VerticalMark(self(history.end), f"deadline in {left} →", dotted=True))
         if self.shows_deadline and history.settled is None and history.time_left > 0:
             low, high = self.range
             near = self(history.deadline) - self(history.now) < 0.2 * (high - low)
-            marks.append(Mark(self(history.now), "" if near else "now", GREY, dotted=True))
+            marks.append(VerticalMark(self(history.now), "" if near else "now", GREY, dotted=True))
         return tuple(marks)

@@ -11,7 +11,7 @@ from optuna_deadline.allocation.records import ReportRow
 from optuna_deadline.history.forecast import Fan, Forecast, forecast
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
-from optuna_deadline.history.text import count, until_deadline, value
+from optuna_deadline.history.text import format_count, format_value, until_deadline
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._allocation import check_number
 from optuna_deadline.visualization._chart import (
@@ -23,8 +23,8 @@ from optuna_deadline.visualization._chart import (
     Area,
     Axis,
     Chart,
+    ChartPart,
     Line,
-    Part,
     Points,
 )
 
@@ -70,10 +70,10 @@ def chart_forecast(
     """The chart of :func:`plot_forecast`; the forecast is made unless it is given."""
     axis = Axis(history, to_deadline=True)
     expected = forecast(history) if expected is None else expected
-    curves = history.curves
+    curves = history.curves_by_trial
     shown = sorted(curves) if n_recent_trials is None else sorted(curves)[-n_recent_trials:]
     alive = {line.number for line in history.trials if line.alive}
-    parts: list[Part] = []
+    parts: list[ChartPart] = []
     for name, colour, some in (
         ("trials that ended", GREY, [n for n in shown if n not in alive]),
         ("trials alive", SKY, [n for n in shown if n in alive]),
@@ -102,7 +102,7 @@ def chart_forecast(
     parts += _expected(history, expected, axis)
     return Chart(
         title="Forecast",
-        verdict=_verdict(history, expected, len(shown), len(curves)),
+        summary=_summary(history, expected, len(shown), len(curves)),
         x_title=axis.title,
         y_title="Value",
         parts=tuple(parts),
@@ -111,21 +111,21 @@ def chart_forecast(
     )
 
 
-def _verdict(history: History, expected: Forecast, shown: int, all_: int) -> str:
+def _summary(history: History, expected: Forecast, shown: int, all_: int) -> str:
     left = until_deadline(history.time_left, history.settled is not None)
     if expected.best is None:
         return f"nothing was reported yet; {left}"
     if history.settled is not None or history.time_left <= 0:
-        words = f"best {value(expected.best)}; {left}"
+        words = f"best {format_value(expected.best)}; {left}"
     elif not expected.fans:
-        words = f"best {value(expected.best)} now, nobody trains; {left}"
+        words = f"best {format_value(expected.best)} now, nobody trains; {left}"
     else:
         low, high = sorted((expected.low or 0.0, expected.high or 0.0))
         words = (
-            f"best {value(expected.best)} now, {value(expected.expected)} expected "
-            f"({value(low)} to {value(high)}); {left}"
+            f"best {format_value(expected.best)} now, {format_value(expected.expected)} expected "
+            f"({format_value(low)} to {format_value(high)}); {left}"
         )
-    return words if shown == all_ else f"{words}; {count(shown, 'trial')} of {all_} shown"
+    return words if shown == all_ else f"{words}; {format_count(shown, 'trial')} of {all_} shown"
 
 
 def _curves(name: str, colour: str, curves: Sequence[Sequence[ReportRow]], axis: Axis) -> Line:
@@ -148,11 +148,11 @@ def _curves(name: str, colour: str, curves: Sequence[Sequence[ReportRow]], axis:
     )  # fmt: skip
 
 
-def _fans(fans: Sequence[Fan], axis: Axis, maximize: bool) -> list[Part]:
+def _fans(fans: Sequence[Fan], axis: Axis, maximize: bool) -> list[ChartPart]:
     """The most promising ones have a band, running ones first; of the others the middle."""
     sign = -1.0 if maximize else 1.0
     order = sorted(fans, key=lambda fan: (not fan.running, sign * fan.mid[-1], fan.number))
-    parts: list[Part] = []
+    parts: list[ChartPart] = []
     named = set()
     for place, fan in enumerate(order):
         name, colour = ("if it trains on", GREEN) if fan.running else ("if it resumed", ORANGE)
@@ -176,13 +176,14 @@ def _short(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(f"{one:.5g}") for one in values)
 
 
-def _expected(history: History, expected: Forecast, axis: Axis) -> list[Part]:
+def _expected(history: History, expected: Forecast, axis: Axis) -> list[ChartPart]:
     """The point at the deadline, with its band as an upright stroke."""
     if not expected.fans or expected.expected is None:
         return []
     low, high = expected.low or 0.0, expected.high or 0.0
     x = axis(history.deadline)
-    words = f"{value(expected.expected)} expected at the deadline ({value(low)} to {value(high)})"
+    band = f"{format_value(low)} to {format_value(high)}"
+    words = f"{format_value(expected.expected)} expected at the deadline ({band})"
     return [
         Line("band of the best", "#000000", (x, x), _short((low, high)), width=4.0, opacity=0.5),
         Points("best expected", "#000000", (x,), _short((expected.expected,)), "diamond", (words,),

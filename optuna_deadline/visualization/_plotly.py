@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optuna_deadline.visualization._chart import Area, Bars, Chart, Line, Part, Points
+from optuna_deadline.visualization._chart import Area, Bars, Chart, ChartPart, Line, Points
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -57,7 +57,7 @@ def spec_of(chart: Chart) -> dict[str, Any]:
             axis |= {"tickvals": [at for at, _ in ticks], "ticktext": [text for _, text in ticks]}
     if chart.from_zero:
         y_axis["rangemode"] = "tozero"
-    lines = _lines(chart.verdict)
+    lines = _lines(chart.summary)
     verdict = "<br>".join(f"{_SMALL}{_escaped(line)}</span>" for line in lines)
     layout = {
         "title": {
@@ -128,7 +128,7 @@ def _annotation(chart: Chart, place: int) -> dict[str, Any]:
     }
 
 
-def _traces(part: Part) -> list[dict[str, Any]]:
+def _traces(part: ChartPart) -> list[dict[str, Any]]:
     if isinstance(part, Bars):
         return [_bars(part)]
     if isinstance(part, Line):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from optuna.study import Study
 
-from optuna_deadline.allocation.records import Desired
+from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
-from optuna_deadline.history.text import value
+from optuna_deadline.history.text import format_value
 from optuna_deadline.policies.rungs import milestones
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._allocation import check_number
@@ -69,7 +69,7 @@ def plot_rungs(
 
 def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
     """The chart of :func:`plot_rungs`."""
-    curves = history.curves
+    curves = history.curves_by_trial
     highest = max((rows[-1].step for rows in curves.values()), default=0)
     first = max(1, _whole(history.parameters, "min_resource", 1))
     factor = max(2, _whole(history.parameters, "reduction_factor", 4))
@@ -95,7 +95,9 @@ def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
             line = states.get(number)
             kind = _kind(went_on, line)
             reason = "" if went_on or line is None else f"\n{line.reason}"
-            words = f"trial {number}: {value(values[number])} at step {steps[place]}, {kind}"
+            words = (
+                f"trial {number}: {format_value(values[number])} at step {steps[place]}, {kind}"
+            )
             kinds[kind].append((round(x, 3), values[number], words + reason))
     reached = [len(values) for values in at_rung]
     choose = max if history.maximize else min
@@ -111,7 +113,7 @@ def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
     )  # fmt: skip
     return Chart(
         title="Rungs",
-        verdict=_verdict(steps, reached, factor, len(shown), len(curves)),
+        summary=_summary(steps, reached, factor, len(shown), len(curves)),
         x_title="Rung [report steps: trials that came there]",
         y_title="Value",
         parts=(best, *parts) if tops else (),
@@ -123,7 +125,7 @@ def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
     )
 
 
-def _verdict(steps: list[int], reached: list[int], factor: int, shown: int, trials: int) -> str:
+def _summary(steps: list[int], reached: list[int], factor: int, shown: int, trials: int) -> str:
     if not any(reached):
         return "no trial has reached a rung yet"
     flow = " → ".join(str(number) for number in reached)
@@ -132,7 +134,7 @@ def _verdict(steps: list[int], reached: list[int], factor: int, shown: int, tria
     return words if shown == trials else f"{words}; the newest {shown} of {trials} trials"
 
 
-def _kind(went_on: bool, line: Desired | None) -> str:
+def _kind(went_on: bool, line: PlannedTrial | None) -> str:
     if went_on or line is None:
         return "went on"
     ends = {

@@ -8,8 +8,16 @@ from optuna.study import Study
 
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
-from optuna_deadline.history.series import Steps, area, in_use, moving, on_hand, sampled, totals
-from optuna_deadline.history.text import percent, until_deadline
+from optuna_deadline.history.series import (
+    StepFunction,
+    available_slots,
+    integral,
+    integrals_until,
+    sampled,
+    slots_in_use,
+    slots_starting_or_stopping,
+)
+from optuna_deadline.history.text import format_percent, until_deadline
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._chart import BLUE, GREY, ORANGE, Area, Axis, Chart, Line
 
@@ -42,18 +50,22 @@ def plot_utilization(study: Study, *, table: str | None = None) -> go.Figure:
 
 def chart_utilization(history: History, most_steps: int = _POINTS) -> Chart:
     """The chart of :func:`plot_utilization`; of more steps, means over so many spans."""
-    hand, used, lost = on_hand(history), in_use(history.holds), moving(history)
+    hand, used, lost = (
+        available_slots(history),
+        slots_in_use(history.slot_intervals),
+        slots_starting_or_stopping(history),
+    )
     axis = Axis(history)
     begin = hand[0][0] if hand else history.started
-    had, held = area(hand, begin, history.end), area(used, begin, history.end)
-    moved = area(lost, begin, history.end)
+    had, held = integral(hand, begin, history.end), integral(used, begin, history.end)
+    moved = integral(lost, begin, history.end)
     left = until_deadline(history.time_left, history.settled is not None)
     if held == 0:
         verdict = f"no slot has been used yet; {left}"
     else:
         verdict = (
-            f"{percent(held, max(had, held))} of the slots on hand busy, "
-            f"{percent(moved, held)} of that starting and stopping; {left}"
+            f"{format_percent(held, max(had, held))} of the slots on hand busy, "
+            f"{format_percent(moved, held)} of that starting and stopping; {left}"
         )
     at = sampled((hand, used, lost), begin, history.end, most_steps)
     there, busy, move = (_means(steps, [*at, history.end]) for steps in (hand, used, lost))
@@ -68,7 +80,7 @@ def chart_utilization(history: History, most_steps: int = _POINTS) -> Chart:
     )
     return Chart(
         title="Slot use",
-        verdict=verdict,
+        summary=verdict,
         x_title=axis.title,
         y_title="Slots",
         parts=parts if at else (),
@@ -78,9 +90,9 @@ def chart_utilization(history: History, most_steps: int = _POINTS) -> Chart:
     )
 
 
-def _means(steps: Steps, instants: list[float]) -> list[float]:
+def _means(steps: StepFunction, instants: list[float]) -> list[float]:
     """The mean of a step function between each two instants."""
-    sums = totals(steps, instants)
+    sums = integrals_until(steps, instants)
     return [
         round((sums[place + 1] - sums[place]) / (instants[place + 1] - instants[place]), 3)
         for place in range(len(instants) - 1)

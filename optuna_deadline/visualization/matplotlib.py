@@ -13,7 +13,7 @@ from optuna.study import Study
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.visualization._allocation import chart_allocation, check_number
 from optuna_deadline.visualization._budget import chart_budget
-from optuna_deadline.visualization._chart import Area, Bars, Chart, Line, Part, Points
+from optuna_deadline.visualization._chart import Area, Bars, Chart, ChartPart, Line, Points
 from optuna_deadline.visualization._forecast import chart_forecast
 from optuna_deadline.visualization._rungs import chart_rungs
 from optuna_deadline.visualization._utilization import chart_utilization
@@ -49,7 +49,7 @@ def axes_of(chart: Chart) -> Axes:
         _draw(axes, part)
     for mark in chart.marks:
         _mark(axes, chart, mark.x, mark.words, mark.colour, ":" if mark.dotted else "--")
-    axes.set_title(f"{chart.title}\n{chart.verdict}", loc="left", fontsize="medium", pad=18)
+    axes.set_title(f"{chart.title}\n{chart.summary}", loc="left", fontsize="medium", pad=18)
     axes.set_xlabel(chart.x_title)
     axes.set_ylabel(chart.y_title)
     if chart.x_range is not None:
@@ -80,7 +80,7 @@ def _mark(axes: Axes, chart: Chart, x: float, words: str, colour: str, style: st
     )  # fmt: skip
 
 
-def _draw(axes: Axes, part: Part) -> None:
+def _draw(axes: Axes, part: ChartPart) -> None:
     if isinstance(part, Bars):
         axes.barh(
             [bar.row for bar in part.bars],

@@ -10,46 +10,46 @@ from multiprocessing import connection
 from typing import Any
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.rank.fork_server import Zygote
+from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker.segment import Gang, Rank
 from optuna_deadline.worker.watchdog import Watchdog
 
 #: So many zygotes in a row that die while they load the objective are enough.
-_MOST_STILLBORN = 3
+_MAX_FAILED_STARTS = 3
 
 _logger = logging.getLogger("optuna_deadline")
 
 
-class Switchboard:
+class EventLoop:
     """Waits on every pipe and passes what comes to the gang that it concerns.
 
     Args:
         source: The objective that the zygote loads.
         threads: Threads per rank.
         watchdog: Learns of every rank.
-        me: The worker, which its ranks name in their environment.
+        worker_id: The worker, which its ranks name in their environment.
     """
 
     def __init__(
-        self, source: ObjectiveSource, threads: int | None, watchdog: Watchdog, me: str = ""
+        self, source: ObjectiveSource, threads: int | None, watchdog: Watchdog, worker_id: str = ""
     ) -> None:
         self._source = source
         self._threads = threads
         self._watchdog = watchdog
-        self._me = me
-        self.zygote = Zygote(source, threads, me)
-        self._stillborn = 0
-        self._woken, self._wake = os.pipe()
-        for end in (self._woken, self._wake):
+        self._worker_id = worker_id
+        self.fork_server = ForkServer(source, threads, worker_id)
+        self._failed_starts = 0
+        self._wake_reader, self._wake_writer = os.pipe()
+        for end in (self._wake_reader, self._wake_writer):
             os.set_blocking(end, False)
 
     def wake(self) -> None:
         """End the wait; callable from any thread or signal handler."""
         with suppress(BlockingIOError, OSError):
-            os.write(self._wake, b".")
+            os.write(self._wake_writer, b".")
 
-    def listen(self, gangs: Callable[[], Sequence[Gang]], timeout: float) -> bool:
+    def poll(self, gangs: Callable[[], Sequence[Gang]], timeout: float) -> bool:
         """Pass on what has come; returns whether somebody called :meth:`wake`.
 
         What ``gangs`` answers may change meanwhile: a rank is heard of before the wait for it
@@ -58,17 +58,17 @@ class Switchboard:
         Raises:
             DeadlineError: The zygote could not load the objective.
         """
-        control = [self.zygote.control] if self.zygote.alive else []
+        control = [self.fork_server.control] if self.fork_server.alive else []
         woken = False
-        for ready in connection.wait([*_links(gangs()), *control, self._woken], timeout):
-            if ready is self._woken:
+        for ready in connection.wait([*_links(gangs()), *control, self._wake_reader], timeout):
+            if ready is self._wake_reader:
                 with suppress(BlockingIOError):
-                    os.read(self._woken, 4096)
+                    os.read(self._wake_reader, 4096)
                 woken = True
-            elif ready is self.zygote.control:
-                self._hear_zygote(gangs)
+            elif ready is self.fork_server.control:
+                self._read_fork_server(gangs)
             elif (found := _links(gangs()).get(ready)) is not None:
-                _hear_rank(*found)
+                _read_rank(*found)
         return woken
 
     def replace_dead(self, gangs: Iterable[Gang]) -> None:
@@ -78,32 +78,32 @@ class Switchboard:
             DeadlineError: Zygotes die again and again before the objective is loaded.
         """
         self._watchdog.check()
-        if self.zygote.alive:
+        if self.fork_server.alive:
             return
-        self.zygote.warmed()  # it may have said why
-        self._stillborn = 0 if self.zygote.ready else self._stillborn + 1
-        if self._stillborn >= _MOST_STILLBORN:
+        self.fork_server.poll_ready()  # it may have said why
+        self._failed_starts = 0 if self.fork_server.ready else self._failed_starts + 1
+        if self._failed_starts >= _MAX_FAILED_STARTS:
             raise DeadlineError("The process that loads the objective dies at it.")
         _logger.warning("The process that forks ranks died; another one is started.")
-        self.zygote.close()
+        self.fork_server.close()
         for gang in gangs:
             for rank in gang.ranks:
                 rank.orphaned = True
-        self.zygote = Zygote(self._source, self._threads, self._me)
+        self.fork_server = ForkServer(self._source, self._threads, self._worker_id)
 
     def close(self) -> None:
         """End the zygote and with it, by their pipes, what it forked."""
-        self.zygote.close()
-        os.close(self._woken)
-        os.close(self._wake)
+        self.fork_server.close()
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
 
-    def _hear_zygote(self, gangs: Callable[[], Sequence[Gang]]) -> None:
-        if not self.zygote.warmed():
+    def _read_fork_server(self, gangs: Callable[[], Sequence[Gang]]) -> None:
+        if not self.fork_server.poll_ready():
             return
         with suppress(EOFError, OSError):
-            while self.zygote.control.poll():
-                kind, key, number = self.zygote.control.recv()
-                found = _forked(gangs(), *key)
+            while self.fork_server.control.poll():
+                kind, key, number = self.fork_server.control.recv()
+                found = _find_forked(gangs(), *key)
                 if found is None:
                     continue
                 gang, rank = found
@@ -127,7 +127,7 @@ def _links(gangs: Iterable[Gang]) -> dict[Any, tuple[Gang, Rank]]:
     }
 
 
-def _forked(
+def _find_forked(
     gangs: Iterable[Gang], number: int, fence: int, index: int
 ) -> tuple[Gang, Rank] | None:
     """The rank that was forked so, in the gang that it is in now."""
@@ -135,16 +135,16 @@ def _forked(
     for gang in gangs:
         with gang.lock:  # or the rank might not be on the list yet
             for rank in gang.ranks:
-                if (gang.number, rank.born, rank.index) == (number, fence, index):
+                if (gang.number, rank.forked_fence, rank.index) == (number, fence, index):
                     found = gang, rank
     return found
 
 
-def _hear_rank(gang: Gang, rank: Rank) -> None:
+def _read_rank(gang: Gang, rank: Rank) -> None:
     assert rank.link is not None
     try:
         while True:
-            gang.hear(rank, rank.link.recv())
+            gang.receive(rank, rank.link.recv())
             if not rank.link.poll():
                 return
     except (EOFError, OSError):

@@ -5,60 +5,71 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from optuna_deadline.allocation.records import Desired, Hand, Meeting
+from optuna_deadline.allocation.records import GangMembership, PlannedTrial, Rendezvous
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
-from optuna_deadline.rank.rendezvous import Reception
+from optuna_deadline.rank.rendezvous import RankServer
 from optuna_deadline.worker.devices import free_port
-from optuna_deadline.worker.fork import Crew
+from optuna_deadline.worker.fork import LocalRanks
 from optuna_deadline.worker.segment import Gang, Rank
 
 
-class Meetings:
+class GangLeader:
     """Brings the ranks of a worker's gangs together.
 
     Args:
         table: The allocation table.
-        me: The worker.
-        reception: Where ranks on other hosts come; None where the worker is in no gang with them.
+        worker_id: The worker.
+        rank_server: Where ranks on other hosts come; None where the worker is in no gang with
+            them.
     """
 
-    def __init__(self, table: AllocationStore, me: str, reception: Reception | None) -> None:
+    def __init__(
+        self, table: AllocationStore, worker_id: str, rank_server: RankServer | None
+    ) -> None:
         self._table = table
-        self._me = me
-        self._reception = reception
+        self._worker_id = worker_id
+        self._rank_server = rank_server
 
-    def slots_of(self, line: Desired) -> dict[str, list[int]] | None:
+    def free_member_slots(self, line: PlannedTrial) -> dict[str, list[int]] | None:
         """Free slots of the further workers that the plan names; None where some are lacking."""
         found = {}
         for name, count in line.others:
             free = self._table.free_slots(name)
-            if len(free) < count or self._reception is None:
+            if len(free) < count or self._rank_server is None:
                 return None
             found[name] = free[:count]
         return found
 
-    def convene(self, gang: Gang, resume: Path | None, saved: Collection[Checkpoint]) -> Crew:
+    def open_rendezvous(
+        self, gang: Gang, resume: Path | None, saved: Collection[Checkpoint]
+    ) -> LocalRanks:
         """Let the ranks of a granted gang find each other; returns those that are forked here.
 
         It is written down where they meet as soon as the database answers, and again if need be.
         """
         grant = gang.grant
-        if self._reception is None or not grant.others:
-            return Crew(0, grant.size, 0, ("127.0.0.1", free_port()))
-        door = self._reception.door
-        where = Meeting(
+        if self._rank_server is None or not grant.others:
+            return LocalRanks(0, grant.size, 0, ("127.0.0.1", free_port()))
+        door = self._rank_server.endpoint
+        where = Rendezvous(
             door.address, free_port(door.address), door.port, door.key,
-            None if resume is None else _name(resume, saved),
+            None if resume is None else _location_of(resume, saved),
         )  # fmt: skip
         for index in range(len(grant.slots), grant.size):
-            gang.enlist_far(Rank(index, None, born=grant.fence, orphaned=True, far=True))
-        gang.backlog.add(lambda: self._table.meet(self._me, grant, where))
-        return Crew(0, grant.size, 0, (where.address, where.port), door.address)
+            gang.expect_remote_rank(
+                Rank(index, None, forked_fence=grant.fence, orphaned=True, remote=True)
+            )
+        gang.pending_writes.add(
+            lambda: self._table.publish_rendezvous(self._worker_id, grant, where)
+        )
+        return LocalRanks(0, grant.size, 0, (where.address, where.port), door.address)
 
-    def miss_who_is_gone(self, gangs: Mapping[int, Gang], hands: Collection[Hand]) -> None:
+    def drop_lost_members(
+        self, gangs: Mapping[int, Gang], memberships: Collection[GangMembership]
+    ) -> None:
         """End the gangs that have lost a part."""
-        there = {(hand.number, hand.fence, hand.part.worker) for hand in hands}
+        there = {(hand.number, hand.fence, hand.part.worker) for hand in memberships}
         for gang in gangs.values():
             gone = [
                 part.worker
@@ -66,10 +77,10 @@ class Meetings:
                 if (gang.number, gang.grant.fence, part.worker) not in there
             ]
             for worker in gone:
-                gang.miss(worker)
-            gang.parted = len(gone) == len(gang.grant.others)
+                gang.drop_member(worker)
+            gang.without_members = len(gone) == len(gang.grant.others)
 
 
-def _name(resume: Path, saved: Collection[Checkpoint]) -> str:
+def _location_of(resume: Path, saved: Collection[Checkpoint]) -> str:
     """The location of the checkpoint that was brought here, for those who bring it elsewhere."""
     return next(str(one.path) for one in saved if Path(str(one.path)).name == resume.name)

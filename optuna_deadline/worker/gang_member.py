@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from optuna_deadline.allocation.records import Grant, Hand, NewReport, Orders
+from optuna_deadline.allocation.records import GangMembership, Grant, NewReport, Orders
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
-from optuna_deadline.checkpoints.restore import Resuming
+from optuna_deadline.checkpoints.restore import CheckpointFetcher
 from optuna_deadline.rank.link import RawLink
-from optuna_deadline.rank.rendezvous import Door, Reception
-from optuna_deadline.worker.event_loop import Switchboard
-from optuna_deadline.worker.fork import Crew, Terms, launch
-from optuna_deadline.worker.gang_leader import Meetings
-from optuna_deadline.worker.lease_clock import Trust
+from optuna_deadline.rank.rendezvous import LeaderEndpoint, RankServer
+from optuna_deadline.worker.event_loop import EventLoop
+from optuna_deadline.worker.fork import LocalRanks, RankSettings, fork_ranks
+from optuna_deadline.worker.gang_leader import GangLeader
+from optuna_deadline.worker.lease_clock import LeaseClock
 from optuna_deadline.worker.segment import Gang, Rank
 
 _logger = logging.getLogger("optuna_deadline")
@@ -30,40 +30,40 @@ _logger = logging.getLogger("optuna_deadline")
 Key = tuple[int, int]  #: number and fence
 
 
-class Helping:
+class GangMember:
     """The parts that a worker gives to others' gangs.
 
     Args:
         table: The allocation table.
-        me: The worker.
-        board: Has the zygote.
-        resuming: Brings checkpoints here.
-        trust: How far the leases are believed.
-        terms: What all ranks of the worker have in common.
+        worker_id: The worker.
+        event_loop: Has the zygote.
+        fetcher: Brings checkpoints here.
+        lease_clock: How far the leases are believed.
+        settings: What all ranks of the worker have in common.
         address: Of this host, for others.
     """
 
     def __init__(
         self,
         table: AllocationStore,
-        me: str,
-        board: Switchboard,
-        resuming: Resuming,
-        trust: Trust,
-        terms: Callable[[], Terms],
+        worker_id: str,
+        event_loop: EventLoop,
+        fetcher: CheckpointFetcher,
+        lease_clock: LeaseClock,
+        settings: Callable[[], RankSettings],
         address: str | None,
     ) -> None:
         self._table = table
-        self._me = me
-        self._board = board
-        self._resuming = resuming
-        self._trust = trust
-        self._terms = terms
+        self._worker_id = worker_id
+        self._event_loop = event_loop
+        self._fetcher = fetcher
+        self._lease_clock = lease_clock
+        self._settings = settings
         self._address = address
-        self._accepted: dict[Key, Hand] = {}  # they are renewed, and have no rank yet
+        self._accepted: dict[Key, GangMembership] = {}  # they are renewed, and have no rank yet
         self._renewed: set[Key] = set()
         self._gangs: dict[Key, Gang] = {}
-        self._said: set[Key] = set()
+        self._announced: set[Key] = set()
 
     @property
     def gangs(self) -> list[Gang]:
@@ -76,13 +76,13 @@ class Helping:
         return bool(self._gangs or self._accepted)
 
     @property
-    def slots(self) -> list[tuple[int, int]]:
+    def held_slots(self) -> list[tuple[int, int]]:
         """What is to be renewed, with its fences."""
         running = [gang.grant.slots for gang in self._gangs.values() if not gang.lost]
         waiting = [hand.part.slots for hand in self._accepted.values()]
         return [pair for pairs in (*running, *waiting) for pair in pairs]
 
-    def hear(self, kept: Collection[tuple[int, int]], until: float) -> None:
+    def apply_renewal(self, kept: Collection[tuple[int, int]], until: float) -> None:
         """Take a renewal's answer: what was not kept is somebody else's by now."""
         for gang in self._gangs.values():
             if gang.lost:
@@ -90,124 +90,146 @@ class Helping:
             if not set(kept).issuperset(gang.grant.slots):
                 _lose(gang)
             else:
-                gang.trust(until)
+                gang.extend_trust(until)
         for key, hand in list(self._accepted.items()):
             if set(kept).issuperset(hand.part.slots):
                 self._renewed.add(key)
             else:
                 del self._accepted[key]
 
-    def follow(self, hands: Collection[Hand], occupied: Collection[int], *, open: bool) -> bool:
+    def reconcile(
+        self, memberships: Collection[GangMembership], occupied: Collection[int], *, open: bool
+    ) -> bool:
         """Start what is asked for, end what is over.
 
         Args:
-            hands: As the table has them now.
+            memberships: As the table has them now.
             occupied: Slots on which other ranks of this worker are.
             open: Whether something new may be started.
 
         Returns:
             Whether leases must be renewed before a rank is forked.
         """
-        mine = {(h.number, h.fence): h for h in hands if h.part.worker == self._me}
+        mine = {(h.number, h.fence): h for h in memberships if h.part.worker == self._worker_id}
         for key, gang in self._gangs.items():
             if key not in mine:
                 _lose(gang)
-            elif not mine[key].stands:
+            elif not mine[key].active:
                 gang.kill()
         for key in [key for key in self._accepted if key not in mine]:
             self._drop(key)
         for key, hand in mine.items():
             if key in self._gangs:
                 continue
-            if not hand.stands or not open:
+            if not hand.active or not open:
                 self._drop(key)
-                self._table.give_back(self._me, *key)
+                self._table.release_part(self._worker_id, *key)
                 continue
             self._accepted[key] = hand
-            if key in self._renewed and self._board.zygote.ready and self._ready(hand):
+            if (
+                key in self._renewed
+                and self._event_loop.fork_server.ready
+                and self._can_start(hand)
+            ):
                 self._fork(key, hand, occupied)
         return any(key not in self._renewed for key in self._accepted)
 
-    def write(self) -> bool:
+    def release_finished(self) -> bool:
         """Give back the parts whose last ranks have exited; returns whether there were any."""
         over = [
             key
             for key, gang in self._gangs.items()
-            if gang.over and all(rank.closed for rank in gang.ranks)
+            if gang.exited and all(rank.closed for rank in gang.ranks)
         ]
         for key in over:
             if not self._gangs[key].lost:
-                self._table.give_back(self._me, *key)
+                self._table.release_part(self._worker_id, *key)
             del self._gangs[key]
-            self._said.discard(key)
+            self._announced.discard(key)
         return bool(over)
 
-    def tell_leaving(self, why: str) -> None:
+    def announce_leaving(self, why: str) -> None:
         """Let the leaders know that their gangs must go on without this worker."""
         for key, gang in list(self._gangs.items()):
-            if key not in self._said:
-                self._said.add(key)
-                gang.pass_on("leaving", why=why)
+            if key not in self._announced:
+                self._announced.add(key)
+                gang.notify_leader("leaving", why=why)
 
-    def mind_the_time(self, over: bool) -> None:
+    def enforce_time_limits(self, over: bool) -> None:
         """What must happen even while the database does not answer."""
         for gang in self.gangs:
             gang.kill_stragglers()
             if over:
                 gang.kill()
 
-    def _ready(self, hand: Hand) -> bool:
+    def _can_start(self, membership: GangMembership) -> bool:
         """Whether the ranks can start: it is known where they meet, and the checkpoint is here."""
-        if hand.meeting is None:
+        if membership.rendezvous is None:
             return False
-        if hand.meeting.resume is None:
+        if membership.rendezvous.resume_location is None:
             return True
-        saved = self._table.checkpoints(hand.number)
-        wanted = [one for one in saved if str(one.path) == hand.meeting.resume]
+        saved = self._table.checkpoints(membership.number)
+        wanted = [one for one in saved if str(one.path) == membership.rendezvous.resume_location]
         if wanted:
-            return self._resuming.ask(hand.number, hand.fence, wanted)
-        self._table.give_back(self._me, hand.number, hand.fence)  # it was replaced meanwhile
+            return self._fetcher.request(membership.number, membership.fence, wanted)
+        # it was replaced meanwhile
+        self._table.release_part(self._worker_id, membership.number, membership.fence)
         return False
 
-    def _fork(self, key: Key, hand: Hand, occupied: Collection[int]) -> None:
+    def _fork(self, key: Key, membership: GangMembership, occupied: Collection[int]) -> None:
         """The slots were renewed by this worker: now it may believe in them."""
-        part, where = hand.part, hand.meeting
+        part, where = membership.part, membership.rendezvous
         taken = {*occupied, *(slot for gang in self.gangs for slot, _ in gang.grant.slots)}
         if where is None or not taken.isdisjoint([slot for slot, _ in part.slots]):
             return  # somebody who lost them is about to go
-        if time.monotonic() >= self._trust.until:
+        if time.monotonic() >= self._lease_clock.trusted_until:
             return
-        resume = None if where.resume is None else self._resuming.take(hand.number)
+        resume = None if where.resume_location is None else self._fetcher.result(membership.number)
         self._drop(key)
-        if where.resume is not None and resume is None:
-            _logger.warning("Trial %d's checkpoint cannot be read on this host.", hand.number)
-            self._table.give_back(self._me, *key)
+        if where.resume_location is not None and resume is None:
+            _logger.warning(
+                "Trial %d's checkpoint cannot be read on this host.", membership.number
+            )
+            self._table.release_part(self._worker_id, *key)
             return
-        grant = Grant(hand.number, hand.trial_id, hand.fence, part.slots, part.devices)
-        gang = self._gangs[key] = Gang(grant, 0, 0.0, listener=_Deaf())
-        crew = Crew(
-            part.first, hand.size, part.first // part.size, (where.address, where.port),
-            self._address, Door(where.address, where.link, where.key),
-        )  # fmt: skip
-        launch(self._board.zygote, gang, crew, resume, self._terms(), self._trust.until)
+        grant = Grant(
+            membership.number, membership.trial_id, membership.fence, part.slots, part.devices
+        )
+        gang = self._gangs[key] = Gang(grant, 0, 0.0, inbox=_NullInbox())
+        crew = LocalRanks(
+            part.first_rank,
+            membership.size,
+            part.first_rank // part.size,
+            (where.address, where.port),
+            self._address,
+            LeaderEndpoint(where.address, where.link_port, where.key),
+        )
+        fork_ranks(
+            self._event_loop.fork_server,
+            gang,
+            crew,
+            resume,
+            self._settings(),
+            self._lease_clock.trusted_until,
+        )
 
     def _drop(self, key: Key) -> None:
         self._accepted.pop(key, None)
         self._renewed.discard(key)
 
 
-class _Deaf:
+class _NullInbox:
     """Ranks of others' gangs speak to who leads them."""
 
-    silent = True
+    never_reported = True
 
-    def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
+    def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
         """They have nothing to say here."""
 
     def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
         """Their reports go to the worker that leads it."""
 
-    def copy(self, reports: Sequence[NewReport]) -> None:
+    def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:
         """The reports of their trial, too."""
 
 
@@ -221,40 +243,42 @@ def busy_slots(gangs: Iterable[Gang]) -> set[int]:
     return {slot for gang in gangs for slot, _ in gang.grant.slots}
 
 
-class Across:
+class CrossHostGangs:
     """A worker's side of gangs that cross workers.
 
     Args:
         table: The allocation table.
-        me: The worker.
-        board: Has the zygote.
-        resuming: Brings checkpoints of others' trials here.
-        trust: How far the leases are believed.
-        terms: What all ranks of the worker have in common.
+        worker_id: The worker.
+        event_loop: Has the zygote.
+        fetcher: Brings checkpoints of others' trials here.
+        lease_clock: How far the leases are believed.
+        settings: What all ranks of the worker have in common.
         address: Of this host, for others; None where the worker is in no gang with them.
-        led: The gangs that this worker leads, by their trials' numbers.
+        led_gangs: The gangs that this worker leads, by their trials' numbers.
     """
 
     def __init__(
         self,
         table: AllocationStore,
-        me: str,
-        board: Switchboard,
-        resuming: Resuming,
-        trust: Trust,
-        terms: Callable[[], Terms],
+        worker_id: str,
+        event_loop: EventLoop,
+        fetcher: CheckpointFetcher,
+        lease_clock: LeaseClock,
+        settings: Callable[[], RankSettings],
         address: str | None,
-        led: Mapping[int, Gang],
+        led_gangs: Mapping[int, Gang],
     ) -> None:
         self._table = table
-        self._me = me
-        self._board = board
-        self._led = led
-        self._reception = None if address is None else Reception(address, self._admit)
-        self.meetings = Meetings(table, me, self._reception)
-        self.helping = Helping(table, me, board, resuming, trust, terms, address)
+        self._worker_id = worker_id
+        self._event_loop = event_loop
+        self._led_gangs = led_gangs
+        self._rank_server = None if address is None else RankServer(address, self._admit_rank)
+        self.leader = GangLeader(table, worker_id, self._rank_server)
+        self.member = GangMember(
+            table, worker_id, event_loop, fetcher, lease_clock, settings, address
+        )
 
-    def follow(self, orders: Orders, renew: Callable[[], None], *, open: bool) -> None:
+    def reconcile(self, orders: Orders, renew: Callable[[], None], *, open: bool) -> None:
         """Read how things stand, where there is anything to read.
 
         Args:
@@ -262,25 +286,25 @@ class Across:
             renew: Renews all leases of the worker.
             open: Whether something new may be started.
         """
-        leads = any(gang.grant.others for gang in self._led.values())
-        if not (orders.called or leads or self.helping.busy):
+        leads = any(gang.grant.others for gang in self._led_gangs.values())
+        if not (orders.in_gangs or leads or self.member.busy):
             return
-        hands = self._table.hands(self._me)
-        self.meetings.miss_who_is_gone(self._led, hands)
-        occupied = busy_slots(self._led.values())
-        if self.helping.follow(hands, occupied, open=open):
+        hands = self._table.memberships(self._worker_id)
+        self.leader.drop_lost_members(self._led_gangs, hands)
+        occupied = busy_slots(self._led_gangs.values())
+        if self.member.reconcile(hands, occupied, open=open):
             renew()
-            self.helping.follow(hands, occupied, open=open)
+            self.member.reconcile(hands, occupied, open=open)
 
     def close(self) -> None:
         """Let nobody in any more."""
-        if self._reception is not None:
-            self._reception.close()
+        if self._rank_server is not None:
+            self._rank_server.close()
 
-    def _admit(self, number: int, fence: int, index: int, link: RawLink) -> bool:
+    def _admit_rank(self, number: int, fence: int, index: int, link: RawLink) -> bool:
         """A rank on another host has come; called from a thread of its own."""
-        gang = self._led.get(number)
-        if gang is None or gang.grant.fence != fence or not gang.attach(index, link):
+        gang = self._led_gangs.get(number)
+        if gang is None or gang.grant.fence != fence or not gang.attach_remote_rank(index, link):
             return False
-        self._board.wake()
+        self._event_loop.wake()
         return True

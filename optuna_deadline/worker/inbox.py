@@ -14,131 +14,135 @@ from optuna.trial import Trial
 from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
-from optuna_deadline.checkpoints.storage import Location, located
+from optuna_deadline.checkpoints.storage import Location, parse_location
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone, at_most
 from optuna_deadline.planning.optuna_storage import store_values, unless_deleted
-from optuna_deadline.planning.sampling import Sampling
-from optuna_deadline.worker.lease_clock import DATABASE_AWAY
-from optuna_deadline.worker.segment import Gang, Rank, Verdict
+from optuna_deadline.planning.sampling import SamplerErrors
+from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
+from optuna_deadline.worker.segment import Gang, Rank, SegmentOutcome
 
 _logger = logging.getLogger("optuna_deadline")
 
 
-class Hearing:
+class TrialInbox:
     """Listens to the ranks of one gang.
 
     Args:
         table: The allocation table.
-        me: The worker.
+        worker_id: The worker.
         gang: The segment.
         trial: Its Optuna trial, which lives here alone.
         sweep: Deletes files that no row names any more.
-        sampling: Learns of the sampler's errors.
+        sampler_errors: Learns of the sampler's errors.
     """
 
     def __init__(
         self,
         table: AllocationStore,
-        me: str,
+        worker_id: str,
         gang: Gang,
         trial: Trial,
         sweep: Callable[[int, Sequence[Location]], None],
-        sampling: Sampling,
+        sampler_errors: SamplerErrors,
     ) -> None:
-        self._sampling = sampling
+        self._sampler_errors = sampler_errors
         self._sweep = sweep
         self._table = table
-        self._me = me
+        self._worker_id = worker_id
         self._gang = gang
         self._trial = trial
         storage = trial.study._storage
         with unless_deleted(trial.study):
             self._reported = set(storage.get_trial(trial._trial_id).intermediate_values)
-        self._unsaved = False  # whether that was said already
+        self._warned_unsaved = False  # whether that was said already
 
     @property
-    def silent(self) -> bool:
+    def never_reported(self) -> bool:
         """Whether the trial has never reported, in this segment or before."""
         return not self._reported
 
-    def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
+    def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
         """Take one message."""
         kind, *rest = message
         if kind == "end":
-            rank.end, rank.ended_at = (rest[0], rest[1]), time.monotonic()
-            self._gang.dismiss(rank)
+            rank.end_message, rank.end_message_at = (rest[0], rest[1]), time.monotonic()
+            self._gang.acknowledge_end(rank)
         elif kind == "ask":
             number, method, args, kwargs = rest
             if method == "directive":
-                rank_answer = self._gang.agree(args[0])
+                rank_answer = self._gang.directive_for_call(args[0])
                 self._gang.answer(rank, number, True, rank_answer)
             else:
-                self._gang.backlog.add(lambda: self._ask(rank, number, method, args, kwargs))
+                self._gang.pending_writes.add(
+                    lambda: self._answer_request(rank, number, method, args, kwargs)
+                )
         else:
             what, facts = rest
-            getattr(self, f"_hear_{what}")(**facts)
+            getattr(self, f"_on_{what}")(**facts)
 
-    def _ask(
+    def _answer_request(
         self, rank: Rank, number: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         try:
             with unless_deleted(self._trial.study):
                 found = getattr(self._trial, method)
                 value = found(*args, **kwargs) if callable(found) else found
-        except (StudyGone, *DATABASE_AWAY):
+        except (StudyGone, *DATABASE_ERRORS):
             raise
         except Exception as error:  # the user's own mistake: it belongs into the objective
             if method.startswith("suggest"):
-                self._sampling.failed(self._gang.number, error)
+                self._sampler_errors.record_failure(self._gang.number, error)
             self._gang.answer(rank, number, False, error)
         else:
             self._gang.answer(rank, number, True, value)
 
-    def _hear_progress(self, start: float, position: float, trained: float) -> None:
+    def _on_progress(self, start: float, position: float, trained: float) -> None:
         progress = self._gang.progress
         if progress.startup is None:
             progress.startup = time.monotonic() - trained - self._gang.granted_at
         progress.start, progress.position, progress.trained = start, position, trained
         self._gang.progress_changed = True
 
-    def _hear_horizon(self, last_step: int) -> None:
+    def _on_horizon(self, last_step: int) -> None:
         self._gang.progress.horizon = last_step
         self._gang.progress_changed = True
 
-    def _hear_even(self, batch: int) -> None:
+    def _on_even(self, batch: int) -> None:
         self._gang.progress.batch = batch
         self._gang.progress_changed = True
 
-    def _hear_limit(self, slots: int, reason: str) -> None:
+    def _on_limit(self, slots: int, reason: str) -> None:
         gang = self._gang
-        if gang.limit is None or slots < gang.limit[0]:  # the other ranks say the same
-            gang.limit = slots, reason
-            gang.backlog.add(self._write_limit)
+        if gang.slot_limit is None or slots < gang.slot_limit[0]:  # the other ranks say the same
+            gang.slot_limit = slots, reason
+            gang.pending_writes.add(self._write_limit)
 
     def _write_limit(self) -> None:
-        assert self._gang.limit is not None
-        self._table.limit_slots(self._me, self._gang.grant, *self._gang.limit)
+        assert self._gang.slot_limit is not None
+        self._table.limit_slots(self._worker_id, self._gang.grant, *self._gang.slot_limit)
         _logger.warning(
-            "Trial %d trains on %s: %s", self._gang.number, at_most(self._gang.limit[0]),
-            self._gang.limit[1],
+            "Trial %d trains on %s: %s", self._gang.number, at_most(self._gang.slot_limit[0]),
+            self._gang.slot_limit[1],
         )  # fmt: skip
 
-    def _hear_report(self, value: float, step: int, trained: float) -> None:
+    def _on_report(self, value: float, step: int, trained: float) -> None:
         self._gang.reported = True
-        self._gang.backlog.add(NewReport(step, value, self._gang.trained_before + trained))
+        self._gang.pending_writes.add(NewReport(step, value, self._gang.trained_before + trained))
 
     def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
         """Store reports and checkpoints in the table, and delete files that no row names now."""
         gang = self._gang
         if not checkpoints:
-            self._table.add_reports(self._me, gang.grant, reports)
+            self._table.add_reports(self._worker_id, gang.grant, reports)
             return
-        gone = self._table.add_checkpoint(self._me, gang.grant, *checkpoints, reports=reports)
+        gone = self._table.add_checkpoint(
+            self._worker_id, gang.grant, *checkpoints, reports=reports
+        )
         self._sweep(gang.number, gone)
-        gang.saved, self._unsaved = True, False
+        gang.saved, self._warned_unsaved = True, False
 
-    def copy(self, reports: Sequence[NewReport]) -> None:
+    def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:
         """Copy reports to Optuna, after the table has what plans are made by."""
         gang = self._gang
         values: dict[int, float] = {}
@@ -152,17 +156,17 @@ class Hearing:
             _logger.warning(
                 "Trial %d was finished by somebody else; its ranks are stopped.", gang.number
             )
-            gang.verdict = Verdict("retired", "finished", failures=gang.failures)
+            gang.outcome = SegmentOutcome("retired", "finished", failures=gang.failures)
             gang.kill()
         self._reported.update(values)
-        self._sampling.worked(gang.number)
+        self._sampler_errors.record_success(gang.number)
         for step, value, _ in reports:
             if math.isnan(value):
                 _logger.warning(
                     "Trial %d reported NaN at step %d; it ranks last.", gang.number, step
                 )
 
-    def _hear_checkpoint(
+    def _on_checkpoint(
         self, path: str, step: int, value: float | None, size: int, checksum: str
     ) -> None:
         new = Checkpoint(
@@ -170,32 +174,32 @@ class Hearing:
             fence=self._gang.grant.fence,
             step=step,
             value=value,
-            path=located(path),
+            path=parse_location(path),
             size=size,
             checksum=checksum,
         )
-        self._gang.backlog.add(new)
+        self._gang.pending_writes.add(new)
 
-    def _hear_parked(self) -> None:
-        self._gang.backlog.add(self._park)  # after what was said before
+    def _on_parked(self) -> None:
+        self._gang.pending_writes.add(self._set_parked)  # after what was said before
 
-    def _hear_obeys(self) -> None:
-        self._gang.obeys = True
+    def _on_obeys(self) -> None:
+        self._gang.acknowledged = True
 
-    def _hear_waiting(self) -> None:
+    def _on_waiting(self) -> None:
         """That it was heard at all is what counts."""
 
-    def _park(self) -> None:
+    def _set_parked(self) -> None:
         self._gang.parked = True
 
-    def _hear_leaving(self, why: str) -> None:
+    def _on_leaving(self, why: str) -> None:
         """A further worker leaves: the whole gang does."""
-        self._gang.hurried = True
+        self._gang.worker_leaving = True
         if not self._gang.directive.leave:
-            self._gang.direct(Directive(Kind.PAUSE, why))
+            self._gang.send_directive(Directive(Kind.PAUSE, why))
 
-    def _hear_unsaved(self, step: int, why: str) -> None:
-        if not self._unsaved:
+    def _on_unsaved(self, step: int, why: str) -> None:
+        if not self._warned_unsaved:
             _logger.warning(
                 "Trial %d could not save step %d (%s). It goes on, and if it is interrupted it"
                 " goes on from the checkpoint before: make room, or see to the disk.",
@@ -203,4 +207,4 @@ class Hearing:
                 step,
                 why,
             )
-        self._unsaved = True
+        self._warned_unsaved = True

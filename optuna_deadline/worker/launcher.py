@@ -8,71 +8,73 @@ from collections.abc import Callable, Collection, Mapping
 from optuna.study import Study
 from optuna.trial import Trial
 
-from optuna_deadline.allocation.records import Desired, Home
+from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
-from optuna_deadline.checkpoints.restore import Resuming, Sweeping
+from optuna_deadline.checkpoints.restore import CheckpointFetcher, CheckpointSweeper
 from optuna_deadline.planning.optuna_storage import unless_deleted
-from optuna_deadline.planning.sampling import Sampling
-from optuna_deadline.worker.event_loop import Switchboard
-from optuna_deadline.worker.fork import Terms, launch
-from optuna_deadline.worker.gang_leader import Meetings
-from optuna_deadline.worker.inbox import Hearing
-from optuna_deadline.worker.lease_clock import Trust
-from optuna_deadline.worker.parking import Parking
+from optuna_deadline.planning.sampling import SamplerErrors
+from optuna_deadline.worker.event_loop import EventLoop
+from optuna_deadline.worker.fork import RankSettings, fork_ranks
+from optuna_deadline.worker.gang_leader import GangLeader
+from optuna_deadline.worker.inbox import TrialInbox
+from optuna_deadline.worker.lease_clock import LeaseClock
+from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.segment import Gang
 
 
-class Starting:
+class SegmentLauncher:
     """Starts the segments that the plan wants on this worker.
 
     Args:
         study: The Optuna study.
         table: The allocation table.
-        me: The worker.
-        board: Has the zygote.
-        terms: What all ranks of the worker have in common.
-        resuming: Finds what a trial goes on from.
-        sweeping: Deletes checkpoints that no row names any more.
-        trust: How far the leases are believed.
+        worker_id: The worker.
+        event_loop: Has the zygote.
+        settings: What all ranks of the worker have in common.
+        fetcher: Finds what a trial goes on from.
+        sweeper: Deletes checkpoints that no row names any more.
+        lease_clock: How far the leases are believed.
         patience: Seconds of silence after which ranks are taken for hung.
         reaches: Whether what was written somewhere can be read here.
         parking: Has the processes that wait.
-        meetings: Brings ranks on several hosts together.
-        sampling: Learns of the sampler's errors.
+        gang_leader: Brings ranks on several hosts together.
+        sampler_errors: Learns of the sampler's errors.
     """
 
     def __init__(
         self,
         study: Study,
         table: AllocationStore,
-        me: str,
-        board: Switchboard,
-        terms: Callable[[], Terms],
-        resuming: Resuming,
-        sweeping: Sweeping,
-        trust: Trust,
+        worker_id: str,
+        event_loop: EventLoop,
+        settings: Callable[[], RankSettings],
+        fetcher: CheckpointFetcher,
+        sweeper: CheckpointSweeper,
+        lease_clock: LeaseClock,
         patience: float,
-        reaches: Callable[[Home], bool],
-        parking: Parking,
-        meetings: Meetings,
-        sampling: Sampling,
+        reaches: Callable[[CheckpointOrigin], bool],
+        parking: ParkedProcesses,
+        gang_leader: GangLeader,
+        sampler_errors: SamplerErrors,
     ) -> None:
-        self._sampling = sampling
+        self._sampler_errors = sampler_errors
         self._study = study
         self._table = table
-        self._me = me
-        self._board = board
-        self._terms = terms
-        self._resuming = resuming
-        self._sweeping = sweeping
-        self._trust = trust
+        self._worker_id = worker_id
+        self._event_loop = event_loop
+        self._settings = settings
+        self._fetcher = fetcher
+        self._sweeper = sweeper
+        self._lease_clock = lease_clock
         self._patience = patience
         self._reaches = reaches
         self._parking = parking
-        self._meetings = meetings
+        self._gang_leader = gang_leader
 
-    def start(self, line: Desired, gangs: dict[int, Gang], occupied: Collection[int] = ()) -> None:
+    def start(
+        self, line: PlannedTrial, gangs: dict[int, Gang], occupied: Collection[int] = ()
+    ) -> None:
         """Start a trial's segment where that can be done now, and add it to the others.
 
         Slots that are ``occupied`` by further ranks of this worker are not free.
@@ -80,10 +82,10 @@ class Starting:
         The gang is among the others before its first rank is forked: whoever hears of a rank must
         find it there.
         """
-        ready = line.owner is None and line.mode == "run" and line.worker == self._me
+        ready = line.owner is None and line.mode == "run" and line.worker == self._worker_id
         if not ready or line.number in gangs:
             return
-        free = [slot for slot in self._free(gangs) if slot not in occupied]
+        free = [slot for slot in self._free_slots(gangs) if slot not in occupied]
         own = line.slots - sum(count for _, count in line.others)
         if len(free) < own:
             return
@@ -92,7 +94,7 @@ class Starting:
         saved = self._table.checkpoints(line.number) if parked is None else []
         if parked is None and not self._can_resume(line, saved):
             return
-        others = self._meetings.slots_of(line)
+        others = self._gang_leader.free_member_slots(line)
         if others is None:
             return
         with unless_deleted(self._study):
@@ -100,32 +102,39 @@ class Starting:
             trial = Trial(self._study, line.trial_id)
         trained = self._table.trained_before(line.number, line.fence + 1)
         sent = time.monotonic()
-        slots = self._parking.order(free)[:own] if parked is None else [parked]
-        grant = self._table.acquire(self._me, line.number, slots, others)
-        if grant is None or time.monotonic() >= self._trust.until:
+        slots = self._parking.least_missed_first(free)[:own] if parked is None else [parked]
+        grant = self._table.acquire(self._worker_id, line.number, slots, others)
+        if grant is None or time.monotonic() >= self._lease_clock.trusted_until:
             return  # frozen since it was sent: somebody else may have the slots by now
         if grant.fence == line.fence + 1:
-            self._sweeping.sweep_unnamed(line.number, line.fence)
+            self._sweeper.sweep_unnamed(line.number, line.fence)
         gang = Gang(grant, line.failures, trained, granted_at=sent, patience=self._patience)
-        gang.listener = Hearing(
-            self._table, self._me, gang, trial, self._sweeping.sweep, self._sampling
+        gang.inbox = TrialInbox(
+            self._table, self._worker_id, gang, trial, self._sweeper.sweep, self._sampler_errors
         )
         gangs[line.number] = gang
         if parked is not None:
-            self._parking.take_out(line.number, gang)
+            self._parking.unpark(line.number, gang)
             return
-        resume = self._resuming.take(line.number)
-        crew = self._meetings.convene(gang, resume, saved)
-        launch(self._board.zygote, gang, crew, resume, self._terms(), self._trust.until)
+        resume = self._fetcher.result(line.number)
+        crew = self._gang_leader.open_rendezvous(gang, resume, saved)
+        fork_ranks(
+            self._event_loop.fork_server,
+            gang,
+            crew,
+            resume,
+            self._settings(),
+            self._lease_clock.trusted_until,
+        )
 
-    def _can_resume(self, line: Desired, saved: list[Checkpoint]) -> bool:
+    def _can_resume(self, line: PlannedTrial, saved: list[Checkpoint]) -> bool:
         """Whether what the trial goes on from is here, where no parked process of its goes on."""
         self._parking.end(line.number)
-        if saved and not self._reaches(self._table.homes(number=line.number)[-1]):
+        if saved and not self._reaches(self._table.checkpoint_origins(number=line.number)[-1]):
             return False  # it was saved elsewhere since the plan was made, which is soon made anew
-        self._sweeping.look(line.number, line.fence, saved)
-        return self._resuming.ask(line.number, line.fence, saved)
+        self._sweeper.scan(line.number, line.fence, saved)
+        return self._fetcher.request(line.number, line.fence, saved)
 
-    def _free(self, gangs: Mapping[int, Gang]) -> list[int]:
+    def _free_slots(self, gangs: Mapping[int, Gang]) -> list[int]:
         busy = {slot for gang in gangs.values() for slot, _ in gang.grant.slots}
-        return [slot for slot in self._table.free_slots(self._me) if slot not in busy]
+        return [slot for slot in self._table.free_slots(self._worker_id) if slot not in busy]

@@ -20,7 +20,7 @@ from optuna_deadline.errors import DatabaseGone
 from optuna_deadline.worker.watchdog import Watchdog
 
 #: Raised by SQLAlchemy, and by Optuna around it, when the database does not answer.
-DATABASE_AWAY = (
+DATABASE_ERRORS = (
     sa.exc.OperationalError,
     sa.exc.InterfaceError,
     sa.exc.InternalError,
@@ -29,14 +29,14 @@ DATABASE_AWAY = (
 )
 
 
-def explain(error: BaseException) -> str:
+def describe_database_error(error: BaseException) -> str:
     """One line of what the database said, without statements or passwords."""
-    original = origin(error)
+    original = driver_error(error)
     lines = str(original).strip().splitlines()
     return lines[0] if lines else type(original).__name__
 
 
-def origin(error: BaseException) -> BaseException:
+def driver_error(error: BaseException) -> BaseException:
     """What the database's driver raised, where there is such a thing."""
     while isinstance(error, StorageInternalError) and error.__cause__ is not None:
         error = error.__cause__
@@ -46,84 +46,84 @@ def origin(error: BaseException) -> BaseException:
 _logger = logging.getLogger("optuna_deadline")
 
 #: Seconds for which a worker whose work is over waits for a database that is away.
-GIVEN_UP = 30.0
+DATABASE_GONE_SECONDS = 30.0
 
 
-class Trust:
+class LeaseClock:
     """Renews the leases and tells the watchdog how far they are believed.
 
     Args:
         table: The allocation table.
-        me: The worker.
+        worker_id: The worker.
         watchdog: Kills the ranks at the end of trust.
     """
 
-    def __init__(self, table: AllocationStore, me: str, watchdog: Watchdog) -> None:
+    def __init__(self, table: AllocationStore, worker_id: str, watchdog: Watchdog) -> None:
         self._table = table
-        self._me = me
+        self._worker_id = worker_id
         self._watchdog = watchdog
-        self._renewed = 0.0
+        self._renewed_at = 0.0
         self._away_since: float | None = None
-        self._words = ""
-        self._answered = time.monotonic()
-        self.until = 0.0
+        self._last_error = ""
+        self._answered_at = time.monotonic()
+        self.trusted_until = 0.0
 
-    def start(self, sent: float) -> None:
+    def record_renewal(self, sent: float) -> None:
         """Believe in leases that were asked for at ``sent``."""
         margin = min(5.0, self._table.ttl / 6)
-        self._renewed = sent
-        self.until = sent + self._table.ttl - margin
-        self._watchdog.trust(self.until)
+        self._renewed_at = sent
+        self.trusted_until = sent + self._table.ttl - margin
+        self._watchdog.trust(self.trusted_until)
 
     @property
-    def due(self) -> bool:
+    def renewal_due(self) -> bool:
         """Whether it is time to renew."""
-        return time.monotonic() - self._renewed > self._table.ttl / 6
+        return time.monotonic() - self._renewed_at > self._table.ttl / 6
 
     def renew(self, held: Collection[tuple[int, int]]) -> Renewal:
         """Renew; the answer says which slots are still ours."""
         sent = time.monotonic()
-        renewal = self._table.renew(self._me, held)
-        self.start(sent)
+        renewal = self._table.renew(self._worker_id, held)
+        self.record_renewal(sent)
         return renewal
 
-    def fading(self, stop_seconds: float) -> bool:
+    def expiring_soon(self, stop_seconds: float) -> bool:
         """Whether ranks should save and leave now: nothing was renewed for too long.
 
         Whatever the cause: a database that refuses, or one that never answers.
         """
         patience = min(2 * stop_seconds + 1.0, self._table.ttl / 3)
-        return time.monotonic() >= self.until - patience
+        return time.monotonic() >= self.trusted_until - patience
 
-    def gone(self, since: float) -> DatabaseGone | None:
+    def database_gone(self, since: float) -> DatabaseGone | None:
         """What ends a worker that has nothing to wait for but its database.
 
         Args:
             since: When its work was over: its deadline, or when it was asked to leave.
         """
-        silent = time.monotonic() - self._answered
-        if silent < GIVEN_UP or time.monotonic() - since < GIVEN_UP:
+        silent = time.monotonic() - self._answered_at
+        if silent < DATABASE_GONE_SECONDS or time.monotonic() - since < DATABASE_GONE_SECONDS:
             return None
         return DatabaseGone(
-            f"The database has not answered for {silent:.0f} s{self._words}, and this worker has "
-            "to leave: what it holds is free once its leases have run out. See to the database, "
-            "and start the same command again to go on."
+            f"The database has not answered for {silent:.0f} s{self._last_error}, and this worker "
+            "has to leave: what it holds is free once its leases have run out. See to the "
+            "database, and start the same command again to go on."
         )
 
-    def away(self, error: BaseException) -> None:
+    def record_database_error(self, error: BaseException) -> None:
         """The database did not answer: say so once."""
-        self._words = f" ({explain(error)})"
+        self._last_error = f" ({describe_database_error(error)})"
         if self._away_since is None:
             self._away_since = time.monotonic()
             _logger.warning(
                 "The database does not answer (%s); training goes on for %.0f s at most.",
-                explain(error),
-                max(0.0, self.until - time.monotonic()),
+                describe_database_error(error),
+                max(0.0, self.trusted_until - time.monotonic()),
             )
 
-    def back(self) -> None:
+    def record_database_answer(self) -> None:
         """The database answered."""
-        self._answered, self._words = time.monotonic(), ""
+        self._answered_at, self._last_error = time.monotonic(), ""
         if self._away_since is not None:
             seconds = time.monotonic() - self._away_since
             _logger.warning("The database answers again after %.1f s.", seconds)

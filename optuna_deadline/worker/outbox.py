@@ -16,12 +16,12 @@ from dataclasses import replace
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError, LeaseLost, at_most
-from optuna_deadline.rank.link import UNTRUSTED
-from optuna_deadline.worker.parking import Parking
-from optuna_deadline.worker.segment import Gang, Verdict
+from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE
+from optuna_deadline.worker.parking import ParkedProcesses
+from optuna_deadline.worker.segment import Gang, SegmentOutcome
 
 #: A trial whose ranks died this often with no checkpoint between fails; before that it goes on.
-MOST_DEATHS = 3
+MAX_DEATHS = 3
 
 #: In the words of Python, CUDA and torch on the CPU. Memory may be there the next time,
 #: so these count as deaths and not as the objective's mistake.
@@ -44,13 +44,15 @@ _ONE_SLOT_ONLY = {
     "Expected to have finished reduction in the prior iteration": _UNUSED,
     "parameters that were not used in producing the loss": _UNUSED,
 }
-_OURS = f"{DeadlineError.__name__}: "
+_OWN_ERROR_PREFIX = f"{DeadlineError.__name__}: "
 
 #: Signals of a process that has crashed by itself.
 _CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL)
 
 
-def judge(gang: Gang, proven: Callable[[], int] = lambda: 0) -> Verdict:
+def decide_outcome(
+    gang: Gang, largest_proven_size: Callable[[], int] = lambda: 0
+) -> SegmentOutcome:
     """Decide what becomes of a trial whose ranks have all exited.
 
     Training that is refused on several slots, or that crashes on more of them than it has ever
@@ -58,35 +60,39 @@ def judge(gang: Gang, proven: Callable[[], int] = lambda: 0) -> Verdict:
 
     Args:
         gang: Its segment.
-        proven: Finds the most slots on which the trial has trained steps before.
+        largest_proven_size: Finds the most slots on which the trial has trained steps before.
     """
-    verdict = _judge(gang)
+    verdict = _outcome_of(gang)
     failed = verdict.state == "failed"
-    if gang.size == 1 or not (failed or verdict.ended == "died"):
+    if gang.size == 1 or not (failed or verdict.end_reason == "died"):
         return verdict
     if (refusal := _refusal(gang)) is not None:
-        return _limited(1, refusal)
+        return _limited_outcome(1, refusal)
     crashed = failed or gang.hung or _crashed(gang)
-    if not crashed or gang.stepped or gang.last_words()[0] == "result":
+    if not crashed or gang.stepped or gang.end_message()[0] == "result":
         return verdict
-    before = proven()
+    before = largest_proven_size()
     if before >= gang.size:
         return verdict
-    what = verdict.words.partition("\n")[0].partition("; it ")[0].rstrip(".")
-    limited = _limited(max(1, before), f"On {gang.size} slots {what}.")
-    return replace(limited, words=verdict.words)
+    what = verdict.log_message.partition("\n")[0].partition("; it ")[0].rstrip(".")
+    limited = _limited_outcome(max(1, before), f"On {gang.size} slots {what}.")
+    return replace(limited, log_message=verdict.log_message)
 
 
-def _limited(slots: int, reason: str) -> Verdict:
-    return Verdict("paused", "limit", limit=(slots, " ".join(reason.split())))
+def _limited_outcome(slots: int, reason: str) -> SegmentOutcome:
+    return SegmentOutcome("paused", "limit", slot_limit=(slots, " ".join(reason.split())))
 
 
 def _refusal(gang: Gang) -> str | None:
     """What a rank said that cannot be trained on several slots, in one sentence."""
-    lines = [rank.end[1][0] for rank in gang.ranks if rank.end and rank.end[0] == "error"]
+    lines = [
+        rank.end_message[1][0]
+        for rank in gang.ranks
+        if rank.end_message and rank.end_message[0] == "error"
+    ]
     for line in lines:
-        if line.startswith(_OURS):
-            return str(line.removeprefix(_OURS))
+        if line.startswith(_OWN_ERROR_PREFIX):
+            return str(line.removeprefix(_OWN_ERROR_PREFIX))
         for sign, sentence in _ONE_SLOT_ONLY.items():
             if sign in line:
                 return sentence
@@ -95,61 +101,71 @@ def _refusal(gang: Gang) -> str | None:
 
 def _crashed(gang: Gang) -> bool:
     """Whether a rank ended by a fault of its own, and not for want of memory or by a kill."""
-    codes = {rank.exit_code for rank in gang.ranks if rank.end is None}
+    codes = {rank.exit_code for rank in gang.ranks if rank.end_message is None}
     return not codes.isdisjoint(_CRASHES)
 
 
-def _judge(gang: Gang) -> Verdict:
-    kind, payload = gang.last_words()
+def _outcome_of(gang: Gang) -> SegmentOutcome:
+    kind, payload = gang.end_message()
     told = gang.directive
     leaving = "deadline" if told.deadline else told.kind.value
     if kind == "result":
-        return _judge_value(payload)
-    if kind == "left" and gang.limit is not None and not told.leave:
-        return Verdict("paused", "limit", failures=gang.failures)
+        return _outcome_of_value(payload)
+    if kind == "left" and gang.slot_limit is not None and not told.leave:
+        return SegmentOutcome("paused", "limit", failures=gang.failures)
     if kind == "left":
-        return Verdict("retired" if leaving == "stop" else "paused", leaving)
+        return SegmentOutcome("retired" if leaving == "stop" else "paused", leaving)
     if kind == "pruned":
         # Out of time is no judgement: the trial may still hold the best model.
-        return Verdict("paused", leaving) if told.deadline else Verdict("retired", "pruned")
+        return (
+            SegmentOutcome("paused", leaving)
+            if told.deadline
+            else SegmentOutcome("retired", "pruned")
+        )
     if kind == "error":
         line, trace = payload
         if "address already in use" in line.lower() or "EADDRINUSE" in line:
-            return Verdict("paused", "port", failures=gang.failures)
+            return SegmentOutcome("paused", "port", failures=gang.failures)
         if any(sign in line for sign in OUT_OF_MEMORY):
-            return _judge_death(gang, f"out of memory: {line}")
-        return Verdict("failed", "error", words=f"the objective raised {line}\n{trace}")
+            return _outcome_of_death(gang, f"out of memory: {line}")
+        return SegmentOutcome(
+            "failed", "error", log_message=f"the objective raised {line}\n{trace}"
+        )
     if told.leave:  # killed because it did not leave in time
         state = "retired" if told.kind is Kind.STOP and not told.deadline else "paused"
-        return Verdict(state, leaving, failures=gang.failures)
+        return SegmentOutcome(state, leaving, failures=gang.failures)
     if kind == "absent":
         words = "a rank on another host did not come; can the hosts reach each other?"
-        return Verdict("paused", "unmet", failures=gang.failures, words=words)
+        return SegmentOutcome("paused", "unmet", failures=gang.failures, log_message=words)
     if kind == "cut":
-        return _judge_death(gang, "its connection to another host broke, or that host's rank did")
-    if payload in (UNTRUSTED, -signal.SIGALRM):
-        return Verdict("paused", "untrusted", failures=gang.failures)
+        return _outcome_of_death(
+            gang, "its connection to another host broke, or that host's rank did"
+        )
+    if payload in (LEASE_EXPIRED_EXIT_CODE, -signal.SIGALRM):
+        return SegmentOutcome("paused", "untrusted", failures=gang.failures)
     hung = f"no rank said anything for {gang.patience:g} s or more" if gang.hung else None
-    return _judge_death(gang, hung or _cause(payload))
+    return _outcome_of_death(gang, hung or _describe_exit_code(payload))
 
 
-def _judge_death(gang: Gang, cause: str) -> Verdict:
+def _outcome_of_death(gang: Gang, cause: str) -> SegmentOutcome:
     deaths = 1 if gang.saved else gang.failures + 1
     words = f"a rank died ({cause}), the {deaths}. time since it got further"
-    if deaths >= MOST_DEATHS:
-        return Verdict("failed", "died", failures=deaths, words=f"{words}; it is given up")
-    return Verdict("paused", "died", failures=deaths, words=f"{words}; it goes on")
+    if deaths >= MAX_DEATHS:
+        return SegmentOutcome(
+            "failed", "died", failures=deaths, log_message=f"{words}; it is given up"
+        )
+    return SegmentOutcome("paused", "died", failures=deaths, log_message=f"{words}; it goes on")
 
 
-def _judge_value(value: float | None) -> Verdict:
+def _outcome_of_value(value: float | None) -> SegmentOutcome:
     if value is None:
-        return Verdict("failed", "error", words="the objective returned no value")
+        return SegmentOutcome("failed", "error", log_message="the objective returned no value")
     if math.isnan(value):
-        return Verdict("failed", "error", words="the objective returned NaN")
-    return Verdict("complete", "complete", value=value)
+        return SegmentOutcome("failed", "error", log_message="the objective returned NaN")
+    return SegmentOutcome("complete", "complete", value=value)
 
 
-def _cause(exit_code: int | None) -> str:
+def _describe_exit_code(exit_code: int | None) -> str:
     if exit_code == -9:
         return "SIGKILL; often the machine was out of memory"
     if exit_code is not None and exit_code < 0:
@@ -158,19 +174,19 @@ def _cause(exit_code: int | None) -> str:
 
 
 #: Seconds for one gang's backlog, until the leases and the other gangs are looked at again.
-_TURN = 0.5
+_TURN_SECONDS = 0.5
 #: Seconds between two writes of how far a segment has come: as often as is planned at most.
-_PROGRESS = 0.5
+_PROGRESS_SECONDS = 0.5
 
 _logger = logging.getLogger("optuna_deadline")
 
 
-class Writing:
+class Outbox:
     """Writes down what a worker's gangs say, and gives their slots back at the end.
 
     Args:
         table: The allocation table.
-        me: The worker.
+        worker_id: The worker.
         parking: Takes in processes that stay.
         replan: Called when something happened that the planner should see.
 
@@ -179,15 +195,19 @@ class Writing:
     """
 
     def __init__(
-        self, table: AllocationStore, me: str, parking: Parking, replan: Callable[[], None]
+        self,
+        table: AllocationStore,
+        worker_id: str,
+        parking: ParkedProcesses,
+        replan: Callable[[], None],
     ) -> None:
         self._table = table
-        self._me = me
+        self._worker_id = worker_id
         self._parking = parking
         self._replan = replan
         self.slowest_stop = 0.3
 
-    def write(self, gang: Gang, *, leaving: bool) -> bool:
+    def flush(self, gang: Gang, *, leaving: bool) -> bool:
         """Write what a gang said, or a part that takes a turn; its last line is the release.
 
         Args:
@@ -200,26 +220,28 @@ class Writing:
         try:
             self._write_backlog(gang)
             due = gang.parked or time.monotonic() >= gang.progress_due
-            if gang.progress_changed and due and not gang.over:
+            if gang.progress_changed and due and not gang.exited:
                 self._write_progress(gang)
-            if gang.parked and not gang.over and not gang.lost:
+            if gang.parked and not gang.exited and not gang.lost:
                 self._park(gang)
                 return True
         except LeaseLost:
             gang.lost = True
-            gang.backlog.clear()
+            gang.pending_writes.clear()
             gang.kill()
-        if not gang.over or gang.backlog or not all(rank.closed for rank in gang.ranks):
+        if not gang.exited or gang.pending_writes or not all(rank.closed for rank in gang.ranks):
             return False
-        if gang.lingers and not gang.lost:
+        if gang.remote_ranks_may_run and not gang.lost:
             return False
         self._finish(gang, leaving)
         return True
 
     def _write_backlog(self, gang: Gang) -> None:
-        listener = gang.listener
+        listener = gang.inbox
         assert listener is not None
-        if gang.backlog.write(listener.store, listener.copy, time.monotonic() + _TURN):
+        if gang.pending_writes.write(
+            listener.store, listener.copy_to_optuna, time.monotonic() + _TURN_SECONDS
+        ):
             self._replan()
 
     def _write_progress(self, gang: Gang) -> None:
@@ -228,7 +250,7 @@ class Writing:
         gang.progress_changed = False  # it may change again meanwhile
         try:
             self._table.set_progress(
-                self._me,
+                self._worker_id,
                 gang.grant,
                 startup=progress.startup,
                 position_from=progress.start,
@@ -241,54 +263,54 @@ class Writing:
             gang.progress_changed = True
             raise
         now = time.monotonic()
-        gang.progress_due = now + max(_PROGRESS, 5 * (now - began))
+        gang.progress_due = now + max(_PROGRESS_SECONDS, 5 * (now - began))
 
     def _park(self, gang: Gang) -> None:
         """Release the slot of a process that stays; called again where the database was away."""
-        self._time_stop(gang)
+        self._measure_stop(gang)
         if not self._table.release(
-            self._me, gang.grant, "paused", ended="park", stop=gang.stop_seconds, stays=True
+            self._worker_id, gang.grant, "paused", ended="park", stop=gang.stop_seconds, stays=True
         ):
             raise LeaseLost(f"Trial {gang.number} is somebody else's.")
-        self._parking.take_in(gang)
+        self._parking.park(gang)
         self._replan()
 
     def _finish(self, gang: Gang, leaving: bool) -> None:
         """Release a gang that has exited; called again where the database was away."""
-        if gang.verdict is None:
-            gang.verdict = self._judge(gang)
+        if gang.outcome is None:
+            gang.outcome = self._decide_outcome(gang)
         if not gang.lost:
             with suppress(LeaseLost):
                 if gang.progress_changed:
                     self._write_progress(gang)
-                if gang.verdict.limit is not None:
-                    self._table.limit_slots(self._me, gang.grant, *gang.verdict.limit)
+                if gang.outcome.slot_limit is not None:
+                    self._table.limit_slots(self._worker_id, gang.grant, *gang.outcome.slot_limit)
             self._table.release(
-                self._me,
+                self._worker_id,
                 gang.grant,
-                gang.verdict.state,
-                ended="shutdown" if leaving else gang.verdict.ended,
-                value=gang.verdict.value,
+                gang.outcome.state,
+                ended="shutdown" if leaving else gang.outcome.end_reason,
+                value=gang.outcome.value,
                 stop=gang.stop_seconds,
-                failures=gang.verdict.failures,
+                failures=gang.outcome.failures,
             )
         self._replan()
 
-    def _judge(self, gang: Gang) -> Verdict:
-        verdict = judge(gang, lambda: self._proven(gang))
-        self._time_stop(gang)
-        if verdict.words and not gang.lost:
-            _logger.warning("Trial %d: %s", gang.number, verdict.words)
-        if verdict.limit is not None and not gang.lost:
-            slots, why = verdict.limit
+    def _decide_outcome(self, gang: Gang) -> SegmentOutcome:
+        verdict = decide_outcome(gang, lambda: self._largest_proven_size(gang))
+        self._measure_stop(gang)
+        if verdict.log_message and not gang.lost:
+            _logger.warning("Trial %d: %s", gang.number, verdict.log_message)
+        if verdict.slot_limit is not None and not gang.lost:
+            slots, why = verdict.slot_limit
             _logger.warning("Trial %d trains on %s: %s", gang.number, at_most(slots), why)
-        if verdict.ended == "complete" and gang.silent:
+        if verdict.end_reason == "complete" and gang.never_reported:
             _logger.warning(
                 "Trial %d never reported: call trial.report(value, step) in the objective, or "
                 "nothing can be decided about it.",
                 gang.number,
             )
-        elif verdict.ended == "deadline" and gang.silent:
+        elif verdict.end_reason == "deadline" and gang.never_reported:
             _logger.warning(
                 "Trial %d had not reported by the deadline, %.0f s after it was given its slots: "
                 "call trial.report(value, step) in the objective, earlier than that.",
@@ -297,12 +319,12 @@ class Writing:
             )
         return verdict
 
-    def _proven(self, gang: Gang) -> int:
+    def _largest_proven_size(self, gang: Gang) -> int:
         """The most slots on which the trial has trained steps before this segment."""
         rows = self._table.segments()
         return max([row.slots for row in rows if row.number == gang.number and row.stepped] + [0])
 
-    def _time_stop(self, gang: Gang) -> None:
-        if gang.directed_at is not None:
-            gang.stop_seconds = time.monotonic() - gang.directed_at
+    def _measure_stop(self, gang: Gang) -> None:
+        if gang.directive_sent_at is not None:
+            gang.stop_seconds = time.monotonic() - gang.directive_sent_at
             self.slowest_stop = max(self.slowest_stop, gang.stop_seconds)

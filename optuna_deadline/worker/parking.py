@@ -10,98 +10,101 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from optuna_deadline.allocation.records import Desired
+from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.worker.segment import Gang
 
 #: Seconds without a word after which a parked process is ended; they say one every five.
-_SILENT = 60.0
+_SILENCE_SECONDS = 60.0
 
 
-class Parking:
+class ParkedProcesses:
     """The parked processes of one worker.
 
     Args:
-        most: How many there may be.
-        alike: Whether any slot will do, as with CPU shares; else only the one that it had.
+        max_parked: How many there may be.
+        any_slot: Whether any slot will do, as with CPU shares; else only the one that it had.
     """
 
-    def __init__(self, most: int, *, alike: bool) -> None:
-        self._most = most
-        self._alike = alike
-        self._waiting: dict[int, Gang] = {}  # by the trial's number
+    def __init__(self, max_parked: int, *, any_slot: bool) -> None:
+        self._max_parked = max_parked
+        self._any_slot = any_slot
+        self._parked: dict[int, Gang] = {}  # by the trial's number
         self._ending: list[Gang] = []
 
     @property
     def gangs(self) -> list[Gang]:
         """All whose processes are there, those that are being ended among them."""
-        return [*self._ending, *self._waiting.values()]
+        return [*self._ending, *self._parked.values()]
 
-    def permit(self, directive: Directive, gang: Gang, others: Iterable[Gang]) -> Directive:
+    def allow_parking(self, directive: Directive, gang: Gang, others: Iterable[Gang]) -> Directive:
         """Add to a directive that the process may stay, where there is room for it."""
         if directive.kind is not Kind.PAUSE or gang.size != 1:
             return directive
         coming = sum(1 for other in others if other is not gang and other.directive.park)
-        return replace(directive, park=len(self._waiting) + coming < self._most)
+        return replace(directive, park=len(self._parked) + coming < self._max_parked)
 
-    def take_in(self, gang: Gang) -> None:
+    def park(self, gang: Gang) -> None:
         """Keep a process whose slot was released."""
-        self._waiting[gang.number] = gang
+        self._parked[gang.number] = gang
 
-    def follow(self, lines: Collection[Desired]) -> None:
+    def reconcile(self, lines: Collection[PlannedTrial]) -> None:
         """End those that the plan has retired or wants elsewhere, and forget the dead."""
         wanted = {(line.number, line.fence) for line in lines if line.owner is None}
-        for number, gang in list(self._waiting.items()):
-            if (number, gang.grant.fence) not in wanted or _gone(gang) or _frozen(gang):
+        for number, gang in list(self._parked.items()):
+            if (number, gang.grant.fence) not in wanted or _has_ended(gang) or _is_silent(gang):
                 self.end(number)
-        for gang in [gang for gang in self._ending if gang.over]:
+        for gang in [gang for gang in self._ending if gang.exited]:
             self._ending.remove(gang)
 
-    def slot_for(self, line: Desired, free: Collection[int]) -> int | None:
+    def slot_for(self, line: PlannedTrial, free: Collection[int]) -> int | None:
         """The free slot on which a trial's parked process goes on; None where it cannot."""
-        gang = self._waiting.get(line.number)
-        if gang is None or _gone(gang) or (line.slots, line.fence) != (1, gang.grant.fence):
+        gang = self._parked.get(line.number)
+        if gang is None or _has_ended(gang) or (line.slots, line.fence) != (1, gang.grant.fence):
             return None
         had = gang.grant.slots[0][0]
         if had in free:
             return had
-        return min(free, default=None) if self._alike else None
+        return min(free, default=None) if self._any_slot else None
 
-    def order(self, free: Collection[int]) -> list[int]:
+    def least_missed_first(self, free: Collection[int]) -> list[int]:
         """Free slots, those first that no parked process would miss."""
-        missed = {gang.grant.slots[0][0] for gang in self._waiting.values()}
+        missed = {gang.grant.slots[0][0] for gang in self._parked.values()}
         return sorted(free, key=lambda slot: (slot in missed, slot))
 
-    def take_out(self, number: int, gang: Gang) -> None:
+    def unpark(self, number: int, gang: Gang) -> None:
         """Let a parked process go on as the rank of a new segment, on the list already."""
-        [rank] = self._waiting[number].ranks
-        gang.unpark(rank)
-        del self._waiting[number]
+        [rank] = self._parked[number].ranks
+        gang.add_parked_rank(rank)
+        del self._parked[number]
 
     def end(self, number: int) -> None:
         """End a trial's parked process, if there is one."""
-        gang = self._waiting.get(number)
+        gang = self._parked.get(number)
         if gang is not None:
             gang.lost = True  # nothing that it says counts any more
             self._ending.append(gang)
-            del self._waiting[number]
+            del self._parked[number]
             gang.kill()
 
     def clear(self) -> None:
         """End them all."""
-        for number in list(self._waiting):
+        for number in list(self._parked):
             self.end(number)
 
-    def trust(self, until: float) -> None:
+    def extend_trust(self, until: float) -> None:
         """Let them live until then."""
         for gang in self.gangs:
-            gang.trust(until)
+            gang.extend_trust(until)
 
 
-def _frozen(gang: Gang) -> bool:
+def _is_silent(gang: Gang) -> bool:
     """Whether it has said nothing for so long that what it is told must pile up in its pipe."""
-    return gang.heard_at is not None and time.monotonic() - gang.heard_at > _SILENT
+    return (
+        gang.last_message_at is not None
+        and time.monotonic() - gang.last_message_at > _SILENCE_SECONDS
+    )
 
 
-def _gone(gang: Gang) -> bool:
-    return any(rank.gone or rank.closed or rank.end is not None for rank in gang.ranks)
+def _has_ended(gang: Gang) -> bool:
+    return any(rank.exited or rank.closed or rank.end_message is not None for rank in gang.ranks)

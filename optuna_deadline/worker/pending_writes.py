@@ -29,31 +29,31 @@ from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.checkpoints.files import Checkpoint
 
 #: So many reports go together at most: a statement must stay short.
-MOST = 1000
+MAX_REPORTS = 1000
 
 
-class Backlog:
+class PendingWrites:
     """Filled by the thread that hears the ranks, written by the one that has the database."""
 
     def __init__(self) -> None:
-        self._said: deque[NewReport | Checkpoint | Callable[[], None]] = deque()
+        self._queue: deque[NewReport | Checkpoint | Callable[[], None]] = deque()
         # What has been taken from there, by the thread that writes alone.
         self._reports: list[NewReport] = []
         self._checkpoints: list[Checkpoint] = []
         self._uncopied: list[NewReport] = []
-        self._then: Callable[[], None] | None = None
+        self._next_action: Callable[[], None] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._said or self._taken)
+        return bool(self._queue or self._has_batch)
 
-    def add(self, said: NewReport | Checkpoint | Callable[[], None]) -> None:
+    def add(self, item: NewReport | Checkpoint | Callable[[], None]) -> None:
         """Add what was said last, or what is to be done after all that was said before it."""
-        self._said.append(said)
+        self._queue.append(item)
 
     def clear(self) -> None:
         """Forget everything: the trial is another worker's."""
-        self._said.clear()
-        self._reports, self._checkpoints, self._uncopied, self._then = [], [], [], None
+        self._queue.clear()
+        self._reports, self._checkpoints, self._uncopied, self._next_action = [], [], [], None
 
     def write(
         self,
@@ -72,38 +72,38 @@ class Backlog:
             Whether anything was written.
         """
         wrote = False
-        while self._gather():
+        while self._take_batch():
             while self._reports or self._checkpoints:
-                some = self._reports[:MOST]
+                some = self._reports[:MAX_REPORTS]
                 last = len(some) == len(self._reports)
                 store(some, self._checkpoints if last else [])
                 self._uncopied += some
-                del self._reports[:MOST]
+                del self._reports[:MAX_REPORTS]
                 if last:
                     self._checkpoints = []
             if self._uncopied:
                 copy(self._uncopied)
                 self._uncopied = []
-            if self._then is not None:
-                self._then()
-                self._then = None
+            if self._next_action is not None:
+                self._next_action()
+                self._next_action = None
             wrote = True
             if time.monotonic() >= until:
                 break
         return wrote
 
-    def _gather(self) -> bool:
+    def _take_batch(self) -> bool:
         """Take what was said, up to what must wait for it."""
-        while self._then is None and self._said:
-            said = self._said.popleft()
+        while self._next_action is None and self._queue:
+            said = self._queue.popleft()
             if isinstance(said, NewReport):
                 self._reports.append(said)
             elif isinstance(said, Checkpoint):
                 self._checkpoints.append(said)
             else:
-                self._then = said
-        return self._taken
+                self._next_action = said
+        return self._has_batch
 
     @property
-    def _taken(self) -> bool:
-        return bool(self._reports or self._checkpoints or self._uncopied or self._then)
+    def _has_batch(self) -> bool:
+        return bool(self._reports or self._checkpoints or self._uncopied or self._next_action)

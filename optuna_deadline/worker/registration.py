@@ -16,44 +16,44 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from optuna_deadline._crashpoints import crashpoint
-from optuna_deadline.allocation.records import About, Home
+from optuna_deadline.allocation.records import CheckpointOrigin, MachineInfo
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.sharing import reaches, store_of
 from optuna_deadline.checkpoints.storage import Location
 from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.rank.processes import own_boot
 from optuna_deadline.worker.devices import Offer, gpu_uuids, host_name
-from optuna_deadline.worker.lease_clock import Trust
+from optuna_deadline.worker.lease_clock import LeaseClock
 
 _logger = logging.getLogger("optuna_deadline")
 
 
-class Joining:
+class PoolMembership:
     """Keeps a worker in its pool.
 
     Args:
         table: The allocation table.
-        me: The worker.
+        worker_id: The worker.
         offer: The slots that it brings.
-        about: What it says of its machine.
-        trust: Begins with its registration.
+        machine_info: What it says of its machine.
+        lease_clock: Begins with its registration.
         weight: The study's weight in the pool; None leaves it.
     """
 
     def __init__(
         self,
         table: AllocationStore,
-        me: str,
+        worker_id: str,
         offer: Offer,
-        about: About,
-        trust: Trust,
+        machine_info: MachineInfo,
+        lease_clock: LeaseClock,
         weight: float | None,
     ) -> None:
         self._table = table
-        self._me = me
+        self._worker_id = worker_id
         self._offer = offer
-        self._about = about
-        self._trust = trust
+        self._machine_info = machine_info
+        self._lease_clock = lease_clock
         self._weight = weight
         self.host = host_name()
         self._evicted = False  # another worker offers its GPUs now
@@ -63,21 +63,27 @@ class Joining:
         """Join the pool; from now on the leases tick."""
         sent, offer = time.monotonic(), self._offer
         self._table.register(
-            self._me, self.host, os.getpid(), offer.devices, offer.cpus, self._weight, self._about
+            self._worker_id,
+            self.host,
+            os.getpid(),
+            offer.devices,
+            offer.cpus,
+            self._weight,
+            self._machine_info,
         )
         crashpoint("register.trust")
-        self._trust.start(sent)
+        self._lease_clock.record_renewal(sent)
 
     @property
     def store(self) -> str | None:
         """Where its checkpoints are kept."""
-        return self._about.store
+        return self._machine_info.store
 
-    def reaches(self, home: Home) -> bool:
+    def reaches(self, home: CheckpointOrigin) -> bool:
         """Whether this worker can read what was written there."""
         return reaches(self, home)
 
-    def tell_who_is_apart(self) -> None:
+    def warn_of_unshared_checkpoints(self) -> None:
         """Say now whose checkpoints this host and the others cannot share."""
         mine = [w for w in self._table.workers() if w.study_id == self._table.study_id]
         hosts = {w.host for w in mine if not (reaches(self, w) and reaches(w, self))}
@@ -90,7 +96,7 @@ class Joining:
                 " and ".join(sorted(hosts)),
             )
 
-    def hear(self, offers: int | None) -> None:
+    def check_offers(self, offers: int | None) -> None:
         """So many slots are still offered by this worker: others may have taken it for dead.
 
         Raises:
@@ -114,7 +120,7 @@ class Joining:
             self._evicted = False
             _logger.warning("This worker was silent for too long, and offers its slots again.")
 
-    def mind_the_drain(self, drained: bool, leaving: bool) -> None:
+    def set_drained(self, drained: bool, leaving: bool) -> None:
         """Take what the orders say, and tell who reads the log."""
         if drained and not self.drained:
             _logger.warning("This host is drained: trials save and go on elsewhere.")
@@ -129,15 +135,15 @@ PACKAGES = ("optuna-deadline", "torch", "lightning")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def describe(
+def describe_machine(
     offer: Offer, root: Location, address: str | None = None, host_type: str | None = None
-) -> About:
+) -> MachineInfo:
     """What a worker with this offer says of its machine; it makes the folder for checkpoints."""
     known = gpu_uuids() if offer.gpus else {}
-    return About(
-        machine=machine(),
-        store=store_of(root, machine()),
-        versions=versions(),
+    return MachineInfo(
+        machine=machine_id(),
+        store=store_of(root, machine_id()),
+        versions=installed_versions(),
         uuids={f"gpu:{index}": known[index] for index in offer.gpus if known.get(index)},
         address=address,
         host_type=host_type,
@@ -145,7 +151,7 @@ def describe(
     )
 
 
-def machine() -> str:
+def machine_id() -> str:
     """The running kernel's own id, the same in all containers of a machine; new at each boot."""
     with suppress(OSError):
         return _BOOT.read_text().strip()
@@ -156,7 +162,7 @@ def machine() -> str:
     return f"{uuid.getnode():012x}"
 
 
-def versions(names: Sequence[str] = PACKAGES) -> str:
+def installed_versions(names: Sequence[str] = PACKAGES) -> str:
     """What is installed here of what must go together; nothing is imported for it."""
     found = []
     for name in names:

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from optuna_deadline.allocation.records import Grant, NewReport, Others
+from optuna_deadline.allocation.records import Grant, NewReport, OtherWorkers
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.directives import KEEP, Directive
-from optuna_deadline.rank.rendezvous import hang_up
-from optuna_deadline.worker.pending_writes import Backlog
+from optuna_deadline.rank.rendezvous import shut_down
+from optuna_deadline.worker.pending_writes import PendingWrites
 from optuna_deadline.worker.watchdog import kill_rank
 
 if TYPE_CHECKING:
@@ -31,48 +31,48 @@ class Rank:
     index: int
     link: RawLink | None  #: None as long as it has not come from another host
     pid: int | None = None
-    born: int = 0  #: fence of the segment that it was forked for
-    end: tuple[str, Any] | None = None  #: its last words: (kind, payload)
-    ended_at: float = math.inf  #: when it said them
+    forked_fence: int = 0  #: fence of the segment that it was forked for
+    end_message: tuple[str, Any] | None = None  #: its last words: (kind, payload)
+    end_message_at: float = math.inf  #: when it said them
     closed: bool = False
     exit_code: int | None = None
     orphaned: bool = False  #: nobody will tell its exit code: the zygote died, or it is far
-    far: bool = False  #: on another host, whose worker guards it
+    remote: bool = False  #: on another host, whose worker guards it
     lock: threading.Lock = field(default_factory=threading.Lock)  #: of what is sent to it
 
     @property
-    def gone(self) -> bool:
+    def exited(self) -> bool:
         """Whether the process has exited."""
         return self.exit_code is not None or (self.orphaned and self.closed)
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """End a connection to another host, or expect it no more: its rank ends by that."""
         with self.lock:
             if self.link is None:
                 self.closed = True
             elif not self.closed:
-                hang_up(self.link)
+                shut_down(self.link)
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Tell it something, if it still listens."""
         with self.lock:
-            if self.link is None or self.closed or self.gone:
+            if self.link is None or self.closed or self.exited:
                 return
             with suppress(OSError):  # it has just ended; its last words are still to be read
                 self.link.send(message)
 
 
 #: Seconds that the other ranks get once one of them is dead.
-_SIBLINGS = 3.0
+_STRAGGLER_SECONDS = 3.0
 
 #: Seconds after which a rank on another host that was hung up on has ended, if nobody says
 #: so before: the keep-alives of its own end take some nine.
-_PARTING = 12.0
+_REMOTE_EXIT_SECONDS = 12.0
 
 #: Seconds in which ranks must have taken note that their worker leaves, unless their steps are
 #: longer: SLURM and Kubernetes kill all there is after 30.
-HURRY = 15.0
-_SAVING = 120.0  # more for a save, which may take that long where a host gives the time
+ACKNOWLEDGE_SECONDS = 15.0
+_SAVE_SECONDS = 120.0  # more for a save, which may take that long where a host gives the time
 
 #: Seconds without a word from any rank after which they are taken for hung. Shorter than the
 #: timeout of gloo's collectives, whose error would not say what was the matter.
@@ -80,31 +80,31 @@ PATIENCE = 900.0
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SegmentOutcome:
     """What a released segment means for its trial."""
 
     state: str  #: the trial's next state
-    ended: str  #: why the segment ended: pause, resize, deadline, shutdown, died, ...
+    end_reason: str  #: why the segment ended: pause, resize, deadline, shutdown, died, ...
     value: float | None = None
     failures: int = 0
-    words: str = ""  #: for the log, where something went wrong
-    limit: tuple[int, str] | None = None  #: on how many slots it goes on at most, and why
+    log_message: str = ""  #: for the log, where something went wrong
+    slot_limit: tuple[int, str] | None = None  #: on how many slots it goes on at most, and why
 
 
-class Listener(Protocol):
+class Inbox(Protocol):
     """Takes what the ranks of one gang say."""
 
     @property
-    def silent(self) -> bool:
+    def never_reported(self) -> bool:
         """Whether the trial has never reported, in this segment or before."""
 
-    def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
+    def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
         """Take one message."""
 
     def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
         """Store reports and commit checkpoints, all or none."""
 
-    def copy(self, reports: Sequence[NewReport]) -> None:
+    def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:
         """Copy reports that are stored to Optuna."""
 
 
@@ -124,7 +124,8 @@ class Progress:
 class Gang:
     """A segment in flight, shared by the thread that hears its ranks and the one that writes.
 
-    What is in ``backlog`` is written in its order, and again while the database is away: no report
+    What is in ``pending_writes`` is written in its order, and again while the database is away: no
+    report
     overtakes another, and none is lost.
     """
 
@@ -134,31 +135,34 @@ class Gang:
     granted_at: float = field(default_factory=time.monotonic)
     ranks: list[Rank] = field(default_factory=list)
     directive: Directive = KEEP
-    directed_at: float | None = None
+    directive_sent_at: float | None = None
     progress: Progress = field(default_factory=Progress)
     progress_changed: bool = False
     progress_due: float = 0.0  #: not written again before then
-    backlog: Backlog = field(default_factory=Backlog)
-    answered: dict[int, Directive] = field(default_factory=dict)
-    ended_at: float | None = None
+    pending_writes: PendingWrites = field(default_factory=PendingWrites)
+    directives_by_call: dict[int, Directive] = field(default_factory=dict)
+    first_exit_at: float | None = None
     patience: float = PATIENCE
-    heard_at: float | None = None
-    longest: float = 0.0  #: seconds between two words, the first since the grant
-    slowest: float = 0.0  #: the same without that first one, which is a start
+    last_message_at: float | None = None
+    longest_silence: float = 0.0  #: seconds between two words, the first since the grant
+    longest_step_silence: float = 0.0  #: the same without that first one, which is a start
     hung: bool = False
-    obeys: bool = False  #: whether a rank has taken note that it is to leave
+    acknowledged: bool = False  #: whether a rank has taken note that it is to leave
     overdue: bool = False
-    hurried: bool = False  #: whether a worker of it leaves, whose host may be switched off soon
+    #: whether a worker of it leaves, whose host may be switched off soon
+    worker_leaving: bool = False
     stop_seconds: float | None = None  #: from the directive to the last rank's exit
-    verdict: Verdict | None = None
+    outcome: SegmentOutcome | None = None
     lost: bool = False
-    limit: tuple[int, str] | None = None  #: the most slots that its ranks can train on, and why
+    #: the most slots that its ranks can train on, and why
+    slot_limit: tuple[int, str] | None = None
     reported: bool = False  #: whether it has reported in this segment
     saved: bool = False  #: whether the table has a checkpoint of this segment
     parked: bool = False  #: whether its process uses no device and waits
-    torn_at: float | None = None  #: when it hung up on ranks on other hosts, which may not know
-    parted: bool = False  #: whether no further worker gives it anything any more
-    listener: Listener | None = None
+    #: when it hung up on ranks on other hosts, which may not know
+    disconnected_at: float | None = None
+    without_members: bool = False  #: whether no further worker gives it anything any more
+    inbox: Inbox | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)  #: of its directive
 
     @property
@@ -172,19 +176,19 @@ class Gang:
         return self.grant.size
 
     @property
-    def others(self) -> Others:
+    def others(self) -> OtherWorkers:
         """The further workers that it has slots of."""
         return tuple((part.worker, part.size) for part in self.grant.others)
 
     @property
-    def lingers(self) -> bool:
+    def remote_ranks_may_run(self) -> bool:
         """Whether a rank of it may still run on another host, and the trial should wait for that.
 
         No longer than that host needs to notice, and not past the deadline.
         """
-        if self.torn_at is None or self.parted or self.directive.deadline:
+        if self.disconnected_at is None or self.without_members or self.directive.deadline:
             return False
-        return time.monotonic() - self.torn_at < _PARTING
+        return time.monotonic() - self.disconnected_at < _REMOTE_EXIT_SECONDS
 
     @property
     def stepped(self) -> bool:
@@ -194,47 +198,49 @@ class Gang:
         return moved or self.reported or self.saved
 
     @property
-    def over(self) -> bool:
+    def exited(self) -> bool:
         """Whether every rank has exited."""
-        return all(rank.gone for rank in self.ranks)
+        return all(rank.exited for rank in self.ranks)
 
     @property
-    def silent(self) -> bool:
+    def never_reported(self) -> bool:
         """Whether the trial has never reported, in this segment or before."""
-        return self.listener is None or self.listener.silent
+        return self.inbox is None or self.inbox.never_reported
 
-    def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
+    def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
         """Take what a rank said."""
-        assert self.listener is not None
+        assert self.inbox is not None
         now = time.monotonic()
-        self.longest = max(self.longest, now - (self.heard_at or self.granted_at))
-        if self.heard_at is not None:
-            self.slowest = max(self.slowest, now - self.heard_at)
-        self.heard_at = now
-        self.listener.hear(rank, message)
+        self.longest_silence = max(
+            self.longest_silence, now - (self.last_message_at or self.granted_at)
+        )
+        if self.last_message_at is not None:
+            self.longest_step_silence = max(self.longest_step_silence, now - self.last_message_at)
+        self.last_message_at = now
+        self.inbox.receive(rank, message)
 
-    def direct(self, directive: Directive) -> None:
+    def send_directive(self, directive: Directive) -> None:
         """Tell every rank; a later directive replaces an earlier one."""
         with self.lock:
             now = self.directive
             if directive.kind is now.kind and directive.deadline == now.deadline:
                 return
             self.directive = replace(directive, seq=now.seq + 1)
-            if self.directed_at is None and directive.leave:
-                self.directed_at = time.monotonic()
+            if self.directive_sent_at is None and directive.leave:
+                self.directive_sent_at = time.monotonic()
             for rank in list(self.ranks):
                 rank.send(("directive", self.directive))
 
-    def enlist(self, rank: Rank) -> None:
+    def add_rank(self, rank: Rank) -> None:
         """Take in a rank and tell it what has been directed already; the caller holds the lock."""
         self.ranks.append(rank)
         if self.directive is not KEEP:
             rank.send(("directive", self.directive))
 
-    def attach(self, index: int, link: RawLink) -> bool:
+    def attach_remote_rank(self, index: int, link: RawLink) -> bool:
         """Take in the connection of a rank on another host; False where it is not awaited."""
         with self.lock:
-            rank = next((r for r in self.ranks if r.far and r.index == index), None)
+            rank = next((r for r in self.ranks if r.remote and r.index == index), None)
             if rank is None:
                 return False
             with rank.lock:
@@ -245,30 +251,30 @@ class Gang:
                 rank.send(("directive", self.directive))
             return True
 
-    def pass_on(self, what: str, **facts: Any) -> None:
+    def notify_leader(self, what: str, **facts: Any) -> None:
         """Let the ranks say something to the worker that leads them, on another host."""
         for rank in self.ranks:
             rank.send(("pass on", what, facts))
 
-    def miss(self, worker: str) -> None:
+    def drop_member(self, worker: str) -> None:
         """A further worker's part is no more: its ranks are gone, or their slots are."""
         for part in self.grant.others:
             if part.worker == worker:
                 for rank in self.ranks:
-                    if rank.far and part.first <= rank.index < part.first + part.size:
-                        self._hang_up(rank)
+                    if rank.remote and part.first_rank <= rank.index < part.first_rank + part.size:
+                        self._disconnect(rank)
 
-    def _hang_up(self, rank: Rank) -> None:
-        if rank.link is not None and not rank.closed and self.torn_at is None:
-            self.torn_at = time.monotonic()
-        rank.hang_up()
+    def _disconnect(self, rank: Rank) -> None:
+        if rank.link is not None and not rank.closed and self.disconnected_at is None:
+            self.disconnected_at = time.monotonic()
+        rank.disconnect()
 
-    def enlist_far(self, rank: Rank) -> None:
+    def expect_remote_rank(self, rank: Rank) -> None:
         """Await a rank on another host."""
         with self.lock:
             self.ranks.append(rank)
 
-    def unpark(self, rank: Rank) -> None:
+    def add_parked_rank(self, rank: Rank) -> None:
         """Take in a parked process, which goes on as this segment's rank."""
         with self.lock:
             self.ranks.append(rank)
@@ -276,43 +282,43 @@ class Gang:
             if self.directive is not KEEP:
                 rank.send(("directive", self.directive))
 
-    def agree(self, call: int) -> Directive:
+    def directive_for_call(self, call: int) -> Directive:
         """The directive for the n-th question, the same for whichever rank asks."""
-        return self.answered.setdefault(call, self.directive)
+        return self.directives_by_call.setdefault(call, self.directive)
 
     def answer(self, rank: Rank, question: int, good: bool, value: Any) -> None:
         """Answer one question."""
         rank.send(("answer", question, good, value))
 
-    def dismiss(self, rank: Rank) -> None:
+    def acknowledge_end(self, rank: Rank) -> None:
         """Its last words have arrived, and a rank on another host need not wait any more."""
-        if rank.far:
+        if rank.remote:
             rank.send(("bye",))
 
-    def trust(self, until: float) -> None:
+    def extend_trust(self, until: float) -> None:
         """Let the ranks believe in their slots until then."""
         for rank in self.ranks:
-            if not rank.far:
+            if not rank.remote:
                 rank.send(("trust", until))
 
     def kill(self) -> None:
         """End every rank now."""
         for rank in self.ranks:
-            if rank.far:
-                self._hang_up(rank)
+            if rank.remote:
+                self._disconnect(rank)
             elif rank.pid is None:  # forked or not, nobody has told us: it ends itself
                 rank.send(("trust", 0.0))
-            elif not rank.gone:
+            elif not rank.exited:
                 kill_rank(rank.pid)
 
     def kill_stragglers(self) -> None:
         """Once one rank has ended, the others get a moment: a lost peer may hang them for long."""
-        if not any(rank.gone or rank.end for rank in self.ranks):
+        if not any(rank.exited or rank.end_message for rank in self.ranks):
             return
         now = time.monotonic()
-        if self.ended_at is None:
-            self.ended_at = now
-        elif now - self.ended_at > _SIBLINGS:
+        if self.first_exit_at is None:
+            self.first_exit_at = now
+        elif now - self.first_exit_at > _STRAGGLER_SECONDS:
             self.kill()
 
     def kill_hung(self) -> None:
@@ -320,9 +326,9 @@ class Gang:
 
         A loop that speaks once an hour may be silent for three; one that never spoke, for ever.
         """
-        if self.hung or self.progress.position is None or self.heard_at is None:
+        if self.hung or self.progress.position is None or self.last_message_at is None:
             return
-        if time.monotonic() - self.heard_at > max(self.patience, 3 * self.longest):
+        if time.monotonic() - self.last_message_at > max(self.patience, 3 * self.longest_silence):
             self.hung = True
             self.kill()
 
@@ -337,30 +343,39 @@ class Gang:
         Returns:
             Whether it was killed now.
         """
-        if not self.hurried or self.overdue or self.directed_at is None or self.over:
+        if (
+            not self.worker_leaving
+            or self.overdue
+            or self.directive_sent_at is None
+            or self.exited
+        ):
             return False
-        patience = max(HURRY, 1.5 * (stop + self.slowest))  # it hears between two steps
-        if self.obeys:
-            patience += _SAVING
-        self.overdue = time.monotonic() - self.directed_at > patience
+        # it hears between two steps
+        patience = max(ACKNOWLEDGE_SECONDS, 1.5 * (stop + self.longest_step_silence))
+        if self.acknowledged:
+            patience += _SAVE_SECONDS
+        self.overdue = time.monotonic() - self.directive_sent_at > patience
         if self.overdue:
             self.kill()
         return self.overdue
 
-    def last_words(self) -> tuple[str, Any]:
+    def end_message(self) -> tuple[str, Any]:
         """How the segment ended: the first rank's words, but a rank that died or failed wins."""
-        dead = [rank for rank in self.ranks if rank.end is None]
-        if any(rank.far and rank.link is None for rank in dead):
+        dead = [rank for rank in self.ranks if rank.end_message is None]
+        if any(rank.remote and rank.link is None for rank in dead):
             return "absent", None
-        if any(rank.far for rank in dead):  # ours die when they are without it
+        if any(rank.remote for rank in dead):  # ours die when they are without it
             return "cut", None
         if dead:
             return "died", dead[0].exit_code
-        first = self.ranks[0].end
+        first = self.ranks[0].end_message
         assert first is not None
-        failed = [rank for rank in self.ranks if rank.end and rank.end[0] == "error"]
+        failed = [
+            rank for rank in self.ranks if rank.end_message and rank.end_message[0] == "error"
+        ]
         if not failed:
             return first
-        cause = min(failed, key=lambda rank: rank.ended_at)  # the others' fail when it is gone
-        assert cause.end is not None
-        return cause.end
+        # the others' fail when it is gone
+        cause = min(failed, key=lambda rank: rank.end_message_at)
+        assert cause.end_message is not None
+        return cause.end_message

@@ -29,23 +29,23 @@ from optuna_deadline.values.deadlines import DeadlineLike, format_duration, pars
 from optuna_deadline.worker.segment import Gang
 
 #: Why a worker leaves that has come to its own end.
-TIME_IS_OVER = "the worker's own time is over"
+TIME_LIMIT_REACHED = "the worker's own time is over"
 
-_LAST_WORDS = 5.0  # seconds for what is done after a study's deadline
+_SETTLE_SECONDS = 5.0  # seconds for what is done after a study's deadline
 
 
-class Until:
+class WorkerTimeLimit:
     """Until when a worker may work.
 
     Args:
-        at: On the monotonic clock; infinity for a worker that has no end of its own.
+        ends_at: On the monotonic clock; infinity for a worker that has no end of its own.
         overhead: What starting and leaving have cost in the study so far.
     """
 
     def __init__(self, at: float = math.inf, overhead: Overhead | None = None) -> None:
-        self.at = at
+        self.ends_at = at
         self._overhead = overhead or Overhead()
-        self._silence = 0.0
+        self._longest_silence = 0.0
 
     def check(self) -> None:
         """Whether there is time for anything.
@@ -53,7 +53,7 @@ class Until:
         Raises:
             DeadlineError: There is not.
         """
-        left, needed = self.at - time.monotonic(), leaving_seconds(self._overhead.stop)
+        left, needed = self.ends_at - time.monotonic(), leaving_seconds(self._overhead.stop)
         if left <= needed:
             said = f"in {format_duration(left)}" if left > 0 else "over"
             raise DeadlineError(
@@ -64,32 +64,34 @@ class Until:
 
     def bring_forward(self, at: float) -> None:
         """The end comes earlier; one that was to come earlier still stays."""
-        self.at = min(self.at, at)
+        self.ends_at = min(self.ends_at, at)
 
-    def hear(self, gangs: Iterable[Gang]) -> None:
+    def observe_silence(self, gangs: Iterable[Gang]) -> None:
         """Learn how long trials are not heard of: their start, and their longest steps."""
-        if self.at < math.inf:
-            self._silence = max([self._silence, *(gang.longest for gang in gangs)])
+        if self.ends_at < math.inf:
+            self._longest_silence = max(
+                [self._longest_silence, *(gang.longest_silence for gang in gangs)]
+            )
 
-    def is_over(self, stop: float, deadline: float = math.inf) -> bool:
+    def must_leave(self, stop: float, deadline: float = math.inf) -> bool:
         """Whether to save and leave now; a study that ends before is ended here.
 
         Args:
             stop: Seconds that the slowest trial took to leave here.
             deadline: Of the study, on the monotonic clock.
         """
-        return self._left(stop) <= 0 and deadline + _LAST_WORDS > self.at
+        return self._seconds_left(stop) <= 0 and deadline + _SETTLE_SECONDS > self.ends_at
 
-    def is_closing(self, stop: float) -> bool:
+    def accepts_no_segments(self, stop: float) -> bool:
         """Whether nothing new is started any more: it would have to leave before it trained."""
-        return self._left(stop) <= max(self._overhead.startup, self._silence)
+        return self._seconds_left(stop) <= max(self._overhead.startup, self._longest_silence)
 
-    def _left(self, stop: float) -> float:
+    def _seconds_left(self, stop: float) -> float:
         slowest = max(stop, self._overhead.stop)
-        return self.at - time.monotonic() - leaving_seconds(slowest, self._silence)
+        return self.ends_at - time.monotonic() - leaving_seconds(slowest, self._longest_silence)
 
 
-def moment(until: DeadlineLike) -> float:
+def monotonic_end(until: DeadlineLike) -> float:
     """A worker's end on the monotonic clock; an instant is by this machine's own clock."""
     now = time.time()
     return time.monotonic() + parse_deadline(until).instant(now) - now
@@ -98,14 +100,14 @@ def moment(until: DeadlineLike) -> float:
 _logger = logging.getLogger("optuna_deadline")
 
 #: Seconds between two looks, and for which an answer is waited for.
-EVERY, _ANSWER = 2.0, 1.5
+POLL_SECONDS, _ANSWER_SECONDS = 2.0, 1.5
 
-_NOT_RUN = (126, 127)  # a shell's words for a command that cannot be run
+_NOT_RUNNABLE_CODES = (126, 127)  # a shell's words for a command that cannot be run
 _open = build_opener(ProxyHandler({})).open  # what a machine says of itself is behind no proxy
 _GOOGLE = {"Metadata-Flavor": "Google"}  # without it that cloud does not answer
 
 
-class Notice:
+class PreemptionWatcher:
     """Hears whether this host is taken back.
 
     Args:
@@ -122,7 +124,7 @@ class Notice:
     def __init__(
         self,
         source: str,
-        until: Until,
+        until: WorkerTimeLimit,
         wake: Callable[[], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -130,13 +132,13 @@ class Notice:
         self._until = until
         self._wake = wake
         self._clock = clock
-        self._heard = False
+        self._noticed = False
 
-    def look(self) -> float:
+    def poll(self) -> float:
         """Ask once; returns the seconds until it is to be asked again."""
-        said = None if self._heard else ask(self._source)
+        said = None if self._noticed else read_notice(self._source)
         if said is not None:
-            self._heard = True
+            self._noticed = True
             left = seconds_left(said, self._clock())
             _logger.warning(
                 "This host is taken back %s: its trials save and leave in time.",
@@ -144,10 +146,10 @@ class Notice:
             )
             self._until.bring_forward(time.monotonic() + left)
             self._wake()
-        return EVERY
+        return POLL_SECONDS
 
 
-def ask(source: str) -> str | None:
+def read_notice(source: str) -> str | None:
     """What a command or a URL says of the host's end; None as long as there is no notice.
 
     Raises:
@@ -157,13 +159,17 @@ def ask(source: str) -> str | None:
         return _ask_url(source)
     try:
         answer = subprocess.run(
-            shlex.split(source), capture_output=True, text=True, timeout=10 * _ANSWER, check=False
+            shlex.split(source),
+            capture_output=True,
+            text=True,
+            timeout=10 * _ANSWER_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return None
     except (OSError, ValueError) as error:
         raise _cannot(source, error) from None
-    if answer.returncode in _NOT_RUN:
+    if answer.returncode in _NOT_RUNNABLE_CODES:
         raise _cannot(source, answer.stderr.strip() or "no such command")
     return answer.stdout.strip() if answer.returncode == 0 else None
 
@@ -188,7 +194,7 @@ def _ask_url(url: str) -> str | None:
 
 
 def _get(url: str, headers: dict[str, str], method: str = "GET") -> str:
-    with _open(Request(url, headers=headers, method=method), timeout=_ANSWER) as answer:
+    with _open(Request(url, headers=headers, method=method), timeout=_ANSWER_SECONDS) as answer:
         return str(answer.read(10_000).decode(errors="replace")).strip()
 
 
@@ -199,14 +205,14 @@ def _token(url: str) -> str:
     return _get(f"{parts.scheme}://{parts.netloc}/latest/api/token", wanted, "PUT")
 
 
-def seconds_left(said: str, now: float) -> float:
+def seconds_left(notice: str, now: float) -> float:
     """How long a notice leaves; nothing where it does not say so."""
     with suppress(ValueError):
-        found = json.loads(said)
+        found = json.loads(notice)
         if isinstance(found, (int, float)) and not isinstance(found, bool):
             return max(0.0, float(found))
         if isinstance(found, dict):
-            said = str(found.get("time", ""))
+            notice = str(found.get("time", ""))
     with suppress(DeadlineError):
-        return max(0.0, parse_deadline(said).instant(now) - now)
+        return max(0.0, parse_deadline(notice).instant(now) - now)
     return 0.0

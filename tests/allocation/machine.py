@@ -121,7 +121,7 @@ class AllocationMachine(Promise):
         worker.follow(obey=False)
         assert self.table.trials()[number].owner is None
         worker.start(number)
-        self.table.disown(worker.me, number, line.fence)
+        self.table.cancel_grant(worker.me, number, line.fence)
 
     @precondition(lambda self: self.awake())
     @rule(index=index_of)

@@ -125,7 +125,7 @@ class ModelWorker:
 
     def slots_for(self, number: int) -> list[int] | None:
         """Slots that it thinks are free, where the plan wants the trial here."""
-        lines = [line for line in self.table.orders(self.me).desired if line.number == number]
+        lines = [line for line in self.table.orders(self.me).trials if line.number == number]
         if number in self.gangs or not lines:
             return None
         [line] = lines
@@ -150,7 +150,7 @@ class ModelWorker:
 
         Ranks take their time to obey: without it they do so in a later call.
         """
-        orders = {line.number: line for line in self.table.orders(self.me).desired}
+        orders = {line.number: line for line in self.table.orders(self.me).trials}
         for number, ranks in list(self.gangs.items()):
             line = orders.get(number)
             if line is None or (line.owner, line.fence) != (self.me, ranks.grant.fence):
@@ -167,10 +167,10 @@ class ModelWorker:
                 self.past.append(self.gangs.pop(number))
         for number, line in orders.items():
             if line.owner == self.me and number not in self.gangs:
-                self.table.disown(self.me, number, line.fence)
+                self.table.cancel_grant(self.me, number, line.fence)
 
     def start_all(self) -> None:
-        for line in self.table.orders(self.me).desired:
+        for line in self.table.orders(self.me).trials:
             self.start(line.number)
 
     def save(self, ranks: Ranks) -> bool:

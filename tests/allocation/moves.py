@@ -73,7 +73,7 @@ class Moves(RuleBasedStateMachine):
         return worker
 
     def elect(self, worker: ModelWorker) -> None:
-        worker.term = self.table.elect(worker.me)
+        worker.term = self.table.elect_planner(worker.me)
         if worker.term is not None:
             assert worker.term >= self.newest_term
             self.newest_term = worker.term

@@ -37,7 +37,7 @@ class World:
     def plan(self, worker: str, slots: int = 1, number: int | None = None) -> int:
         """Elect a planner and let it want a trial on a worker; returns the trial's number."""
         table = self.table()
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         if number is None:
             trial = self.study.ask()

@@ -7,7 +7,7 @@ import time
 import pytest
 from sql_world import World
 
-from optuna_deadline.allocation.sql.database.transaction import EvenClock
+from optuna_deadline.allocation.sql.database.transaction import ClockMonitor
 from optuna_deadline.allocation.sql.store import AllocationTable
 
 
@@ -28,23 +28,24 @@ def test_who_has_just_started_does_not_reap_by_a_clock_that_it_does_not_know(wor
 
 @pytest.mark.parametrize("step", [-3600.0, -1.0, 1.0, 3600.0])
 def test_a_step_is_seen_and_forgotten(step: float) -> None:
-    clock, now = EvenClock(), time.monotonic()
-    clock.note(1000.0, now - 100, now - 99.9)
-    clock.note(1090.0, now - 10, now - 9.9)
-    assert clock.vouches(90, 0.2) and not clock.vouches(101, 0.2)
-    clock.note(1095.0 + step, now - 5, now - 4.9)
-    assert clock.vouches(4, 0.2) and not clock.vouches(6, 0.2)
+    clock, now = ClockMonitor(), time.monotonic()
+    clock.record_reading(1000.0, now - 100, now - 99.9)
+    clock.record_reading(1090.0, now - 10, now - 9.9)
+    assert clock.is_reliable(90, 0.2) and not clock.is_reliable(101, 0.2)
+    clock.record_reading(1095.0 + step, now - 5, now - 4.9)
+    assert clock.is_reliable(4, 0.2) and not clock.is_reliable(6, 0.2)
 
 
 def test_a_process_that_was_frozen_watches_the_clock_anew() -> None:
-    clock, now = EvenClock(), time.monotonic()
+    clock, now = ClockMonitor(), time.monotonic()
     for ago in (100, 80, 60, 40):
-        clock.note(1100.0 - ago, now - ago - 0.1, now - ago)
-    assert clock.vouches(90, 0.2, unread=21)
-    clock.note(1100.0, now - 0.1, now)  # set back and forward again meanwhile, for all it knows
-    assert not clock.vouches(1, 0.2, unread=21)
+        clock.record_reading(1100.0 - ago, now - ago - 0.1, now - ago)
+    assert clock.is_reliable(90, 0.2, unread=21)
+    # set back and forward again meanwhile, for all it knows
+    clock.record_reading(1100.0, now - 0.1, now)
+    assert not clock.is_reliable(1, 0.2, unread=21)
     clock._since -= 90
-    assert clock.vouches(90, 0.2, unread=21)
+    assert clock.is_reliable(90, 0.2, unread=21)
 
 
 def test_leases_renewed_while_the_clock_was_set_back_are_not_reaped(world: World) -> None:
@@ -64,21 +65,21 @@ def test_leases_renewed_while_the_clock_was_set_back_are_not_reaped(world: World
 
 
 def test_a_slow_reading_is_no_step_and_vouches_for_nothing() -> None:
-    clock, now = EvenClock(), time.monotonic()
-    clock.note(1000.0, now - 100, now - 99.9)
-    clock.note(1091.0, now - 10, now - 0.1)
-    assert not clock.vouches(50, 1.0)
-    clock.note(1100.0, now - 0.1, now)
-    assert clock.vouches(50, 1.0)
+    clock, now = ClockMonitor(), time.monotonic()
+    clock.record_reading(1000.0, now - 100, now - 99.9)
+    clock.record_reading(1091.0, now - 10, now - 0.1)
+    assert not clock.is_reliable(50, 1.0)
+    clock.record_reading(1100.0, now - 0.1, now)
+    assert clock.is_reliable(50, 1.0)
 
 
 def test_a_clock_set_back_keeps_no_dead_worker_alive(world: World) -> None:
     world.join("a", cpus=1)
     world.grant("a")
-    assert world.table().elect("a") is None  # "planner" rules
+    assert world.table().elect_planner("a") is None  # "planner" rules
     world.time -= 3600
     assert world.table().workers() == []
-    assert world.table().elect("a") is not None
+    assert world.table().elect_planner("a") is not None
     assert world.table().reap() == 1
     world.join("b", cpus=1)
     assert [slot.device for slot in world.table().slots()] == ["cpu:0"]

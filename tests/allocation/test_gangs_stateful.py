@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stores import memory_world, sql_world
 
-from optuna_deadline.allocation.records import Assignment, Grant, Meeting
+from optuna_deadline.allocation.records import Assignment, Grant, Rendezvous
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.testing.allocation.world import GRACE, TTL, AllocationWorld, assert_legal
 
 WORKERS, SLOTS, TRIALS = "abc", 2, 2
-MEETING = Meeting("10.0.0.1", 1, 2, "key")
+MEETING = Rendezvous("10.0.0.1", 1, 2, "key")
 _pools = itertools.count()
 
 Move = tuple[str, int, int, int]
@@ -40,7 +40,7 @@ class Crews:
         self.dead: set[str] = set()
         for me in self.names:
             self.table.register(me, name, 1, [], SLOTS)
-        term = self.table.elect("planner")
+        term = self.table.elect_planner("planner")
         assert term is not None
         self.term = term
         for number in range(TRIALS):
@@ -54,7 +54,7 @@ class Crews:
         self.check()
 
     def plan(self, me: str, other: str, size: int) -> None:
-        term = self.table.elect("planner")
+        term = self.table.elect_planner("planner")
         assert term is not None
         for number in range(TRIALS):
             others = ((other, size),) if other != me else ()
@@ -65,7 +65,7 @@ class Crews:
     def acquire(self, me: str, other: str, size: int, heard: bool = True) -> None:
         if me in self.dead:
             return
-        for line in self.table.orders(me).desired:
+        for line in self.table.orders(me).trials:
             if line.worker != me or line.owner is not None:
                 continue
             own = line.slots - sum(count for _, count in line.others)
@@ -84,18 +84,20 @@ class Crews:
     def lost_grant(self, me: str, other: str, size: int) -> None:
         """It is granted and does not hear of it; it finds out by its orders."""
         self.acquire(me, other, size, heard=False)
-        for line in self.table.orders(me).desired:
+        for line in self.table.orders(me).trials:
             mine = self.grants.get(line.number)
             if line.owner == me and (mine is None or mine[1].fence != line.fence):
-                assert self.table.disown(me, line.number, line.fence)
+                assert self.table.cancel_grant(me, line.number, line.fence)
                 key = line.number, line.fence
-                assert key not in {(hand.number, hand.fence) for hand in self.table.hands(me)}
+                assert key not in {
+                    (hand.number, hand.fence) for hand in self.table.memberships(me)
+                }
 
     def meet(self, me: str, other: str, size: int) -> None:
         for number, (owner, grant) in self.grants.items():
             line = self.table.trials()[number]
             if owner == me and (line.owner, line.fence) == (me, grant.fence):
-                self.table.meet(me, grant, MEETING)
+                self.table.publish_rendezvous(me, grant, MEETING)
                 self.met.add((number, grant.fence))
 
     def release(self, me: str, other: str, size: int) -> None:
@@ -105,14 +107,14 @@ class Crews:
                 del self.grants[number]
 
     def give_back(self, me: str, other: str, size: int) -> None:
-        for hand in self.table.hands(me):
-            if hand.part.worker == me and me not in self.dead and not hand.stands:
-                assert self.table.give_back(me, hand.number, hand.fence)
+        for hand in self.table.memberships(me):
+            if hand.part.worker == me and me not in self.dead and not hand.active:
+                assert self.table.release_part(me, hand.number, hand.fence)
 
     def renew(self, me: str, other: str, size: int) -> None:
         if me not in self.dead:
             mine = [grant.slots for owner, grant in self.grants.values() if owner == me]
-            mine += [h.part.slots for h in self.table.hands(me) if h.part.worker == me]
+            mine += [h.part.slots for h in self.table.memberships(me) if h.part.worker == me]
             self.table.renew(me, [pair for pairs in mine for pair in pairs])
 
     def wait(self, me: str, other: str, size: int) -> None:
@@ -131,10 +133,12 @@ class Crews:
         """Each held slot is of a trial's owner or of a part, and each part has all of its own."""
         rows = {row.id: row for row in self.table.slots()}
         lines = {line.number: line for line in self.table.trials()}
-        hands = {h.part.worker: h for name in self.names for h in self.table.hands(name)}
+        hands = {h.part.worker: h for name in self.names for h in self.table.memberships(name)}
         given: dict[int, str] = {}
         for name in self.names:
-            for hand in [hand for hand in self.table.hands(name) if hand.part.worker == name]:
+            for hand in [
+                hand for hand in self.table.memberships(name) if hand.part.worker == name
+            ]:
                 for slot, fence in hand.part.slots:
                     assert slot not in given, "two parts have one slot"
                     given[slot] = name
@@ -150,7 +154,7 @@ class Crews:
         self.table.reap()
         assert all(row.holder is None for row in self.table.slots())
         assert all(line.owner is None for line in self.table.trials())
-        assert all(self.table.hands(name) == [] for name in self.names)
+        assert all(self.table.memberships(name) == [] for name in self.names)
         assert_legal(self.table.events())
 
 

@@ -23,10 +23,10 @@ import pytest
 import sqlalchemy as sa
 from sql_world import World
 
-from optuna_deadline.allocation.records import Assignment, Claim, Grant
+from optuna_deadline.allocation.records import Assignment, Grant, StudyClaim
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.database.transaction import (
-    FROZEN,
+    FROZEN_SECONDS,
     Transaction,
     Transactions,
     begin_bounded,
@@ -61,7 +61,7 @@ class Held(Transactions):
             self._hold()
 
     @contextmanager
-    def glancing(self, name: str = "") -> Iterator[tuple[sa.Connection, float | None]]:
+    def single_statement(self, name: str = "") -> Iterator[tuple[sa.Connection, float | None]]:
         """A single statement, in a transaction, so that what it locks can be seen to be locked."""
         with self.engine.begin() as connection:
             begin_bounded(connection)
@@ -162,7 +162,7 @@ def _plan_otherwise(scene: Scene, table: AllocationTable) -> None:
 
 
 def _elect(scene: Scene, table: AllocationTable) -> int | None:
-    return table.elect(scene.id("q"))
+    return table.elect_planner(scene.id("q"))
 
 
 def _open(scene: Scene, table: AllocationTable) -> None:
@@ -185,11 +185,11 @@ def _lend(scene: Scene, table: AllocationTable) -> None:
 
 
 def _lead(scene: Scene, table: AllocationTable) -> int | None:
-    return table.lead(scene.id("q"))
+    return table.elect_leader(scene.id("q"))
 
 
 def _claim(scene: Scene, table: AllocationTable) -> None:
-    table.claim(scene.id("p"), scene.term, Claim(2, 2, 0.0, None))
+    table.set_claim(scene.id("p"), scene.term, StudyClaim(2, 2, 0.0, None))
 
 
 def _register(me: str) -> Act:
@@ -244,7 +244,7 @@ PAIRS: dict[str, tuple[Act, Act, float]] = {
     "open/elect": (_open, _elect, 31),
     "settle/elect": (_settle, _elect, 31),
     "leave/elect": (_leave, _elect, 1),
-    "elect/elect": (_elect, lambda scene, table: table.elect(scene.id("r")), 31),
+    "elect/elect": (_elect, lambda scene, table: table.elect_planner(scene.id("r")), 31),
     "lend/acquire": (_lend, _acquire, 1),
     "lend/release": (_lend, _release, 1),
     "lend/plan": (_lend, _plan, 1),
@@ -292,14 +292,14 @@ def make_scene(
         )
         table = world.table()
         slots = [s.id for s in table.register(me, name, 1, [], 2)]
-        term = table.elect(planner)
+        term = table.elect_planner(planner)
         assert term == 1
         for number in (0, 1):
             table.open_trial(planner, term, number, number)
         table.write_plan(planner, term, [Assignment(n, "run", me, 1, "test") for n in (0, 1)])
         grant = table.acquire(me, 0, slots[:1])
         assert grant is not None
-        led = table.lead(planner)
+        led = table.elect_leader(planner)
         assert led == 1
         world.time += seconds
         return Scene(world, slots, grant, 1, term, led)
@@ -378,12 +378,12 @@ def test_a_frozen_client_blocks_nobody_for_long_and_changes_nothing(
         began = time.monotonic()
         answer = _do(second, scene, scene.world.table())
         waited = time.monotonic() - began
-        time.sleep(max(0.0, FROZEN + 0.2 - waited))  # its session has ended by now
+        time.sleep(max(0.0, FROZEN_SECONDS + 0.2 - waited))  # its session has ended by now
         state = scene.state()
         other._tx.go.set()
         with pytest.raises(sa.exc.DBAPIError):  # it finds out when it comes back
             frozen.result(10)
-    assert waited < FROZEN + 1.2, "the promise is a second; the rest is for a busy machine"
+    assert waited < FROZEN_SECONDS + 1.2, "the promise is a second; the rest is for a busy machine"
     assert _relative(scene, [[answer], state]) == alone
 
 

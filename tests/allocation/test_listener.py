@@ -12,7 +12,7 @@ from sql_world import World
 
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.sql.database import engine as engines
-from optuna_deadline.allocation.sql.database.notify import Listener, channel
+from optuna_deadline.allocation.sql.database.notify import NotificationListener, channel
 from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
@@ -63,7 +63,7 @@ class Heard:
 def listening(world: World) -> Iterator[Heard]:
     """A listener on the world's pool, connected."""
     heard = Heard()
-    listener = Listener(world.engine, "pool", "a", heard)
+    listener = NotificationListener(world.engine, "pool", "a", heard)
     listener.start()
     assert listener.connected.wait(10) and heard.wait(1)
     yield heard
@@ -91,7 +91,7 @@ def test_renewals_reports_and_other_pools_are_not_heard(
     world.table().add_report("a", grant, 1, 0.5, 1.0)
     other = make_world("another")
     other.join("b", host="there", pool="pool 2")
-    term = other.table("pool 2").elect("b")
+    term = other.table("pool 2").elect_planner("b")
     assert term is not None
     number = other.study.ask().number
     other.table("pool 2").open_trial("b", term, number, number)
@@ -118,7 +118,7 @@ def test_a_cut_connection_is_replaced_and_what_was_missed_is_looked_for(
 
 def test_without_a_database_it_keeps_trying_and_ends_when_told(postgres: PostgresServer) -> None:
     engine = sa.create_engine("postgresql+psycopg2://127.0.0.1:1/none")
-    listener = Listener(engine, "pool", "a", lambda: None)
+    listener = NotificationListener(engine, "pool", "a", lambda: None)
     listener.start()
     time.sleep(0.5)
     assert listener.is_alive() and not listener.connected.is_set()
@@ -127,7 +127,7 @@ def test_without_a_database_it_keeps_trying_and_ends_when_told(postgres: Postgre
 
 
 def test_sqlite_is_polled(sqlite_url: str) -> None:
-    assert not Listener.works_on(engines.connect(sqlite_url))
+    assert not NotificationListener.works_on(engines.connect(sqlite_url))
 
 
 def test_every_pool_and_every_worker_has_a_channel_of_its_own() -> None:

@@ -16,7 +16,7 @@ from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 from optuna_deadline.allocation.sql.database.migrations import (
     MIGRATIONS,
-    _follow_deleted_studies,
+    _add_delete_triggers,
     migrate,
     version,
 )
@@ -46,7 +46,7 @@ def _make_version_2(url: str) -> None:
     with engine.begin() as connection:
         for statement in filter(str.strip, statements):
             connection.exec_driver_sql(statement)
-        _follow_deleted_studies(connection)
+        _add_delete_triggers(connection)
         connection.execute(sa.insert(schema.version).values(id=1, version=2))
     engine.dispose()
 
@@ -121,7 +121,7 @@ def test_slots_keep_who_offers_them(storage_url: str) -> None:
     assert (held.offered_by, held.lent_to, held.holder, held.fence) == (("w",), 1, "w", 5)
     assert (orphan.offered_by, orphan.lent_to) == ((), None)
     assert [(row.study_id, row.weight) for row in table.tenants()] == [(1, 1.0)]
-    assert (table.elect("w"), table.lead("w")) == (1, 4)
+    assert (table.elect_planner("w"), table.elect_leader("w")) == (1, 4)
 
 
 def test_rungs_are_counted_from_what_was_there_and_as_they_come(storage_url: str) -> None:

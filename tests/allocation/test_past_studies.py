@@ -47,7 +47,7 @@ def live_through(world: AllocationWorld, count: int) -> None:
         for me in (f"w{number}", f"again{number}"):
             world.join(me, cpus=2, study=study)
             world.table(study=study).leave(me)
-        term = world.table(study=study).elect("planner")
+        term = world.table(study=study).elect_planner("planner")
         assert term is not None
         world.table(study=study).settle("planner", term)
 
@@ -69,7 +69,7 @@ def test_an_account_of_a_settled_study_is_kept_no_more(url: str) -> None:
     world.join("me", cpus=2, study="now")
     live_through(world, 5)
     table = world.table(study="now")
-    term = table.lead("me")
+    term = table.elect_leader("me")
     assert term is not None
     with written(url, tenant) as rows:
         table.lend("me", term, {}, {}, {})

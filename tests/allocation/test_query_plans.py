@@ -74,7 +74,7 @@ def said(grown: sa.Engine) -> Iterator[list[tuple[str, Any]]]:
 def _work(table: AllocationTable) -> None:
     """All that a worker, a planner and a view do, once."""
     slots = [slot.id for slot in table.register("me", "host", 1, [], 2)]
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     table.open_trial("me", term, 5000, 5000)
     table.write_plan("me", term, [Assignment(5000, "run", "me", 1, "test")])
@@ -88,7 +88,7 @@ def _work(table: AllocationTable) -> None:
     )
     table.orders("me")
     table.trials()
-    table.untold()
+    table.unreported_trials()
     table.workers()
     table.segments(since=ROWS - 10)
     table.reports(after=ROWS - 200)
@@ -101,7 +101,7 @@ def _work(table: AllocationTable) -> None:
     table.reap()
     table.conclude("me", term, 5000, "retired", "others were better")
     table.retire("me", term, {5000: "others were better"})
-    table.mark_told(5000)
+    table.mark_ends_reported(5000)
     table.set_gate("me", term, False)
 
 

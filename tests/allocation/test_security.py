@@ -17,7 +17,7 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.databases import open_storage
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.testing.postgres import PostgresServer
-from optuna_deadline.worker.lease_clock import explain
+from optuna_deadline.worker.lease_clock import describe_database_error
 
 ESSAY = Path(__file__).parents[2] / "docs" / "design" / "allocation.md"
 ROLES = ("viewer", "worker", "planner")
@@ -72,13 +72,13 @@ def test_a_viewer_reads_everything_and_writes_nothing(world: World, as_role: As)
     world.join("a")
     grant = world.grant("a")
     viewer = _table(world, as_role("viewer"))
-    assert viewer.trials() and viewer.slots() and viewer.orders("a").desired
+    assert viewer.trials() and viewer.slots() and viewer.orders("a").trials
     assert viewer.events() and viewer.workers() and viewer.segments()
     for write in (
         lambda: viewer.renew("a", grant.slots),
         lambda: viewer.release("a", grant, "paused", ended="pause"),
         lambda: viewer.add_report("a", grant, 1, 0.5, 1.0),
-        lambda: viewer.elect("v"),
+        lambda: viewer.elect_planner("v"),
     ):
         with refused():
             write()
@@ -118,7 +118,7 @@ def test_a_worker_trains_on_slots_that_are_paid_for_and_is_the_last_to_leave(
 ) -> None:
     slots = world.join("a")
     number = world.plan("a")
-    term = world.table().elect("planner")
+    term = world.table().elect_planner("planner")
     assert term is not None
     world.table().resize_pool("planner", term, 1, world.time + 100)
     worker = _table(world, as_role("worker"))
@@ -144,7 +144,7 @@ def test_a_worker_cannot_move_anothers_slots_by_our_statements(world: World) -> 
 def test_a_planner_settles(world: World, as_role: As) -> None:
     world.join("a")
     planner = _table(world, as_role("planner"))
-    term = planner.elect("p")
+    term = planner.elect_planner("p")
     assert term is not None
     planner.set_gate("p", term, False)
     planner.settle("p", term)
@@ -168,7 +168,7 @@ def test_no_password_gets_out(
     for bad in (url.set(port=1), url.set(database="nowhere")):
         with pytest.raises(sa.exc.OperationalError) as away:
             connect(bad)
-        said += [str(away.value), explain(away.value)]
+        said += [str(away.value), describe_database_error(away.value)]
     for text in (f"postgres//me:{SECRET}@host/db", f"postgresql:me:{SECRET}@host"):
         with pytest.raises(DeadlineError) as refusal:
             open_storage(text)

@@ -12,7 +12,7 @@ from stores import empty, sql_world
 
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect, open_table
 from optuna_deadline.allocation.sql.database.schema import worker
-from optuna_deadline.allocation.sql.membership import leave, one_at_a_time
+from optuna_deadline.allocation.sql.membership import leave, serialize_registrations
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.errors import DeadlineError
@@ -89,9 +89,9 @@ def test_who_says_goodbye_wins_no_election_meanwhile(table_only_url: str) -> Non
     table = world.table()
     with table._tx("leave") as tx:
         leave(tx, "a")
-        assert table.elect("a") is None and table.lead("a") is None
-    assert table.elect("a") is None and table.lead("a") is None
-    assert table.elect("b") == 1 and table.lead("b") == 1
+        assert table.elect_planner("a") is None and table.elect_leader("a") is None
+    assert table.elect_planner("a") is None and table.elect_leader("a") is None
+    assert table.elect_planner("b") == 1 and table.elect_leader("b") == 1
 
 
 def test_deleting_the_study_in_optuna_takes_its_rows_along(storage_url: str) -> None:
@@ -126,7 +126,7 @@ def test_a_worker_that_queued_to_register_has_the_time_of_its_turn(table_only_ur
     )
     queued = threading.Thread(target=lambda: table.register("a", "host", 1, [], 1))
     with table._tx() as tx:
-        one_at_a_time(tx)
+        serialize_registrations(tx)
         queued.start()
         with autocommit(connect(table_only_url)) as connection:
             while not connection.execute(waits).scalar_one():

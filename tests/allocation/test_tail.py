@@ -19,10 +19,10 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.database.schema import checkpoint, event, report
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
-from optuna_deadline.cli.live.view import Watcher
-from optuna_deadline.dashboard.pools import Pools
+from optuna_deadline.cli.live.view import StudyWatcher
+from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.history.reader import HistoryReader
-from optuna_deadline.planning.placement.data_locality import Homes
+from optuna_deadline.planning.placement.data_locality import CheckpointLocality
 from optuna_deadline.planning.snapshot import SnapshotReader
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.terms import Terms
@@ -140,7 +140,7 @@ def late(sqlite_url: str) -> Late:
     terms = study_terms.fix(engine, study, "1h")
     table = AllocationTable(engine, "pool", terms.study_id)
     table.register("w", "host", 1, [], 2)
-    term = table.elect("w")
+    term = table.elect_planner("w")
     assert term is not None
     for number in (0, 1):
         table.open_trial("w", term, number, number + 1)
@@ -149,7 +149,7 @@ def late(sqlite_url: str) -> Late:
 
 
 def test_a_view_shows_what_is_committed_late(late: Late) -> None:
-    watcher = Watcher(late.table, late.terms)
+    watcher = StudyWatcher(late.table, late.terms)
     late.report(9_001, 0)
     late.gate(19_001, False)
     assert study_terms.close_gate(late.table._tx.engine, late.terms)
@@ -166,7 +166,7 @@ def test_a_view_shows_what_is_committed_late(late: Late) -> None:
 
 
 def test_the_live_page_shows_what_is_committed_late(late: Late) -> None:
-    pages = Pools(late.table._tx.engine, clock=iter(range(99)).__next__)
+    pages = PoolStates(late.table._tx.engine, clock=iter(range(99)).__next__)
     late.report(9_001, 0)
     late.gate(19_001, False)
     [before] = pages.state()["pools"]
@@ -190,12 +190,12 @@ def test_a_planner_and_a_history_know_what_is_committed_late(late: Late) -> None
 
 
 def test_a_trial_whose_checkpoint_is_committed_late_is_bound_to_its_host(late: Late) -> None:
-    homes = Homes(late.table)
+    homes = CheckpointLocality(late.table)
     elsewhere = Worker("x", "pool", 1, "there", 1, "live", 0.0, store="mark:/there")
     here = Worker("w", "pool", 1, "host", 1, "live", 0.0, store="mark:/here")
     trials = {line.number: line for line in late.table.trials()}
     late.save(9_001, 0)
-    homes.bounds([here, elsewhere], trials, late.table.now())
+    homes.bindings([here, elsewhere], trials, late.table.now())
     late.save(9_000 - 1_000, 1)
-    homes.bounds([here, elsewhere], trials, late.table.now())
+    homes.bindings([here, elsewhere], trials, late.table.now())
     assert set(homes._newest) == {0, 1}

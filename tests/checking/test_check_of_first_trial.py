@@ -38,7 +38,7 @@ def test_only_the_first_segment_of_the_first_trial_is_checked(
         raise first_trial.Stopped
 
     monkeypatch.setattr(first_trial, "loaded", lambda: object())
-    monkeypatch.setattr(first_trial, "Runs", begin)
+    monkeypatch.setattr(first_trial, "TrainingRuns", begin)
     first = SimpleNamespace(number=0)
     first_trial.check_first(first, SimpleNamespace(**{**facts, **other}))  # type: ignore[arg-type]
     first_trial.check_first(SimpleNamespace(number=1), SimpleNamespace(**facts))  # type: ignore[arg-type]

@@ -6,46 +6,46 @@ import math
 
 import pytest
 
-from optuna_deadline.checking.moves import Steps, choose_steps
+from optuna_deadline.checking.moves import LeavePoints, choose_steps
 from optuna_deadline.checking.rows import (
+    CheckResult,
+    CheckRow,
     Gap,
-    Result,
-    Row,
     exit_code,
-    judged,
+    merged,
     relative,
+    row_of_gap,
     summed_up,
-    together,
     values_apart,
 )
 
 
 def test_a_pause_is_exact_to_the_last_bit_only() -> None:
-    assert judged("paused", Gap({"weights": 0.0})).result is Result.EXACT
-    assert judged("paused", Gap({"weights": 1e-9})).bad
+    assert row_of_gap("paused", Gap({"weights": 0.0})).result is CheckResult.EXACT
+    assert row_of_gap("paused", Gap({"weights": 1e-9})).bad
 
 
 def test_a_move_is_exact_up_to_rounding_and_the_figure_is_shown() -> None:
-    row = judged("moved", Gap({"weights": 4e-7}), tolerance=1e-6)
-    assert row.result is Result.EXACT and str(row) == "exact (4.0e-07, by rounding)"
+    row = row_of_gap("moved", Gap({"weights": 4e-7}), tolerance=1e-6)
+    assert row.result is CheckResult.EXACT and str(row) == "exact (4.0e-07, by rounding)"
 
 
 def test_a_difference_has_its_figure_and_what_to_do() -> None:
-    row = judged("moved", Gap({"weights": 0.3, "schedules": 1.0}), advice="Take the mean.")
+    row = row_of_gap("moved", Gap({"weights": 0.3, "schedules": 1.0}), advice="Take the mean.")
     assert str(row) == "differs by 3.0e-01 in weights"
     assert row.advice == "Take the mean." and row.bad
 
 
 def test_what_a_training_does_by_itself_is_no_fault_of_a_move() -> None:
-    row = judged("moved", Gap({"weights": 0.3}), noise=0.2, noise_is="dropout does")
-    assert row.result is Result.DIFFERS and not row.bad
+    row = row_of_gap("moved", Gap({"weights": 0.3}), noise=0.2, noise_is="dropout does")
+    assert row.result is CheckResult.DIFFERS and not row.bad
     assert "no more than dropout does (2.0e-01)" in str(row)
-    assert judged("moved", Gap({"weights": 0.9}), noise=0.2).bad
+    assert row_of_gap("moved", Gap({"weights": 0.9}), noise=0.2).bad
 
 
 def test_other_batches_differ_whatever_the_weights_are() -> None:
-    gap = together([Gap({"weights": 0.0}), Gap(unlike=("it has seen other batches",))])
-    row = judged("paused", gap, noise=1.0)
+    gap = merged([Gap({"weights": 0.0}), Gap(unlike=("it has seen other batches",))])
+    row = row_of_gap("paused", gap, noise=1.0)
     assert math.isinf(gap.figure) and row.bad
     assert str(row) == "differs: it has seen other batches"
 
@@ -78,7 +78,7 @@ def test_a_report_that_only_one_training_makes_is_a_difference() -> None:
 
 
 def test_a_batch_that_grows_is_known_of_all_gaps_together() -> None:
-    assert together([Gap(grows=True), Gap()]).grows
+    assert merged([Gap(grows=True), Gap()]).grows
 
 
 def test_an_outcome_is_one_line_which_names_what_is_not_exact() -> None:
@@ -93,20 +93,20 @@ def test_an_outcome_is_one_line_which_names_what_is_not_exact() -> None:
 @pytest.mark.parametrize(
     ("result", "code"),
     [
-        (Result.EXACT, 0),
-        (Result.REFUSED, 0),
-        (Result.NOT_TRIED, 0),
-        (Result.DIFFERS, 1),
-        (Result.CRASHED, 1),
+        (CheckResult.EXACT, 0),
+        (CheckResult.REFUSED, 0),
+        (CheckResult.NOT_TRIED, 0),
+        (CheckResult.DIFFERS, 1),
+        (CheckResult.CRASHED, 1),
     ],
 )
-def test_only_what_is_silent_or_lost_fails_a_pipeline(result: Result, code: int) -> None:
-    assert exit_code([Row("a", Result.EXACT), Row("b", result)]) == code
+def test_only_what_is_silent_or_lost_fails_a_pipeline(result: CheckResult, code: int) -> None:
+    assert exit_code([CheckRow("a", CheckResult.EXACT), CheckRow("b", result)]) == code
 
 
 def test_a_training_is_left_within_an_epoch_and_at_a_report_that_is_made_on_more_slots() -> None:
     steps = choose_steps(18, reported=[10])
-    assert steps == Steps(last=18, within=6, report=11, back=12)
+    assert steps == LeavePoints(last=18, within=6, report=11, back=12)
     assert steps.away < 11 <= steps.back
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from optuna_deadline.cli.live.top import following
-from optuna_deadline.cli.live.view import Watcher
+from optuna_deadline.cli.live.top import polling_views
+from optuna_deadline.cli.live.view import StudyWatcher
 
 
 class Hung:
@@ -28,7 +28,7 @@ def test_a_worker_that_leaves_a_database_that_is_away_does_not_wait_to_be_shown(
     began = time.monotonic()
     with (
         pytest.raises(RuntimeError),
-        following(cast(Watcher, watcher), 0.01, lambda looks: [*looks].clear()),
+        polling_views(cast(StudyWatcher, watcher), 0.01, lambda looks: [*looks].clear()),
     ):
         assert watcher.asked.wait(30)
         raise RuntimeError

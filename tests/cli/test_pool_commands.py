@@ -9,7 +9,7 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.records import Assignment, Claim
+from optuna_deadline.allocation.records import Assignment, StudyClaim
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli import app
@@ -26,7 +26,7 @@ def url(tmp_path: Path) -> str:
         table = AllocationTable(open_table(study), "lab", study._study_id)
         table.register(name, "node7", 4711, ["gpu:0", "gpu:1"], 0, weight)
     table = AllocationTable(open_table(study), "lab", 1)
-    term, led = table.elect("resnet"), table.lead("resnet")
+    term, led = table.elect_planner("resnet"), table.elect_leader("resnet")
     assert term is not None and led is not None
     table.open_trial("resnet", term, 0, 0)
     table.write_plan("resnet", term, [Assignment(0, "run", "resnet", 1, "test")])
@@ -51,9 +51,9 @@ def test_a_pool_is_shown_with_its_studies_and_slots(url: str) -> None:
 def test_a_pool_says_which_deadline_it_cannot_hold_and_what_would_have_to_give(url: str) -> None:
     study = optuna.load_study(study_name="resnet", storage=url)
     table = AllocationTable(open_table(study), "lab", study._study_id)
-    term = table.elect("resnet")
+    term = table.elect_planner("resnet")
     assert term is not None
-    table.claim("resnet", term, Claim(live=3, most=2, done=0.0, remaining=6000.0))
+    table.set_claim("resnet", term, StudyClaim(live=3, most=2, done=0.0, remaining=6000.0))
     shown = CliRunner().invoke(app, ["pool", "show", "--storage", url])
     words = " ".join(shown.output.split())
     assert "resnet gets 1 h on one slot of the 1 h 40 min that it expects to train" in words

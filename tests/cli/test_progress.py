@@ -33,19 +33,19 @@ def written(console: Console) -> str:
 
 
 def test_what_comes_one_by_one(screen: Console) -> None:
-    assert list(worker.show_late(slowly(4), "Simulating", 4)) == [0, 1, 2, 3]
+    assert list(worker.show_when_slow(slowly(4), "Simulating", 4)) == [0, 1, 2, 3]
     assert ("Simulating" in written(screen)) == screen.is_terminal
     before = len(written(screen))
-    assert list(worker.show_late(iter([7]), "Simulating", 1)) == [7]
+    assert list(worker.show_when_slow(iter([7]), "Simulating", 1)) == [7]
     assert len(written(screen)) == before, "what is quick says nothing"
 
 
 def test_what_is_waited_for(screen: Console) -> None:
-    with pytest.raises(KeyError), worker.wait_late("Copying"):
+    with pytest.raises(KeyError), worker.show_wait("Copying"):
         time.sleep(0.3)
         raise KeyError
     assert ("Copying" in written(screen)) == screen.is_terminal
     before = len(written(screen))
-    with worker.wait_late("Copying"):
+    with worker.show_wait("Copying"):
         pass
     assert "Copying" not in written(screen)[before:]

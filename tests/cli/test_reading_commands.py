@@ -22,7 +22,7 @@ from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint, checksum
 from optuna_deadline.cli import app, databases, doctor
-from optuna_deadline.cli.live.view import Watcher
+from optuna_deadline.cli.live.view import StudyWatcher
 from optuna_deadline.elastic import agree
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.study import terms as study_terms
@@ -36,7 +36,7 @@ def url(sqlite_url: str, tmp_path: Path) -> str:
     terms = agree(study, "1h", None, {}, budget=None)
     table = AllocationTable(open_table(study), "lab", terms.study_id)
     table.register("me", "node7", 1, ["gpu:0", "gpu:1"], 0)
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     trial = study.ask({"lr": optuna.distributions.FloatDistribution(0.0, 1.0)})
     table.open_trial("me", term, 0, trial._trial_id)
@@ -90,7 +90,7 @@ def test_why_a_trial_has_one_slot_only_is_said_by_status_top_and_doctor(
     found = {f["name"]: f for f in read("doctor", "--storage", url)}["slots"]
     assert found["state"] == "note"
     assert found["words"] == f"trial 0 of s trains on one slot only: {reason}"
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     table.settle("me", term)
     assert words in run("top", "s", "--storage", url)
@@ -99,7 +99,7 @@ def test_why_a_trial_has_one_slot_only_is_said_by_status_top_and_doctor(
 def test_top_ends_with_the_study(url: str) -> None:
     study = optuna.load_study(study_name="s", storage=url)
     table = AllocationTable(open_table(study), "lab", study._study_id)
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     table.settle("me", term)
     assert "best 0.9000" in run("top", "s", "--storage", url)
@@ -108,7 +108,7 @@ def test_top_ends_with_the_study(url: str) -> None:
 def test_the_gate_is_shown_as_it_stands(url: str) -> None:
     study = optuna.load_study(study_name="s", storage=url)
     table = AllocationTable(open_table(study), "lab", study._study_id)
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     assert "gate open" in run("status", "s", "--storage", url)
     table.set_gate("me", term, False)
@@ -122,7 +122,7 @@ def test_the_gate_is_shown_as_it_stands(url: str) -> None:
 def test_the_gate_of_a_study_that_ended_before_its_deadline_is_closed(url: str) -> None:
     study = optuna.load_study(study_name="s", storage=url)
     table = AllocationTable(open_table(study), "lab", study._study_id)
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     table.settle("me", term)
     assert "gate closed" in run("status", "s", "--storage", url)
@@ -130,7 +130,7 @@ def test_the_gate_of_a_study_that_ended_before_its_deadline_is_closed(url: str) 
 
 def test_a_live_view_follows_a_deadline_that_moves(url: str) -> None:
     study = optuna.load_study(study_name="s", storage=url)
-    watcher = Watcher(*table_of(study))
+    watcher = StudyWatcher(*table_of(study))
     first = watcher.view()
     run("stop", "s", "--storage", url, "--within", "60s")
     assert watcher.view().time_left <= 60 < first.time_left
@@ -253,7 +253,7 @@ def test_an_extension_says_what_money_is_left_for_it(sqlite_url: str) -> None:
     extend = ("extend", "s", "--storage", sqlite_url, "--deadline")
     assert run(*extend, "2h").endswith("). 20 of 20 usd are left.\n")
     table.register("me", "host", 1, [], 1)
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     for slots, seconds in ((1, 20), (0, 0)):
         table.resize_pool("me", term, slots, terms.deadline)
@@ -274,7 +274,7 @@ def test_a_study_is_ended_earlier_only_and_once(url: str) -> None:
     assert 0 < read("status", "s", "--storage", url)["time_left"] <= 30
     study = optuna.load_study(study_name="s", storage=url)
     table = AllocationTable(open_table(study), "lab", study._study_id)
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     table.settle("me", term)
     assert "has ended already" in run("stop", "s", "--storage", url, code=2)

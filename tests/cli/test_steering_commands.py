@@ -10,7 +10,7 @@ import pytest
 from endings import end_within
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.records import About, Assignment, Grant
+from optuna_deadline.allocation.records import Assignment, Grant, MachineInfo
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli import app
@@ -24,7 +24,7 @@ def table(sqlite_url: str) -> AllocationTable:
     terms = agree(study, "1h", None, {})
     table = AllocationTable(open_table(study), "lab", terms.study_id)
     table.register("me", "node7", 4711, ["gpu:0", "gpu:1"], 0)
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     for number in range(3):
         table.open_trial("me", term, number, 100 + number)
@@ -143,8 +143,8 @@ def test_a_size_that_several_workers_have_together_is_taken(
     other.register("there", "node7", 2, [], 2)
     assert apart in run("give 0 --study s --gpus 4", url, code=2)
     for name in ("me", "there"):
-        about = About(store="s3://bucket", address=name)
-        table.register(name, "node7", 1, [], 2, about=about)
+        about = MachineInfo(store="s3://bucket", address=name)
+        table.register(name, "node7", 1, [], 2, machine_info=about)
     assert "the largest gang is 4" in run("give 0 --study s --gpus 5", url, code=2)
     run("give 0 --study s --gpus 4", url)
     assert table.trials()[0].pinned == 4

@@ -27,7 +27,7 @@ class Lab:
         terms = agree(made, "1h", None, {}, budget=None)
         table = AllocationTable(open_table(made), "lab", terms.study_id)
         table.register(study, "node7", 4711, [f"gpu:{i}" for i in range(slots)], 0)
-        term = table.elect(study)
+        term = table.elect_planner(study)
         assert term is not None
         self.tables[study], self.terms[study] = table, term
 
@@ -61,6 +61,6 @@ class Lab:
     def lend(self, slot: int, study: str) -> None:
         """The leader lends a slot to a study."""
         one = next(iter(self.tables))
-        led = self.tables[one].lead(one)
+        led = self.tables[one].elect_leader(one)
         assert led is not None
         self.tables[one].lend(one, led, {slot: self.tables[study].study_id}, {}, {})

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from optuna_deadline.allocation.sql.database.engine import connect
 from optuna_deadline.cli import app as cli
 from optuna_deadline.dashboard import server as page
-from optuna_deadline.dashboard.pools import Pools
+from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.dashboard.server import make_http_server, wsgi
 
 
@@ -43,7 +43,7 @@ def _fill(url: str) -> Lab:
 
 
 def look(lab: Lab) -> dict:  # type: ignore[type-arg]
-    [pool] = Pools(connect(lab.url)).state()["pools"]
+    [pool] = PoolStates(connect(lab.url)).state()["pools"]
     assert 60 <= pool.pop("window") < 61
     return pool  # type: ignore[no-any-return]
 
@@ -82,7 +82,7 @@ def test_it_says_what_people_ask_for(lab: Lab) -> None:
 
 
 def test_hand_overs_are_seen_until_they_are_done(lab: Lab) -> None:
-    viewer = Pools(connect(lab.url), clock=iter(range(0, 1000, 10)).__next__)
+    viewer = PoolStates(connect(lab.url), clock=iter(range(0, 1000, 10)).__next__)
     assert viewer.state()["pools"][0]["handovers"] == []
     lab.want("resnet", 0, 1, "shrinks 2 -> 1")
     [moving] = viewer.state()["pools"][0]["handovers"]
@@ -98,7 +98,7 @@ def test_hand_overs_are_seen_until_they_are_done(lab: Lab) -> None:
 
 
 def test_who_reads_on_sees_what_a_newcomer_sees(lab: Lab) -> None:
-    viewer = Pools(connect(lab.url), clock=iter(range(0, 1000, 10)).__next__)
+    viewer = PoolStates(connect(lab.url), clock=iter(range(0, 1000, 10)).__next__)
     viewer.state()
     for turn in range(3):
         lab.want("resnet", 0, 2 - turn % 2, f"turn {turn}")
@@ -123,7 +123,7 @@ def test_who_reads_on_sees_what_a_newcomer_sees(lab: Lab) -> None:
 def test_many_viewers_cost_one_look(lab: Lab) -> None:
     said: list[str] = []
     engine = connect(lab.url)
-    viewer = Pools(engine)
+    viewer = PoolStates(engine)
     viewer.state()
     sa.event.listen(engine, "before_cursor_execute", lambda *a: said.append(a[2]))
     viewer._until = math.inf
@@ -163,10 +163,10 @@ def test_the_page_stands_beside_optuna_dashboard(
     assert fetch(f"{base}/dashboard")[0] == 200
     assert json.loads(fetch(f"{base}/api/studies")[2])["study_summaries"][0]["study_name"]
 
-    def away(self: Pools) -> None:
+    def away(self: PoolStates) -> None:
         raise sa.exc.OperationalError("SELECT secret", {}, Exception("server closed"))
 
-    monkeypatch.setattr(Pools, "state", away)
+    monkeypatch.setattr(PoolStates, "state", away)
     status, _, text = fetch(f"{base}/allocation/api/state")
     assert status == 503 and "server closed" in text and "secret" not in text
 

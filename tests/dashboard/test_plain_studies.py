@@ -80,7 +80,9 @@ def test_a_pass_comes_seldom_and_not_at_the_end_and_an_error_ends_them(
 
 def test_forecasts_are_made_of_optunas_own_trials(study: optuna.Study, storage_url: str) -> None:
     history = read_history(study)
-    assert history.plain and len(history.lives) == 4 and history.lives[3].state == "running"
+    assert (
+        history.plain and len(history.timelines) == 4 and history.timelines[3].state == "running"
+    )
     assert all(history.started <= row.at <= history.now for row in history.reports)
     told = optuna_deadline.forecast(study)
     assert told.best == max(row.value for row in history.reports)

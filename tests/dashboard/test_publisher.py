@@ -14,10 +14,10 @@ from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.dashboard import publisher as publishing
-from optuna_deadline.dashboard.attributes import OURS, Attributes
+from optuna_deadline.dashboard.attributes import OURS, DashboardAttributes
 from optuna_deadline.dashboard.publisher import Publisher, figures, make_publisher
 from optuna_deadline.elastic import agree
-from optuna_deadline.elastic.lifecycle import to_publish
+from optuna_deadline.elastic.lifecycle import should_publish
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.reader import HistoryReader, read_history
 
@@ -56,7 +56,7 @@ def scene(storage_url: str) -> Scene:
     engine = open_table(study)
     table = AllocationTable(engine, "s", terms.study_id)
     slots = [slot.id for slot in table.register("me", "node7", 1, ["gpu:0", "gpu:1"], 0)]
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     found = make_publisher(engine, study, table, terms, lambda: scene.rules)
     assert found is not None
@@ -144,8 +144,8 @@ def test_a_users_note_stays_and_its_version_rises(scene: Scene) -> None:
 def test_only_what_changed_is_written_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.publisher.publish()
     said: list[tuple[object, ...]] = []
-    write = Attributes.write
-    monkeypatch.setattr(Attributes, "write", lambda *a: (said.append(a), write(*a)))
+    write = DashboardAttributes.write
+    monkeypatch.setattr(DashboardAttributes, "write", lambda *a: (said.append(a), write(*a)))
     scene.table.release("me", scene.grants[0], "paused", ended="pause")
     scene.publisher.publish()
     scene.publisher.publish()
@@ -173,7 +173,7 @@ def test_an_error_is_said_once_and_ends_nothing(
         raise RuntimeError("disk full\nand more")
 
     said: list[str] = []
-    monkeypatch.setattr(Attributes, "write", fail)
+    monkeypatch.setattr(DashboardAttributes, "write", fail)
     monkeypatch.setattr(publishing._logger, "warning", lambda *a: said.append(a[0] % a[1:]))
     for _ in range(3):
         scene.now = scene.publisher._next
@@ -196,8 +196,8 @@ def test_the_dashboard_of_another_database_is_left_alone(tmp_path: object) -> No
     study = optuna.create_study()
     url = f"sqlite:///{tmp_path}/table.db"
     engine = open_table(study, url)
-    assert Attributes.of(engine, study) is None
-    assert not to_publish(False) and to_publish(None), "optuna-dashboard is installed here"
+    assert DashboardAttributes.of(engine, study) is None
+    assert not should_publish(False) and should_publish(None), "optuna-dashboard is installed here"
 
 
 def test_figures_stay_within_their_bytes(scene: Scene) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from forking import CONTEXT, preload
 
 from optuna_deadline.checkpoints.files import write_atomically
-from optuna_deadline.rank.process import speak
+from optuna_deadline.rank.process import show_info_messages
 
 LEFT = 85
 preload("torch", "lightning.pytorch", "optuna", "torchmetrics", "optuna_deadline_lightning")
@@ -149,7 +149,7 @@ class Listening(logging.Handler):
         self.seen = seen
         seen["said"] = []
         logging.captureWarnings(True)
-        speak()
+        show_info_messages()
         logging.getLogger().addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:

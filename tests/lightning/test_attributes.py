@@ -19,7 +19,7 @@ import torch
 from chains import assert_same, chain, compared
 from elastic_harness import Plan, PlayedSegment, PlayedTrial, Seen, run_segment
 from elastic_training import Net
-from optuna_deadline_lightning.attributes import Attributes
+from optuna_deadline_lightning.attributes import ModuleAttributes
 from optuna_deadline_lightning.packing import Unpackable, address, packed, put, same, unpacked
 from torch import nn
 
@@ -116,9 +116,9 @@ def test_a_value_comes_back_in_the_object_that_others_hold() -> None:
 # ---- of several slots
 
 
-def slot(rank: int, ranks: int, module: pl.LightningModule) -> Attributes:
+def slot(rank: int, ranks: int, module: pl.LightningModule) -> ModuleAttributes:
     told: set[str] = set()
-    return Attributes(
+    return ModuleAttributes(
         SimpleNamespace(  # type: ignore[arg-type]
             lightning_module=module,
             global_rank=rank,

@@ -201,14 +201,14 @@ def test_a_batch_divided_by_the_slots_is_refused_at_every_place() -> None:
     for epoch, batch in ((0, 4), (1, 0)):  # in an epoch, and between two
         saved = fingerprints([in_batches(RandomSampler(range(N)), 17)], epoch, batch, 1)
         halves = in_batches(RandomSampler(range(N)), 17 // 2)
-        two_ranks = type("TwoAlike", (Consensus,), {"same": lambda *_: True})(0, 2)
+        two_ranks = type("TwoAlike", (Consensus,), {"all_equal": lambda *_: True})(0, 2)
         with pytest.raises(DeadlineError, match="the batch size of the whole step"):
             refuse_another_order([halves], epoch, batch, consensus=two_ranks, saved=saved)
     resume(halves, 1, 0, saved)  # on as many slots an epoch may have its own batch size
 
 
 def test_ranks_that_draw_different_orders_are_refused() -> None:
-    odd = type("TwoOdd", (Consensus,), {"same": lambda *_: False})(0, 2)
+    odd = type("TwoOdd", (Consensus,), {"all_equal": lambda *_: False})(0, 2)
     with pytest.raises(DeadlineError, match="another order in each of the trial's 2 slots"):
         refuse_another_order(
             [in_batches(RandomSampler(range(N)))], 0, 0, consensus=odd, saved=None

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from optuna_deadline_lightning.reporting import Steps
+from optuna_deadline_lightning.reporting import ReportSteps
 
 
 class Fit:
@@ -51,20 +51,20 @@ class Fit:
                     found.append((epoch, batch))
         return found
 
-    def validate(self, steps: Steps, place: tuple[int, int]) -> int | None:
+    def validate(self, steps: ReportSteps, place: tuple[int, int]) -> int | None:
         trainer = self.trainer
         trainer.current_epoch, trainer.fit_loop.batch_idx = place[0], place[1] - 1
         trainer.fit_loop.total_batch_idx = place[0] * trainer.num_training_batches + place[1] - 1
         return steps.reached(trainer)
 
     def reported(self) -> list[int]:
-        steps = Steps()
+        steps = ReportSteps()
         found = [self.validate(steps, place) for place in self.places()]
         return [step for step in found if step is not None]
 
     @property
     def horizon(self) -> int | None:
-        return Steps().horizon(self.trainer)
+        return ReportSteps().horizon(self.trainer)
 
 
 @pytest.mark.parametrize("batches", [4, 28, 30, 100, 1001])
@@ -122,7 +122,7 @@ def test_a_fit_without_end_has_no_horizon() -> None:
 
 
 def test_epochs_of_unknown_length_are_steps_also_where_one_is_stopped_within() -> None:
-    fit, steps = Fit(10, 1.0), Steps()
+    fit, steps = Fit(10, 1.0), ReportSteps()
     fit.trainer.num_training_batches = math.inf
     fit.trainer.is_last_batch = True
     assert [fit.validate(steps, (epoch, 10)) for epoch in (0, 1)] == [0, 1]
@@ -134,7 +134,7 @@ def test_epochs_of_unknown_length_are_steps_also_where_one_is_stopped_within() -
 def test_validations_by_time_are_counted() -> None:
     fit = Fit(28, 1.0)
     fit.trainer._val_check_time_interval = 60.0
-    steps = Steps()
+    steps = ReportSteps()
     assert [fit.validate(steps, (0, batch)) for batch in (3, 9, 15)] == [0, 1, 2]
     assert steps.progress(fit.trainer) == 3.0 and fit.horizon is None
 
@@ -146,7 +146,7 @@ def test_a_fit_that_is_resumed_in_the_middle_of_an_epoch_goes_on_with_its_number
     fit = Fit(28, interval)
     whole, places = fit.reported(), fit.places()
     for cut in range(1, len(places)):
-        steps = Steps()
+        steps = ReportSteps()
         steps.last = whole[cut - 1]
         assert [fit.validate(steps, place) for place in places[cut:]] == whole[cut:]
 
@@ -154,7 +154,7 @@ def test_a_fit_that_is_resumed_in_the_middle_of_an_epoch_goes_on_with_its_number
 @pytest.mark.parametrize("interval", [0.25, 10, 1.0])
 def test_progress_is_in_steps(interval: float) -> None:
     fit = Fit(30, interval)
-    steps = Steps()
+    steps = ReportSteps()
     for place in fit.places():
         step = fit.validate(steps, place)
         assert step is not None and step < steps.progress(fit.trainer) <= step + 1

@@ -11,8 +11,8 @@ from manifests import ROOT, Manifest, of_kind, rendered, written
 from typer.main import get_command
 
 from optuna_deadline.cli import app
-from optuna_deadline.elastic.lifecycle import VARIABLE as PULSE
-from optuna_deadline.rank.rendezvous import VARIABLE as ADDRESS
+from optuna_deadline.elastic.lifecycle import HEARTBEAT_VARIABLE as PULSE
+from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE as ADDRESS
 
 NAME = "optuna-deadline-worker"
 VERSIONS = ["1.29", "1.37"]

@@ -23,7 +23,7 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.rank.rendezvous import VARIABLE
+from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE
 from optuna_deadline.study import policy_choice
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -68,7 +68,7 @@ def test_a_gang_over_two_nodes_and_the_policys_own_factor(
 ) -> None:
     (tmp_path / "logs").mkdir()
     monkeypatch.setenv(LOGS, str(tmp_path / "logs"))
-    monkeypatch.setenv(VARIABLE, "127.0.0.1")  # the nodes are processes of one machine
+    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1")  # the nodes are processes of one machine
     study = optuna.create_study(study_name="ray", storage=postgres_url, direction="maximize")
     with cluster_of(2), ThreadPoolExecutor(1) as thread:
         result = thread.submit(

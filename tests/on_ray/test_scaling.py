@@ -9,13 +9,13 @@ from optuna_deadline_ray.nodes import (
     Node,
     bundles,
     check_some,
+    nodes_to_release,
     nodes_with_slots,
-    to_spare,
     wanted_slots,
 )
 
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.records import Claim, Slot
+from optuna_deadline.allocation.records import Slot, StudyClaim
 from optuna_deadline.errors import DeadlineError
 
 
@@ -61,19 +61,19 @@ def slot(number: int, host: str, holder: str | None = None) -> Slot:
 def test_only_idle_nodes_beyond_what_is_wanted_are_let_go() -> None:
     nodes = [Node("1", "a", 2), Node("2", "b", 2), Node("3", "c", 2)]
     held = [slot(1, "a", "w"), slot(2, "b"), slot(3, "c")]
-    assert to_spare(nodes, held, wanted=6) == []
-    assert [n.host for n in to_spare(nodes, held, wanted=4)] == ["c"]
-    assert [n.host for n in to_spare(nodes, held, wanted=3)] == ["c"]
-    assert [n.host for n in to_spare(nodes, held, wanted=0)] == ["c", "b"]
+    assert nodes_to_release(nodes, held, wanted=6) == []
+    assert [n.host for n in nodes_to_release(nodes, held, wanted=4)] == ["c"]
+    assert [n.host for n in nodes_to_release(nodes, held, wanted=3)] == ["c"]
+    assert [n.host for n in nodes_to_release(nodes, held, wanted=0)] == ["c", "b"]
 
 
 def test_a_study_wants_what_its_planner_says() -> None:
     table = MemoryTable("pool", 1, now=lambda: 0.0, deadline=100.0)
     assert wanted_slots(table, 8) == 1, "nobody has planned yet"
     table.register("me", "host", 1, [], 2)
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
-    table.claim("me", term, Claim(live=5, most=5, done=0.0, remaining=None))
+    table.set_claim("me", term, StudyClaim(live=5, most=5, done=0.0, remaining=None))
     assert wanted_slots(table, 8) == 5 and wanted_slots(table, 4) == 4
     table.resize_pool("me", term, 6, 100.0)
     assert wanted_slots(table, 8) == 6, "who pays says how many it buys"

@@ -14,9 +14,9 @@ from optuna_deadline.history.series import costs
 from optuna_deadline.policies import make_policy
 from optuna_deadline.policies.api import Plan, Snapshot
 from optuna_deadline.policies.baselines.fifo import Fifo
-from optuna_deadline.scenarios.comparison import AS_IT_IS, Question, WhatIf
+from optuna_deadline.scenarios.comparison import AS_IT_IS, Scenario, WhatIf
 from optuna_deadline.scenarios.futures import Change, Draws, make_world, run
-from optuna_deadline.scenarios.initial_state import Present
+from optuna_deadline.scenarios.initial_state import InitialState
 
 RECIPES = [
     Recipe(family="climbing", stopped=0.3),
@@ -27,7 +27,7 @@ RECIPES = [
 
 
 def ask(history: History, change: Change = AS_IT_IS, draws: int = 2, seed: int = 0) -> WhatIf:
-    question = Question(history, change, draws=draws, seed=seed)
+    question = Scenario(history, change, draws=draws, seed=seed)
     return question.answer(list(question.pairs(1e9)))
 
 
@@ -73,7 +73,7 @@ def test_what_steps_are_called_changes_nothing() -> None:
     plain = ask(history)
     assert asdict(ask(_rename(history, times=1, shift=-1))) == asdict(plain)
     scaled = _rename(history, times=100, shift=0)
-    assert Present.of(scaled).every == 100
+    assert InitialState.of(scaled).every == 100
     assert ask(scaled).as_it_is.slot_hours == pytest.approx(plain.as_it_is.slot_hours)
 
 
@@ -100,7 +100,7 @@ def _rename(history: History, times: int, shift: int) -> History:
 
 def test_who_trains_goes_on_without_a_start_and_who_has_ended_is_let_alone() -> None:
     history = Recipe(policy="asha", family="climbing", stopped=0.5).make()
-    present = Present.of(history)
+    present = InitialState.of(history)
     policy = make_policy(history.policy, history.parameters)
     world = make_world(present, Draws(present).draw(0), AS_IT_IS, policy)
     holders = {line.number: line.slots for line in history.trials if line.owner is not None}
@@ -109,7 +109,7 @@ def test_who_trains_goes_on_without_a_start_and_who_has_ended_is_let_alone() -> 
     assert world.timeline.now() == present.now
     owned = {line.number: line.slots for line in world.table.trials() if line.owner is not None}
     assert owned == holders
-    while world.at_work:
+    while world.working_hosts:
         assert world.timeline.advance()
     ended = {line.number for line in history.trials if not line.alive}
     after = [row for row in world.table.segments() if row.granted > present.now]
@@ -137,10 +137,10 @@ def test_a_trial_that_a_person_holds_is_not_trained() -> None:
             for line in history.trials
         ),
     )
-    present = Present.of(stopped)
+    present = InitialState.of(stopped)
     policy = make_policy(history.policy, history.parameters)
     world = make_world(present, Draws(present).draw(0), AS_IT_IS, policy)
-    while world.at_work:
+    while world.working_hosts:
         assert world.timeline.advance()
     trained = {row.number for row in world.table.segments() if row.granted >= present.now}
     assert held and trained and not held & trained
@@ -149,23 +149,23 @@ def test_a_trial_that_a_person_holds_is_not_trained() -> None:
 def test_a_question_without_an_answer_is_refused_in_words() -> None:
     history = RECIPES[0].make()
     with pytest.raises(DeadlineError, match="cannot be taken"):
-        Question(history, Change(slots=-5))
+        Scenario(history, Change(slots=-5))
     with pytest.raises(DeadlineError, match="has ended"):
-        Question(replace(history, settled=history.now))
+        Scenario(replace(history, settled=history.now))
     with pytest.raises(DeadlineError, match="after the first reports"):
-        Question(replace(history, reports=(), segments=()))
+        Scenario(replace(history, reports=(), segments=()))
     with pytest.raises(DeadlineError, match="other processes"):
-        Question(replace(history, policy="object:Mine"))
+        Scenario(replace(history, policy="object:Mine"))
 
 
 def test_one_end_is_simulated_however_short_the_time() -> None:
-    question = Question(RECIPES[0].make(), draws=9)
+    question = Scenario(RECIPES[0].make(), draws=9)
     assert len(list(question.pairs(0.0))) == 1
 
 
 def test_a_rest_is_simulated_to_its_end_beyond_what_was_known() -> None:
     history = RECIPES[0].make()
-    present = Present.of(history)
+    present = InitialState.of(history)
     ends = [
         run(
             present, Draws(present).draw(number), AS_IT_IS,
@@ -181,7 +181,7 @@ def test_a_policy_that_takes_long_to_plan_a_large_study_is_asked_less_often() ->
     history = replace(RECIPES[0].make(), policy="fifo", parameters={})
     last = max(line.number for line in history.trials)
     ended = replace(
-        history.trials[0], state="retired", mode="stop", owner=None, slots=0, told=True
+        history.trials[0], state="retired", mode="stop", owner=None, slots=0, end_reported=True
     )
     more = tuple(replace(ended, number=last + more) for more in range(1, 200))
     time = 0.0
@@ -194,7 +194,7 @@ def test_a_policy_that_takes_long_to_plan_a_large_study_is_asked_less_often() ->
 
     def seconds_of(history: History) -> float:
         began = time
-        question = Question(
+        question = Scenario(
             history, Change(seconds=100.0), policy=Slow(), draws=9, clock=lambda: time
         )
         list(question.pairs(10.0))

@@ -7,9 +7,9 @@ from paying import Played
 
 from optuna_deadline.history.series import costs
 from optuna_deadline.policies import make_policy
-from optuna_deadline.scenarios.comparison import Question
+from optuna_deadline.scenarios.comparison import Scenario
 from optuna_deadline.scenarios.futures import Change, make_world
-from optuna_deadline.scenarios.initial_state import Present
+from optuna_deadline.scenarios.initial_state import InitialState
 from optuna_deadline.visualization._budget import chart_budget
 
 
@@ -22,7 +22,7 @@ def make(policy: str, **given: object) -> Played:
 @pytest.mark.parametrize("policy", ["seer", "hypersched"])
 def test_the_rest_is_paid_by_host_type_and_within_the_budget(policy: str) -> None:
     history = make(policy).history
-    question = Question(history, Change(money=1000.0), draws=2)
+    question = Scenario(history, Change(money=1000.0), draws=2)
     answer = question.answer(list(question.pairs(1e9)))
     used = costs(history).spent
     assert used is not None and history.budget is not None
@@ -36,19 +36,21 @@ def test_the_rest_is_paid_by_host_type_and_within_the_budget(policy: str) -> Non
 
 def test_the_rest_knows_types_and_the_price_that_was_told_last() -> None:
     history = make("hypersched", rises=((0.3, "cheap", 5.0),)).history
-    present = Present.of(history)
-    question = Question(history, draws=1)
+    present = InitialState.of(history)
+    question = Scenario(history, draws=1)
     policy = make_policy(history.policy, history.parameters)
     world = make_world(present, question._rests.draw(0), Change(), policy)
     while world.timeline.now() < present.now + 30:
         assert world.timeline.advance()
-    assert world.purse is not None
+    assert world.budget_account is not None
     now = world.timeline.now()
-    world.purse.read(now)
-    kinds = {worker.host: world.purse.kind(worker.id) for worker in world.table.workers()}
+    world.budget_account.read(now)
+    kinds = {
+        worker.host: world.budget_account.host_type(worker.id) for worker in world.table.workers()
+    }
     assert kinds == {"machine0": "dear", "machine1": "cheap"}
-    assert world.purse.price("cheap", now) == pytest.approx(5.0)
-    assert world.purse.price("dear", now) == pytest.approx(4.0)
+    assert world.budget_account.price("cheap", now) == pytest.approx(5.0)
+    assert world.budget_account.price("dear", now) == pytest.approx(4.0)
 
 
 def test_the_figure_marks_when_prices_change() -> None:

@@ -132,7 +132,7 @@ def test_a_study_created_again_has_none_of_the_deleted_ones_terms_and_trials(
     first = terms.fix(engine, study, "1h")
     table = AllocationTable(engine, "s", first.study_id)
     table.register("w", "host", 1, [], 1)
-    term = table.elect("w")
+    term = table.elect_planner("w")
     assert term is not None
     table.open_trial("w", term, 0, 0)
     table.leave("w")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.forecasting.reporting import (
-    Pace,
+    ReportPace,
     may_enter,
     seconds_to_enter,
     seconds_to_matter,
@@ -16,8 +16,8 @@ from optuna_deadline.forecasting.reporting import (
 )
 
 
-def _pace(started: float, *reports: tuple[int, float]) -> Pace:
-    pace = Pace(started)
+def _pace(started: float, *reports: tuple[int, float]) -> ReportPace:
+    pace = ReportPace(started)
     for step, at in reports:
         pace = pace.reported(step, at)
     return pace
@@ -96,7 +96,7 @@ def test_a_report_seen_before_changes_nothing() -> None:
 
 @given(st.lists(st.floats(1e-3, 1e4), min_size=2, max_size=5), st.floats(0, 1e6))
 def test_the_forecast_covers_what_was_seen(intervals: list[float], started: float) -> None:
-    at, pace = started, Pace(started)
+    at, pace = started, ReportPace(started)
     for step, interval in enumerate(intervals):
         at += interval
         pace = pace.reported(step, at)

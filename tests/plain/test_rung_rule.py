@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.pruners._book import Rungs
+from optuna_deadline.pruners._book import RungRule
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True)
 ETA = st.integers(2, 8)
@@ -27,7 +27,7 @@ def _decide(values: list[float], eta: int, maximize: bool) -> list[bool]:
     """Who of a rung is eliminated once all have reported."""
     scores = [_score(value, maximize) for value in values]
     return [
-        Rungs(1, eta).eliminates(sum(other > own for other in scores), len(scores))
+        RungRule(1, eta).eliminates(sum(other > own for other in scores), len(scores))
         for own in scores
     ]
 
@@ -36,24 +36,24 @@ def _decide(values: list[float], eta: int, maximize: bool) -> list[bool]:
     ("step", "passed"), [(0, 0), (1, 0), (2, 1), (7, 1), (8, 2), (31, 2), (32, 3), (400, 4)]
 )
 def test_milestones_are_geometric(step: int, passed: int) -> None:
-    assert Rungs(2, 4).passed(step) == passed
+    assert RungRule(2, 4).passed(step) == passed
 
 
 def test_no_milestone_at_max_resource_or_beyond() -> None:
-    rungs = Rungs(1, 2, max_resource=4)
+    rungs = RungRule(1, 2, max_resource=4)
     assert [rungs.passed(step) for step in range(6)] == [0, 1, 2, 2, 2, 2]
     assert [rungs.finished(step) for step in range(6)] == [False] * 4 + [True] * 2
-    assert not Rungs(1, 2).finished(10**9)
+    assert not RungRule(1, 2).finished(10**9)
 
 
 def test_the_first_report_at_or_past_the_milestone_counts() -> None:
     reports = {0: 9.0, 3: 3.0, 5: 5.0, 20: 20.0}
-    assert Rungs(1, 4).recorded(reports, range(3)) == {0: 3.0, 1: 5.0, 2: 20.0}
+    assert RungRule(1, 4).values_to_record(reports, range(3)) == {0: 3.0, 1: 5.0, 2: 20.0}
 
 
 def test_one_alone_has_no_cutoff() -> None:
-    assert not Rungs(1, 4).eliminates(0, 1)
-    assert not Rungs(1, 4).eliminates(0, 0)
+    assert not RungRule(1, 4).eliminates(0, 1)
+    assert not RungRule(1, 4).eliminates(0, 0)
 
 
 @given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=40), st.sampled_from([2, 4, 8, 16]))

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from optuna_deadline.allocation import tail
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Event
-from optuna_deadline.planning.billing.invoice import FAREWELL, Bill
-from optuna_deadline.planning.billing.ledger import Ledger, bill_of, bills, wanted_of
+from optuna_deadline.planning.billing.invoice import RELEASE_SECONDS, Invoice
+from optuna_deadline.planning.billing.ledger import BillingLedger, invoice_of, invoices, wanted_of
 from optuna_deadline.planning.billing.price_schedule import Rate, Tariff, tariff_of
 from optuna_deadline.policies.api import Money
 from optuna_deadline.values.budgets import Budget, make_budget
@@ -58,7 +58,7 @@ def test_a_price_that_is_told_changes_nothing_that_was_billed(
     rate: Rate, since: float, held: float, price: float
 ) -> None:
     now = since + held + 1e-3
-    assert rate.told(now, price).cost(since, now) == pytest.approx(rate.cost(since, now))
+    assert rate.with_price(now, price).cost(since, now) == pytest.approx(rate.cost(since, now))
 
 
 @given(st.floats(0.0, 5e3), st.sampled_from([0.0, 1.0, 60.0]), st.sampled_from([0.0, 45.0]))
@@ -79,7 +79,7 @@ def test_what_is_taken_and_kept_as_the_bill_allows_is_within_the_budget(
     kinds: dict[str, Rate], asked: list[tuple[float, int, int]], budget: float
 ) -> None:
     """Whoever asks for whatever: as much as is affordable, until the money lasts no longer."""
-    bill, now, end = Bill(Tariff(budget, kinds)), 0.0, math.inf
+    bill, now, end = Invoice(Tariff(budget, kinds)), 0.0, math.inf
     names = sorted(kinds)
     for seconds, first, second in asked:
         if now + seconds >= end:
@@ -90,16 +90,16 @@ def test_what_is_taken_and_kept_as_the_bill_allows_is_within_the_budget(
         assert all(taken.get(kind, 0) <= slots for kind, slots in wanted.items())
         end = bill.lasts_until(now, taken, 1e4)
         bill.resize(taken, now)
-    last = min(end, 1e4) + FAREWELL
+    last = min(end, 1e4) + RELEASE_SECONDS
     assert bill.spent(last) <= budget * (1 + 1e-9)
 
 
 @given(st.floats(1.0, 1e5), st.integers(1, 8))
 def test_money_that_is_there_is_spent(budget: float, slots: int) -> None:
-    bill = Bill(Tariff(budget, {"": Rate(((0.0, 1.0),))}))
+    bill = Invoice(Tariff(budget, {"": Rate(((0.0, 1.0),))}))
     bill.resize({"": slots}, 0.0)
     end = bill.lasts_until(0.0, {"": slots}, 1e6)
-    assert bill.spent(end + FAREWELL + 1.1) > budget or end == 1e6 or budget < slots * 3
+    assert bill.spent(end + RELEASE_SECONDS + 1.1) > budget or end == 1e6 or budget < slots * 3
 
 
 def event(number: int, at: float, kind: str, slot: int | None = None, **detail: object) -> Event:
@@ -122,10 +122,12 @@ def test_each_slot_is_billed_by_its_host() -> None:
         event(9, 40.0, "settle"),
     ]
     # big from 10 until it was left at 25; two small ones until 20, one until 40
-    assert bill_of(events, tariff).spent(99.0) == pytest.approx(15 * 2 + 10 + 30)
+    assert invoice_of(events, tariff).spent(99.0) == pytest.approx(15 * 2 + 10 + 30)
     later = [*events, event(7, 22.0, "price", type="small", per_hour=36000.0, slots=1)]
-    assert bill_of(later, tariff).spent(99.0) == pytest.approx(15 * 2 + 10 + 12 + 18 * 10)
-    spent = [bill_of([e for e in later if e.at <= at], tariff, at).spent(at) for at in range(60)]
+    assert invoice_of(later, tariff).spent(99.0) == pytest.approx(15 * 2 + 10 + 12 + 18 * 10)
+    spent = [
+        invoice_of([e for e in later if e.at <= at], tariff, at).spent(at) for at in range(60)
+    ]
     assert all(a <= b for a, b in pairwise(spent))
 
 
@@ -137,9 +139,9 @@ def test_a_clock_that_is_set_back_changes_no_bill_but_by_that_much() -> None:
         event(3, 3700.0, "pool", slots=1, until=1e9),
         event(4, 3720.0, "settle"),
     ]
-    assert bill_of(events[:2], tariff).spent(1e6) <= 2 * 60
-    assert bill_of(events[::-1], tariff).spent(1e6) == pytest.approx(2 + 20)
-    assert [at for at, _ in bills(events, tariff)] == [3600.0, 3600.0, 3700.0, 3720.0, math.inf]
+    assert invoice_of(events[:2], tariff).spent(1e6) <= 2 * 60
+    assert invoice_of(events[::-1], tariff).spent(1e6) == pytest.approx(2 + 20)
+    assert [at for at, _ in invoices(events, tariff)] == [3600.0, 3600.0, 3700.0, 3720.0, math.inf]
 
 
 def test_a_transaction_that_waited_is_billed_after_the_one_it_waited_for() -> None:
@@ -150,7 +152,7 @@ def test_a_transaction_that_waited_is_billed_after_the_one_it_waited_for() -> No
         event(2, 20.0, "release", 1),
         event(3, 19.6, "acquire", 1),
     ]
-    assert bill_of(events, tariff).since == {"": [20.0]}
+    assert invoice_of(events, tariff).since == {"": [20.0]}
 
 
 def test_a_tables_times_count_from_the_start_or_are_instants() -> None:
@@ -162,8 +164,8 @@ def test_a_tables_times_count_from_the_start_or_are_instants() -> None:
 
 
 def test_the_end_of_the_money_knows_a_rise_ahead() -> None:
-    flat = Bill(Tariff(100.0, {"": Rate(((0.0, 1.0),))}))
-    rising = Bill(replace(flat.tariff, rates={"": Rate(((0.0, 1.0), (50.0, 10.0)))}))
+    flat = Invoice(Tariff(100.0, {"": Rate(((0.0, 1.0),))}))
+    rising = Invoice(replace(flat.tariff, rates={"": Rate(((0.0, 1.0), (50.0, 10.0)))}))
     assert flat.lasts_until(0.0, {"": 1}, 1e4) == pytest.approx(98.0)
     assert rising.lasts_until(0.0, {"": 1}, 1e4) == pytest.approx(53.0)
 
@@ -179,7 +181,7 @@ def test_an_event_that_is_committed_late_is_billed_though_a_thousand_came_before
             return [row for row in rows if row.id > after]
 
     flat = Tariff(100.0, {"": Rate(((0.0, 0.01),), granularity=1.0)})
-    ledger = Ledger(Late(now=lambda: 0.0), flat)
+    ledger = BillingLedger(Late(now=lambda: 0.0), flat)
     ledger.read(101.0)
     assert ledger.wanted == {"": 1}
     rows.insert(1, event(2, "pool", slots=3, until=900.0))
@@ -192,12 +194,12 @@ def test_a_study_that_goes_on_in_another_pool_goes_on_with_its_bill() -> None:
     first = MemoryTable("first", now=lambda: now[0])
     second = MemoryTable("second", now=lambda: now[0], state=first.state)
     first.register("a", "host", 1, [], 1)
-    term = first.elect("a")
+    term = first.elect_planner("a")
     assert term is not None
     first.resize_pool("a", term, 1, 900.0)
     now[0] = 50.0
     first.resize_pool("a", term, 0, 900.0)
-    ledger = Ledger(second, Tariff(100.0, {"": Rate(((0.0, 1.0),))}))
+    ledger = BillingLedger(second, Tariff(100.0, {"": Rate(((0.0, 1.0),))}))
     ledger.read(now[0])
     assert ledger.spent(now[0]) == pytest.approx(50.0)
 
@@ -270,16 +272,16 @@ def test_a_ledger_that_reads_on_bills_what_one_bills_that_reads_everything(
     tariff, visible, waiting = tariff_of(budget, 0.0), Visible(), []
     before, tail.PAGE = tail.PAGE, page
     try:
-        ledger = Ledger(visible.table(), tariff)
+        ledger = BillingLedger(visible.table(), tariff)
         for event_, looks in zip(audit(happened, paces), late, strict=False):
             now = event_.at
             waiting.append((now + looks, event_))
             visible.events += [e for due, e in waiting if due <= now or now - e.at > 5.0]
             waiting = [(due, e) for due, e in waiting if e not in visible.events]
             ledger.read(now)
-            whole = bill_of(visible.events, tariff, now)
+            whole = invoice_of(visible.events, tariff, now)
             assert ledger.spent(now) == pytest.approx(whole.spent(now))
-            assert {k: v for k, v in ledger._bill.since.items() if v} == {
+            assert {k: v for k, v in ledger._invoice.since.items() if v} == {
                 k: v for k, v in whole.since.items() if v
             }
             assert (+Counter(ledger.wanted), ledger._until) == (
@@ -298,11 +300,11 @@ def test_one_event_more_costs_the_same_however_many_came_before() -> None:
                 for i in range(1, count)
             ]
         )
-        ledger = Ledger(visible.table(), Tariff(1e6, {"": Rate(((0.0, 1.0),))}))
+        ledger = BillingLedger(visible.table(), Tariff(1e6, {"": Rate(((0.0, 1.0),))}))
         ledger.read(float(count))
         last = Event(2 * count, float(count), "acquire", 0, 9, 1, 1, "w", {})
         visible.events = [last]  # what is not read again need not be there
-        return instructions(lambda: ledger.read(count + 0.5)), len(ledger._late)
+        return instructions(lambda: ledger.read(count + 0.5)), len(ledger._open_events)
 
     (few, kept), (many, still) = cost(200), cost(4000)
     assert many <= 1.1 * few
@@ -312,7 +314,7 @@ def test_one_event_more_costs_the_same_however_many_came_before() -> None:
 def test_a_slot_that_is_reaped_hours_later_was_nobodys_bill() -> None:
     tariff = Tariff(1e6, {"": Rate(((0.0, 1.0),))})
     visible = Visible([event(1, 0.0, "acquire", 1), event(2, 0.0, "acquire", 2)])
-    ledger = Ledger(visible.table(), tariff)
+    ledger = BillingLedger(visible.table(), tariff)
     ledger.read(1.0)
     ledger.read(3600.0)
     assert ledger.spent(3600.0) == pytest.approx(7200.0)

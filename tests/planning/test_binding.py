@@ -7,19 +7,25 @@ from hypothesis import strategies as st
 from test_placement import CAPACITIES, ORDERS, row
 
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.records import About, Desired, Grant, Home, Worker
+from optuna_deadline.allocation.records import (
+    CheckpointOrigin,
+    Grant,
+    MachineInfo,
+    PlannedTrial,
+    Worker,
+)
 from optuna_deadline.checkpoints.sharing import reaches
-from optuna_deadline.planning.placement.bound_plans import plan_bound
-from optuna_deadline.planning.placement.data_locality import Bound, lonely
-from optuna_deadline.planning.placement.gangs import changed, place
+from optuna_deadline.planning.placement.bound_plans import plan_with_bindings
+from optuna_deadline.planning.placement.data_locality import HostBinding, isolated_hosts
+from optuna_deadline.planning.placement.gangs import assign_workers, changed_assignments
 from optuna_deadline.planning.planner import Planner
-from optuna_deadline.planning.settlement import InHand, find_winner
+from optuna_deadline.planning.settlement import CheckpointAvailability, find_winner
 from optuna_deadline.policies import Order, Pause, Plan, Run, Snapshot, TrialView
-from optuna_deadline.policies.wrappers import Obliging
+from optuna_deadline.policies.wrappers import RequestPolicy
 from optuna_deadline.simulation.environment import CountedTrials
 from optuna_deadline.testing.allocation.world import checkpoint
 
-ON_A = Bound(frozenset({"a"}), "node-a")
+ON_A = HostBinding(frozenset({"a"}), "node-a")
 BOUNDS = st.dictionaries(st.integers(0, 9), st.just(ON_A))
 
 
@@ -28,7 +34,7 @@ def worker(name: str, store: str | None) -> Worker:
 
 
 def test_who_reaches_what() -> None:
-    kept = Home(1, 0, "x", "a", "mark:/shared")
+    kept = CheckpointOrigin(1, 0, "x", "a", "mark:/shared")
     assert reaches(worker("a", "other:/own"), kept)
     assert reaches(worker("b", "mark:/shared"), kept)
     assert not reaches(worker("b", "mark:/elsewhere"), kept)
@@ -38,21 +44,21 @@ def test_who_reaches_what() -> None:
 
 def test_hosts_that_are_alone_are_named() -> None:
     shared = [worker("a", "m:/s"), worker("b", "m:/s")]
-    assert lonely(shared) == frozenset()
-    assert lonely([*shared, worker("c", "n:/s")]) == {"a", "b", "c"}
-    assert lonely([worker("a", "s3://b/x"), worker("b", "n:/s")]) == {"b"}
+    assert isolated_hosts(shared) == frozenset()
+    assert isolated_hosts([*shared, worker("c", "n:/s")]) == {"a", "b", "c"}
+    assert isolated_hosts([worker("a", "s3://b/x"), worker("b", "n:/s")]) == {"b"}
 
 
 @given(ORDERS, CAPACITIES, BOUNDS)
 def test_a_bound_trial_is_placed_where_it_is_bound_or_not_at_all(
-    orders: dict[int, Order], capacities: dict[str, int], bounds: dict[int, Bound]
+    orders: dict[int, Order], capacities: dict[str, int], bounds: dict[int, HostBinding]
 ) -> None:
-    lines = place(orders, capacities, {}, bounds)
+    lines = assign_workers(orders, capacities, {}, bounds)
     assert all(line.worker in (None, "a") for line in lines if line.number in bounds)
     current = {line.number: row(line.number, line.worker, line.slots) for line in lines}
     placed = {line.number: Run(line.slots, "r") for line in lines if line.mode == "run"}
     again: dict[int, Order] = {n: placed.get(n, Pause("p")) for n in orders}
-    assert changed(place(again, capacities, current, bounds), current) == []
+    assert changed_assignments(assign_workers(again, capacities, current, bounds), current) == []
 
 
 class Eager:
@@ -66,7 +72,7 @@ class Eager:
         return Plan(orders=orders, start=snapshot.capacity - len(chosen))
 
 
-def paused(count: int) -> tuple[Snapshot, dict[int, Desired]]:
+def paused(count: int) -> tuple[Snapshot, dict[int, PlannedTrial]]:
     trials = tuple(TrialView(number, "paused") for number in range(count))
     snapshot = Snapshot(
         now=0.0, started=0.0, deadline=100.0, capacity=2, largest_gang=1, trials=trials
@@ -79,7 +85,7 @@ def test_slots_elsewhere_are_used_by_others_while_one_waits_for_its_host() -> No
     snapshot, current = paused(3)
     bounds = {0: ON_A, 1: ON_A}
     capacities = {"a": 1, "b": 1}
-    plan, stuck = plan_bound(Obliging(Eager()), snapshot, capacities, current, bounds)
+    plan, stuck = plan_with_bindings(RequestPolicy(Eager()), snapshot, capacities, current, bounds)
     placed = {n: order for n, order in plan.orders.items() if isinstance(order, Run)}
     assert set(placed) == {0, 2} and plan.start == 0
     assert stuck == {1: "waits for node-a, which alone has its checkpoint"}
@@ -88,8 +94,10 @@ def test_slots_elsewhere_are_used_by_others_while_one_waits_for_its_host() -> No
 
 def test_whose_host_is_gone_waits_and_new_trials_start() -> None:
     snapshot, current = paused(1)
-    gone = {0: Bound(frozenset(), "node-c")}
-    plan, stuck = plan_bound(Obliging(Eager()), snapshot, {"a": 1, "b": 1}, current, gone)
+    gone = {0: HostBinding(frozenset(), "node-c")}
+    plan, stuck = plan_with_bindings(
+        RequestPolicy(Eager()), snapshot, {"a": 1, "b": 1}, current, gone
+    )
     assert plan.start == 2 and list(stuck) == [0]
     assert plan.orders[0].reason == "waits for node-c, which alone has its checkpoint"
 
@@ -103,12 +111,12 @@ class Hosts:
         for host, store in zip("ab", stores, strict=True):
             self.join(host, store)
         self.planner = Planner(
-            CountedTrials(), self.table, Obliging(Eager()), direction="maximize", started=0.0,
-            me="b", clock=lambda: self.now, whole=lambda checkpoint: False,
+            CountedTrials(), self.table, RequestPolicy(Eager()), direction="maximize", started=0.0,
+            worker_id="b", clock=lambda: self.now, is_intact=lambda checkpoint: False,
         )  # fmt: skip
 
     def join(self, host: str, store: str) -> None:
-        self.table.register(host, host, 1, [], 1, None, About(store=store))
+        self.table.register(host, host, 1, [], 1, None, MachineInfo(store=store))
 
     def look(self) -> dict[int, tuple[str, str | None]]:
         for _ in range(3):
@@ -118,7 +126,7 @@ class Hosts:
         return {line.number: (line.mode, line.worker) for line in lines if line.alive}
 
     def train(self, host: str) -> Grant:
-        [line] = [line for line in self.table.orders(host).desired if line.worker == host]
+        [line] = [line for line in self.table.orders(host).trials if line.worker == host]
         grant = self.table.acquire(host, line.number, self.table.free_slots(host))
         assert grant is not None
         self.table.add_checkpoint(host, grant, checkpoint(grant, 1, 0.5))
@@ -155,13 +163,18 @@ def test_the_best_model_may_be_on_another_host_unless_that_has_died() -> None:
     hosts.look()
     grant = hosts.train("a")
     table = hosts.table
-    in_hand = InHand(table, "b", lambda checkpoint: False)
+    in_hand = CheckpointAvailability(table, "b", lambda checkpoint: False)
     winner = find_winner(table, "maximize", in_hand)
     assert winner is not None and winner.checkpoint is not None
-    home = in_hand.elsewhere(winner.checkpoint)
+    home = in_hand.remote_origin(winner.checkpoint)
     assert home is not None and home.host == "a"
     assert find_winner(table, "maximize", lambda checkpoint: False) is None
-    assert InHand(table, "a", lambda checkpoint: False).elsewhere(winner.checkpoint) is None
+    assert (
+        CheckpointAvailability(table, "a", lambda checkpoint: False).remote_origin(
+            winner.checkpoint
+        )
+        is None
+    )
     hosts.now += 100
     table.renew("b", [])
     assert table.reap() == 1

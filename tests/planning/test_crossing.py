@@ -9,15 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.allocation.records import Assignment, Desired, Worker
+from optuna_deadline.allocation.records import Assignment, PlannedTrial, Worker
 from optuna_deadline.forecasting.throughput import Speedup
-from optuna_deadline.planning.cross_host import APART, Crossing, Worth, groups_of
-from optuna_deadline.planning.placement.data_locality import Bound
-from optuna_deadline.planning.placement.gangs import Spreading, changed, evenly, place
+from optuna_deadline.planning.cross_host import NO_GROUPS, SpreadTradeoff, WorkerGroups, groups_of
+from optuna_deadline.planning.placement.data_locality import HostBinding
+from optuna_deadline.planning.placement.gangs import (
+    SpreadRules,
+    assign_workers,
+    changed_assignments,
+    fit_to_batches,
+)
 from optuna_deadline.policies import Order, Pause, Run
 
-ABC = Crossing((frozenset("abc"),))
-SPREAD = Spreading(ABC, Worth(Speedup(), 3600.0, 10.0))
+ABC = WorkerGroups((frozenset("abc"),))
+SPREAD = SpreadRules(ABC, SpreadTradeoff(Speedup(), 3600.0, 10.0))
 CAPACITIES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 4))
 ORDERS = st.dictionaries(
     st.integers(0, 9),
@@ -25,8 +30,8 @@ ORDERS = st.dictionaries(
 )
 
 
-def row(line: Assignment, pinned: int | None = None) -> Desired:
-    return Desired(
+def row(line: Assignment, pinned: int | None = None) -> PlannedTrial:
+    return PlannedTrial(
         line.number, line.number, "running", 1, line.worker, line.mode, line.worker, line.slots,
         line.reason, 0.0, None, None, False, 0, pinned=pinned, others=line.others,
     )  # fmt: skip
@@ -42,7 +47,7 @@ def parts(line: Assignment) -> dict[str | None, int]:
 
 
 def test_gangs_cross_workers_that_said_so_and_share_their_checkpoints() -> None:
-    assert groups_of([worker("a"), worker("b")]) == Crossing((frozenset("ab"),))
+    assert groups_of([worker("a"), worker("b")]) == WorkerGroups((frozenset("ab"),))
     assert groups_of([worker("a"), worker("b", address=None)]).groups == ()
     assert groups_of([worker("a"), worker("b", store="m2:/own")]).groups == ()
     assert groups_of([worker("a", store=None), worker("b", store=None)]).groups == ()
@@ -55,7 +60,7 @@ def test_a_pair_that_is_kept_apart_leaves_the_largest_groups() -> None:
     assert set(apart) == {frozenset("acd"), frozenset("bcd")}
     apart = groups_of(names, {frozenset("a" + other) for other in "bcd"}).groups
     assert apart == (frozenset("bcd"),)
-    assert groups_of(names[:2], {frozenset("ab")}) == APART
+    assert groups_of(names[:2], {frozenset("ab")}) == NO_GROUPS
 
 
 @given(
@@ -79,7 +84,7 @@ def test_the_largest_gang_has_equal_parts() -> None:
     assert ABC.largest({"a": 4, "b": 2}) == 4
     assert ABC.largest({"a": 3, "b": 2, "c": 2}) == 6
     assert ABC.largest({"a": 1, "d": 3}) == 3
-    assert APART.largest({"a": 4, "b": 4}) == 4
+    assert NO_GROUPS.largest({"a": 4, "b": 4}) == 4
 
 
 @given(CAPACITIES)
@@ -99,7 +104,7 @@ def test_no_worker_gives_more_than_it_has_and_parts_are_equal(
         if pinned and isinstance(order, Run)
     }
     used: dict[str | None, int] = {}
-    for line in place(orders, capacities, paused, spread=SPREAD):
+    for line in assign_workers(orders, capacities, paused, spread=SPREAD):
         for name, slots in parts(line).items() if line.mode == "run" else ():
             assert slots >= 1
             used[name] = used.get(name, 0) + slots
@@ -114,60 +119,63 @@ def test_no_worker_gives_more_than_it_has_and_parts_are_equal(
 
 @given(ORDERS, CAPACITIES)
 def test_placing_again_moves_nobody(orders: dict[int, Order], capacities: dict[str, int]) -> None:
-    lines = place(orders, capacities, {}, spread=SPREAD)
+    lines = assign_workers(orders, capacities, {}, spread=SPREAD)
     current = {line.number: row(line) for line in lines}
     placed = {line.number: Run(line.slots, "r") for line in lines if line.mode == "run"}
     again: dict[int, Order] = {n: placed.get(n, Pause("p")) for n in orders}
-    assert changed(place(again, capacities, current, spread=SPREAD), current) == []
+    assert (
+        changed_assignments(assign_workers(again, capacities, current, spread=SPREAD), current)
+        == []
+    )
 
 
 def test_a_gang_is_packed_where_it_can_be() -> None:
-    [line] = place({0: Run(2, "")}, {"a": 1, "b": 1, "c": 2}, {}, spread=SPREAD)
+    [line] = assign_workers({0: Run(2, "")}, {"a": 1, "b": 1, "c": 2}, {}, spread=SPREAD)
     assert (line.worker, line.slots, line.others) == ("c", 2, ())
 
 
 def test_it_is_spread_where_no_worker_has_room_and_that_is_worth_it() -> None:
-    [line] = place({0: Run(4, "")}, {"a": 2, "b": 2, "c": 1}, {}, spread=SPREAD)
+    [line] = assign_workers({0: Run(4, "")}, {"a": 2, "b": 2, "c": 1}, {}, spread=SPREAD)
     assert parts(line) == {"a": 2, "b": 2}
     # Three hosts with one more slot than fits on one: hardly faster, and it may be slower.
-    [line] = place({0: Run(3, "")}, {"a": 2, "b": 1, "c": 1}, {}, spread=SPREAD)
+    [line] = assign_workers({0: Run(3, "")}, {"a": 2, "b": 1, "c": 1}, {}, spread=SPREAD)
     assert (line.slots, line.others) == (2, ())
-    slow = replace(SPREAD, worth=Worth(Speedup(crossing={4: 1.5}), 3600.0, 10.0))
-    [line] = place({0: Run(4, "")}, {"a": 2, "b": 2}, {}, spread=slow)
+    slow = replace(SPREAD, tradeoff=SpreadTradeoff(Speedup(crossing={4: 1.5}), 3600.0, 10.0))
+    [line] = assign_workers({0: Run(4, "")}, {"a": 2, "b": 2}, {}, spread=slow)
     assert (line.slots, line.others) == (2, ())
 
 
 def test_a_pinned_gang_is_spread_at_any_price() -> None:
     pinned = {0: row(Assignment(0, "pause", None, 0, ""), 2)}
-    slow = replace(SPREAD, worth=Worth(Speedup(crossing={2: 0.1}), 3600.0, 10.0))
-    [line] = place({0: Run(2, "")}, {"a": 1, "b": 1}, pinned, spread=slow)
+    slow = replace(SPREAD, tradeoff=SpreadTradeoff(Speedup(crossing={2: 0.1}), 3600.0, 10.0))
+    [line] = assign_workers({0: Run(2, "")}, {"a": 1, "b": 1}, pinned, spread=slow)
     assert parts(line) == {"a": 1, "b": 1}
-    [line] = place({0: Run(2, "")}, {"a": 1, "b": 1}, pinned)
+    [line] = assign_workers({0: Run(2, "")}, {"a": 1, "b": 1}, pinned)
     assert line.mode == "pause"
 
 
 def test_what_can_go_on_with_some_workers_only_is_spread_over_these() -> None:
-    bounds = {0: Bound(frozenset("ab"), "a")}
-    [line] = place({0: Run(4, "")}, {"a": 2, "b": 2, "c": 2}, {}, bounds, SPREAD)
+    bounds = {0: HostBinding(frozenset("ab"), "a")}
+    [line] = assign_workers({0: Run(4, "")}, {"a": 2, "b": 2, "c": 2}, {}, bounds, SPREAD)
     assert set(parts(line)) == {"a", "b"}
-    [line] = place({0: Run(4, "")}, {"a": 2, "b": 1, "c": 2}, {}, bounds, SPREAD)
+    [line] = assign_workers({0: Run(4, "")}, {"a": 2, "b": 1, "c": 2}, {}, bounds, SPREAD)
     assert (line.worker, line.slots, line.others) == ("a", 2, ())
 
 
 @pytest.mark.parametrize(("left", "gathers"), [(3600.0, True), (15.0, False)])
 def test_a_spread_gang_is_brought_together_when_that_pays(left: float, gathers: bool) -> None:
-    spread = replace(SPREAD, worth=Worth(Speedup(), left, 10.0))
+    spread = replace(SPREAD, tradeoff=SpreadTradeoff(Speedup(), left, 10.0))
     before = Assignment(0, "run", "a", 2, "", (("b", 1),))
-    [line] = place({0: Run(2, "")}, {"a": 2, "b": 1}, {0: row(before)}, spread=spread)
+    [line] = assign_workers({0: Run(2, "")}, {"a": 2, "b": 1}, {0: row(before)}, spread=spread)
     assert (line.others == ()) == gathers
-    fast = replace(spread, worth=Worth(Speedup({2: 1.8}, {2: 1.8}), left, 10.0))
-    [line] = place({0: Run(2, "")}, {"a": 2, "b": 1}, {0: row(before)}, spread=fast)
+    fast = replace(spread, tradeoff=SpreadTradeoff(Speedup({2: 1.8}, {2: 1.8}), left, 10.0))
+    [line] = assign_workers({0: Run(2, "")}, {"a": 2, "b": 1}, {0: row(before)}, spread=fast)
     assert line.others == before.others
 
 
 def test_one_whose_host_has_gone_is_placed_anew() -> None:
     before = Assignment(0, "run", "a", 2, "", (("b", 1),))
-    [line] = place({0: Run(2, "")}, {"a": 1, "c": 1}, {0: row(before)}, spread=SPREAD)
+    [line] = assign_workers({0: Run(2, "")}, {"a": 1, "c": 1}, {0: row(before)}, spread=SPREAD)
     assert set(parts(line)) == {"a", "c"}
 
 
@@ -185,5 +193,5 @@ def test_sizes_that_divide_a_batch_have_equal_parts_too(
 ) -> None:
     others = tuple((name, slots) for name, slots in spread_over.items() if name != "a")
     line = Assignment(0, "run", "a", sum(spread_over.values()), "r", others)
-    [fitted] = evenly([line], {0: replace(row(line), batch=batch)})
+    [fitted] = fit_to_batches([line], {0: replace(row(line), batch=batch)})
     assert parts(fitted) == fits and fitted.slots == sum(fits.values())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from optuna_deadline.allocation.records import Slot
-from optuna_deadline.planning.placement.slot_assignment import deal, seat
+from optuna_deadline.planning.placement.slot_assignment import assign_shares, assign_slots
 
 
 def slot(number: int, host: str = "h", lent: int | None = None, held: int | None = None) -> Slot:
@@ -48,7 +48,7 @@ def test_nobody_gets_what_it_does_not_reach_or_need_and_nothing_idles(
     situation: tuple[dict[int, int], dict[int, int], list[Slot], dict[int, frozenset[int]]],
 ) -> None:
     shares, most, slots, reach = situation
-    dealt = deal(shares, most, slots, reach)
+    dealt = assign_shares(shares, most, slots, reach)
     counts = Counter(dealt.values())
     assert all(slot in reach[study] for slot, study in dealt.items())
     assert all(counts[study] <= most[study] for study in shares)
@@ -56,32 +56,35 @@ def test_nobody_gets_what_it_does_not_reach_or_need_and_nothing_idles(
         if counts[study] < shares[study]:  # the others have all that it reaches
             assert reach[study] <= set(dealt)
     settled = [replace(row, lent_to=dealt.get(row.id, row.lent_to)) for row in slots]
-    assert deal(shares, most, settled, reach) == dealt
+    assert assign_shares(shares, most, settled, reach) == dealt
 
 
 def test_what_is_held_stays_and_what_is_idle_moves() -> None:
     slots = [slot(0, lent=1, held=1), slot(1, lent=1), slot(2, lent=1, held=1), slot(3, lent=1)]
-    dealt = deal({1: 2, 2: 2}, {1: 4, 2: 4}, slots, everywhere(slots, 1, 2))
+    dealt = assign_shares({1: 2, 2: 2}, {1: 4, 2: 4}, slots, everywhere(slots, 1, 2))
     assert dealt == {0: 1, 1: 2, 2: 1, 3: 2}
 
 
 def test_labels_follow_the_holder_so_that_a_hand_over_cannot_hang() -> None:
     """The study gave back another slot than the one that was lent on."""
     slots = [slot(0, lent=1), slot(1, lent=2, held=1)]
-    assert deal({1: 1, 2: 1}, {1: 1, 2: 1}, slots, everywhere(slots, 1, 2)) == {0: 2, 1: 1}
+    assert assign_shares({1: 1, 2: 1}, {1: 1, 2: 1}, slots, everywhere(slots, 1, 2)) == {
+        0: 2,
+        1: 1,
+    }
 
 
 def test_new_shares_lie_side_by_side() -> None:
     slots = [slot(i, "ab"[i // 4]) for i in range(8)]
-    dealt = deal({1: 4, 2: 4}, {1: 8, 2: 8}, slots, everywhere(slots, 1, 2))
+    dealt = assign_shares({1: 4, 2: 4}, {1: 8, 2: 8}, slots, everywhere(slots, 1, 2))
     assert {dealt[i] for i in range(4)} == {1} and {dealt[i] for i in range(4, 8)} == {2}
 
 
 def test_a_study_that_reaches_one_host_gets_its_share_there() -> None:
     slots = [slot(i, "ab"[i // 2], lent=1) for i in range(4)]
     reach = {1: frozenset(range(4)), 2: frozenset({0, 1})}
-    assert deal({1: 2, 2: 2}, {1: 4, 2: 4}, slots, reach) == {0: 2, 1: 2, 2: 1, 3: 1}
-    more = deal({1: 1, 2: 3}, {1: 4, 2: 4}, slots, reach)
+    assert assign_shares({1: 2, 2: 2}, {1: 4, 2: 4}, slots, reach) == {0: 2, 1: 2, 2: 1, 3: 1}
+    more = assign_shares({1: 1, 2: 3}, {1: 4, 2: 4}, slots, reach)
     assert Counter(more.values()) == {1: 2, 2: 2}
 
 
@@ -115,7 +118,7 @@ def test_as_many_seats_as_can_be_had(
     situation: tuple[dict[int, int], dict[int, int], list[Slot], dict[int, frozenset[int]]],
 ) -> None:
     shares, _, slots, reach = situation
-    assert len(seat(shares, slots, reach)) == best(shares, slots, reach, is_held)[0]
+    assert len(assign_slots(shares, slots, reach)) == best(shares, slots, reach, is_held)[0]
 
 
 @settings(deadline=None)
@@ -125,7 +128,7 @@ def test_where_all_reach_all_as_little_as_can_be_changes_hands(
 ) -> None:
     shares, _, slots, _ = situation
     reach = everywhere(slots, 1, 2, 3)
-    dealt = seat(shares, slots, reach)
+    dealt = assign_slots(shares, slots, reach)
     held = sum(is_held(row, dealt[row.id]) for row in slots if row.id in dealt)
     assert (len(dealt), held) == best(shares, slots, reach, is_held)
     if all(row.study_id in (None, row.lent_to) for row in slots):
@@ -144,11 +147,11 @@ def test_a_large_pool_is_dealt_in_proportion_to_its_slots() -> None:
         shares = dict.fromkeys(studies, 50)
 
         def deal_all() -> None:
-            first = deal(shares, shares, slots, reach)
+            first = assign_shares(shares, shares, slots, reach)
             settled = [replace(row, lent_to=first[row.id]) for row in slots]
-            assert deal(shares, shares, settled, reach) == first
+            assert assign_shares(shares, shares, settled, reach) == first
             moved = [replace(row, lent_to=1 + (row.id + 25) // 50) for row in slots]
-            deal(shares, shares, moved, reach)
+            assign_shares(shares, shares, moved, reach)
 
         return instructions(deal_all)
 

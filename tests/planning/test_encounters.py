@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from optuna_deadline.allocation.records import Desired, SegmentRow, Worker
-from optuna_deadline.planning.cross_host import APART, Crossing
-from optuna_deadline.planning.snapshot import Encounters
+from optuna_deadline.allocation.records import PlannedTrial, SegmentRow, Worker
+from optuna_deadline.planning.cross_host import NO_GROUPS, WorkerGroups
+from optuna_deadline.planning.snapshot import RendezvousHistory
 
 ABC = [
     Worker(name, "pool", 1, name, 1, "live", 9.0, store="s3://b", address=name) for name in "abc"
@@ -12,25 +12,25 @@ ABC = [
 NOTHING = (None, None, None, None, None)
 
 
-def tried(encounters: Encounters, fence: int, outcome: str, team: str = "ab") -> None:
+def tried(encounters: RendezvousHistory, fence: int, outcome: str, team: str = "ab") -> None:
     """A gang's whole life, as a planner sees it; without a team it was another planner's."""
     if team:
         others = tuple((name, 1) for name in team[1:])
-        line = Desired(
+        line = PlannedTrial(
             0, 0, "running", fence, team[0], "run", team[0], len(team), "", 0.0, None, None, False,
             0, others=others,
         )  # fmt: skip
-        encounters.see([line])
+        encounters.take_trials([line])
     for ended, said in ((None, None), (float(fence), outcome)):
         row = SegmentRow(0, fence, 2, 0.0, ended, said, *NOTHING, 2)  # type: ignore[arg-type]
-        encounters.take(row)
+        encounters.take_segment(row)
 
 
 def groups(*lives: tuple[str, str], now: float = 10.0) -> set[str]:
-    encounters = Encounters()
+    encounters = RendezvousHistory()
     for fence, (outcome, team) in enumerate(lives, start=1):
         tried(encounters, fence, outcome, team)
-    return {"".join(sorted(names)) for names in encounters.crossing(ABC, now).groups}
+    return {"".join(sorted(names)) for names in encounters.allowed_groups(ABC, now).groups}
 
 
 def test_twice_in_a_row_keeps_these_two_apart_for_ten_minutes() -> None:
@@ -50,10 +50,10 @@ def test_a_gang_of_three_leaves_those_together_that_met_otherwise() -> None:
 
 
 def test_gangs_of_another_planner_keep_all_apart() -> None:
-    encounters = Encounters()
+    encounters = RendezvousHistory()
     tried(encounters, 1, "unmet", "")
-    assert encounters.crossing(ABC, 5.0) == Crossing((frozenset("abc"),))
+    assert encounters.allowed_groups(ABC, 5.0) == WorkerGroups((frozenset("abc"),))
     tried(encounters, 2, "unmet", "ab")
-    assert encounters.crossing(ABC, 5.0) == APART
+    assert encounters.allowed_groups(ABC, 5.0) == NO_GROUPS
     tried(encounters, 3, "pause", "ac")
-    assert encounters.crossing(ABC, 5.0) != APART
+    assert encounters.allowed_groups(ABC, 5.0) != NO_GROUPS

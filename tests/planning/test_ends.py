@@ -11,18 +11,18 @@ from optuna.trial import TrialState
 
 from optuna_deadline.allocation.memory.state import MemoryState
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.records import Desired, ReportRow
+from optuna_deadline.allocation.records import PlannedTrial, ReportRow
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.api import Plan, Snapshot
 
 
-def ended(number: int, trial_id: int) -> Desired:
+def ended(number: int, trial_id: int) -> PlannedTrial:
     """A complete trial as the table has it."""
-    return Desired(
+    return PlannedTrial(
         number, trial_id, "complete", fence=1, owner=None, mode="pause", worker=None, slots=0,
-        reason="", since=0.0, horizon=None, value=0.5, told=False, failures=0,
+        reason="", since=0.0, horizon=None, value=0.5, end_reported=False, failures=0,
     )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def test_only_trials_that_nobody_ever_trained_are_adopted() -> None:
     study = optuna.create_study()
     on_the_table, stray, plain = study.ask(), study.ask(), study.ask()
     plain.suggest_float("x", 0, 1)
-    OptunaTrials(study).adopt_strays({on_the_table.number})
+    OptunaTrials(study).end_strays({on_the_table.number})
     states = [trial.state for trial in study.trials]
     assert states == [TrialState.RUNNING, TrialState.PRUNED, TrialState.RUNNING]
     assert stray.number == 1
@@ -64,13 +64,13 @@ def test_who_is_deposed_while_it_opens_a_trial_leaves_no_stray(answer_lost: bool
             if answer_lost:
                 frozen.open_trial("frozen", 1, number, trial_id)
             now += 31
-            assert table("other").elect("other") == 2
+            assert table("other").elect_planner("other") == 2
             return number, trial_id
 
     study = optuna.create_study()
     frozen = table("frozen")
     planner = Planner(
-        Slow(study), frozen, OpensOne(), direction="minimize", started=now, me="frozen",
+        Slow(study), frozen, OpensOne(), direction="minimize", started=now, worker_id="frozen",
         clock=lambda: now,
     )  # fmt: skip
     assert planner.tick() is False
@@ -86,17 +86,17 @@ def any_study(request: pytest.FixtureRequest) -> optuna.Study:
     return optuna.create_study(storage=url)
 
 
-DELETED: dict[str, Callable[[OptunaTrials, Desired], object]] = {
+DELETED: dict[str, Callable[[OptunaTrials, PlannedTrial], object]] = {
     "open": lambda trials, _: trials.open(),
     "end": lambda trials, line: trials.end(line, list),
     "drop": lambda trials, line: trials.drop(line.number),
-    "adopt strays": lambda trials, _: trials.adopt_strays(set()),
+    "adopt strays": lambda trials, _: trials.end_strays(set()),
 }
 
 
 @pytest.mark.parametrize("call", DELETED.values(), ids=DELETED)
 def test_a_deleted_study_is_told_in_words(
-    any_study: optuna.Study, call: Callable[[OptunaTrials, Desired], object]
+    any_study: optuna.Study, call: Callable[[OptunaTrials, PlannedTrial], object]
 ) -> None:
     trials = OptunaTrials(any_study)
     line = ended(*trials.open())

@@ -9,7 +9,7 @@ import pytest
 
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Orders
-from optuna_deadline.forecasting.throughput import far_seconds
+from optuna_deadline.forecasting.throughput import distant_database_seconds
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.study import policy_choice
@@ -18,32 +18,34 @@ DEADLINE = 1e6
 
 
 def test_a_database_nearby_costs_no_training() -> None:
-    assert far_seconds([0.002] * 5, 64, 3600.0) == 0.0
-    assert far_seconds([], 64, 3600.0) == 0.0
+    assert distant_database_seconds([0.002] * 5, 64, 3600.0) == 0.0
+    assert distant_database_seconds([], 64, 3600.0) == 0.0
 
 
 def test_the_farther_it_is_and_the_more_trials_train_the_earlier() -> None:
     """At 34 ms and with four slots it took 15 s from the last step to the end of the study."""
-    assert far_seconds([0.034] * 5, 4, 3600.0) == pytest.approx(13.6, abs=0.1)
-    assert far_seconds([0.034] * 5, 8, 3600.0) > far_seconds([0.034] * 5, 4, 3600.0)
-    assert far_seconds([0.15] * 5, 4, 3600.0) > 60
+    assert distant_database_seconds([0.034] * 5, 4, 3600.0) == pytest.approx(13.6, abs=0.1)
+    assert distant_database_seconds([0.034] * 5, 8, 3600.0) > distant_database_seconds(
+        [0.034] * 5, 4, 3600.0
+    )
+    assert distant_database_seconds([0.15] * 5, 4, 3600.0) > 60
 
 
 def test_a_stall_that_passes_is_no_distance() -> None:
-    assert far_seconds([0.002, 5.0, 5.0, 5.0, 5.0], 4, 3600.0) == 0.0
-    assert far_seconds([5.0, 5.0], 4, 3600.0) == 0.0, "nor is the first connection"
+    assert distant_database_seconds([0.002, 5.0, 5.0, 5.0, 5.0], 4, 3600.0) == 0.0
+    assert distant_database_seconds([5.0, 5.0], 4, 3600.0) == 0.0, "nor is the first connection"
 
 
 def test_a_tenth_of_the_time_is_spent_on_it_at_most() -> None:
-    assert far_seconds([0.15] * 5, 4, 60.0) == 6.0
+    assert distant_database_seconds([0.15] * 5, 4, 60.0) == 6.0
 
 
 class FarTable(MemoryTable):
     """Each look at the plan takes as long as a round trip."""
 
-    def orders(self, me: str) -> Orders:
+    def orders(self, worker_id: str) -> Orders:
         world.time += world.trip
-        return super().orders(me)
+        return super().orders(worker_id)
 
 
 @dataclass
@@ -59,7 +61,7 @@ class World:
         study = optuna.create_study(direction="maximize")
         return Planner(
             OptunaTrials(study), self.table, policy_choice.make("fifo", {}), direction="maximize",
-            started=1000.0, me="me", clock=lambda: self.time,
+            started=1000.0, worker_id="me", clock=lambda: self.time,
         )  # fmt: skip
 
 

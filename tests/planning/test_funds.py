@@ -14,8 +14,8 @@ from optuna_deadline.allocation.sql import studies
 from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.planning.billing.budget import tell_price
-from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.budget import change_price
+from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot
@@ -48,12 +48,18 @@ class Paid:
 
     def planner(self, me: str, table: AllocationStore | None = None) -> Planner:
         return Planner(
-            CountedTrials(), table or self.table, Fill(), direction="maximize",
-            started=self.started, me=me, clock=lambda: self.now, purse=self.ledger(),
-        )  # fmt: skip
+            CountedTrials(),
+            table or self.table,
+            Fill(),
+            direction="maximize",
+            started=self.started,
+            worker_id=me,
+            clock=lambda: self.now,
+            budget_account=self.ledger(),
+        )
 
-    def ledger(self) -> Ledger:
-        ledger = Ledger(self.table, tariff_of(self.budget, self.started))
+    def ledger(self) -> BillingLedger:
+        ledger = BillingLedger(self.table, tariff_of(self.budget, self.started))
         ledger.read(self.now)
         return ledger
 
@@ -184,7 +190,7 @@ def test_the_workers_of_another_study_bury_it_too(paid: Paid) -> None:
 def test_a_price_that_is_told_at_rest_holds_when_the_study_goes_on(paid: Paid) -> None:
     paid.table.leave("a")
     paid.now += 3 * HOUR
-    tell_price(paid.table, paid.budget, paid.started, "", Price(2.0))
+    change_price(paid.table, paid.budget, paid.started, "", Price(2.0))
     paid.now += 10 * HOUR
     paid.table.register("b", "host", 2, [], 4)
     assert paid.spent == pytest.approx(1.0, abs=0.02)

@@ -10,7 +10,7 @@ import optuna
 from optuna.trial import TrialState
 
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.records import Assignment, Desired, ReportRow
+from optuna_deadline.allocation.records import Assignment, PlannedTrial, ReportRow
 from optuna_deadline.forecasting.throughput import PRIOR_STOP, closing_seconds
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
@@ -28,15 +28,15 @@ class CountedTable(MemoryTable):
         self.written += 1
         return super().conclude(*args, **kwargs)
 
-    def retire(self, me: str, term: int, reasons: Mapping[int, str]) -> int:
+    def retire(self, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
         before = self.written
-        ended = super().retire(me, term, reasons)
+        ended = super().retire(worker_id, term, reasons)
         self.written = before + 1
         return ended
 
-    def mark_told(self, *numbers: int) -> None:
+    def mark_ends_reported(self, *numbers: int) -> None:
         self.written += 1
-        super().mark_told(*numbers)
+        super().mark_ends_reported(*numbers)
 
     def reports(self, after: int = 0, number: int | None = None) -> list[ReportRow]:
         found = super().reports(after, number)
@@ -75,9 +75,9 @@ class Begun:
         [self.slot] = [slot.id for slot in self.table.register("me", "host", 1, [], 1)]
         self.planner = Planner(
             self.trials_of(self.study), self.table, self.policy, direction="maximize",
-            started=self.time, me="me", clock=lambda: self.time,
+            started=self.time, worker_id="me", clock=lambda: self.time,
         )  # fmt: skip
-        term = self.planner.stand()
+        term = self.planner.try_elect()
         assert term is not None
         self.term = term
         for number in range(self.trials):
@@ -96,7 +96,7 @@ class Begun:
         assert grant is not None
         self.grant = grant
 
-    def line(self, number: int) -> Desired:
+    def line(self, number: int) -> PlannedTrial:
         """A trial's row."""
         return self.table.trials()[number]
 
@@ -141,7 +141,7 @@ def test_as_many_wait_as_can_be_told_their_end_in_time() -> None:
     """Each end takes a second here, and the worst trials go first."""
 
     class Slow(OptunaTrials):
-        def end(self, line: Desired, reports: Callable[[], list[ReportRow]]) -> None:
+        def end(self, line: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
             begun.time += 1.0
             super().end(line, reports)
 
@@ -171,5 +171,5 @@ def test_many_are_given_up_in_a_few_transactions() -> None:
     begun.table.written = 0
     begun.planner.tick()
     begun.planner.tick()
-    assert {begun.line(number).told for number in range(99)} == {True}
+    assert {begun.line(number).end_reported for number in range(99)} == {True}
     assert begun.table.written <= 1 + 99 / 20

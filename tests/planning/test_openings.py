@@ -51,7 +51,7 @@ class Scene:
         table.register(me, me, 1, [], 1)
         made = Planner(
             trials or self.trials, table, self.policy, direction="maximize", started=1000.0,
-            me=me, clock=lambda: self.now,
+            worker_id=me, clock=lambda: self.now,
         )  # fmt: skip
         self.table = table
         return made
@@ -160,7 +160,7 @@ def test_a_planner_that_is_deposed_while_it_opens_enqueues_the_configuration_aga
     def deposed() -> None:
         scene.now += TTL + 1
         scene.planner("b")
-        assert scene.table.elect("b") == 2
+        assert scene.table.elect_planner("b") == 2
 
     planner = scene.planner("a", Away(scene.study, deposed))
     assert planner.tick() is False
@@ -195,9 +195,9 @@ def test_an_enqueued_configuration_that_never_had_a_slot_waits_for_an_extension(
 
 def test_an_extension_while_the_planner_closes_holds(scene: Scene) -> None:
     class Extended(OptunaTrials):
-        def adopt_strays(self, known: set[int]) -> None:
+        def end_strays(self, known: set[int]) -> None:
             scene.state.studies[1].deadline = 3000.0
-            super().adopt_strays(known)
+            super().end_strays(known)
 
     planner = scene.planner("a", Extended(scene.study))
     planner.tick()
@@ -217,15 +217,15 @@ def test_a_planner_that_is_elected_again_sees_what_came_and_ended_meanwhile(scen
     scene.wait(TTL + 1)
     second = scene.planner("b")
     second.tick()
-    assert (first.stand(), second.rules) == (None, True)
-    term = scene.table.elect("b")
+    assert (first.try_elect(), second.is_elected) == (None, True)
+    term = scene.table.elect_planner("b")
     assert term is not None
     number, trial_id = scene.trials.open()
     scene.table.open_trial("b", term, number, trial_id)
     scene.table.conclude("b", term, number, "complete", "meanwhile", 0.5)
     second.tick()
-    assert [line.told for line in scene.table.trials()] == [False, True]
+    assert [line.end_reported for line in scene.table.trials()] == [False, True]
     scene.wait(TTL + 1)
     first.tick()
-    assert first.rules
+    assert first.is_elected
     assert scene.policy.seen == {0: "ready", 1: "complete"}

@@ -27,7 +27,7 @@ def test_a_reader_that_reads_on_sees_what_a_new_one_sees(
             assert (mine.workers, mine.capacities) == (theirs.workers, theirs.capacities)
             told = [line for n, line in theirs.trials.items() if n not in mine.trials]
             assert theirs.trials.items() >= mine.trials.items()
-            assert all(line.told and not line.alive for line in told)
+            assert all(line.end_reported and not line.alive for line in told)
             read.append(mine)
             return mine
 

@@ -46,7 +46,7 @@ class Process:
         self._leader = PoolLeader(self.table, EvenDivider(), self.id, self._now)
         self._planner = Planner(
             pool.trials[study], self.table, AsManyAsFit(), direction="maximize", started=0.0,
-            me=self.id, clock=self._now,
+            worker_id=self.id, clock=self._now,
         )  # fmt: skip
         self.held: dict[int, Grant] = {}
         self._renewed = pool.now
@@ -58,7 +58,7 @@ class Process:
             self._renewed = self._now()
         self._leader.tick()
         self._planner.tick()
-        lines = self.table.orders(self.id).desired
+        lines = self.table.orders(self.id).trials
         wanted = {line.number: line for line in lines if line.worker == self.id}
         for number in self.held.keys() - wanted.keys():
             self.table.release(self.id, self.held.pop(number), "paused", ended="pause")

@@ -81,7 +81,7 @@ class Work:
         )
         self.planner = Planner(
             OptunaTrials(study), self.table, make_policy(self.policy, {}), direction="minimize",
-            started=BEGAN, me="me", clock=lambda: self.time,
+            started=BEGAN, worker_id="me", clock=lambda: self.time,
         )  # fmt: skip
 
     def run(self, until: float | None = None) -> None:
@@ -97,7 +97,7 @@ class Work:
             orders = self.table.orders("me")
             if orders.settled:
                 return
-            wanted = {line.number: line for line in orders.desired if line.worker == "me"}
+            wanted = {line.number: line for line in orders.trials if line.worker == "me"}
             for number in list(self.held):
                 line = wanted.get(number)
                 if (

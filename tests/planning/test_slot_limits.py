@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.records import Desired, Grant, SegmentRow
-from optuna_deadline.planning.limits import Limits
+from optuna_deadline.allocation.records import Grant, PlannedTrial, SegmentRow
+from optuna_deadline.planning.limits import SlotLimits
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies import Order, Pause, Plan, Run, Snapshot
 from optuna_deadline.simulation.environment import CountedTrials
@@ -43,7 +43,7 @@ class Lab:
         self.table.register("a", "a", 1, [], 2)
         self.planner = Planner(
             CountedTrials(), self.table, LargestFirst(trials), direction="maximize", started=0.0,
-            me="a", clock=lambda: self.now, max_slots=max_slots,
+            worker_id="a", clock=lambda: self.now, max_slots=max_slots,
         )  # fmt: skip
 
     def planned(self) -> dict[int, int]:
@@ -98,19 +98,21 @@ def segment(
     return SegmentRow(number, slots, slots, 0.0, 9.0, outcome, 1.0, 1.0, 4.0, 4.0 + steps, 5.0)
 
 
-def limited(number: int, slots: int | None) -> Desired:
-    return Desired(
+def limited(number: int, slots: int | None) -> PlannedTrial:
+    return PlannedTrial(
         number, 100, "failed", 1, None, "pause", None, 0, "", 0.0, None, None, False, 0,
         slot_limit=slots,
     )  # fmt: skip
 
 
-def learned(lines: list[Desired], segments: list[SegmentRow], most: int | None = None) -> Limits:
-    limits = Limits(most)
+def learned(
+    lines: list[PlannedTrial], segments: list[SegmentRow], most: int | None = None
+) -> SlotLimits:
+    limits = SlotLimits(most)
     for line in lines:
-        limits.see(line)
+        limits.take_trial(line)
     for row in segments:
-        limits.take(row)
+        limits.take_segment(row)
     return limits
 
 
@@ -118,30 +120,36 @@ def test_two_trials_that_cannot_train_on_more_speak_for_all_if_none_ever_has() -
     alone = [segment(number, 1, steps=9.0) for number in range(3)]
     vain = [segment(number, 2) for number in range(2)]
     two = [limited(0, 1), limited(1, 1), limited(2, None)]
-    assert learned(two, alone + vain).most == 1
+    assert learned(two, alone + vain).max_slots == 1
     words = "all trials train on one slot only: 2 could not on more, and none has"
-    assert learned(two, alone + vain).words() == words
-    assert learned(two[:1], alone + vain).most is None, "one trial may be a special case"
-    assert learned(two, [*alone, *vain, segment(2, 2, steps=0.1)]).most is None, "another one can"
+    assert learned(two, alone + vain).describe() == words
+    assert learned(two[:1], alone + vain).max_slots is None, "one trial may be a special case"
+    assert learned(two, [*alone, *vain, segment(2, 2, steps=0.1)]).max_slots is None, (
+        "another one can"
+    )
     tail = [segment(n, 2, steps=3.0, outcome="limit") for n in range(2)]
-    assert learned(two, alone + tail).most == 1, "what was trained there came to nothing"
+    assert learned(two, alone + tail).max_slots == 1, "what was trained there came to nothing"
     running = segment(1, 2, steps=3.0, outcome=None)
-    assert learned(two, [*alone, tail[0], running]).most is None
-    assert learned(two, [*alone, tail[0], running, tail[1]]).most == 1, "and ended so"
+    assert learned(two, [*alone, tail[0], running]).max_slots is None
+    assert learned(two, [*alone, tail[0], running, tail[1]]).max_slots == 1, "and ended so"
     whole = segment(2, 2, outcome="complete")
-    assert learned(two, [*alone, *vain, whole]).most is None, "too short to say where it was"
-    assert learned(two, alone).most is None, "they have said it by themselves, of themselves"
+    assert learned(two, [*alone, *vain, whole]).max_slots is None, "too short to say where it was"
+    assert learned(two, alone).max_slots is None, "they have said it by themselves, of themselves"
     assert (
-        learned([limited(0, 1), limited(1, 2)], [*alone, segment(0, 2), segment(1, 4)]).most == 2
+        learned([limited(0, 1), limited(1, 2)], [*alone, segment(0, 2), segment(1, 4)]).max_slots
+        == 2
     )
 
 
 def test_the_studys_terms_hold_where_they_allow_less() -> None:
     rows = [segment(0, 4), segment(1, 4)]
-    assert learned([], rows, 3).most == 3 and "3 slots at most" in learned([], rows, 3).words()
-    assert learned([limited(0, 2), limited(1, 2)], rows, 3).most == 2
-    assert learned([limited(0, 2), limited(1, 2)], rows, 1).most == 1
-    assert learned([], rows).words() == ""
+    assert (
+        learned([], rows, 3).max_slots == 3
+        and "3 slots at most" in learned([], rows, 3).describe()
+    )
+    assert learned([limited(0, 2), limited(1, 2)], rows, 3).max_slots == 2
+    assert learned([limited(0, 2), limited(1, 2)], rows, 1).max_slots == 1
+    assert learned([], rows).describe() == ""
 
 
 def test_further_trials_are_begun_and_kept_on_what_two_could(

@@ -8,7 +8,7 @@ import pytest
 
 from optuna_deadline.allocation.memory.state import MemoryState
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.planning.billing.budget import Purse
+from optuna_deadline.planning.billing.budget import BudgetAccount
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
 from optuna_deadline.policies import Money, Pause, Plan, Run, Snapshot
@@ -49,7 +49,7 @@ class FullPurse:
     def lasts_until(self, now: float, slots: Mapping[str, int], latest: float) -> float:
         return latest
 
-    def kind(self, worker: str | None = None) -> str:
+    def host_type(self, worker: str | None = None) -> str:
         return ""
 
     def price(self, kind: str, now: float) -> float:
@@ -59,7 +59,7 @@ class FullPurse:
 class Lab:
     """A study on two hosts of two slots, whose workers do nothing but be there."""
 
-    def __init__(self, most: int = 3, purse: Purse | None = None) -> None:
+    def __init__(self, most: int = 3, purse: BudgetAccount | None = None) -> None:
         self.now = 1000.0
         self.state = MemoryState()
         self.table = self.open()
@@ -67,7 +67,7 @@ class Lab:
             self.table.register(host, host, 1, [], 2)
         self.planner = Planner(
             CountedTrials(), self.table, OneEach(most), direction="maximize", started=0.0,
-            me="a", clock=lambda: self.now, purse=purse,
+            worker_id="a", clock=lambda: self.now, budget_account=purse,
         )  # fmt: skip
 
     def open(self, study: int = 1) -> MemoryTable:
@@ -115,7 +115,7 @@ def test_a_drained_hosts_trials_go_elsewhere(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("purse", [None, FullPurse()])
-def test_where_every_host_is_drained_the_study_waits(purse: Purse | None) -> None:
+def test_where_every_host_is_drained_the_study_waits(purse: BudgetAccount | None) -> None:
     lab = Lab(purse=purse)
     assert lab.planned() == {0: ("a", 1), 1: ("a", 1), 2: ("b", 1)}
     lab.table.drain("a", True)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from optuna_deadline.allocation.records import Assignment, Desired
-from optuna_deadline.planning.placement.gangs import evenly
+from optuna_deadline.allocation.records import Assignment, PlannedTrial
+from optuna_deadline.planning.placement.gangs import fit_to_batches
 from optuna_deadline.policies import Plan, Report, Run, Snapshot, TrialView, make_policy
 from optuna_deadline.policies.gang_sizes import share_out
-from optuna_deadline.policies.wrappers import Fitting, fitting
+from optuna_deadline.policies.wrappers import BatchDivisorPolicy, largest_divisor
 
 SEEN = (Report(1, 0.5, 10.0), Report(2, 0.6, 20.0))
 
@@ -31,7 +31,7 @@ class Shared:
 
 
 def sizes(view: Snapshot) -> list[tuple[int, str]]:
-    orders = Fitting(Shared()).plan(view).orders.values()
+    orders = BatchDivisorPolicy(Shared()).plan(view).orders.values()
     return [(order.slots, order.reason) for order in orders if isinstance(order, Run)]
 
 
@@ -40,7 +40,7 @@ def sizes(view: Snapshot) -> list[tuple[int, str]]:
     [(3, 64, 2), (4, 64, 4), (7, 64, 4), (5, 15, 5), (5, 7, 1), (0, 9, 0), (3, None, 3)],
 )
 def test_the_largest_size_that_fits(slots: int, batch: int | None, size: int) -> None:
-    assert fitting(slots, batch) == size
+    assert largest_divisor(slots, batch) == size
 
 
 def test_who_minds_gets_a_size_that_fits_and_the_reason() -> None:
@@ -59,8 +59,8 @@ def test_what_one_cannot_use_another_gets() -> None:
     assert plan[0] == (2, "2 of 3: 3 slots do not divide its batch of 64") and plan[1][0] == 3
 
 
-def line(batch: int | None, pinned: int | None = None) -> Desired:
-    return Desired(
+def line(batch: int | None, pinned: int | None = None) -> PlannedTrial:
+    return PlannedTrial(
         0,
         100,
         "running",
@@ -94,11 +94,13 @@ def test_placed_on_less_than_planned(
     slots: int, others: tuple[tuple[str, int], ...], size: int, left: tuple[tuple[str, int], ...]
 ) -> None:
     placed = Assignment(0, "run", "a", slots, "grows", others)
-    [fitted] = evenly([placed], {0: line(64)})
+    [fitted] = fit_to_batches([placed], {0: line(64)})
     assert (fitted.slots, fitted.others) == (size, left)
     assert ("do not divide its batch of 64" in fitted.reason) == (size != slots)
-    assert evenly([placed], {0: line(None)}) == [placed]
-    assert evenly([placed], {0: line(64, pinned=3)}) == [placed], "a person has asked for it"
+    assert fit_to_batches([placed], {0: line(None)}) == [placed]
+    assert fit_to_batches([placed], {0: line(64, pinned=3)}) == [placed], (
+        "a person has asked for it"
+    )
 
 
 def test_policies_without_batches_are_asked_as_ever() -> None:
@@ -109,5 +111,5 @@ def test_policies_without_batches_are_asked_as_ever() -> None:
             self.plan = lambda view: (seen.append(view), plan(view))[1]
 
     view = study(3, None, None)
-    Fitting(Asked(make_policy("fifo", {}).plan)).plan(view)  # type: ignore[arg-type]
+    BatchDivisorPolicy(Asked(make_policy("fifo", {}).plan)).plan(view)  # type: ignore[arg-type]
     assert seen[0] is view

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optuna_deadline.forecasting.throughput import (
     PRIOR_STARTUP,
-    Pace,
+    SegmentPace,
     Speedup,
     Throughputs,
     learn_overhead,
@@ -22,15 +22,15 @@ from optuna_deadline.forecasting.throughput import (
 
 def test_speedup_is_the_median_ratio_within_trials() -> None:
     paces = [
-        Pace(0, 1, 10, 10), Pace(0, 2, 18, 10),   # 1.8
-        Pace(1, 1, 100, 10), Pace(1, 2, 160, 10),  # 1.6, ten times as fast a trial
-        Pace(2, 1, 1, 10), Pace(2, 2, 1, 10),      # 1.0
+        SegmentPace(0, 1, 10, 10), SegmentPace(0, 2, 18, 10),   # 1.8
+        SegmentPace(1, 1, 100, 10), SegmentPace(1, 2, 160, 10),  # 1.6, ten times as fast a trial
+        SegmentPace(2, 1, 1, 10), SegmentPace(2, 2, 1, 10),      # 1.0
     ]  # fmt: skip
     assert learn_speedup(paces).measured == {2: pytest.approx(1.6)}
 
 
 def test_seconds_per_step_are_those_of_one_slot() -> None:
-    assert step_seconds([Pace(0, 2, 10, 5)], Speedup({2: 2.0})) == {0: 1.0}
+    assert step_seconds([SegmentPace(0, 2, 10, 5)], Speedup({2: 2.0})) == {0: 1.0}
 
 
 @given(st.dictionaries(st.integers(2, 16), st.floats(0.2, 16)), st.integers(1, 64))
@@ -58,11 +58,11 @@ def test_overheads_start_from_a_guess_and_end_at_the_90th_percentile() -> None:
 def test_throughputs_kept_up_are_those_learned_anew() -> None:
     rng = random.Random(0)
     kept = Throughputs()
-    paces: dict[tuple[int, int], Pace] = {}
+    paces: dict[tuple[int, int], SegmentPace] = {}
     for _ in range(200):
         number, segment = rng.randrange(6), rng.randrange(3)
         slots = 1 if segment == 0 else rng.choice([1, 2, 4])
-        pace = Pace(number, slots, rng.uniform(1, 9), rng.uniform(1, 9))
+        pace = SegmentPace(number, slots, rng.uniform(1, 9), rng.uniform(1, 9))
         paces[number, segment] = pace
         kept.take(segment, pace)
         if rng.random() < 0.3:
@@ -76,9 +76,12 @@ def test_throughputs_kept_up_are_those_learned_anew() -> None:
 
 def test_gangs_over_several_hosts_have_a_speed_of_their_own() -> None:
     paces = [
-        Pace(0, 1, 10, 10), Pace(0, 2, 18, 10), Pace(0, 2, 12, 10, across=True),
-        Pace(1, 1, 20, 10), Pace(1, 4, 40, 10, across=True),
-    ]  # fmt: skip
+        SegmentPace(0, 1, 10, 10),
+        SegmentPace(0, 2, 18, 10),
+        SegmentPace(0, 2, 12, 10, across=True),
+        SegmentPace(1, 1, 20, 10),
+        SegmentPace(1, 4, 40, 10, across=True),
+    ]
     learned = learn_speedup(paces)
     assert learned.measured == {2: pytest.approx(1.8)}
     assert learned.crossing == {2: pytest.approx(1.2), 4: pytest.approx(2.0)}

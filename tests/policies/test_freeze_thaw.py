@@ -19,9 +19,13 @@ from optuna_deadline.policies import (
     TrialView,
     make_policy,
 )
-from optuna_deadline.policies.freeze_thaw.elimination import PRIOR, agreement, share_kept
+from optuna_deadline.policies.freeze_thaw.elimination import PRIOR, rank_correlation, share_kept
 from optuna_deadline.policies.freeze_thaw.policy import FreezeThaw
-from optuna_deadline.policies.freeze_thaw.schedule import Limits, Pool, lay
+from optuna_deadline.policies.freeze_thaw.schedule import (
+    PoolCosts,
+    RemainingBudget,
+    longest_schedule,
+)
 from optuna_deadline.simulation import Cluster, simulate
 from optuna_deadline.simulation.tables import draw
 from optuna_deadline.testing.policies import PolicyTestCase
@@ -53,7 +57,7 @@ class TestConformance(PolicyTestCase):
 
 
 pools = st.builds(
-    Pool,
+    PoolCosts,
     capacity=st.integers(1, 32),
     largest_gang=st.integers(1, 8),
     speedup=st.sampled_from([Speedup({}), Speedup({2: 1.9, 4: 3.5}), Speedup({2: 0.8})]),
@@ -68,9 +72,9 @@ class TestCourse:
     @given(pools, progresses, shares, st.floats(0, 3000))
     @settings(deadline=None)
     def test_it_fits_where_it_opens_any(
-        self, pool: Pool, progress: list[int], share: float, left: float
+        self, pool: PoolCosts, progress: list[int], share: float, left: float
     ) -> None:
-        course = lay(pool, RUNGS, progress, share, Limits(left))
+        course = longest_schedule(pool, RUNGS, progress, share, RemainingBudget(left))
         assert list(course.counts) == sorted(course.counts, reverse=True)
         assert course.counts[0] >= len(progress) and course.counts[-1] >= 1
         if course.counts[0] > max(1, len(progress)):
@@ -81,20 +85,23 @@ class TestCourse:
     def test_more_time_never_means_fewer_trials(
         self, progress: list[int], share: float, left: float, more: float
     ) -> None:
-        pool = Pool(8, 1, Speedup({}), 1.0, 0.5)
-        first = lay(pool, RUNGS, progress, share, Limits(left))
-        second = lay(pool, RUNGS, progress, share, Limits(left + more))
+        pool = PoolCosts(8, 1, Speedup({}), 1.0, 0.5)
+        first = longest_schedule(pool, RUNGS, progress, share, RemainingBudget(left))
+        second = longest_schedule(pool, RUNGS, progress, share, RemainingBudget(left + more))
         assert second.counts >= first.counts
 
     def test_what_was_trained_already_is_not_counted_again(self) -> None:
-        pool = Pool(8, 8, Speedup({}), 1.0, 0.0)
-        fresh = lay(pool, RUNGS, [0] * 9, 1 / 3, Limits(1000.0))
-        further = lay(pool, RUNGS, [27] * 9, 1 / 3, Limits(1000.0))
+        pool = PoolCosts(8, 8, Speedup({}), 1.0, 0.0)
+        fresh = longest_schedule(pool, RUNGS, [0] * 9, 1 / 3, RemainingBudget(1000.0))
+        further = longest_schedule(pool, RUNGS, [27] * 9, 1 / 3, RemainingBudget(1000.0))
         assert further.counts[0] > fresh.counts[0]
 
     def test_too_many_for_the_time_means_that_fewer_go_on(self) -> None:
-        pool = Pool(8, 8, Speedup({2: 1.8, 4: 3.2, 8: 5.0}), 1.0, 0.0)
-        roomy, tight = (lay(pool, RUNGS, [3] * 60, 0.8, Limits(left)) for left in (1000.0, 60.0))
+        pool = PoolCosts(8, 8, Speedup({2: 1.8, 4: 3.2, 8: 5.0}), 1.0, 0.0)
+        roomy, tight = (
+            longest_schedule(pool, RUNGS, [3] * 60, 0.8, RemainingBudget(left))
+            for left in (1000.0, 60.0)
+        )
         assert tight.counts[0] == 60 and tight.counts[-1] < roomy.counts[-1]
         assert tight.seconds <= 60.0
 
@@ -107,18 +114,22 @@ class TestTrust:
     def test_whose_order_stays_is_trusted_and_whose_order_turns_round_is_not(
         self, scores: list[float]
     ) -> None:
-        stays = agreement([[(score, score) for score in scores]])
-        turns = agreement([[(score, -score) for score in scores]])
+        stays = rank_correlation([[(score, score) for score in scores]])
+        turns = rank_correlation([[(score, -score) for score in scores]])
         assert turns < PRIOR < stays
         assert share_kept(stays, 3) == pytest.approx(1 / 3) and share_kept(turns, 3) > 0.5
 
     def test_nothing_seen_is_the_prior(self) -> None:
-        assert agreement([]) == agreement([[(1.0, None), (2.0, None)]]) == pytest.approx(PRIOR)
+        assert (
+            rank_correlation([])
+            == rank_correlation([[(1.0, None), (2.0, None)]])
+            == pytest.approx(PRIOR)
+        )
 
     def test_telling_the_hopeless_from_the_good_is_no_merit(self) -> None:
         hopeless = [(float(-n), float(-n)) for n in range(10, 40)]
         shuffled = [(float(n), float(n * 7 % 31)) for n in range(30)]
-        assert agreement([[*hopeless, *shuffled]]) < 0.5
+        assert rank_correlation([[*hopeless, *shuffled]]) < 0.5
 
     @given(st.floats(0, 1), st.floats(0, 1))
     def test_the_less_trust_the_more_go_on(self, one: float, other: float) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.policies import PoolSnapshot, StudyView
-from optuna_deadline.policies.pool.admission import prospects, remedy, who_loses
+from optuna_deadline.policies.pool.admission import losing_studies, prospects, remedy
 
 
 def study(
@@ -22,28 +22,28 @@ def study(
 
 def test_alone_a_study_gets_what_it_can_use() -> None:
     [alone] = prospects(PoolSnapshot(0.0, 4, (study(1, 300.0),)))
-    assert alone.held and alone.gets == pytest.approx(300.0)
+    assert alone.is_met and alone.expected == pytest.approx(300.0)
     [short] = prospects(PoolSnapshot(0.0, 4, (study(1, 500.0),)))
-    assert not short.held and short.gets == pytest.approx(400.0)
+    assert not short.is_met and short.expected == pytest.approx(400.0)
     assert remedy(PoolSnapshot(0.0, 4, (study(1, 500.0),)), 1).extend == pytest.approx(25.0)
 
 
 def test_what_one_does_not_need_the_other_gets_when_it_is_done() -> None:
     """Two slots each for 50 s; then the second has all four."""
     pool = PoolSnapshot(0.0, 4, (study(1, 100.0), study(2, 290.0)))
-    assert [p.gets for p in prospects(pool)] == pytest.approx([100.0, 290.0])
-    assert all(p.held for p in prospects(pool))
+    assert [p.expected for p in prospects(pool)] == pytest.approx([100.0, 290.0])
+    assert all(p.is_met for p in prospects(pool))
 
 
 def test_a_newcomer_that_takes_what_another_needs_is_known_at_once() -> None:
     """Who has the more weight is held; the other would need 25 s more, or as much weight."""
     pool = PoolSnapshot(0.0, 4, (study(1, 300.0), study(2, None)))
-    [loser] = who_loses(pool, newcomer=2)
-    assert loser.study.name == "s1" and loser.gets == pytest.approx(200.0)
+    [loser] = losing_studies(pool, newcomer=2)
+    assert loser.study.name == "s1" and loser.expected == pytest.approx(200.0)
     found = remedy(pool, 1)
     assert found.extend == pytest.approx(25.0), "from 100 s on it has the pool alone"
     assert found.weight == 4 and found.losers == ()
-    assert who_loses(PoolSnapshot(0.0, 4, (study(1, 150.0), study(2, None))), 2) == []
+    assert losing_studies(PoolSnapshot(0.0, 4, (study(1, 150.0), study(2, None))), 2) == []
 
 
 def test_a_remedy_names_who_would_lose_by_it() -> None:
@@ -59,7 +59,7 @@ def test_where_no_weight_does_it_none_is_named() -> None:
 
 def test_a_study_that_uses_what_it_gets_is_always_held() -> None:
     [greedy, other] = prospects(PoolSnapshot(0.0, 4, (study(1, 800.0), study(2, 50.0))))
-    assert greedy.wants is None and greedy.held and other.held
+    assert greedy.needed is None and greedy.is_met and other.is_met
 
 
 @given(
@@ -78,8 +78,8 @@ def test_nobody_gets_more_than_there_is_or_than_it_wants(
     studies = tuple(study(n, *given) for n, given in enumerate(drawn))
     found = prospects(PoolSnapshot(0.0, capacity, studies))
     longest = max((s.deadline for s in studies), default=0.0)
-    assert sum(p.gets for p in found) <= capacity * longest * (1 + 1e-9) + 1e-6
+    assert sum(p.expected for p in found) <= capacity * longest * (1 + 1e-9) + 1e-6
     for prospect in found:
         limit = prospect.study.most * prospect.study.deadline
-        wants = math.inf if prospect.wants is None else prospect.wants
-        assert prospect.gets <= min(limit, wants) * (1 + 1e-6) + 1e-3
+        wants = math.inf if prospect.needed is None else prospect.needed
+        assert prospect.expected <= min(limit, wants) * (1 + 1e-6) + 1e-3

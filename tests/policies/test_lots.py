@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import Plan, Report, Retire, Run, Snapshot, TrialView
-from optuna_deadline.policies.freeze_thaw.controls import Lots, draw_lots
+from optuna_deadline.policies.freeze_thaw.controls import Controls, choose_controls
 from optuna_deadline.policies.freeze_thaw.policy import FreezeThaw
-from optuna_deadline.policies.freeze_thaw.schedule import Limits, Pool, lay
-from optuna_deadline.policies.trial_index import Overview
+from optuna_deadline.policies.freeze_thaw.schedule import (
+    PoolCosts,
+    RemainingBudget,
+    longest_schedule,
+)
+from optuna_deadline.policies.trial_index import TrialIndex
 
 RUNGS = (1, 3, 9, 27)
 
@@ -27,9 +31,9 @@ def trial(number: int, *scores: float, state: str = "paused") -> TrialView:
     return TrialView(number, state, 0, reports, horizon=27, step_seconds=1.0)
 
 
-def lots(trials: list[TrialView], room: int = 1, abreast: int = 1) -> Lots:
-    view = Overview(1, 3).see(tuple(trials))
-    return draw_lots(view, RUNGS, trials, room, abreast)
+def lots(trials: list[TrialView], room: int = 1, abreast: int = 1) -> Controls:
+    view = TrialIndex(1, 3).update(tuple(trials))
+    return choose_controls(view, RUNGS, trials, room, abreast)
 
 
 def chosen(first: int) -> list[TrialView]:
@@ -44,7 +48,7 @@ beaten = trial(0, 0.1, 0.2, 0.3)
 
 
 def test_without_the_time_for_one_nobody_is_a_control() -> None:
-    assert lots([slow, *chosen(1)], room=0) == Lots()
+    assert lots([slow, *chosen(1)], room=0) == Controls()
 
 
 def test_the_first_trials_are_controls_and_are_spared() -> None:
@@ -98,8 +102,10 @@ def test_whose_order_stays_is_never_spoken_against(tops: list[float], room: int)
 
 
 def test_rungs_that_do_not_decide_let_all_go_on() -> None:
-    pool = Pool(8, 8, Speedup({}), 1.0, 0.0)
-    course = lay(pool, RUNGS, [1] * 9, 1 / 3, Limits(200.0, newcomers=0), undecided=2)
+    pool = PoolCosts(8, 8, Speedup({}), 1.0, 0.0)
+    course = longest_schedule(
+        pool, RUNGS, [1] * 9, 1 / 3, RemainingBudget(200.0, newcomers=0), undecided=2
+    )
     assert course.counts[0] >= course.counts[1] == course.counts[2] > course.counts[3]
 
 

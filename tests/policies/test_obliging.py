@@ -21,7 +21,7 @@ from optuna_deadline.policies import (
     make_policy,
 )
 from optuna_deadline.policies.api import Request
-from optuna_deadline.policies.wrappers import Obliging
+from optuna_deadline.policies.wrappers import RequestPolicy
 from optuna_deadline.testing.policies import carried_out, snapshots, without_words
 
 NAMES = ("hypersched", "fifo", "asha_promote", "hermes", "round_robin", "seer", "shockwave")
@@ -43,7 +43,7 @@ def asked_of(draw: st.DrawFn) -> Snapshot:
 
 @cache
 def policy_of(name: str) -> Policy:
-    return Obliging(make_policy(name, {"max_resource": 20}))
+    return RequestPolicy(make_policy(name, {"max_resource": 20}))
 
 
 def size_of(plan: Plan, number: int) -> int:
@@ -117,7 +117,7 @@ def test_the_budget_is_kept(name: str, view: Snapshot) -> None:
 @settings(often, max_examples=20)
 def test_without_requests_it_is_the_policy(name: str, view: Snapshot) -> None:
     policy = policy_of(name)
-    assert isinstance(policy, Obliging)
+    assert isinstance(policy, RequestPolicy)
     ended = [trial for trial in view.trials if not trial.alive]
     asked = replace(view, requests=tuple(Request(t.number, True, 2) for t in ended))
     assert policy.plan(asked) == policy.policy.plan(view)
@@ -173,7 +173,7 @@ def test_what_a_pinned_gang_costs_until_the_deadline_is_not_in_the_purse() -> No
     asked = (Request(0, pinned=3), Request(1, pinned=9))  # nobody has nine side by side
     view = Snapshot(0.0, 0.0, 100.0, 4, 4, (trial(0, 0), trial(1, 0)), money=money, requests=asked)
     spy = Spy()
-    made = Obliging(spy).plan(view)
+    made = RequestPolicy(spy).plan(view)
     [shown] = spy.seen
     assert shown.money == replace(money, spent=400.0, offer=4, held=0), "it has two nodes of two"
     assert (shown.capacity, shown.largest_gang) == (0, 4)
@@ -185,7 +185,7 @@ def test_no_more_nodes_are_bought_than_can_be_paid_for() -> None:
     view = Snapshot(
         0.0, 0.0, 100.0, 2, 2, (trial(0, 0),), money=money, requests=(Request(0, pinned=1),)
     )
-    assert Obliging(Spy()).plan(view).pool_slots == money.affordable == 3
+    assert RequestPolicy(Spy()).plan(view).pool_slots == money.affordable == 3
 
 
 @st.composite
@@ -242,7 +242,7 @@ def test_what_a_limited_trial_cannot_use_others_get() -> None:
         TrialView(n, "running", slot_limit=limit) for n, limit in enumerate([1, 2, None])
     )
     view = Snapshot(0.0, 0.0, 100.0, 4, 4, trials)
-    orders = Obliging(AllToTheFirst()).plan(view).orders
+    orders = RequestPolicy(AllToTheFirst()).plan(view).orders
     assert orders == {
         0: Run(1, "1 of 4: it can train on no more"),
         1: Run(2, "2 of 3: it can train on no more"),
@@ -256,4 +256,4 @@ def test_what_the_study_allows_is_kept_though_a_policy_asks_for_more() -> None:
             return Plan({trial.number: Run(2, "two") for trial in view.trials if trial.alive})
 
     view = Snapshot(0.0, 0.0, 9.0, 2, 2, (TrialView(0, "running"),), max_slots=1)
-    assert Obliging(Two()).plan(view).slots == 1
+    assert RequestPolicy(Two()).plan(view).slots == 1

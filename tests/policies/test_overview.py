@@ -15,7 +15,7 @@ from optuna_deadline.policies import HyperSched, Policy, Report, Snapshot, Trial
 from optuna_deadline.policies.baselines.halving import Asha, AshaPromote
 from optuna_deadline.policies.baselines.stopping import OneEpoch
 from optuna_deadline.policies.rungs import build_rungs
-from optuna_deadline.policies.trial_index import Overview
+from optuna_deadline.policies.trial_index import TrialIndex
 from optuna_deadline.testing.policies import snapshots
 
 
@@ -54,10 +54,10 @@ def histories(draw: st.DrawFn) -> list[Snapshot]:
 
 @given(histories())
 def test_an_overview_is_what_would_be_built_anew(history: list[Snapshot]) -> None:
-    kept = Overview(1, 2)
+    kept = TrialIndex(1, 2)
     for snapshot in history:
         trials = snapshot.trials
-        kept.see(trials)
+        kept.update(trials)
         assert list(map(_rung, kept.rungs)) == list(map(_rung, build_rungs(trials, 1, 2)))
         assert kept.alive == {view.number: view for view in trials if view.alive}
         paces = [view.step_seconds for view in trials if view.step_seconds is not None]

@@ -35,7 +35,8 @@ class Net(pl.LightningModule):
 
     def __init__(self, trial: Any) -> None:
         super().__init__()
-        parked_memory.elsewhere = lambda device: True  # in the ranks alone, which build networks
+        # in the ranks alone, which build networks
+        parked_memory.is_device_memory = lambda device: True
         torch.manual_seed(3)
         self.body = nn.Sequential(
             nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Dropout(0.3), nn.Linear(12, 2)
@@ -44,16 +45,16 @@ class Net(pl.LightningModule):
         self.deadline_trial = trial
 
     def on_park(self) -> None:
-        self.say("park")
+        self.write_progress("park")
         for part in self.average:
             assert part.untyped_storage().nbytes()
 
     def on_unpark(self) -> None:
-        self.say("unpark")
+        self.write_progress("unpark")
         for part in self.average:
             assert part.untyped_storage().nbytes()
 
-    def say(self, what: str, step: int = -1) -> None:
+    def write_progress(self, what: str, step: int = -1) -> None:
         trial = self.deadline_trial
         note(trial.number, trial.segment.fence, step, what)
 
@@ -66,7 +67,7 @@ class Net(pl.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         time.sleep(0.06)  # an epoch is longer than a look of the planner, on a busy machine too
-        self.say("step", self.trainer.global_step)
+        self.write_progress("step", self.trainer.global_step)
         self.follow()
         return nn.functional.cross_entropy(self(batch[0]), batch[1])
 
@@ -115,7 +116,7 @@ def by_hand(trial: Any) -> float:
         model.train()
         for x, y in loop.batches(DataLoader(data(), 20, shuffle=True)):
             time.sleep(0.06)
-            model.say("step", loop.steps)
+            model.write_progress("step", loop.steps)
             model.follow()
             optimizer.zero_grad()
             loop.backward(nn.functional.cross_entropy(loop.model(x), y))

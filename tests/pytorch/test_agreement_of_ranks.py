@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from optuna_deadline_torch.consensus import Consensus, Trained, digest
+from optuna_deadline_torch.consensus import Consensus, ReplicatedState, digest
 
 
 class Known(Consensus):
@@ -20,14 +20,14 @@ class Known(Consensus):
         return [own, self.other]
 
 
-def trained(weight: float, rate: Any) -> Trained:
+def trained(weight: float, rate: Any) -> ReplicatedState:
     one = torch.nn.Parameter(torch.full((3, 2), weight))
     other = torch.nn.Parameter(torch.zeros(2))
     groups = [{"params": [one]}, {"params": [other], "lr": rate}]
-    return Trained([one, other], [torch.optim.SGD(groups, lr=0.1)], "do this")
+    return ReplicatedState([one, other], [torch.optim.SGD(groups, lr=0.1)], "do this")
 
 
-def voice(one: Trained) -> Any:
+def voice(one: ReplicatedState) -> Any:
     said: list[Any] = []
     asked = Consensus(0, 1)
     asked.gather = lambda own: said.append(own) or [own]  # type: ignore[method-assign, func-returns-value]
@@ -51,11 +51,11 @@ def test_what_differs_is_said(other: tuple[float, Any], words: str | None) -> No
 
 
 def test_a_scheduler_that_watches_values_of_its_slot_is_told_before_its_rates_differ() -> None:
-    def watching(value: float) -> Trained:
+    def watching(value: float) -> ReplicatedState:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
         scheduler.step(value)
-        return Trained([], [optimizer], "do this", [optimizer, scheduler])
+        return ReplicatedState([], [optimizer], "do this", [optimizer, scheduler])
 
     assert watching(0.5).difference(Known(voice(watching(0.5)))) is None
     assert "(at best 0.5 and 0.4)" in str(watching(0.5).difference(Known(voice(watching(0.4)))))

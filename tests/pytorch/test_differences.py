@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from optuna_deadline_torch.consensus import Trained
-from optuna_deadline_torch.decisions import Pilot
-from optuna_deadline_torch.differences import differences, tell_differences
+from optuna_deadline_torch.consensus import ReplicatedState
+from optuna_deadline_torch.decisions import SegmentController
+from optuna_deadline_torch.differences import differences, warn_of_differences
 from torch import nn
 
 ALWAYS = [
@@ -64,7 +64,7 @@ def test_norms_over_a_batch_are_named_and_warned_of(
     norm: type[nn.Module], caplog: pytest.LogCaptureFixture
 ) -> None:
     made = [norm() if "Lazy" in norm.__name__ else norm(2) for _ in range(5)]
-    tell_differences(2, nn.Sequential(*made), "32-true")
+    warn_of_differences(2, nn.Sequential(*made), "32-true")
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "Norms over a batch (0, 1, 2 and 2 more) see a slot's slice of it" in record.message
@@ -91,7 +91,7 @@ def test_without_a_norm_over_a_batch_the_line_is_information(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "optuna_deadline"):
-        tell_differences(3, nn.Dropout(0.5), "bf16-mixed")
+        warn_of_differences(3, nn.Dropout(0.5), "bf16-mixed")
     (record,) = caplog.records
     assert record.levelno == logging.INFO
     assert record.message == (
@@ -102,19 +102,23 @@ def test_without_a_norm_over_a_batch_the_line_is_information(
 
 
 def test_it_is_said_once_in_a_trial_by_its_first_rank() -> None:
-    def pilot(rank: int) -> Pilot:
+    def pilot(rank: int) -> SegmentController:
         segment: Any = SimpleNamespace(rank=rank, world_size=2)
-        return Pilot(
+        return SegmentController(
             segment,
             direction="minimize",
             seed=0,
             save_every=60.0,
-            take=dict,
-            trained=lambda: Trained([], [], ""),
+            take_state=dict,
+            trained=lambda: ReplicatedState([], [], ""),
         )
 
     first, second, resumed = pilot(0), pilot(1), pilot(0)
-    assert [first.tells("slots"), first.tells("slots"), first.tells("resumed")] == [1, 0, 1]
-    assert not second.tells("slots")
-    resumed.told = {*second.told}  # as a checkpoint has it, of any rank
-    assert not resumed.tells("slots")
+    assert [first.should_log("slots"), first.should_log("slots"), first.should_log("resumed")] == [
+        1,
+        0,
+        1,
+    ]
+    assert not second.should_log("slots")
+    resumed.logged_topics = {*second.logged_topics}  # as a checkpoint has it, of any rank
+    assert not resumed.should_log("slots")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from optuna_deadline_torch import measures
-from optuna_deadline_torch.measures import Measures
+from optuna_deadline_torch.measures import MetricWatcher
 from torchmetrics import MeanMetric, SumMetric
 
 Update = Callable[[Any, torch.Tensor], Any]
@@ -17,8 +17,8 @@ LOSSES = torch.tensor([0.5, 1.5, 4.0])
 
 
 @pytest.fixture
-def watching(monkeypatch: pytest.MonkeyPatch) -> Measures:
-    made = Measures(lambda: False)
+def watching(monkeypatch: pytest.MonkeyPatch) -> MetricWatcher:
+    made = MetricWatcher(lambda: False)
     monkeypatch.setattr(measures, "_current", None)  # and as it was, afterwards
     made.watch()
     return made
@@ -26,7 +26,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Measures:
 
 def warned(
     caplog: pytest.LogCaptureFixture,
-    watching: Measures,
+    watching: MetricWatcher,
     metric: Any,
     update: Update,
     weight: float,
@@ -56,14 +56,14 @@ def each(metric: Any, losses: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("update", [as_one, forward])
 def test_a_mean_of_uneven_slices_is_warned_of_once(
-    caplog: pytest.LogCaptureFixture, watching: Measures, update: Update
+    caplog: pytest.LogCaptureFixture, watching: MetricWatcher, update: Update
 ) -> None:
     assert warned(caplog, watching, MeanMetric(), update, 1.2) == 1
 
 
 @pytest.mark.parametrize("update", [weighed, each])
 def test_a_mean_over_samples_is_not(
-    caplog: pytest.LogCaptureFixture, watching: Measures, update: Update
+    caplog: pytest.LogCaptureFixture, watching: MetricWatcher, update: Update
 ) -> None:
     metric = MeanMetric()
     assert warned(caplog, watching, metric, update, 0.8) == 0
@@ -72,19 +72,21 @@ def test_a_mean_over_samples_is_not(
 
 @pytest.mark.parametrize("update", [as_one, forward])
 def test_nor_one_of_slices_that_are_alike_nor_another_metric(
-    caplog: pytest.LogCaptureFixture, watching: Measures, update: Update
+    caplog: pytest.LogCaptureFixture, watching: MetricWatcher, update: Update
 ) -> None:
     assert warned(caplog, watching, MeanMetric(), update, 1.0) == 0
     assert warned(caplog, watching, SumMetric(), update, 1.2) == 0
 
 
-def test_nor_one_of_a_validation(caplog: pytest.LogCaptureFixture, watching: Measures) -> None:
+def test_nor_one_of_a_validation(
+    caplog: pytest.LogCaptureFixture, watching: MetricWatcher
+) -> None:
     watching.evaluates = lambda: True
     with caplog.at_level(logging.INFO):
         assert warned(caplog, watching, MeanMetric(), as_one, 1.2) == 0
 
 
-def test_what_a_padding_measures_is_taken_back(watching: Measures) -> None:
+def test_what_a_padding_measures_is_taken_back(watching: MetricWatcher) -> None:
     metric = MeanMetric()
     metric.update(3.0)
     watching.begin_batch(weight=0.0)

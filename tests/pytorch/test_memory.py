@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 import torch
 from optuna_deadline_torch import parked_memory
-from optuna_deadline_torch.parked_memory import DeviceMemory, Holdings, in_hand, tensors
+from optuna_deadline_torch.parked_memory import (
+    DeviceMemory,
+    TrainingObjects,
+    frame_locals,
+    tensors,
+)
 from torch import nn
 
 OPTIMIZERS: dict[str, Any] = {
@@ -92,12 +97,12 @@ def test_parked_between_two_steps_the_next_ones_are_as_without(name: str, tmp_pa
         kept = DeviceMemory([parked.model, parked.optimizer], given_up=nowhere_else)
         state = [parked.model.state_dict(), parked.optimizer.state_dict()]
         size = kept.bytes
-        kept.give_up()
+        kept.offload()
         held = [one for one in tensors([parked.model, parked.optimizer])]
         assert len(held) > 7 and not any(one.untyped_storage().nbytes() for one in held)
         assert kept.bytes == size > sum(p.nbytes for p in parked.model.parameters())
         torch.save(kept.readable(state), tmp_path / "durable.pt")
-        kept.take_again()
+        kept.restore()
         assert same(parked.state(), before)
         assert same(torch.load(tmp_path / "durable.pt", weights_only=True), before)
     assert same(parked.state(), unparked.state())
@@ -116,10 +121,10 @@ def test_sparse_gradients_stay_where_they_are_and_their_optimizer_goes_on() -> N
             if park:
                 kept = DeviceMemory([table, optimizer], given_up=nowhere_else)
                 state = kept.readable
-                kept.give_up()
+                kept.offload()
                 assert not table.weight.untyped_storage().nbytes()
                 state(optimizer.state_dict())
-                kept.take_again()
+                kept.restore()
         return [table.state_dict(), optimizer.state_dict()]
 
     assert same(trained(True), trained(False))
@@ -136,9 +141,9 @@ def test_a_gradient_scaler_goes_along() -> None:
         scaler.update()
         before = scaler.state_dict()
         kept = DeviceMemory([model, optimizer, scaler], given_up=nowhere_else)
-        kept.give_up()
+        kept.offload()
         assert scaler._scale is not None and not scaler._scale.untyped_storage().nbytes()
-        kept.take_again()
+        kept.restore()
         assert scaler.state_dict() == before
     assert scaler.get_scale() == 4096.0
 
@@ -162,17 +167,17 @@ def test_views_and_what_hooks_name_go_along() -> None:
     hidden = [torch.ones(3)]
     model = Model()
     view = model.history["means"][0][2:4]
-    holdings = Holdings([model])
-    parked_memory.elsewhere, before = nowhere_else, parked_memory.elsewhere
+    holdings = TrainingObjects([model])
+    parked_memory.is_device_memory, before = nowhere_else, parked_memory.is_device_memory
     try:
         kept = holdings.memory()
     finally:
-        parked_memory.elsewhere = before
-    kept.give_up()
+        parked_memory.is_device_memory = before
+    kept.offload()
     empty = [model.layer.weight, view, hidden[0], model._mine]
     assert not any(one.untyped_storage().nbytes() for one in empty)
-    kept.take_again()
-    holdings.back()
+    kept.restore()
+    holdings.after_restore()
     assert model.told == ["park", "unpark"]
     assert view.tolist() == [2.0, 3.0] and hidden[0].tolist() == [1.0] * 3
 
@@ -185,7 +190,7 @@ def test_what_a_loop_holds_in_its_hands_is_found_and_code_of_others_is_not_looke
     def loop() -> list[torch.Tensor]:
         batch = {"x": torch.zeros(2), "labels": [torch.zeros(3)]}
         assert batch
-        return list(tensors(in_hand()))
+        return list(tensors(frame_locals()))
 
     outer = torch.zeros(7)
     assert {7, 2, 3} <= {one.numel() for one in loop()} and outer.numel() == 7
@@ -196,10 +201,10 @@ def test_what_a_loop_holds_in_its_hands_is_found_and_code_of_others_is_not_looke
 def test_on_the_cpu_nothing_has_to_move() -> None:
     model = nn.Linear(3, 3)
     kept = DeviceMemory([model])
-    kept.give_up()
+    kept.offload()
     assert kept.bytes == 0 and model.weight.untyped_storage().nbytes()
     copied = kept.readable(model.state_dict())
-    kept.take_again()
+    kept.restore()
     assert same(copied, model.state_dict())
     assert copied["weight"].data_ptr() != model.weight.data_ptr()
 

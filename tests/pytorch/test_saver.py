@@ -15,12 +15,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from optuna_deadline_torch.consensus import Consensus, Trained
-from optuna_deadline_torch.decisions import Pilot
-from optuna_deadline_torch.saver import HostMemory, Saver, write_state
+from optuna_deadline_torch.consensus import Consensus, ReplicatedState
+from optuna_deadline_torch.decisions import SegmentController
+from optuna_deadline_torch.saver import CheckpointSaver, HostMemory, write_state
 from torch import nn
 
-from optuna_deadline.checkpoints.storage import loading
+from optuna_deadline.checkpoints.storage import loading_code
 from optuna_deadline.directives import KEEP
 from optuna_deadline.segments import SegmentEnd
 
@@ -56,13 +56,13 @@ class SlowDisk:
         raise SegmentEnd(directive)
 
 
-def save(saver: Saver, step: int, wait: bool = False, **state: Any) -> None:
+def save(saver: CheckpointSaver, step: int, wait: bool = False, **state: Any) -> None:
     saver.save(state, f"{step}.ckpt", step=step, value=None, wait=wait)
 
 
 def test_what_is_written_is_of_the_step_it_was_taken_at(tmp_path: Path) -> None:
     disk = SlowDisk(tmp_path)
-    saver, weights = Saver(disk), torch.zeros(4)
+    saver, weights = CheckpointSaver(disk), torch.zeros(4)
     disk.free.clear()
     save(saver, 1, weights=weights, many={"nested": [weights[:2]]})
     assert saver.busy
@@ -87,14 +87,14 @@ def test_the_line_that_loads_a_checkpoint_is_torchs_where_torch_wrote_it(
     else:
         torch.save(state, path, _use_new_zipfile_serialization=how == "a path")
     found: dict[str, Any] = {"torch": torch}
-    exec(loading(path), found)
+    exec(loading_code(path), found)
     assert torch.equal(found["checkpoint"]["weights"], torch.ones(3))
 
 
 @given(waits=st.lists(st.booleans(), max_size=12))
 def test_rows_come_in_the_order_of_steps_and_one_at_a_time(waits: list[bool]) -> None:
     disk = SlowDisk(Path("unused"))
-    saver = Saver(disk, prove=lambda path: None)
+    saver = CheckpointSaver(disk, verify=lambda path: None)
     saver._fill = lambda path, state: None  # type: ignore[method-assign]
     for step, wait in enumerate(waits):
         save(saver, step, wait)
@@ -111,26 +111,26 @@ def test_a_slow_disk_is_waited_for_by_a_directive_and_by_nobody_else(
     from optuna_deadline.directives import Directive, Kind
 
     disk = SlowDisk(tmp_path)
-    pilot = Pilot(
+    pilot = SegmentController(
         disk,  # type: ignore[arg-type]
         direction="minimize",
         seed=0,
         save_every=0.0,
-        take=lambda: {"a": torch.ones(1)},
-        trained=lambda: Trained([], [], ""),
+        take_state=lambda: {"a": torch.ones(1)},
+        trained=lambda: ReplicatedState([], [], ""),
     )
     pilot.consensus.connect()
     disk.free.clear()
     with caplog.at_level(logging.WARNING):
         for step in range(5):
-            pilot.obey(pilot.agree(save=pilot.due), step)
+            pilot.apply(pilot.agree(save=pilot.checkpoint_due), step)
     assert len(caplog.records) == 1 and "takes longer than the 0 s" in caplog.text
     assert disk.published == [] and disk.most_at_once == 1
     disk.directive = Directive(Kind.PAUSE, "for the test")
     threading.Timer(0.1, disk.free.set).start()
     pilot.reported = 4
     with pytest.raises(SegmentEnd):
-        pilot.obey(pilot.agree(save=False), 5)
+        pilot.apply(pilot.agree(save=False), 5)
     assert disk.published == [-1, 4], "the one on its way, and then the one that was asked for"
     assert disk.most_at_once == 1
 
@@ -152,20 +152,20 @@ def test_several_slots_compare_before_their_first_step_once(tmp_path: Path, full
     assert [state["compared"] for state in states] == [True]
 
 
-def _comparing(disk: SlowDisk) -> tuple[Pilot, list[dict[str, bool]]]:
+def _comparing(disk: SlowDisk) -> tuple[SegmentController, list[dict[str, bool]]]:
     states: list[dict[str, bool]] = []
 
     def take() -> dict[str, bool]:
         states.append({"compared": pilot.compared})
         return states[-1]
 
-    pilot = Pilot(
+    pilot = SegmentController(
         disk,  # type: ignore[arg-type]
         direction="minimize",
         seed=0,
         save_every=0.0,
-        take=take,
-        trained=lambda: Trained([], [], ""),
+        take_state=take,
+        trained=lambda: ReplicatedState([], [], ""),
         rehearse=lambda directive: False,
     )
     pilot.consensus = Consensus(0, 1)  # of one process
@@ -176,7 +176,7 @@ def test_a_state_that_would_not_load_is_told_at_the_next_step(tmp_path: Path) ->
     def prove(path: Path) -> None:
         raise ValueError("cannot be read")
 
-    saver = Saver(SlowDisk(tmp_path), prove)
+    saver = CheckpointSaver(SlowDisk(tmp_path), prove)
     save(saver, 1, a=1)
     with pytest.raises(ValueError, match="cannot be read"):
         saver.wait()

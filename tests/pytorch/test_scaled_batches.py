@@ -13,7 +13,7 @@ import torch
 from chains import assert_same, chain
 from elastic_harness import Plan, run_segment
 from optuna_deadline_torch import ElasticLoop
-from optuna_deadline_torch.adascale import Gain
+from optuna_deadline_torch.adascale import AdaScaleGain
 from optuna_deadline_torch.scaling import Scaling, load
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -165,7 +165,7 @@ def test_gain_is_that_of_the_noise() -> None:
     generator = torch.Generator().manual_seed(0)
 
     def measured(noise: float, ranks: int) -> float:
-        gain = Gain()
+        gain = AdaScaleGain()
         for _ in range(300):
             each = 1.0 + noise * torch.randn(ranks, 50, generator=generator)
             gain.measure(
@@ -173,13 +173,13 @@ def test_gain_is_that_of_the_noise() -> None:
             )
         return gain.of(ranks)
 
-    assert Gain().of(8) == 1.0, "nothing is known"
+    assert AdaScaleGain().of(8) == 1.0, "nothing is known"
     for noise in (0.0, 0.3, 1.0, 3.0, 100.0):
         for ranks in (2, 8):
             expected = (noise**2 + 1) / (noise**2 / ranks + 1)
             assert 1.0 <= measured(noise, ranks) <= ranks
             assert measured(noise, ranks) == pytest.approx(expected, rel=0.05)
-    gain = Gain()
+    gain = AdaScaleGain()
     gain.measure(float("inf"), float("nan"), 2)
     assert gain.of(2) == 1.0
 

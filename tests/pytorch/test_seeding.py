@@ -12,8 +12,8 @@ import numpy as np
 import optuna
 import pytest
 import torch
-from optuna_deadline_torch.loaders import ReadSeeded
-from optuna_deadline_torch.sampler import Indices
+from optuna_deadline_torch.loaders import SeededDataset
+from optuna_deadline_torch.sampler import SeededIndices
 from optuna_deadline_torch.seeding import Generators, reseed
 from torch import nn
 from torch.utils.data import ConcatDataset, RandomSampler, Subset
@@ -121,14 +121,14 @@ def test_one_that_takes_the_place_of_another_is_seeded_in_its_stead() -> None:
 
 
 def test_a_workers_copy_of_a_dataset_is_seeded_by_its_batch() -> None:
-    def batch(number: int) -> Indices:
-        indices = Indices([3, 4])
+    def batch(number: int) -> SeededIndices:
+        indices = SeededIndices([3, 4])
         indices.parts = 0, 0, 0, number
         return indices
 
     read = [
         [worker.__getitems__(batch(number)) for number in numbers]
         for numbers in ([0, 1], [1])
-        for worker in [pickle.loads(pickle.dumps(ReadSeeded(Samples(rng=random.Random()))))]
+        for worker in [pickle.loads(pickle.dumps(SeededDataset(Samples(rng=random.Random()))))]
     ]
     assert read[0][1] == read[1][0] != read[0][0]

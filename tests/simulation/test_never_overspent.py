@@ -6,7 +6,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from paying import Played
 
-from optuna_deadline.planning.billing.invoice import FAREWELL
+from optuna_deadline.planning.billing.invoice import RELEASE_SECONDS
 
 played = st.builds(
     Played,
@@ -31,9 +31,9 @@ def test_the_budget_is_not_exceeded(study: Played) -> None:
     study.play()
     # Where a rise leaves too little for the way out itself, that much is owed.
     owed = sum(
-        8 * price * (FAREWELL + max(study.granularity, 1.0))
+        8 * price * (RELEASE_SECONDS + max(study.granularity, 1.0))
         for now, end, price in study.ends
-        if end <= now + FAREWELL
+        if end <= now + RELEASE_SECONDS
     )
     assert study.spent <= study.budget.amount * (1 + 1e-9) + owed
 

@@ -39,7 +39,7 @@ class Person:
                 if other.held is not None and rng.random() < 0.5:
                     table.hold(other.number, False)
         for worker in world.workers.values():
-            worker.hear_news()
+            worker.wake_planner()
         world.timeline.after(self.every, self.act)
 
 

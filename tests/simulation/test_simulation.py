@@ -93,7 +93,7 @@ def test_the_winner_is_complete_though_it_stopped_or_failed(policy: str, family:
     simulation = study(policy, family, cluster, seed=1, max_resource=30)
     simulation.run()
     world = simulation.world
-    winner = find_winner(world.table, "maximize", world.disk.holds)
+    winner = find_winner(world.table, "maximize", world.disk.has_checkpoint)
     assert winner is not None
     assert world.table.trials()[winner.number].state == "complete"
     assert world.trials.ends[winner.number] == "complete"

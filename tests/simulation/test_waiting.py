@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from optuna_deadline.policies import Plan, Policy, Snapshot, make_policy
 from optuna_deadline.simulation import Cluster, Faults, Simulation, generate
-from optuna_deadline.simulation.clock import Rhythm, Timeline
+from optuna_deadline.simulation.clock import SkippableTimer, Timeline
 from optuna_deadline.simulation.study import events
 
 BEATS = 20
@@ -79,16 +79,16 @@ def test_beats_that_are_left_out_are_counted_and_the_others_come_in_time(
     def beat() -> None:
         beats.append(timeline.now())
         if timeline.now() < 40.0:
-            rhythm.rest(timeline.now() + next(left, 0.0))
+            rhythm.skip_until(timeline.now() + next(left, 0.0))
 
-    rhythm = Rhythm(timeline, interval, beat, missed.append)
+    rhythm = SkippableTimer(timeline, interval, beat, missed.append)
     rhythm.restart(0.0)
     shifts = {0.0}
     for instant, moves in sorted(calls):
 
         def call(instant: float = instant, moves: bool = moves) -> None:
             before = len(beats)
-            rhythm.by(instant + 0.2) if moves else rhythm.wake()
+            rhythm.fire_by(instant + 0.2) if moves else rhythm.wake()
             assert len(beats) == before
             shifts.add(instant + 0.2)
 

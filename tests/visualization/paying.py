@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
-from optuna_deadline.planning.billing.budget import tell_price
-from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.budget import change_price
+from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.policies import Plan, Snapshot, make_policy
 from optuna_deadline.simulation import Cluster, Faults, generate
@@ -63,8 +63,8 @@ class Played:
         prices = {"dear": replace(price, per_hour=4 * 3600.0), "cheap": price}
         unit = max(self.granularity, self.minimum, 5.0) * self.node
         self.budget = Budget(max(unit, 4 * 5 * FULL * self.share), prices)
-        self.ledger = Ledger(world.table, tariff_of(self.budget, 0.0))
-        world.purse = self.ledger
+        self.ledger = BillingLedger(world.table, tariff_of(self.budget, 0.0))
+        world.budget_account = self.ledger
         world.host_types.update(one="dear", two="cheap")
         policy = (
             make_policy(self.policy, {"max_resource": 10})
@@ -78,14 +78,14 @@ class Played:
             world.timeline.at(when * FULL, lambda kind=kind, told=told: self._tell(kind, told))
         if self.drained is not None:
             world.timeline.at(self.drained * FULL, lambda: bool(world.table.drain("two", True)))
-        while world.at_work and world.timeline.now() < self.stopped * FULL:
+        while world.working_hosts and world.timeline.now() < self.stopped * FULL:
             assert world.timeline.advance() and world.timeline.now() < world.latest
 
     def _tell(self, kind: str, price: Price) -> None:
         orders = self.world.table.orders("")
         if orders.settled or orders.now >= orders.end:
             return
-        tell_price(self.world.table, self.budget, 0.0, kind, price)
+        change_price(self.world.table, self.budget, 0.0, kind, price)
         end = self.world.table.orders("").end
         self.ends.append((orders.now, end, price.per_second))
 
@@ -98,7 +98,7 @@ class Played:
     @property
     def history(self) -> History:
         """What there is to tell of it."""
-        self.world.say_all()
+        self.world.write_all_progress()
         resources = {"min_resource": 1, "reduction_factor": 3, "max_resource": 10}
         terms = Terms(
             1, "study", "maximize", 0.0, FULL, FULL, self.policy, resources, None, 0.0, self.budget

@@ -45,7 +45,7 @@ def test_every_figure_of_every_history(recipe: Recipe) -> None:
     history = recipe.make()
     for chart in [make(history) for make in CHARTS.values()]:
         text = json.dumps(spec_of(chart), allow_nan=False)
-        assert "NaN" not in text and chart.verdict and "[" in chart.x_title
+        assert "NaN" not in text and chart.summary and "[" in chart.x_title
         for part in chart.parts:
             if not isinstance(part, Bars):
                 assert all(math.isfinite(x) for x in part.x)
@@ -60,9 +60,9 @@ def test_both_libraries_draw_it(name: str, stopped: float) -> None:
     history = Recipe(stopped=stopped, faulty=True).make()
     chart = CHARTS[name](history)
     figure = figure_of(chart)
-    assert chart.verdict.split(";")[0].split("→")[0].strip() in figure.layout.title.text
+    assert chart.summary.split(";")[0].split("→")[0].strip() in figure.layout.title.text
     axes = axes_of(chart)
-    assert chart.verdict in axes.get_title(loc="left")
+    assert chart.summary in axes.get_title(loc="left")
     labels = {text.get_text() for text in axes.get_legend().get_texts()} if chart.parts else set()
     named = {t.name for t in figure.data if t.showlegend is not False and t.name}
     assert named == labels
@@ -70,12 +70,12 @@ def test_both_libraries_draw_it(name: str, stopped: float) -> None:
 
 
 def test_the_verdict_says_how_slots_are_used_and_when_the_deadline_is() -> None:
-    running = chart_allocation(Recipe(stopped=0.5).make()).verdict
+    running = chart_allocation(Recipe(stopped=0.5).make()).summary
     assert running.startswith("4 of 4 slots busy now, ") and "deadline in " in running
-    over = chart_allocation(Recipe(stopped=math.inf).make()).verdict
+    over = chart_allocation(Recipe(stopped=math.inf).make()).summary
     assert over.startswith("4 slots at most, ") and over.endswith("the study has ended")
     assert (
-        "no trial has been given a slot yet" in chart_allocation(Recipe(stopped=0).make()).verdict
+        "no trial has been given a slot yet" in chart_allocation(Recipe(stopped=0).make()).summary
     )
 
 
@@ -84,9 +84,9 @@ def test_what_is_left_out_is_said() -> None:
     count = len(history.trials)
     some = chart_allocation(history, n_recent_trials=3, n_recent_spells=2)
     assert (
-        f"3 of {count} trials, those that trained last; the newest segments alone" in some.verdict
+        f"3 of {count} trials, those that trained last; the newest segments alone" in some.summary
     )
-    assert f"3 trials of {count} shown" in chart_forecast(history, 3).verdict
+    assert f"3 trials of {count} shown" in chart_forecast(history, 3).summary
 
 
 def test_words_of_a_policy_are_no_tags() -> None:
@@ -111,7 +111,7 @@ def study(url: str) -> optuna.Study:
     terms = agree(study, "1h", None, {}, budget=None)
     table = AllocationTable(open_table(study), "s", terms.study_id)
     table.register("me", "node", 1, ["gpu:0", "gpu:1"], 0)
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     trial = study.ask()
     table.open_trial("me", term, trial.number, trial._trial_id)

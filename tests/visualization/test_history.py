@@ -18,16 +18,16 @@ from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import (
-    area,
-    in_use,
-    level,
-    moving,
-    on_hand,
+    available_slots,
+    integral,
+    integrals_until,
+    slots_in_use,
+    slots_starting_or_stopping,
     spent,
-    totals,
+    value_at,
 )
-from optuna_deadline.history.text import roughly
-from optuna_deadline.planning.billing.ledger import bill_of
+from optuna_deadline.history.text import format_length
+from optuna_deadline.planning.billing.ledger import invoice_of
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.study.terms import Terms
 
@@ -36,7 +36,7 @@ from optuna_deadline.study.terms import Terms
 def test_spells_say_what_the_table_says(recipe: Recipe) -> None:
     history = recipe.make()
     by_slot = defaultdict(list)
-    for hold in history.holds:
+    for hold in history.slot_intervals:
         by_slot[hold.slot].append(hold)
         assert hold.end is None or hold.start <= hold.end
     for found in by_slot.values():
@@ -46,11 +46,13 @@ def test_spells_say_what_the_table_says(recipe: Recipe) -> None:
         row.slots * ((history.end if row.ended is None else row.ended) - row.granted)
         for row in history.segments
     )
-    told = history.lives
-    assert area(in_use(history.holds), 0.0, history.end) == pytest.approx(account)
+    told = history.timelines
+    assert integral(slots_in_use(history.slot_intervals), 0.0, history.end) == pytest.approx(
+        account
+    )
     assert sum(life.slot_seconds(history.end) for life in told) == pytest.approx(account)
     held_now = sum(slot.holder is not None for slot in history.slots)
-    assert level(in_use(history.holds), history.end) == held_now
+    assert value_at(slots_in_use(history.slot_intervals), history.end) == held_now
     assert {life.number: life.state for life in told} == {
         line.number: line.state for line in history.trials
     }
@@ -64,36 +66,40 @@ def test_spells_say_what_the_table_says(recipe: Recipe) -> None:
 def test_a_life_is_told_without_gaps(recipe: Recipe) -> None:
     history = recipe.make()
     segments = {(row.number, row.fence): row for row in history.segments}
-    for life in history.lives:
-        assert len(life.spells) == sum(number == life.number for number, _ in segments)
+    for life in history.timelines:
+        assert len(life.segments) == sum(number == life.number for number, _ in segments)
         stretches = sorted(
             (part.start, math.inf if part.end is None else part.end)
-            for part in (*life.spells, *life.waits)
+            for part in (*life.segments, *life.waits)
         )
         for (_, end), (start, _) in pairwise(stretches):
             assert end == start
-        for spell in life.spells:
+        for spell in life.segments:
             row = segments[life.number, spell.fence]
             assert (len(spell.slots), spell.start, spell.end) == (
                 row.slots,
                 row.granted,
                 row.ended,
             )
-            assert spell.why
+            assert spell.reason
 
 
 @settings(max_examples=20)
 @given(recipes)
 def test_slots_in_use_never_exceed_those_on_hand(recipe: Recipe) -> None:
     history = recipe.make()
-    hand, used, lost = on_hand(history), in_use(history.holds), moving(history)
+    hand, used, lost = (
+        available_slots(history),
+        slots_in_use(history.slot_intervals),
+        slots_starting_or_stopping(history),
+    )
     most = recipe.slots * recipe.hosts
     assert all(0 <= count <= most for _, count in hand)
-    assert area(lost, 0.0, history.end) <= area(used, 0.0, history.end) + 1e-6
+    assert integral(lost, 0.0, history.end) <= integral(used, 0.0, history.end) + 1e-6
     if not recipe.faulty:
-        assert area(used, 0.0, history.end) <= area(hand, 0.0, history.end) + 1e-6
+        assert integral(used, 0.0, history.end) <= integral(hand, 0.0, history.end) + 1e-6
         if math.isfinite(recipe.stopped):
-            assert level(hand, history.end) == most
+            assert value_at(hand, history.end) == most
 
 
 @settings(max_examples=10)
@@ -104,7 +110,7 @@ def test_money_is_told_as_the_ledger_has_it(recipe: Recipe) -> None:
     told = spent(history)
     values = [value for _, value in told]
     assert values == sorted(values)
-    whole = bill_of(history.money_events, tariff_of(history.budget, history.started))
+    whole = invoice_of(history.money_events, tariff_of(history.budget, history.started))
     assert values[-1] == pytest.approx(whole.spent(history.end))
 
 
@@ -117,8 +123,8 @@ steps = st.lists(
 
 @given(steps, st.lists(st.floats(0, 120), min_size=1, max_size=8).map(sorted))
 def test_running_totals_are_areas(given_: list[tuple[float, float]], at: list[float]) -> None:
-    for instant, total in zip(at, totals(given_, at), strict=True):
-        assert total == pytest.approx(area(given_, at[0], instant))
+    for instant, total in zip(at, integrals_until(given_, at), strict=True):
+        assert total == pytest.approx(integral(given_, at[0], instant))
 
 
 @settings(max_examples=15)
@@ -153,7 +159,7 @@ def test_a_history_read_on_is_one_read_anew() -> None:
     ],
 )
 def test_lengths_are_short(seconds: float, words: str) -> None:
-    assert roughly(seconds) == words
+    assert format_length(seconds) == words
 
 
 def test_what_is_committed_late_is_shown_though_a_thousand_came_before_it() -> None:

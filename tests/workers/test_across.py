@@ -15,7 +15,7 @@ from tables import table_of, wait_until
 
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.rank.rendezvous import Reception, interface_of, own_address
+from optuna_deadline.rank.rendezvous import RankServer, interface_of, own_address
 from optuna_deadline.testing.allocation.world import assert_whole
 
 Start = Callable[..., WorkerProcess]
@@ -62,7 +62,7 @@ def test_ranks_of_two_workers_are_one_trial(
 
 def test_an_address_that_is_not_this_hosts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeadlineError, match=r"203\.0\.113\.9 .* OPTUNA_DEADLINE_ADDRESS"):
-        Reception("203.0.113.9", lambda *_: False)
+        RankServer("203.0.113.9", lambda *_: False)
     monkeypatch.setenv("OPTUNA_DEADLINE_ADDRESS", "10.1.2.3")
     assert own_address("db") == "10.1.2.3"
     assert interface_of("203.0.113.9") is None

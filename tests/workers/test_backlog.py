@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.worker import pending_writes as backlogs
-from optuna_deadline.worker.pending_writes import Backlog
+from optuna_deadline.worker.pending_writes import PendingWrites
 
 
 class Away(Exception):
@@ -61,7 +61,7 @@ def saved(step: int) -> Checkpoint:
     return Checkpoint(0, 1, step, None, Path(f"{step}"), 1, "x")
 
 
-def add(backlog: Backlog, database: Database, kind: str, place: int) -> None:
+def add(backlog: PendingWrites, database: Database, kind: str, place: int) -> None:
     if kind == "report":
         backlog.add(NewReport(place, 0.5, 1.0))
     elif kind == "checkpoint":
@@ -78,7 +78,7 @@ def add(backlog: Backlog, database: Database, kind: str, place: int) -> None:
 def test_what_ranks_said_is_stored_in_its_order_whatever_fails(
     turns: list[list[str]], failures: list[str | None], hurried: bool
 ) -> None:
-    backlog, database = Backlog(), Database(failures)
+    backlog, database = PendingWrites(), Database(failures)
     until = -math.inf if hurried else math.inf
     said: list[tuple[str, int]] = []
     waiting = iter(turns)
@@ -100,7 +100,7 @@ def test_what_ranks_said_is_stored_in_its_order_whatever_fails(
 
 
 def test_what_has_piled_up_goes_together() -> None:
-    backlog, database = Backlog(), Database()
+    backlog, database = PendingWrites(), Database()
     for step in range(100):
         backlog.add(NewReport(step, 0.5, 1.0))
         backlog.add(saved(step))
@@ -110,8 +110,8 @@ def test_what_has_piled_up_goes_together() -> None:
 
 
 def test_no_statement_grows_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlogs, "MOST", 3)
-    backlog, database = Backlog(), Database(["before", None, "after"])
+    monkeypatch.setattr(backlogs, "MAX_REPORTS", 3)
+    backlog, database = PendingWrites(), Database(["before", None, "after"])
     for step in range(8):
         backlog.add(NewReport(step, 0.5, 1.0))
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_no_statement_grows_without_bound(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_turn_ends_when_its_time_is_up_and_the_rest_has_the_next() -> None:
     """However slowly each is answered: a rank's questions come one after the other."""
-    backlog, database = Backlog(), Database()
+    backlog, database = PendingWrites(), Database()
     for place in range(3):
         add(backlog, database, "ask", place)
         add(backlog, database, "report", place)

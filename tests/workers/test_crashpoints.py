@@ -230,7 +230,7 @@ def _check(study: optuna.Study) -> None:
         steps = sorted(row.step for row in reports if row.number == trial.number)
         assert steps == list(range(len(steps))) == sorted(trial.intermediate_values)
     assert all(slot.holder is None for slot in table.slots())
-    assert all(not line.alive and line.told for line in table.trials())
+    assert all(not line.alive and line.end_reported for line in table.trials())
     assert [event.kind for event in table.events()].count("settle") == 1
     assert not table.orders("").pool_slots  # who pays for slots pays for none any more
     winner = find_winner(table, "maximize")

@@ -23,7 +23,7 @@ class Ear:
     def __init__(self) -> None:
         self.heard: list[tuple[str, dict[str, Any]]] = []
 
-    def tell(self, what: str, **facts: Any) -> None:
+    def notify(self, what: str, **facts: Any) -> None:
         self.heard.append((what, facts))
 
 

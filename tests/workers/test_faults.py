@@ -20,7 +20,7 @@ from tables import running, table_of, wait_until
 
 import optuna_deadline
 from optuna_deadline.elastic import agree
-from optuna_deadline.rank.fork_server import Zygote
+from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
@@ -242,7 +242,7 @@ def test_a_zygote_killed_while_it_loads_the_objective_is_replaced(
 
     def zygotes() -> list[psutil.Process]:
         family = psutil.Process(worker.pid).children()
-        return [child for child in family if Zygote.__module__ in " ".join(child.cmdline())]
+        return [child for child in family if ForkServer.__module__ in " ".join(child.cmdline())]
 
     wait_until(zygotes)
     zygotes()[0].kill()

@@ -37,4 +37,4 @@ def test_it_is_stopped_and_not_started_again(
     assert result.settled
     table = table_of(sqlite_study)
     assert [s.outcome for s in table.segments() if s.number == 0] == ["finished"]
-    assert (table.trials()[0].state, table.trials()[0].told) == ("retired", True)
+    assert (table.trials()[0].state, table.trials()[0].end_reported) == ("retired", True)

@@ -7,19 +7,19 @@ from typing import Any
 
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.worker.event_loop import _hear_rank
+from optuna_deadline.worker.event_loop import _read_rank
 from optuna_deadline.worker.segment import Gang, Rank
 
 
 class Ear:
     """Remembers what was said."""
 
-    silent = False
+    never_reported = False
 
     def __init__(self) -> None:
         self.heard: list[tuple[Any, ...]] = []
 
-    def hear(self, rank: Rank, message: tuple[Any, ...]) -> None:
+    def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
         self.heard.append(message)
 
 
@@ -27,14 +27,14 @@ def test_the_last_words_of_a_rank_are_heard_though_it_was_told_something_just_th
     ours, theirs = Pipe()
     ear = Ear()
     rank = Rank(0, ours, pid=0)
-    gang = Gang(Grant(0, 0, 1, ((1, 1),), ("cpu:0",)), 0, 0.0, ranks=[rank], listener=ear)
-    gang.trust(1.0)  # never read
+    gang = Gang(Grant(0, 0, 1, ((1, 1),), ("cpu:0",)), 0, 0.0, ranks=[rank], inbox=ear)
+    gang.extend_trust(1.0)  # never read
     theirs.send(("tell", "report", {}))
     theirs.send(("end", "result", 0.5))
     theirs.close()
-    gang.trust(2.0)
-    gang.direct(Directive(Kind.PAUSE, "waits"))
+    gang.extend_trust(2.0)
+    gang.send_directive(Directive(Kind.PAUSE, "waits"))
     assert not rank.closed  # nobody reads on where this is set
-    _hear_rank(gang, rank)
+    _read_rank(gang, rank)
     assert [message[0] for message in ear.heard] == ["tell", "end"]
     assert rank.closed

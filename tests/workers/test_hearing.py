@@ -11,9 +11,9 @@ import pytest
 
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.planning.sampling import Sampling
-from optuna_deadline.worker.inbox import Hearing
-from optuna_deadline.worker.pending_writes import Backlog
+from optuna_deadline.planning.sampling import SamplerErrors
+from optuna_deadline.worker.inbox import TrialInbox
+from optuna_deadline.worker.pending_writes import PendingWrites
 from optuna_deadline.worker.segment import Gang, Rank
 
 
@@ -21,7 +21,12 @@ class Silent:
     """A gang or a table of which nothing but its backlog is asked."""
 
     def __init__(self) -> None:
-        self.number, self.backlog, self.trained_before, self.grant = 0, Backlog(), 0.0, None
+        self.number, self.pending_writes, self.trained_before, self.grant = (
+            0,
+            PendingWrites(),
+            0.0,
+            None,
+        )
 
     def add_reports(self, *args: object) -> None:
         """Recorded."""
@@ -40,11 +45,11 @@ def test_a_deleted_study_is_no_mistake_of_the_objective(
 ) -> None:
     study = optuna.create_study(storage=sqlite_url)
     gang, rank = Silent(), cast(Rank, SimpleNamespace())
-    hearing = Hearing(
+    hearing = TrialInbox(
         cast(AllocationStore, gang), "me", cast(Gang, gang), study.ask(), lambda *_: None,
-        Sampling(),
+        SamplerErrors(),
     )  # fmt: skip
-    hearing.hear(rank, message)
+    hearing.receive(rank, message)
     optuna.delete_study(study_name=study.study_name, storage=sqlite_url)
     with pytest.raises(StudyGone, match="was deleted while the worker ran"):
-        gang.backlog.write(hearing.store, hearing.copy, math.inf)
+        gang.pending_writes.write(hearing.store, hearing.copy_to_optuna, math.inf)

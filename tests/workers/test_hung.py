@@ -11,16 +11,16 @@ import pytest
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.worker import segment as gangs
-from optuna_deadline.worker.outbox import judge
+from optuna_deadline.worker.outbox import decide_outcome
 from optuna_deadline.worker.segment import Gang, Rank
 
 
 class Ear:
     """Takes everything."""
 
-    silent = False
+    never_reported = False
 
-    def hear(self, rank: Rank, message: tuple[Any, ...]) -> None: ...
+    def receive(self, rank: Rank, message: tuple[Any, ...]) -> None: ...
 
 
 class Clock:
@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def make(clock: Clock, patience: float = 60.0, ranks: int = 2) -> Gang:
     grant = Grant(3, 0, 1, tuple((i, 1) for i in range(ranks)), ("cpu:0",) * ranks)
-    gang = Gang(grant, 0, 0.0, granted_at=clock.now, listener=Ear(), patience=patience)
+    gang = Gang(grant, 0, 0.0, granted_at=clock.now, inbox=Ear(), patience=patience)
     gang.ranks = [Rank(index, Pipe()[0]) for index in range(ranks)]
     return gang
 
@@ -50,7 +50,7 @@ def make(clock: Clock, patience: float = 60.0, ranks: int = 2) -> Gang:
 def speak(gang: Gang, clock: Clock, after: float) -> None:
     clock.now += after
     gang.progress.position = 1.0
-    gang.hear(gang.ranks[0], ("tell", "progress", {}))
+    gang.receive(gang.ranks[0], ("tell", "progress", {}))
 
 
 def silent(gang: Gang, clock: Clock, seconds: float) -> bool:
@@ -81,40 +81,44 @@ def test_a_rank_that_hangs_does_not_hold_a_leaving_worker_for_longer_than_15_sec
     gang = make(clock)
     speak(gang, clock, 40.0)  # a slow start is no slow step
     speak(gang, clock, 2.0)
-    gang.direct(Directive(Kind.PAUSE, "asked to leave"))
+    gang.send_directive(Directive(Kind.PAUSE, "asked to leave"))
     assert not overdue(gang, clock, 1000.0), "no worker leaves: the plan can wait"
     gang = make(clock)
-    gang.hurried = True
+    gang.worker_leaving = True
     assert not overdue(gang, clock, 1000.0), "nobody has told it"
-    gang.direct(Directive(Kind.PAUSE, "asked to leave"))
+    gang.send_directive(Directive(Kind.PAUSE, "asked to leave"))
     speak(gang, clock, 14.0)  # it reports on and never asks
     assert not overdue(gang, clock, 0.9) and overdue(gang, clock, 0.2)
     assert not overdue(gang, clock, 1.0), "said once"
-    assert gang.overdue and judge(gang).state == "paused" and judge(gang).failures == 0
+    assert (
+        gang.overdue
+        and decide_outcome(gang).state == "paused"
+        and decide_outcome(gang).failures == 0
+    )
 
 
 def test_a_slow_step_or_a_slow_save_is_waited_for_when_a_worker_leaves(clock: Clock) -> None:
     gang = make(clock)
-    gang.hurried = True
+    gang.worker_leaving = True
     speak(gang, clock, 5.0)
     speak(gang, clock, 40.0)
-    gang.direct(Directive(Kind.PAUSE, "asked to leave"))
+    gang.send_directive(Directive(Kind.PAUSE, "asked to leave"))
     assert not overdue(gang, clock, 60.0) and overdue(gang, clock, 1.0)
     gang = make(clock)
-    gang.hurried = True
-    gang.direct(Directive(Kind.PAUSE, "asked to leave"))
+    gang.worker_leaving = True
+    gang.send_directive(Directive(Kind.PAUSE, "asked to leave"))
     assert not overdue(gang, clock, 29.0, stop=20.0) and overdue(gang, clock, 2.0, stop=20.0)
     gang = make(clock)
-    gang.hurried = True
-    gang.direct(Directive(Kind.PAUSE, "asked to leave"))
-    gang.obeys = True  # and its model is large
+    gang.worker_leaving = True
+    gang.send_directive(Directive(Kind.PAUSE, "asked to leave"))
+    gang.acknowledged = True  # and its model is large
     assert not overdue(gang, clock, 130.0) and overdue(gang, clock, 6.0)
 
 
 def ended(*ends: tuple[str, Any] | None, exit_code: int = -9) -> Gang:
     gang = make(Clock(), ranks=len(ends))  # type: ignore[arg-type]
     for rank, end in zip(gang.ranks, ends, strict=True):
-        rank.end, rank.exit_code = end, 0 if end else exit_code
+        rank.end_message, rank.exit_code = end, 0 if end else exit_code
     return gang
 
 
@@ -126,25 +130,30 @@ def test_memory_may_be_there_the_next_time() -> None:
         " memory: you tried to allocate 9 bytes.",
     ):
         gang = ended(("error", (line, "trace")))
-        verdict = judge(gang)
-        assert (verdict.state, verdict.ended, verdict.failures) == ("paused", "died", 1)
-        assert "out of memory" in verdict.words and verdict.words.endswith("it goes on")
+        verdict = decide_outcome(gang)
+        assert (verdict.state, verdict.end_reason, verdict.failures) == ("paused", "died", 1)
+        assert "out of memory" in verdict.log_message and verdict.log_message.endswith(
+            "it goes on"
+        )
         gang.failures = 2
-        assert judge(gang).state == "failed"
-    assert judge(ended(("error", ("ValueError: nothing", "trace")))).state == "failed"
+        assert decide_outcome(gang).state == "failed"
+    assert decide_outcome(ended(("error", ("ValueError: nothing", "trace")))).state == "failed"
 
 
 def test_who_failed_first_is_the_cause_and_the_others_are_its_victims() -> None:
     victim = ("error", ("RuntimeError: Connection closed by peer", "trace"))
     gang = ended(victim, ("error", ("MemoryError: no room", "trace")))
-    gang.ranks[0].ended_at, gang.ranks[1].ended_at = time.monotonic() + 1, time.monotonic()
-    assert "no room" in judge(gang).words
-    assert "SIGKILL" in judge(ended(victim, None)).words
+    gang.ranks[0].end_message_at, gang.ranks[1].end_message_at = (
+        time.monotonic() + 1,
+        time.monotonic(),
+    )
+    assert "no room" in decide_outcome(gang).log_message
+    assert "SIGKILL" in decide_outcome(ended(victim, None)).log_message
 
 
 def test_a_port_that_was_taken_meanwhile_is_nobodys_fault() -> None:
     words = "DistNetworkError: port: 3, name: EADDRINUSE, message: address already in use"
     gang = ended(("error", (words, "trace")), ("error", (words, "trace")))
     gang.failures = 2
-    verdict = judge(gang)
-    assert (verdict.state, verdict.ended, verdict.failures) == ("paused", "port", 2)
+    verdict = decide_outcome(gang)
+    assert (verdict.state, verdict.end_reason, verdict.failures) == ("paused", "port", 2)

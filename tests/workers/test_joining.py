@@ -8,19 +8,19 @@ import optuna
 import pytest
 from tables import table_of
 
-from optuna_deadline.allocation.records import About
+from optuna_deadline.allocation.records import MachineInfo
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.study import terms
 from optuna_deadline.worker.devices import Offer
-from optuna_deadline.worker.lease_clock import Trust
-from optuna_deadline.worker.registration import Joining
+from optuna_deadline.worker.lease_clock import LeaseClock
+from optuna_deadline.worker.registration import PoolMembership
 
 
 class Believing:
     """A worker's trust, of which only the beginning is asked for."""
 
-    def start(self, sent: float) -> None:
+    def record_renewal(self, sent: float) -> None:
         """Leases tick from now on."""
 
 
@@ -30,12 +30,14 @@ def test_a_worker_of_a_deleted_study_does_not_work_for_one_created_again(
     """On SQLite that has the same number, so the worker's lines are found in the table."""
     terms.fix(open_table(study), study, "1h")
     table = table_of(study)
-    joining = Joining(table, "me", Offer((), 2), About(), cast(Trust, Believing()), None)
+    joining = PoolMembership(
+        table, "me", Offer((), 2), MachineInfo(), cast(LeaseClock, Believing()), None
+    )
     joining.register()
-    joining.hear(table.renew("me", []).offers)
+    joining.check_offers(table.renew("me", []).offers)
     optuna.delete_study(study_name=study.study_name, storage=study._storage)
     again = optuna.create_study(study_name=study.study_name, storage=study._storage)
     terms.fix(open_table(again), again, "1h")
     with pytest.raises(StudyGone, match="was deleted while the worker ran"):
-        joining.hear(table.renew("me", []).offers)
+        joining.check_offers(table.renew("me", []).offers)
     assert table_of(again).workers() == []

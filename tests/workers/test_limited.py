@@ -15,13 +15,13 @@ from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.directives import KEEP, Directive, Kind
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.planning.sampling import Sampling
+from optuna_deadline.planning.sampling import SamplerErrors
 from optuna_deadline.rank import process as ranks
 from optuna_deadline.rank.link import Link
 from optuna_deadline.rank.trial import RankSegment, RankTrial
 from optuna_deadline.segments import SegmentEnd, WholeTrial
-from optuna_deadline.worker.inbox import Hearing
-from optuna_deadline.worker.outbox import judge
+from optuna_deadline.worker.inbox import TrialInbox
+from optuna_deadline.worker.outbox import decide_outcome
 from optuna_deadline.worker.segment import Gang, Rank
 
 
@@ -29,7 +29,7 @@ def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:
     """A trial on two slots, and its ranks' segments, whose words are heard at once."""
     table = MemoryTable("pool", 1, now=lambda: 1000.0, deadline=2000.0)
     slots = [slot.id for slot in table.register("me", "host", 1, [], 2)]
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     table.open_trial("me", term, 0, 100)
     table.write_plan("me", term, [Assignment(0, "run", "me", 2, "test")])
@@ -37,15 +37,15 @@ def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:
     assert grant is not None
     gang = Gang(grant, 0, 0.0)
     study = optuna.create_study()
-    gang.listener = Hearing(table, "me", gang, study.ask(), lambda *_: None, Sampling())
+    gang.inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, SamplerErrors())
     segments = []
     for index in range(2):
         rank = Rank(index, None)
 
         def tell(what: str, rank: Rank = rank, **facts: Any) -> None:
-            gang.hear(rank, ("tell", what, facts))
+            gang.receive(rank, ("tell", what, facts))
 
-        link = SimpleNamespace(tell=tell, newest=KEEP)
+        link = SimpleNamespace(notify=tell, newest=KEEP)
         segments.append(
             RankSegment(
                 cast(Link, link),
@@ -68,8 +68,8 @@ def test_all_ranks_may_say_it_and_it_is_written_once(
     for segment in segments:
         segment.limit_slots(1, "its batches are whole")
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
-        assert gang.listener is not None
-        gang.backlog.write(gang.listener.store, gang.listener.copy, math.inf)
+        assert gang.inbox is not None
+        gang.pending_writes.write(gang.inbox.store, gang.inbox.copy_to_optuna, math.inf)
     assert table.trials()[0].slot_limit == 1
     assert [event.kind for event in table.events()].count("limit") == 1
     assert caplog.messages == ["Trial 0 trains on one slot only: its batches are whole"]
@@ -81,9 +81,9 @@ def test_a_gang_that_leaves_by_itself_for_its_limit_goes_on_later(tmp_path: Path
     for segment, rank in zip(segments, gang.ranks, strict=True):
         with pytest.raises(SegmentEnd) as end:
             segment.leave()
-        gang.hear(rank, ("end", "left", end.value.directive.kind.value))
-    verdict = judge(gang)
-    assert (verdict.state, verdict.ended) == ("paused", "limit")
+        gang.receive(rank, ("end", "left", end.value.directive.kind.value))
+    verdict = decide_outcome(gang)
+    assert (verdict.state, verdict.end_reason) == ("paused", "limit")
 
 
 @pytest.mark.parametrize("error", [None, ValueError("a part"), optuna.TrialPruned()])
@@ -98,9 +98,9 @@ def test_what_follows_the_last_save_of_a_segment_does_not_count(
         return 0.5
 
     trial = cast(RankTrial, None)
-    assert ranks._ended(objective, trial, segment)[0] in ("result", "error", "pruned")
+    assert ranks._run_objective(objective, trial, segment)[0] in ("result", "error", "pruned")
     segment.leaving(Directive(Kind.PAUSE, "for the test"))
-    assert ranks._ended(objective, trial, segment) == ("left", "pause")
+    assert ranks._run_objective(objective, trial, segment) == ("left", "pause")
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1.5, "two", True])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from optuna_deadline.rank.link import UNTRUSTED, Link
+from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE, Link
 
 _CONTEXT = multiprocessing.get_context("fork")
 
@@ -59,7 +59,7 @@ Fork = Callable[[float], tuple[Any, Any]]
 def test_it_ends_with_its_trust(fork: Fork) -> None:
     process, _ = fork(0.5)
     process.join(5)
-    assert process.exitcode == UNTRUSTED
+    assert process.exitcode == LEASE_EXPIRED_EXIT_CODE
 
 
 def test_it_goes_on_while_trust_is_renewed(fork: Fork) -> None:
@@ -69,7 +69,7 @@ def test_it_goes_on_while_trust_is_renewed(fork: Fork) -> None:
     assert process.exitcode is None
     ours.send(("trust", 0.0))
     process.join(5)
-    assert process.exitcode == UNTRUSTED
+    assert process.exitcode == LEASE_EXPIRED_EXIT_CODE
 
 
 def test_frozen_until_its_slots_are_somebody_elses_it_does_nothing_more(
@@ -89,6 +89,6 @@ def test_frozen_until_its_slots_are_somebody_elses_it_does_nothing_more(
 def test_forked_too_late_it_never_trains(fork: Fork) -> None:
     process, ours = fork(-1.0)
     process.join(5)
-    assert process.exitcode == UNTRUSTED
+    assert process.exitcode == LEASE_EXPIRED_EXIT_CODE
     with pytest.raises(EOFError):
         ours.recv()

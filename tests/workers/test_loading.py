@@ -13,7 +13,7 @@ import pytest
 from tables import running, table_of, wait_until
 
 import optuna_deadline
-from optuna_deadline._threads import Ticker
+from optuna_deadline._threads import PeriodicThread
 from optuna_deadline.elastic import lifecycle
 from optuna_deadline.errors import DeadlineError
 
@@ -32,8 +32,8 @@ raise RuntimeError("there is no data here")
 KEEPER = """
 import sys, time
 from optuna_deadline.rank.objective import source_of
-from optuna_deadline.rank.fork_server import Zygote
-kept = Zygote(source_of(sys.argv[1]))
+from optuna_deadline.rank.fork_server import ForkServer
+kept = ForkServer(source_of(sys.argv[1]))
 time.sleep(600)
 """
 
@@ -41,10 +41,10 @@ time.sleep(600)
 def test_planning_begins_when_the_objective_is_loaded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lifecycle, "_LONG", -1.0)
+    monkeypatch.setattr(lifecycle, "_IMPORT_WARNING_SECONDS", -1.0)
     agent: Any = SimpleNamespace(ready=False, closing=False)
-    planner = Ticker("planner", lambda: 60.0)
-    look = lifecycle.beginning(planner, agent)
+    planner = PeriodicThread("planner", lambda: 60.0)
+    look = lifecycle.planner_starter(planner, agent)
     look()
     look()
     assert planner.ident is None
@@ -53,17 +53,17 @@ def test_planning_begins_when_the_objective_is_loaded(
     look()
     look()
     assert planner.ident is not None
-    planner.end(10)
+    planner.stop(10)
 
 
 def test_planning_begins_at_the_studys_end_without_an_objective() -> None:
     agent: Any = SimpleNamespace(ready=False, closing=False)
-    planner = Ticker("planner", lambda: 60.0)
-    look = lifecycle.beginning(planner, agent)
+    planner = PeriodicThread("planner", lambda: 60.0)
+    look = lifecycle.planner_starter(planner, agent)
     agent.closing = True
     look()
     assert planner.ident is not None
-    planner.end(10)
+    planner.stop(10)
 
 
 @pytest.mark.slow

@@ -16,7 +16,12 @@ from tables import table_of, wait_until
 
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.worker.time_limit import Notice, Until, ask, seconds_left
+from optuna_deadline.worker.time_limit import (
+    PreemptionWatcher,
+    WorkerTimeLimit,
+    read_notice,
+    seconds_left,
+)
 
 NOW = 1_800_000_000.0
 
@@ -72,20 +77,20 @@ def cloud() -> Iterator[CloudServer]:
 def test_clouds_are_understood(cloud: CloudServer) -> None:
     ec2 = f"{cloud.url}/latest/meta-data/spot/instance-action"
     google = f"{cloud.url}/computeMetadata/v1/instance/preempted"
-    assert ask(ec2) is None and ask(google) is None
+    assert read_notice(ec2) is None and read_notice(google) is None
     cloud.taken = '{"action": "terminate", "time": "2027-01-15T08:02:00Z"}'
-    assert seconds_left(ask(ec2) or "", NOW) == 120.0
-    assert ask(google) == "TRUE" and seconds_left("TRUE", NOW) == 0.0
-    assert ask("http://127.0.0.1:9/nobody") is None
+    assert seconds_left(read_notice(ec2) or "", NOW) == 120.0
+    assert read_notice(google) == "TRUE" and seconds_left("TRUE", NOW) == 0.0
+    assert read_notice("http://127.0.0.1:9/nobody") is None
 
 
 def test_a_command_says_it_by_succeeding(tmp_path: Path) -> None:
     flag = tmp_path / "taken"
-    assert ask(f"cat {flag}") is None
+    assert read_notice(f"cat {flag}") is None
     flag.write_text("30s\n")
-    assert ask(f"cat {flag}") == "30s"
+    assert read_notice(f"cat {flag}") == "30s"
     with pytest.raises(DeadlineError, match=r"'no-such-program' cannot be run .*a URL"):
-        ask("no-such-program")
+        read_notice("no-such-program")
 
 
 @pytest.mark.parametrize(
@@ -98,18 +103,18 @@ def test_what_is_left_is_read_where_it_is_said(said: str, left: float) -> None:
 
 
 def test_a_notice_brings_the_end_forward_once(tmp_path: Path) -> None:
-    flag, woken, until = tmp_path / "taken", [0], Until()
+    flag, woken, until = tmp_path / "taken", [0], WorkerTimeLimit()
 
     def wake() -> None:
         woken[0] += 1
 
-    notice = Notice(f"cat {flag}", until, wake)
-    notice.look()
-    assert until.at == math.inf and woken == [0]
+    notice = PreemptionWatcher(f"cat {flag}", until, wake)
+    notice.poll()
+    assert until.ends_at == math.inf and woken == [0]
     flag.write_text("60s")
     for _ in range(3):
-        notice.look()
-    assert woken == [1] and 50 < until.at - time.monotonic() <= 60
+        notice.poll()
+    assert woken == [1] and 50 < until.ends_at - time.monotonic() <= 60
 
 
 @pytest.mark.slow
@@ -134,7 +139,7 @@ def test_its_trials_leave_in_time_and_lose_no_step(
     taker.start()
     result = worker.run()
     taker.join()
-    assert not result.settled and worker.time_was_over
+    assert not result.settled and worker.reached_time_limit
     assert time.monotonic() - began[0] < 12 + 2
     [line] = table.trials()
     last = max(row.step for row in table.reports())

@@ -19,8 +19,8 @@ PAUSE = Directive(Kind.PAUSE, "asked to leave")
 @pytest.mark.parametrize("question", ["directive", "should_prune", "out_of_time"])
 def test_whichever_way_the_objective_asks(tmp_path: Path, world_size: int, question: str) -> None:
     told: list[str] = []
-    link: Any = SimpleNamespace(newest=KEEP, tell=lambda what, **facts: told.append(what))
-    link.ask = lambda method, call: link.newest
+    link: Any = SimpleNamespace(newest=KEEP, notify=lambda what, **facts: told.append(what))
+    link.request = lambda method, call: link.newest
     segment = RankSegment(
         cast(Link, link), rank=0, world_size=world_size, fence=1, folder=tmp_path, resume=None,
         direction="minimize",

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.rank.fork_server import Zygote
+from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import source_of
 
 OBJECTIVE = """
@@ -172,7 +172,7 @@ def _write(files: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_an_objective_that_does_not_load_is_said_by_the_worker(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import a_library_that_is_not_here\n")
-    zygote = Zygote(source_of(f"{tmp_path}/broken.py:objective"))
+    zygote = ForkServer(source_of(f"{tmp_path}/broken.py:objective"))
     with pytest.raises(DeadlineError, match="a_library_that_is_not_here"):
-        zygote.warmed(timeout=20)
+        zygote.poll_ready(timeout=20)
     assert not zygote.alive

@@ -8,8 +8,8 @@ from tables import table_of
 
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import Result, agree
-from optuna_deadline.elastic.result import outcome
-from optuna_deadline.planning.settlement import InHand
+from optuna_deadline.elastic.result import study_result
+from optuna_deadline.planning.settlement import CheckpointAvailability
 
 
 def ended(study: optuna.Study) -> tuple[Result, str]:
@@ -17,10 +17,10 @@ def ended(study: optuna.Study) -> tuple[Result, str]:
     terms = agree(study, "1h", None, {})
     table = table_of(study)
     table.register("me", "host", 1, [], 1)
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     table.settle("me", term)
-    result = outcome(study, table, "maximize", InHand(table, "host"), None)
+    result = study_result(study, table, "maximize", CheckpointAvailability(table, "host"), None)
     return result, describe(result, terms)
 
 

@@ -17,11 +17,11 @@ import optuna_deadline
 from optuna_deadline import Price
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.cli.steering import tell
+from optuna_deadline.cli.steering import set_price
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.planning.billing.invoice import FAREWELL
-from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.invoice import RELEASE_SECONDS
+from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import make_budget
@@ -70,7 +70,7 @@ def paid(events: Iterable[Event]) -> float:
 
 def told(table: AllocationTable, terms: Terms) -> float:
     assert terms.budget is not None
-    ledger = Ledger(table, tariff_of(terms.budget, terms.started))
+    ledger = BillingLedger(table, tariff_of(terms.budget, terms.started))
     ledger.read(table.now())
     return ledger.spent(table.now())
 
@@ -95,7 +95,7 @@ def test_a_price_that_rises_shrinks_the_pool_and_the_budget_holds(
         for kind in ("cheap", "dear")
     ]  # fmt: skip
     wait_until(lambda: training_on(table) == {"cheap-host", "dear-host"})
-    assert "the money lasts until" in tell(study, "dear=43200usd")
+    assert "the money lasts until" in set_price(study, "dear=43200usd")
     wait_until(lambda: training_on(table) == {"cheap-host"})
     assert [worker.wait(60) for worker in workers] == [0, 0]
     sizes = [e.detail["types"] for e in table.events(kinds=["pool"]) if e.detail.get("types")]
@@ -128,7 +128,7 @@ def test_a_price_that_rises_when_the_planner_is_dead_ends_the_study_within_its_b
     [pid] = [row.pid for row in table.workers() if row.id == ruler]
     workers.pop(pid).send_signal(signal.SIGKILL)
     began = table.now()
-    tell(study, f"dear={10 * DEAR}")
+    set_price(study, f"dear={10 * DEAR}")
     end = table.orders("").end
     assert end < began + 10 and end < terms.deadline
     [left] = workers.values()
@@ -136,7 +136,7 @@ def test_a_price_that_rises_when_the_planner_is_dead_ends_the_study_within_its_b
     events = table.events()
     own = {row.slot for row in events if row.kind == "reap"}
     last = max(e.at for e in events if e.kind == "release" and e.slot not in own)
-    assert last <= end + FAREWELL
+    assert last <= end + RELEASE_SECONDS
     settled = next(e.at for e in events if e.kind == "settle")
     assert settled > end and paid(e for e in events if e.at <= end) <= told(table, terms) + 1e-6
     assert told(table, terms) <= 250
@@ -164,10 +164,10 @@ def test_a_host_without_a_price_is_refused_at_its_start(study: optuna.Study) -> 
         optuna_deadline.run(study, objectives.elastic, cpus=1)
     with pytest.raises(DeadlineError, match="no price for the host type 'new'"):
         optuna_deadline.run(study, objectives.elastic, cpus=1, host_type="new")
-    assert "a slot of new costs 7" in tell(study, "new=7")
+    assert "a slot of new costs 7" in set_price(study, "new=7")
     with pytest.raises(DeadlineError, match=r"by host type .*write TYPE=PRICE"):
-        tell(study, "7")
+        set_price(study, "7")
     with pytest.raises(DeadlineError, match="in usd and the price in eur"):
-        tell(study, "new=7eur")
+        set_price(study, "new=7eur")
     table = table_of(study)
     assert [event.detail["type"] for event in table.events(kinds=["price"])] == ["new"]

@@ -10,7 +10,7 @@ import pytest
 
 from optuna_deadline.allocation.records import Worker
 from optuna_deadline.allocation.sql.database.schema import worker as worker_table
-from optuna_deadline.rank.processes import WORKER, ended, own_boot
+from optuna_deadline.rank.processes import WORKER, ended_workers, own_boot
 
 SLEEPS = "import sys; print(flush=True); sys.stdin.read()"
 
@@ -46,7 +46,7 @@ class Machine:
         return Worker("me", "pool", 1, "host", pid, "live", 9.0, boot=boot)
 
     def ended(self, *workers: Worker) -> set[str]:
-        gone, self.lingering = ended(workers, self.proc)
+        gone, self.lingering = ended_workers(workers, self.proc)
         return gone
 
 
@@ -92,7 +92,7 @@ def test_nor_does_one_of_another_boot_or_of_nobody_knows_which(machine: Machine)
 def test_without_a_proc_nothing_is_known(tmp_path: Path) -> None:
     assert own_boot(tmp_path) is None
     worker = Worker("me", "pool", 1, "host", 1, "live", 9.0, boot="x.y.z.1")
-    assert ended([worker], tmp_path) == (set(), set())
+    assert ended_workers([worker], tmp_path) == (set(), set())
 
 
 def test_as_long_as_a_rank_lives_its_worker_has_not_ended(machine: Machine) -> None:
@@ -125,7 +125,7 @@ def test_processes_of_this_machine_are_seen_to_live_and_to_end() -> None:
         worker = Worker(
             "me", "pool", 1, "host", program.pid, "live", 9.0, boot=f"{place}.{int(fields[19]):x}"
         )
-        assert ended([worker]) == (set(), set())
+        assert ended_workers([worker]) == (set(), set())
         program.kill()
         program.wait()
-        assert ended([worker]) == ({"me"}, set())
+        assert ended_workers([worker]) == ({"me"}, set())

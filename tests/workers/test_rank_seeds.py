@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optuna_deadline.rank.process import RankSpec, Seat, run_rank
+from optuna_deadline.rank.process import LocalRank, RankSpec, run_rank
 
 torch = pytest.importorskip("torch")
 _CONTEXT = multiprocessing.get_context("fork")
@@ -28,10 +28,20 @@ def splits(trial: Any) -> float:
 def held_out(folder: Path, number: int, fence: int = 1, rank: int = 0) -> float:
     """Run a rank of its own, in a process whose random numbers stand elsewhere each time."""
     spec = RankSpec(
-        number=number, rank=rank, world_size=2, meeting=("127.0.0.1", 1), seat=Seat(rank, 2, 0),
-        fence=fence, folder=str(folder), store=None, resume=None, devices=("cpu:0", "cpu:1"),
-        direction="minimize", trusted_until=time.monotonic() + 600, grace=1.0,
-    )  # fmt: skip
+        number=number,
+        rank=rank,
+        world_size=2,
+        rendezvous=("127.0.0.1", 1),
+        local=LocalRank(rank, 2, 0),
+        fence=fence,
+        folder=str(folder),
+        store=None,
+        resume=None,
+        devices=("cpu:0", "cpu:1"),
+        direction="minimize",
+        trusted_until=time.monotonic() + 600,
+        grace=1.0,
+    )
     random.seed(fence), np.random.seed(fence), torch.manual_seed(10 * fence + rank)
     ours, theirs = _CONTEXT.Pipe()
     process = _CONTEXT.Process(target=run_rank, args=(theirs, spec, splits))

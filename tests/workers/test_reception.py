@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from optuna_deadline.allocation.records import Grant, Part
+from optuna_deadline.allocation.records import GangPart, Grant
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.rank.rendezvous import Reception, hang_up, reach
+from optuna_deadline.rank.rendezvous import RankServer, connect_to_leader, shut_down
 from optuna_deadline.worker.segment import Gang, Rank
 
 Guests = queue.SimpleQueue[tuple[int, int, int, Any]]
@@ -25,53 +25,53 @@ def guests() -> Guests:
 
 
 @pytest.fixture
-def reception(guests: Guests) -> Iterator[Reception]:
+def reception(guests: Guests) -> Iterator[RankServer]:
     def admit(number: int, fence: int, index: int, link: Any) -> bool:
         if number == 0:
             guests.put((number, fence, index, link))
         return number == 0
 
-    found = Reception("127.0.0.1", admit)
+    found = RankServer("127.0.0.1", admit)
     yield found
     found.close()
 
 
-def test_who_has_the_key_is_let_in_and_heard(reception: Reception, guests: Guests) -> None:
-    far = reach(reception.door, 0, 3, 1, 5.0)
+def test_who_has_the_key_is_let_in_and_heard(reception: RankServer, guests: Guests) -> None:
+    far = connect_to_leader(reception.endpoint, 0, 3, 1, 5.0)
     *who, near = guests.get(timeout=5)
     assert who == [0, 3, 1]
     far.send(("tell", "progress", {}))
     assert near.recv() == ("tell", "progress", {})
     near.send(("bye",))
     assert far.recv() == ("bye",)
-    hang_up(near)
+    shut_down(near)
     with pytest.raises(EOFError):
         far.recv()
     with pytest.raises(EOFError):
         near.recv()
 
 
-def test_who_has_not_is_not(reception: Reception, guests: Guests) -> None:
+def test_who_has_not_is_not(reception: RankServer, guests: Guests) -> None:
     with pytest.raises(AuthenticationError):
-        reach(replace(reception.door, key="guessed"), 0, 3, 1, 5.0)
+        connect_to_leader(replace(reception.endpoint, key="guessed"), 0, 3, 1, 5.0)
     assert guests.empty()
 
 
-def test_who_is_not_awaited_is_sent_away(reception: Reception, guests: Guests) -> None:
-    far = reach(reception.door, 7, 3, 1, 5.0)
+def test_who_is_not_awaited_is_sent_away(reception: RankServer, guests: Guests) -> None:
+    far = connect_to_leader(reception.endpoint, 7, 3, 1, 5.0)
     with pytest.raises((EOFError, ConnectionError)):
         far.recv()
     assert guests.empty()
 
 
-def test_a_closed_door_is_tried_for_so_long(reception: Reception) -> None:
+def test_a_closed_door_is_tried_for_so_long(reception: RankServer) -> None:
     reception.close()
     with pytest.raises(OSError, match="is not reached"):
-        reach(reception.door, 0, 3, 1, 0.1)
+        connect_to_leader(reception.endpoint, 0, 3, 1, 0.1)
 
 
-def test_the_key_is_not_shown(reception: Reception) -> None:
-    assert reception.door.key not in repr(reception.door)
+def test_the_key_is_not_shown(reception: RankServer) -> None:
+    assert reception.endpoint.key not in repr(reception.endpoint)
 
 
 class Ear:
@@ -84,49 +84,51 @@ class Ear:
 
 def gang() -> Gang:
     """A gang of two, the second on another host."""
-    part = Part("b", 1, ((2, 1),), ("cpu:0",))
+    part = GangPart("b", 1, ((2, 1),), ("cpu:0",))
     grant = Grant(0, 0, 3, ((1, 1),), ("cpu:0",), (part,))
-    ranks = [Rank(0, None, exit_code=0), Rank(1, None, orphaned=True, far=True)]
-    return Gang(grant, 0, 0.0, ranks=ranks, listener=Ear())
+    ranks = [Rank(0, None, exit_code=0), Rank(1, None, orphaned=True, remote=True)]
+    return Gang(grant, 0, 0.0, ranks=ranks, inbox=Ear())
 
 
 def test_a_rank_that_comes_late_hears_what_was_directed_before(
-    reception: Reception, guests: Guests
+    reception: RankServer, guests: Guests
 ) -> None:
     crossing = gang()
-    crossing.direct(Directive(Kind.PAUSE, "rest"))
-    far = reach(reception.door, 0, 3, 1, 5.0)
+    crossing.send_directive(Directive(Kind.PAUSE, "rest"))
+    far = connect_to_leader(reception.endpoint, 0, 3, 1, 5.0)
     near = guests.get(timeout=5)[3]
-    assert crossing.attach(1, near)
+    assert crossing.attach_remote_rank(1, near)
     kind, directive = far.recv()
     assert (kind, directive.kind, directive.reason) == ("directive", Kind.PAUSE, "rest")
-    assert not crossing.attach(1, near) and not crossing.attach(0, near)
-    assert not crossing.over
+    assert not crossing.attach_remote_rank(1, near) and not crossing.attach_remote_rank(0, near)
+    assert not crossing.exited
 
 
 def test_a_gang_whose_part_is_gone_expects_it_no_more() -> None:
     crossing = gang()
-    assert not crossing.over
-    crossing.miss("c")
-    assert not crossing.over
-    crossing.miss("b")
-    assert crossing.over and crossing.last_words()[0] != "left"
-    assert not crossing.attach(1, object())  # type: ignore[arg-type]
+    assert not crossing.exited
+    crossing.drop_member("c")
+    assert not crossing.exited
+    crossing.drop_member("b")
+    assert crossing.exited and crossing.end_message()[0] != "left"
+    assert not crossing.attach_remote_rank(1, object())  # type: ignore[arg-type]
 
 
-def test_a_cut_rank_is_told_from_one_that_never_came(reception: Reception, guests: Guests) -> None:
+def test_a_cut_rank_is_told_from_one_that_never_came(
+    reception: RankServer, guests: Guests
+) -> None:
     crossing, absent = gang(), gang()
     for one in (crossing, absent):
-        one.ranks[0].end = ("left", "keep")
-    reach(reception.door, 0, 3, 1, 5.0)
-    assert crossing.attach(1, guests.get(timeout=5)[3])
+        one.ranks[0].end_message = ("left", "keep")
+    connect_to_leader(reception.endpoint, 0, 3, 1, 5.0)
+    assert crossing.attach_remote_rank(1, guests.get(timeout=5)[3])
     before = time.monotonic()
     crossing.kill()
     absent.kill()
-    assert crossing.lingers and not absent.lingers  # it never came
+    assert crossing.remote_ranks_may_run and not absent.remote_ranks_may_run  # it never came
     crossing.ranks[1].closed = True  # as the switchboard hears it
-    assert crossing.last_words()[0] == "cut" and absent.last_words()[0] == "absent"
-    crossing.parted = True
-    assert not crossing.lingers
-    crossing.parted, crossing.torn_at = False, before - 13
-    assert not crossing.lingers
+    assert crossing.end_message()[0] == "cut" and absent.end_message()[0] == "absent"
+    crossing.without_members = True
+    assert not crossing.remote_ranks_may_run
+    crossing.without_members, crossing.disconnected_at = False, before - 13
+    assert not crossing.remote_ranks_may_run

@@ -11,9 +11,9 @@ import pytest
 
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment, Grant
-from optuna_deadline.worker.outbox import Writing, judge
-from optuna_deadline.worker.parking import Parking
-from optuna_deadline.worker.segment import Gang, Rank, Verdict
+from optuna_deadline.worker.outbox import Outbox, decide_outcome
+from optuna_deadline.worker.parking import ParkedProcesses
+from optuna_deadline.worker.segment import Gang, Rank, SegmentOutcome
 
 CRASH = ("error", ("ValueError: no", "Traceback"))
 
@@ -24,34 +24,39 @@ def gang_of(*ends: tuple[str, Any] | None, exit_code: int = -9, stepped: bool = 
     gang = Gang(Grant(0, 0, 1, slots, tuple("0" for _ in ends)), 0, 0.0)
     for index, end in enumerate(ends):
         code = exit_code if end is None else 0
-        gang.ranks.append(Rank(index, None, pid=1, end=end, closed=True, exit_code=code))
+        gang.ranks.append(Rank(index, None, pid=1, end_message=end, closed=True, exit_code=code))
     if stepped:
         gang.progress.start, gang.progress.position = 4.0, 5.0
     return gang
 
 
-def limit(verdict: Verdict) -> tuple[int, str] | None:
-    assert (verdict.state == "failed") == (verdict.limit is None)
-    assert verdict.limit is None or (verdict.state, verdict.ended) == ("paused", "limit")
-    return verdict.limit
+def limit(verdict: SegmentOutcome) -> tuple[int, str] | None:
+    assert (verdict.state == "failed") == (verdict.slot_limit is None)
+    assert verdict.slot_limit is None or (verdict.state, verdict.end_reason) == ("paused", "limit")
+    return verdict.slot_limit
 
 
 def test_a_first_crash_on_more_slots_than_before_goes_back_to_those() -> None:
     gang = gang_of(CRASH, CRASH)
     for before, slots in ((0, 1), (1, 1)):
-        assert limit(judge(gang, lambda before=before: before)) == (
+        assert limit(decide_outcome(gang, lambda before=before: before)) == (
             slots,
             "On 2 slots the objective raised ValueError: no.",
         )
-    assert judge(gang).words.endswith("Traceback"), "it is the user's own mistake perhaps"
-    assert limit(judge(gang_of(CRASH, CRASH, CRASH, CRASH), lambda: 3))[0] == 3  # type: ignore[index]
+    assert decide_outcome(gang).log_message.endswith("Traceback"), (
+        "it is the user's own mistake perhaps"
+    )
+    assert limit(decide_outcome(gang_of(CRASH, CRASH, CRASH, CRASH), lambda: 3))[0] == 3  # type: ignore[index]
 
 
 def test_what_fails_where_it_has_trained_fails() -> None:
-    assert limit(judge(gang_of(CRASH), lambda: 0)) is None
-    assert limit(judge(gang_of(CRASH, CRASH), lambda: 2)) is None
-    assert limit(judge(gang_of(CRASH, CRASH, stepped=True), lambda: 1)) is None
-    assert limit(judge(gang_of(("result", float("nan")), ("result", 0.0)), lambda: 1)) is None
+    assert limit(decide_outcome(gang_of(CRASH), lambda: 0)) is None
+    assert limit(decide_outcome(gang_of(CRASH, CRASH), lambda: 2)) is None
+    assert limit(decide_outcome(gang_of(CRASH, CRASH, stepped=True), lambda: 1)) is None
+    assert (
+        limit(decide_outcome(gang_of(("result", float("nan")), ("result", 0.0)), lambda: 1))
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,21 +90,21 @@ def test_what_is_refused_on_several_slots_goes_on_with_one(
 ) -> None:
     refused = ("error", (line, "Traceback"))
     for ends in ((refused, refused), (refused, CRASH), (CRASH, refused), (None, refused)):
-        found = limit(judge(gang_of(*ends, stepped=stepped), lambda: 2))
+        found = limit(decide_outcome(gang_of(*ends, stepped=stepped), lambda: 2))
         assert found is not None and found[0] == 1 and sentence in found[1]
-    assert judge(gang_of(refused)).state == "failed", "on one slot as well"
+    assert decide_outcome(gang_of(refused)).state == "failed", "on one slot as well"
 
 
 def test_a_native_crash_is_one_and_a_kill_is_bad_luck_until_it_has_no_other_end() -> None:
-    crashed = judge(gang_of(None, None, exit_code=-signal.SIGSEGV), lambda: 1)
-    assert crashed.limit is not None and crashed.limit[0] == 1
-    assert crashed.limit[1].startswith("On 2 slots a rank died (signal 11)")
+    crashed = decide_outcome(gang_of(None, None, exit_code=-signal.SIGSEGV), lambda: 1)
+    assert crashed.slot_limit is not None and crashed.slot_limit[0] == 1
+    assert crashed.slot_limit[1].startswith("On 2 slots a rank died (signal 11)")
     killed = gang_of(None, None)
-    verdict = judge(killed, lambda: 1)
-    assert (verdict.state, verdict.ended, verdict.failures) == ("paused", "died", 1)
+    verdict = decide_outcome(killed, lambda: 1)
+    assert (verdict.state, verdict.end_reason, verdict.failures) == ("paused", "died", 1)
     killed.failures = 2
-    assert limit(judge(killed, lambda: 1)) is not None
-    assert judge(killed, lambda: 2).state == "failed"
+    assert limit(decide_outcome(killed, lambda: 1)) is not None
+    assert decide_outcome(killed, lambda: 2).state == "failed"
 
 
 def test_the_limit_is_on_the_table_before_the_slots_are_free(
@@ -107,21 +112,21 @@ def test_the_limit_is_on_the_table_before_the_slots_are_free(
 ) -> None:
     table = MemoryTable("pool", 1, now=lambda: 1000.0, deadline=2000.0)
     slots = [slot.id for slot in table.register("me", "host", 1, [], 2)]
-    term = table.elect("me")
+    term = table.elect_planner("me")
     assert term is not None
     table.open_trial("me", term, 0, 100)
     table.write_plan("me", term, [Assignment(0, "run", "me", 2, "test")])
     grant = table.acquire("me", 0, slots)
     assert grant is not None
     gang = gang_of(CRASH, CRASH)
-    gang.grant, gang.listener = (
+    gang.grant, gang.inbox = (
         grant,
-        cast(Any, SimpleNamespace(silent=True, store=None, copy=None)),
+        cast(Any, SimpleNamespace(never_reported=True, store=None, copy_to_optuna=None)),
     )
     replanned: list[bool] = []
-    writing = Writing(table, "me", cast(Parking, None), lambda: replanned.append(True))
+    writing = Outbox(table, "me", cast(ParkedProcesses, None), lambda: replanned.append(True))
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
-        assert writing.write(gang, leaving=False)
+        assert writing.flush(gang, leaving=False)
     [line] = table.trials()
     assert (line.state, line.slot_limit, line.owner) == ("paused", 1, None) and replanned
     assert line.limit_reason == "On 2 slots the objective raised ValueError: no."

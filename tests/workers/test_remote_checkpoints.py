@@ -63,7 +63,7 @@ def test_a_file_there_is_as_one_here(bucket: str, tmp_path: Path) -> None:
     assert back.read_bytes() == file.read_bytes()
     storage.remove(url)
     storage.remove(url)
-    with pytest.raises(FileNotFoundError), storage.opened(url):
+    with pytest.raises(FileNotFoundError), storage.open_file(url):
         pass
     with pytest.raises(DeadlineError, match="bucket does not exist"):
         storage.check("s3://no-such-bucket/a")

@@ -17,8 +17,12 @@ from hypothesis import strategies as st
 
 from optuna_deadline.checkpoints import storage
 from optuna_deadline.checkpoints.files import Checkpoint, checksum, intact, verified
-from optuna_deadline.checkpoints.restore import Folders, Resuming, Sweeping
-from optuna_deadline.checkpoints.storage import Location, StoreAway, located, within
+from optuna_deadline.checkpoints.restore import (
+    CheckpointFetcher,
+    CheckpointFolders,
+    CheckpointSweeper,
+)
+from optuna_deadline.checkpoints.storage import Location, StoreAway, join_location, parse_location
 from optuna_deadline.errors import DeadlineError
 
 CONTENT = bytes(range(256)) * 9
@@ -57,7 +61,7 @@ def saved(
 ) -> Checkpoint:
     """A row, and what became of its file; ``cached`` is where it was written before its upload."""
     whole = bytes([step]) + CONTENT
-    location = within(within(root, "trial-3"), file_name(step))
+    location = join_location(join_location(root, "trial-3"), file_name(step))
     put(location, whole)
     row = Checkpoint(3, 1, step, None, location, len(whole), checksum(location))
     put(location, DAMAGES[damage](whole))
@@ -66,12 +70,14 @@ def saved(
     return row
 
 
-def found(root: Location, rows: list[Checkpoint], folders: Folders | None = None) -> Path | None:
+def found(
+    root: Location, rows: list[Checkpoint], folders: CheckpointFolders | None = None
+) -> Path | None:
     done = threading.Event()
-    resuming = Resuming(folders or Folders(root), done.set)
-    if not resuming.ask(3, 1, rows):
-        assert done.wait(20) and resuming.ask(3, 1, rows)
-    path = resuming.take(3)
+    resuming = CheckpointFetcher(folders or CheckpointFolders(root), done.set)
+    if not resuming.request(3, 1, rows):
+        assert done.wait(20) and resuming.request(3, 1, rows)
+    path = resuming.result(3)
     resuming.close()
     return path
 
@@ -98,18 +104,18 @@ def test_the_newest_that_is_whole_is_found(
 
 def test_what_was_written_here_is_not_fetched(tmp_path: Path) -> None:
     root = f"memory://{uuid.uuid4().hex}"
-    folders = Folders(root)
-    row = saved(root, 1, cached=folders.here(3))
+    folders = CheckpointFolders(root)
+    row = saved(root, 1, cached=folders.local_folder(3))
     storage.remove(row.path)
     path = found(root, [row], folders)
-    assert path is not None and path.parent == folders.here(3)
+    assert path is not None and path.parent == folders.local_folder(3)
     path.write_bytes(b"torn")  # and a copy that is not whole is not taken for one
     assert found(root, [row], folders) is None
     folders.close()
     assert not path.parent.exists()
 
 
-class Stuck(Folders):
+class Stuck(CheckpointFolders):
     """A store that answers when it is let."""
 
     def __init__(self, root: Location) -> None:
@@ -117,21 +123,21 @@ class Stuck(Folders):
         self.free = threading.Event()
         self.error: OSError | None = None
 
-    def copy_of(self, number: int, location: Location) -> Path:
+    def local_path(self, number: int, location: Location) -> Path:
         self.free.wait(20)
         if self.error is not None:
             raise self.error
-        return super().copy_of(number, location)
+        return super().local_path(number, location)
 
 
 def test_nobody_waits_for_a_slow_store(tmp_path: Path) -> None:
     folders, done = Stuck(tmp_path), threading.Event()
     rows = [saved(tmp_path, 1)]
-    resuming = Resuming(folders, done.set)
-    assert not resuming.ask(3, 1, rows) and not resuming.ask(3, 1, rows)
+    resuming = CheckpointFetcher(folders, done.set)
+    assert not resuming.request(3, 1, rows) and not resuming.request(3, 1, rows)
     folders.free.set()
-    assert done.wait(20) and resuming.ask(3, 1, rows)
-    assert resuming.take(3) == rows[0].path
+    assert done.wait(20) and resuming.request(3, 1, rows)
+    assert resuming.result(3) == rows[0].path
 
 
 def test_a_store_that_is_away_is_no_reason_to_begin_anew(
@@ -141,34 +147,34 @@ def test_a_store_that_is_away_is_no_reason_to_begin_anew(
     folders.free.set()
     folders.error = StoreAway("no answer")
     rows = [saved(tmp_path, 1)]
-    resuming = Resuming(folders, lambda: None)
-    assert not resuming.ask(3, 1, rows) and not resuming.ask(3, 1, rows)
+    resuming = CheckpointFetcher(folders, lambda: None)
+    assert not resuming.request(3, 1, rows) and not resuming.request(3, 1, rows)
     assert caplog.text.count("Trial 3 waits for its checkpoint: no answer.") == 1
     folders.error = None
-    assert resuming.ask(3, 1, rows) and resuming.take(3) == rows[0].path
+    assert resuming.request(3, 1, rows) and resuming.result(3) == rows[0].path
 
 
 def test_a_trial_that_trained_elsewhere_meanwhile_is_asked_anew(tmp_path: Path) -> None:
-    resuming = Resuming(Folders(tmp_path), lambda: None)
+    resuming = CheckpointFetcher(CheckpointFolders(tmp_path), lambda: None)
     old, new = saved(tmp_path, 1), saved(tmp_path, 2)
-    assert resuming.ask(3, 1, [old])
-    assert resuming.ask(3, 2, [new, old])
-    assert resuming.take(3) == new.path
+    assert resuming.request(3, 1, [old])
+    assert resuming.request(3, 2, [new, old])
+    assert resuming.result(3) == new.path
 
 
 def test_what_no_row_names_is_deleted_here_and_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = f"memory://{uuid.uuid4().hex}"
-    folders = Folders(root)
-    rows = [saved(root, step, cached=folders.here(3)) for step in range(3)]
-    sweeping = Sweeping(folders)
+    folders = CheckpointFolders(root)
+    rows = [saved(root, step, cached=folders.local_folder(3)) for step in range(3)]
+    sweeping = CheckpointSweeper(folders)
     sweeping.sweep(3, [row.path for row in rows[:2]])
     sweeping.sweep(3, [rows[0].path])  # told twice
     sweeping.close(20)
     assert [verified(row) for row in rows] == [False, False, True]
-    assert [file.name for file in folders.here(3).iterdir()] == [file_name(2)]
-    sweeping = Sweeping(Folders(tmp_path))
+    assert [file.name for file in folders.local_folder(3).iterdir()] == [file_name(2)]
+    sweeping = CheckpointSweeper(CheckpointFolders(tmp_path))
     folder = tmp_path / "trial-3" / file_name(4)
     folder.mkdir(parents=True)  # cannot be unlinked
     sweeping.sweep(3, [folder, folder])
@@ -202,9 +208,9 @@ def test_a_file_that_is_not_torchs_is_read_as_bytes(
     tmp_path: Path, remote: bool, content: bytes
 ) -> None:
     root: Location = f"memory://{uuid.uuid4().hex}" if remote else tmp_path
-    location = within(root, 'a "file".ckpt')
+    location = join_location(root, 'a "file".ckpt')
     put(location, content)
-    line = storage.loading(location)
+    line = storage.loading_code(location)
     assert "torch.load" not in line
     found: dict[str, Any] = {"fsspec": fsspec}
     exec(line, found)
@@ -216,31 +222,31 @@ def test_torchs_files_are_known_by_their_first_bytes_else_by_the_savers_names(
 ) -> None:
     location = tmp_path / "a.ckpt"
     put(location, packed("best/data.pkl"))
-    assert storage.loading(location) == (
+    assert storage.loading_code(location) == (
         f'checkpoint = torch.load("{location}", weights_only=True)'
     )
     for gone in (tmp_path / file_name(3), f"memory://{uuid.uuid4().hex}/{file_name(3)}"):
-        assert "torch.load(" in storage.loading(gone)
-        assert "torch.load(" in storage.loading(gone, here=False)
-    assert "torch.load(" not in storage.loading(tmp_path / "3-12-ab12.ckpt")
+        assert "torch.load(" in storage.loading_code(gone)
+        assert "torch.load(" in storage.loading_code(gone, here=False)
+    assert "torch.load(" not in storage.loading_code(tmp_path / "3-12-ab12.ckpt")
 
 
 @pytest.mark.parametrize("given", ["/shared", "s3://bucket/shared/"])
 @pytest.mark.parametrize("study", ["digits", "a/b", "..", "/etc", "", "数" * 512, "a b?#%"])
 def test_a_studys_folder_is_its_own_whatever_its_name_is(given: str, study: str) -> None:
-    place = located(given)
+    place = parse_location(given)
     first, second = (storage.root_of(place, study, f"{key}2b3c4d-") for key in ("1a", "/.."))
     assert first != second
     for root in (first, second):
         assert storage.is_below(root, place)
         name = storage.name_of(root)
-        assert within(place, name) == root and name not in ("", ".", "..")
+        assert join_location(place, name) == root and name not in ("", ".", "..")
         assert len(name.encode()) < 255
 
 
 def test_places_that_cannot_be_used_are_told() -> None:
     with pytest.raises(DeadlineError, match="Nothing here can open nowhere://"):
         storage.check("nowhere://bucket")
-    assert located("s3://bucket/key") == "s3://bucket/key"
-    assert located("here/key") == Path("here/key")
-    assert within("s3://bucket/", "key") == "s3://bucket/key"
+    assert parse_location("s3://bucket/key") == "s3://bucket/key"
+    assert parse_location("here/key") == Path("here/key")
+    assert join_location("s3://bucket/", "key") == "s3://bucket/key"

@@ -39,7 +39,7 @@ def check_end(study: optuna.Study, result: Result) -> None:
     assert all(state.is_finished() for state in states(study))
     table = table_of(study)
     assert all(slot.holder is None for slot in table.slots())
-    assert all(line.told for line in table.trials())
+    assert all(line.end_reported for line in table.trials())
     reported = [row.value for row in table.reports() if not math.isnan(row.value)]
     assert (TrialState.COMPLETE in states(study)) >= bool(reported)
 

@@ -13,36 +13,37 @@ from optuna.trial import TrialState
 
 import optuna_deadline
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.planning.sampling import Sampling
+from optuna_deadline.planning.sampling import SamplerErrors
 
 
 def test_three_trials_that_fail_alike_are_enough() -> None:
-    sampling = Sampling()
+    sampling = SamplerErrors()
     for number in (4, 5):
-        sampling.failed(number, ValueError(f"no candidate for {number}.5"))
+        sampling.record_failure(number, ValueError(f"no candidate for {number}.5"))
         assert sampling.error is None
-    sampling.failed(5, ValueError("no candidate for 7"))  # the second rank of trial 5 asks too
+    # the second rank of trial 5 asks too
+    sampling.record_failure(5, ValueError("no candidate for 7"))
     assert sampling.error is None
-    sampling.failed(6, ValueError("no candidate for 6"))
+    sampling.record_failure(6, ValueError("no candidate for 6"))
     assert "failed for 3 trials in the same way (ValueError: no cand" in str(sampling.error)
 
 
 def test_other_errors_are_counted_anew() -> None:
-    sampling = Sampling()
+    sampling = SamplerErrors()
     for number in range(9):
-        sampling.failed(number, ValueError("even") if number % 2 else KeyError("odd"))
+        sampling.record_failure(number, ValueError("even") if number % 2 else KeyError("odd"))
     assert sampling.error is None
 
 
 def test_a_later_trial_that_has_its_parameters_shows_that_the_sampler_works() -> None:
-    sampling = Sampling()
+    sampling = SamplerErrors()
     for number in range(0, 20, 2):
-        sampling.failed(number, ValueError("at times"))
-        sampling.worked(number + 1)
+        sampling.record_failure(number, ValueError("at times"))
+        sampling.record_success(number + 1)
     assert sampling.error is None
     for number in (20, 22, 24):
-        sampling.failed(number, ValueError("at times"))
-        sampling.worked(19)  # it has had them for long
+        sampling.record_failure(number, ValueError("at times"))
+        sampling.record_success(19)  # it has had them for long
     assert sampling.error is not None
 
 

@@ -13,7 +13,7 @@ from forked import WorkerProcess
 from tables import table_of, wait_until
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.records import Desired, SegmentRow
+from optuna_deadline.allocation.records import PlannedTrial, SegmentRow
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
@@ -33,7 +33,7 @@ def create(study: optuna.Study, most_trials: int) -> AllocationTable:
     return table_of(study)
 
 
-def line_of(table: AllocationTable, number: int) -> Desired:
+def line_of(table: AllocationTable, number: int) -> PlannedTrial:
     return next(line for line in table.trials() if line.number == number)
 
 

@@ -24,7 +24,7 @@ from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DatabaseGone
 from optuna_deadline.testing.network import Proxy
 from optuna_deadline.worker import lease_clock as trusts
-from optuna_deadline.worker.lease_clock import Trust
+from optuna_deadline.worker.lease_clock import LeaseClock
 from optuna_deadline.worker.watchdog import Watchdog
 
 
@@ -43,21 +43,25 @@ def test_a_worker_waits_thirty_seconds_for_its_database_once_its_work_is_over(
     clock = Clock()
     monkeypatch.setattr(trusts, "time", clock)
     table = MemoryTable(now=lambda: clock.now)
-    trust = Trust(table, "me", Watchdog.__new__(Watchdog))
+    trust = LeaseClock(table, "me", Watchdog.__new__(Watchdog))
     over = clock.now + 100
     clock.now = over + 29
-    assert trust.gone(over) is None, "the database is away for long, and may still come back"
+    assert trust.database_gone(over) is None, (
+        "the database is away for long, and may still come back"
+    )
     clock.now += 2
-    assert "has not answered for 131 s, and" in str(trust.gone(over))
-    assert trust.gone(float("inf")) is None, "there is work to do"
-    trust.away(sa.exc.OperationalError("", {}, Exception("disk full\nDETAIL: none")))
-    assert "(disk full)" in str(trust.gone(over))
-    trust.back()
-    assert trust.gone(over) is None, "a slow study is no database that is away"
+    assert "has not answered for 131 s, and" in str(trust.database_gone(over))
+    assert trust.database_gone(float("inf")) is None, "there is work to do"
+    trust.record_database_error(
+        sa.exc.OperationalError("", {}, Exception("disk full\nDETAIL: none"))
+    )
+    assert "(disk full)" in str(trust.database_gone(over))
+    trust.record_database_answer()
+    assert trust.database_gone(over) is None, "a slow study is no database that is away"
     clock.now += 29
-    assert trust.gone(over) is None
+    assert trust.database_gone(over) is None
     clock.now += 2
-    assert "for 31 s, and" in str(trust.gone(over)), "what it said before has passed"
+    assert "for 31 s, and" in str(trust.database_gone(over)), "what it said before has passed"
 
 
 def test_the_command_says_so_in_one_sentence_and_exits_with_1(
@@ -128,7 +132,7 @@ def test_a_worker_leaves_though_its_database_is_away(
     away: Away,
     why: str,
 ) -> None:
-    monkeypatch.setattr(trusts, "GIVEN_UP", 3.0)
+    monkeypatch.setattr(trusts, "DATABASE_GONE_SECONDS", 3.0)
     monkeypatch.setenv("RANK_LOG", str(tmp_path / "ranks"))
     with away(request.getfixturevalue(f"{database}_url"), tmp_path) as (url, go):
         study = optuna.create_study(study_name="study", storage=url, direction="maximize")

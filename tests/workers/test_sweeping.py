@@ -15,18 +15,22 @@ import sqlalchemy as sa
 from tables import table_of
 
 import optuna_deadline
-from optuna_deadline.allocation.records import About, Assignment
+from optuna_deadline.allocation.records import Assignment, MachineInfo
 from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.checkpoints import storage
 from optuna_deadline.checkpoints.files import Checkpoint, checksum, intact
-from optuna_deadline.checkpoints.restore import Folders, Resuming, Sweeping
+from optuna_deadline.checkpoints.restore import (
+    CheckpointFetcher,
+    CheckpointFolders,
+    CheckpointSweeper,
+)
 from optuna_deadline.checkpoints.sharing import store_of
-from optuna_deadline.checkpoints.storage import Location, located, within
+from optuna_deadline.checkpoints.storage import Location, join_location, parse_location
 from optuna_deadline.elastic import ElasticWorker
 from optuna_deadline.study import terms
 from optuna_deadline.worker.devices import Offer
-from optuna_deadline.worker.registration import describe
+from optuna_deadline.worker.registration import describe_machine
 
 NAMED = "segment-000002-step-000000020.ckpt"
 LOST = "segment-000002-step-000000030.ckpt"
@@ -52,9 +56,9 @@ def left(folder: Path) -> set[str]:
 
 def swept(folder: Path, looked: int, granted: int, later: str = "") -> set[str]:
     """What is left after a look under one fence and a grant after another."""
-    sweeping = Sweeping(Folders(folder))
-    sweeping.look(4, looked, [row(folder)])
-    sweeping._aside.do(lambda: None).result()
+    sweeping = CheckpointSweeper(CheckpointFolders(folder))
+    sweeping.scan(4, looked, [row(folder)])
+    sweeping._queue.submit(lambda: None).result()
     if later:
         (folder / "trial-4" / later).write_text("x")
     sweeping.sweep_unnamed(4, granted)
@@ -73,14 +77,14 @@ def test_what_came_after_the_look_stays(folder: Path) -> None:
 
 def test_a_look_that_comes_late_sees_the_next_segment_and_spares_it(folder: Path) -> None:
     new = ["segment-000003-step-000000050.ckpt", "3-50-ab12.ckpt", ".3-60-ab12.ckpt.0123abcd.tmp"]
-    sweeping, go = Sweeping(Folders(folder)), threading.Event()
-    sweeping._aside.do(go.wait)
-    sweeping.look(4, 2, [row(folder)])
+    sweeping, go = CheckpointSweeper(CheckpointFolders(folder)), threading.Event()
+    sweeping._queue.submit(go.wait)
+    sweeping.scan(4, 2, [row(folder)])
     sweeping.sweep_unnamed(4, 2)
     for name in (*new, "2--1-ab12.ckpt"):
         (folder / "trial-4" / name).write_text("x")
     go.set()
-    sweeping._aside.do(lambda: None).result()
+    sweeping._queue.submit(lambda: None).result()
     sweeping.close(5)
     assert left(folder) == {NAMED, *new, *THEIRS}
 
@@ -91,9 +95,9 @@ def test_where_somebody_trained_since_the_look_nothing_is_deleted(folder: Path) 
 
 
 def test_without_a_look_nothing_is_deleted(folder: Path) -> None:
-    sweeping = Sweeping(Folders(folder))
+    sweeping = CheckpointSweeper(CheckpointFolders(folder))
     sweeping.sweep_unnamed(4, 2)
-    sweeping.look(4, 0, [])  # a trial that begins
+    sweeping.scan(4, 0, [])  # a trial that begins
     sweeping.sweep_unnamed(4, 0)
     sweeping.close(5)
     assert {NAMED, LOST, TORN} <= left(folder)
@@ -102,7 +106,7 @@ def test_without_a_look_nothing_is_deleted(folder: Path) -> None:
 def test_an_ended_trial_leaves_only_what_its_rows_name(folder: Path) -> None:
     (folder / "trial-5").mkdir()
     (folder / "trial-5" / LOST).write_text("x")
-    sweeping = Sweeping(Folders(folder))
+    sweeping = CheckpointSweeper(CheckpointFolders(folder))
     sweeping.sweep_all_ended([4, 6], [row(folder)])  # 5 has not ended, and of 6 there is nothing
     sweeping.close(5)
     assert left(folder) == {NAMED, *THEIRS}
@@ -138,29 +142,32 @@ def test_a_row_deletes_no_file_but_our_own_below_the_studys_root(
     root: Location, tmp_path: Path
 ) -> None:
     """Whatever stands in the database: a path is what someone wrote there."""
-    folder = within(root, "trial-4")
-    mine = within(folder, NAMED)
+    folder = join_location(root, "trial-4")
+    mine = join_location(folder, NAMED)
     others = [
-        within(folder, "epoch=3.ckpt"),
-        within(within(folder, "deeper"), NAMED),
-        within(within(root, "trial-5"), NAMED),
-        within(within(located(f"{root}-2"), "trial-4"), LOST),
+        join_location(folder, "epoch=3.ckpt"),
+        join_location(join_location(folder, "deeper"), NAMED),
+        join_location(join_location(root, "trial-5"), NAMED),
+        join_location(join_location(parse_location(f"{root}-2"), "trial-4"), LOST),
         tmp_path / "home" / "trial-4" / NAMED,
         tmp_path / "home" / ".profile",
         f"memory://{uuid.uuid4().hex}/trial-4/{NAMED}",
     ]
     put(mine, *others)
-    rows = [mine, *others, within(within(folder, ".."), f"../home/trial-4/{NAMED}")]
-    sweeping = Sweeping(Folders(root))
+    rows = [mine, *others, join_location(join_location(folder, ".."), f"../home/trial-4/{NAMED}")]
+    sweeping = CheckpointSweeper(CheckpointFolders(root))
     sweeping.sweep(4, rows)
     sweeping.close(20)
     assert there(mine, *others) == [False, *[True] * len(others)]
 
 
 def test_what_no_row_names_and_is_not_ours_stays_in_a_store_too(root: Location) -> None:
-    names = {name: within(within(root, "trial-4"), name) for name in (NAMED, LOST, *THEIRS)}
+    names = {
+        name: join_location(join_location(root, "trial-4"), name)
+        for name in (NAMED, LOST, *THEIRS)
+    }
     put(*names.values())
-    sweeping = Sweeping(Folders(root))
+    sweeping = CheckpointSweeper(CheckpointFolders(root))
     sweeping.sweep_ended(4, [Checkpoint(4, 2, 1, None, names[NAMED], 1, "crc32:0")])
     sweeping.close(20)
     assert there(*names.values()) == [name != LOST for name in names]
@@ -175,8 +182,8 @@ def test_studies_of_one_name_in_two_databases_keep_their_checkpoints_in_one_plac
         study = optuna.create_study(study_name="train", storage=f"sqlite:///{tmp_path / day}.db")
         agreed = terms.fix(open_table(study), study, "1h")
         worker = ElasticWorker(study, objectives.elastic, agreed, cpus=1, checkpoints=str(root))
-        files.append(within(within(worker._folder, "trial-0"), NAMED))
-        sweepings.append(Sweeping(Folders(worker._folder)))
+        files.append(join_location(join_location(worker._folder, "trial-0"), NAMED))
+        sweepings.append(CheckpointSweeper(CheckpointFolders(worker._folder)))
     put(*files)
     sweepings[1].sweep_all_ended([0], [])
     sweepings[1].sweep(0, [files[0]])
@@ -197,9 +204,9 @@ def older_study(url: str, place: Path) -> tuple[optuna.Study, Path]:
     table = table_of(study)
     file = place / "train" / "trial-0" / OLDER
     put(file)
-    about = About(machine="m", store=store_of(place / "train", "m"))
+    about = MachineInfo(machine="m", store=store_of(place / "train", "m"))
     table.register("old", "other-host", 1, [], 1, None, about)
-    term = table.elect("old")
+    term = table.elect_planner("old")
     assert term is not None
     table.open_trial("old", term, 0, 0)
     table.write_plan("old", term, [Assignment(0, "run", "old", 1, "test")])
@@ -226,12 +233,14 @@ def test_a_study_of_an_older_version_reads_its_checkpoints_and_deletes_none_ther
     )
     key = terms.key(engine, study)
     assert worker._folder == tmp_path / "shared" / f"train-{key[:8]}"
-    [home] = worker.table.homes()
-    assert describe(Offer((), 1), worker._shared).store == home.store, "all hosts reach it still"
-    folders, rows = Folders(worker._folder), worker.table.checkpoints()
-    resuming = Resuming(folders, lambda: None)
-    assert resuming.ask(0, 1, rows) and resuming.take(0) == file
-    sweeping = Sweeping(folders)
+    [home] = worker.table.checkpoint_origins()
+    assert describe_machine(Offer((), 1), worker._shared).store == home.store, (
+        "all hosts reach it still"
+    )
+    folders, rows = CheckpointFolders(worker._folder), worker.table.checkpoints()
+    resuming = CheckpointFetcher(folders, lambda: None)
+    assert resuming.request(0, 1, rows) and resuming.result(0) == file
+    sweeping = CheckpointSweeper(folders)
     sweeping.sweep(0, [file])
     sweeping.sweep_all_ended([0], [])
     sweeping.close(20)

@@ -23,7 +23,7 @@ from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Overhead
 from optuna_deadline.worker.segment import Gang
-from optuna_deadline.worker.time_limit import Until
+from optuna_deadline.worker.time_limit import WorkerTimeLimit
 
 
 @pytest.fixture(autouse=True)
@@ -34,27 +34,27 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_leaves_the_earlier_the_longer_leaving_takes() -> None:
-    until = Until(time.monotonic() + 60, Overhead(startup=2, stop=1))
-    assert not until.is_over(1.0) and not until.is_closing(1.0)
-    assert until.is_over(40.0)  # 65 s are needed
-    assert until.is_closing(35.5) and not until.is_over(35.5)  # 58 s, and two to start
-    assert not Until().is_over(1e9) and not Until().is_closing(1e9)
+    until = WorkerTimeLimit(time.monotonic() + 60, Overhead(startup=2, stop=1))
+    assert not until.must_leave(1.0) and not until.accepts_no_segments(1.0)
+    assert until.must_leave(40.0)  # 65 s are needed
+    assert until.accepts_no_segments(35.5) and not until.must_leave(35.5)  # 58 s, and two to start
+    assert not WorkerTimeLimit().must_leave(1e9) and not WorkerTimeLimit().accepts_no_segments(1e9)
 
 
 def test_a_slow_step_is_waited_for() -> None:
     """Who reports every 40 s hears of it so late, too."""
-    until = Until(time.monotonic() + 60)
+    until = WorkerTimeLimit(time.monotonic() + 60)
     gang = Gang.__new__(Gang)
-    gang.longest = 40.0
-    until.hear([gang])
-    assert until.is_over(1.0)
+    gang.longest_silence = 40.0
+    until.observe_silence([gang])
+    assert until.must_leave(1.0)
 
 
 def test_a_study_that_ends_before_is_ended_here() -> None:
     now = time.monotonic()
-    until = Until(now + 6)
-    assert until.is_over(1.0, deadline=math.inf) and until.is_over(1.0, deadline=now + 4)
-    assert not until.is_over(1.0, deadline=now + 0.5)
+    until = WorkerTimeLimit(now + 6)
+    assert until.must_leave(1.0, deadline=math.inf) and until.must_leave(1.0, deadline=now + 4)
+    assert not until.must_leave(1.0, deadline=now + 0.5)
 
 
 @pytest.mark.parametrize("until", ["3s", "2020-01-01T00:00Z"])
@@ -83,7 +83,7 @@ def test_its_trials_are_saved_before_and_another_worker_goes_on(
     )
     result = first.run()
     assert 3 < time.monotonic() - began < 13
-    assert not result.settled and first.time_was_over
+    assert not result.settled and first.reached_time_limit
     table = table_of(sqlite_study)
     [line] = table.trials()
     assert (line.state, line.owner, table.workers()) == ("paused", None, [])

@@ -7,9 +7,9 @@ import sys
 
 PROGRAM = """
 import logging
-from optuna_deadline.rank.process import speak
+from optuna_deadline.rank.process import show_info_messages
 {before}
-speak()
+show_info_messages()
 logging.getLogger("optuna_deadline").info("told by us")
 logging.getLogger("optuna_deadline.a.part").info("told by a part")
 logging.getLogger("another").info("told by another")

@@ -11,75 +11,86 @@ from operator import attrgetter
 from optuna_deadline.allocation.memory.plans import MemoryRequests
 from optuna_deadline.allocation.memory.state import changed
 from optuna_deadline.allocation.records import (
-    Desired,
+    GangMembership,
+    GangPart,
     Grant,
-    Hand,
-    Meeting,
-    Part,
+    PlannedTrial,
+    Rendezvous,
     Renewal,
     SegmentRow,
     Slot,
 )
 from optuna_deadline.allocation.sql.gangs import as_planned
-from optuna_deadline.allocation.sql.plans import beside
+from optuna_deadline.allocation.sql.plans import placement_detail
 
 
 class MemoryGangs(MemoryRequests):
     """Parts of gangs, where their ranks meet, and how their slots come back."""
 
-    def meet(self, me: str, grant: Grant, where: Meeting) -> None:
+    def publish_rendezvous(self, worker_id: str, grant: Grant, rendezvous: Rendezvous) -> None:
         """Say where the ranks meet; said again, the first time counts."""
         with self._lock:
-            study = self._guard(me, grant)
-            for key, hand in study.hands.items():
-                if key[:2] == (grant.number, grant.fence) and hand.meeting is None:
-                    study.hands[key] = changed(hand, meeting=where)
+            study = self._guard(worker_id, grant)
+            for key, hand in study.memberships.items():
+                if key[:2] == (grant.number, grant.fence) and hand.rendezvous is None:
+                    study.memberships[key] = changed(hand, rendezvous=rendezvous)
 
-    def give_back(self, me: str, number: int, fence: int) -> bool:
+    def release_part(self, worker_id: str, number: int, fence: int) -> bool:
         """Free the slots of a part."""
         with self._lock:
             study = self._study
-            hand = None if study is None else study.hands.pop((number, fence, me), None)
+            hand = (
+                None if study is None else study.memberships.pop((number, fence, worker_id), None)
+            )
             if hand is None:
                 return False
             for pair in hand.part.slots:
-                if self._holds(me, pair):
+                if self._holds(worker_id, pair):
                     row = self._free(pair[0])
-                    self._event("release", number=number, slot=row.id, fence=row.fence, worker=me)
+                    self._event(
+                        "release", number=number, slot=row.id, fence=row.fence, worker=worker_id
+                    )
             return True
 
-    def _alive(self, name: str, now: float) -> bool:
+    def _lease_runs(self, name: str, now: float) -> bool:
         return any(row.id == name for row in self._live(now))
 
-    def _enlist(
-        self, me: str, line: Desired, size: int, first: int, theirs: Mapping[str, list[Slot]]
-    ) -> tuple[Part, ...]:
+    def _add_parts(
+        self,
+        worker_id: str,
+        line: PlannedTrial,
+        size: int,
+        first: int,
+        theirs: Mapping[str, list[Slot]],
+    ) -> tuple[GangPart, ...]:
         study = self._study
         assert study is not None
         parts = []
         for name, rows in theirs.items():
             slots = tuple((row.id, row.fence + 1) for row in rows)
-            part = Part(name, first, slots, tuple(row.device for row in rows))
-            hand = Hand(line.number, line.trial_id, line.fence, me, size, part, stands=True)
-            study.hands[line.number, line.fence, name] = hand
+            part = GangPart(name, first, slots, tuple(row.device for row in rows))
+            hand = GangMembership(
+                line.number, line.trial_id, line.fence, worker_id, size, part, active=True
+            )
+            study.memberships[line.number, line.fence, name] = hand
             parts.append(part)
             first += len(rows)
         return tuple(parts)
 
-    def _take_back(self, number: int, fence: int) -> None:
+    def _reclaim_parts(self, number: int, fence: int) -> None:
         """Free what further workers were to give, where none can have forked a rank."""
         study = self._study
         assert study is not None
-        for key, hand in list(study.hands.items()):
-            if key[:2] == (number, fence) and hand.meeting is None:
-                self.give_back(key[2], number, fence)
+        for key, hand in list(study.memberships.items()):
+            if key[:2] == (number, fence) and hand.rendezvous is None:
+                self.release_part(key[2], number, fence)
 
-    def _forget_reaped(self, reaped: Iterable[Slot]) -> None:
+    def _delete_reaped_parts(self, reaped: Iterable[Slot]) -> None:
         pairs = {(row.id, row.fence) for row in reaped}
         for study in self.state.studies.values() if pairs else ():
-            for key, hand in list(study.hands.items()):
+            for key, hand in list(study.memberships.items()):
                 if not pairs.isdisjoint(hand.part.slots):
-                    del study.hands[key]
+                    del study.memberships[key]
 
 
 _BY_ID = attrgetter("id")
@@ -90,7 +101,7 @@ class MemoryLeases(MemoryGangs):
 
     def acquire(
         self,
-        me: str,
+        worker_id: str,
         number: int,
         slot_ids: Sequence[int],
         others: Mapping[str, Sequence[int]] | None = None,
@@ -104,7 +115,7 @@ class MemoryLeases(MemoryGangs):
                 return None
             if line.owner is not None or line.state not in ("ready", "paused"):
                 return None
-            if (line.mode, line.worker) != ("run", me):
+            if (line.mode, line.worker) != ("run", worker_id):
                 return None
             if not as_planned(line.slots, line.others, slot_ids, others):
                 return None
@@ -112,16 +123,18 @@ class MemoryLeases(MemoryGangs):
                 return None
             if study.settled is not None or now >= min(study.deadline, study.funds_end):
                 return None
-            if study.pool_slots is not None and not self._paid_for(line.slots, study.pool_slots):
+            if study.pool_slots is not None and not self._within_budget(
+                line.slots, study.pool_slots
+            ):
                 return None
-            rows, theirs = self._takeable(me, slot_ids), {}
+            rows, theirs = self._takeable(worker_id, slot_ids), {}
             for name, ids in others.items():
-                theirs[name] = self._takeable(name, ids) if self._alive(name, now) else []
+                theirs[name] = self._takeable(name, ids) if self._lease_runs(name, now) else []
             if len(rows) + sum(map(len, theirs.values())) != line.slots:
                 return None
-            return self._grant(me, number, rows, now, theirs)
+            return self._grant(worker_id, number, rows, now, theirs)
 
-    def _paid_for(self, more: int, most: int) -> bool:
+    def _within_budget(self, more: int, most: int) -> bool:
         """Whether a study that pays for its slots pays for so many more than its trials hold."""
         now, held = self.now(), 0
         for row in self.state.slots.values():
@@ -136,7 +149,7 @@ class MemoryLeases(MemoryGangs):
 
     def _grant(
         self,
-        me: str,
+        worker_id: str,
         number: int,
         rows: list[Slot],
         now: float,
@@ -149,9 +162,9 @@ class MemoryLeases(MemoryGangs):
         theirs = theirs or {}
         holders = {row.id: name for name, of in theirs.items() for row in of}
         everything = sorted([*rows, *[row for of in theirs.values() for row in of]], key=_BY_ID)
-        line = self._put(before, owner=me, state="running", fence=before.fence + 1)
+        line = self._put(before, owner=worker_id, state="running", fence=before.fence + 1)
         for row in everything:
-            holder = holders.get(row.id, me)
+            holder = holders.get(row.id, worker_id)
             held = changed(
                 row,
                 holder=holder,
@@ -179,38 +192,43 @@ class MemoryLeases(MemoryGangs):
         )
         kind = "start" if before.state == "ready" else "resume"
         self._event(
-            kind, number=number, fence=line.fence, worker=me, slots=size, reason=line.reason,
-            **beside(
+            kind,
+            number=number,
+            fence=line.fence,
+            worker=worker_id,
+            slots=size,
+            reason=line.reason,
+            **placement_detail(
                 [(name, len(of)) for name, of in theirs.items()], [row.host for row in everything]
             ),
-        )  # fmt: skip
+        )
         return Grant(
             number=number,
             trial_id=line.trial_id,
             fence=line.fence,
             slots=tuple((row.id, row.fence + 1) for row in rows),
             devices=tuple(row.device for row in rows),
-            others=self._enlist(me, line, size, len(rows), theirs),
+            others=self._add_parts(worker_id, line, size, len(rows), theirs),
         )
 
-    def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
+    def renew(self, worker_id: str, held: Collection[tuple[int, int]]) -> Renewal:
         """Renew what is still ours."""
         with self._lock:
             now = self.now()
-            if me in self.state.workers:
-                live = changed(self.state.workers[me], state="live", lease=now + self.ttl)
-                self.state.workers[me] = live
-            kept = frozenset(pair for pair in held if self._holds(me, pair))
+            if worker_id in self.state.workers:
+                live = changed(self.state.workers[worker_id], state="live", lease=now + self.ttl)
+                self.state.workers[worker_id] = live
+            kept = frozenset(pair for pair in held if self._holds(worker_id, pair))
             for slot_id, _ in kept:
                 row = self.state.slots[slot_id]
                 self.state.slots[slot_id] = changed(row, lease=now + self.ttl)
-            offers = len(self.state.brings(me))
-            known = me in self.state.workers
+            offers = len(self.state.offered_slots(worker_id))
+            known = worker_id in self.state.workers
             return Renewal(now=now, kept=kept, offers=offers if known else None)
 
     def release(
         self,
-        me: str,
+        worker_id: str,
         grant: Grant,
         outcome: str,
         *,
@@ -222,29 +240,35 @@ class MemoryLeases(MemoryGangs):
     ) -> bool:
         """Give the slots back."""
         with self._lock:
-            if not self._owns(me, grant.number, grant.fence):
+            if not self._owns(worker_id, grant.number, grant.fence):
                 return False
             study = self._study
             assert study is not None
             line = study.trials[grant.number]
-            worker = me if stays and line.mode == "pause" else line.worker
+            worker = worker_id if stays and line.mode == "pause" else line.worker
             self._put(
                 line, owner=None, state=outcome, value=value, failures=failures, worker=worker
             )
             for pair in grant.slots:
-                if self._holds(me, pair):
+                if self._holds(worker_id, pair):
                     row = self._free(pair[0])
                     self._event(
-                        "release", number=grant.number, slot=row.id, fence=row.fence, worker=me
+                        "release",
+                        number=grant.number,
+                        slot=row.id,
+                        fence=row.fence,
+                        worker=worker_id,
                     )
             self._end_segment(study, grant.number, grant.fence, ended, stop)
-            self._event(outcome, number=grant.number, fence=grant.fence, worker=me, reason=ended)
+            self._event(
+                outcome, number=grant.number, fence=grant.fence, worker=worker_id, reason=ended
+            )
             return True
 
-    def disown(self, me: str, number: int, fence: int) -> bool:
+    def cancel_grant(self, worker_id: str, number: int, fence: int) -> bool:
         """Give back a grant whose answer was lost."""
         with self._lock:
-            if not self._owns(me, number, fence):
+            if not self._owns(worker_id, number, fence):
                 return False
             study = self._study
             assert study is not None
@@ -252,14 +276,19 @@ class MemoryLeases(MemoryGangs):
             held = [
                 row
                 for row in self.state.slots.values()
-                if (row.holder, row.study_id, row.number) == (me, self.study_id, number)
+                if (row.holder, row.study_id, row.number) == (worker_id, self.study_id, number)
             ]
             slots = tuple((row.id, row.fence) for row in held)
             devices = tuple(row.device for row in held)
             grant = Grant(number, line.trial_id, fence, slots, devices)
-            self._take_back(number, fence)
+            self._reclaim_parts(number, fence)
             return self.release(
-                me, grant, "paused", ended="disowned", value=line.value, failures=line.failures
+                worker_id,
+                grant,
+                "paused",
+                ended="disowned",
+                value=line.value,
+                failures=line.failures,
             )
 
     def reap(self) -> int:
@@ -287,23 +316,23 @@ class MemoryLeases(MemoryGangs):
             ]
             for worker in silent:
                 self.state.workers[worker.id] = changed(worker, state="lost")
-            self._rest({worker.study_id for worker in silent})
+            self._stop_idle_payments({worker.study_id for worker in silent})
             return len(expired)
 
-    def bury(self, names: Collection[str]) -> int:
+    def reap_ended(self, names: Collection[str]) -> int:
         """Free what workers hold that are known to have ended."""
         with self._lock:
             held = [row for row in self.state.slots.values() if row.holder in names]
             self._reap(held)
             for study_id, study in self.state.studies.items():
-                lines = [line for line in study.untold.values() if line.alive]
-                self._let_go(study_id, [line for line in lines if line.owner in names])
+                lines = [line for line in study.unreported.values() if line.alive]
+                self._release_orphans_of(study_id, [line for line in lines if line.owner in names])
             rows = self.state.workers.values()
             gone = [row for row in rows if row.id in names and row.state == "live"]
             for worker in gone:
                 self.state.workers[worker.id] = changed(worker, state="lost")
-            self._rest({worker.study_id for worker in gone})
-            self._hand_on(names)
+            self._stop_idle_payments({worker.study_id for worker in gone})
+            self._release_leadership(names)
             return len(held)
 
     def _reap(self, rows: Sequence[Slot]) -> None:
@@ -313,13 +342,13 @@ class MemoryLeases(MemoryGangs):
                 "reap", number=row.number, slot=row.id, fence=freed.fence, worker=row.holder,
                 study_id=row.study_id, pool=row.pool,
             )  # fmt: skip
-        self._forget_reaped(rows)
+        self._delete_reaped_parts(rows)
         for row in rows:
             for name in list(self.state.offers[row.id]):
                 if self.state.workers[name].state == "left":
                     self.state.withdraw(name, [row.id])
 
-    def _hand_on(self, names: Collection[str]) -> None:
+    def _release_leadership(self, names: Collection[str]) -> None:
         """What workers lead and plan is up for election at once."""
         now = self.now()
         for pool in self.state.pools.values():

@@ -8,71 +8,80 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from optuna_deadline.allocation.memory.reads import MemoryReadings
+from optuna_deadline.allocation.memory.reads import MemoryReads
 from optuna_deadline.allocation.memory.state import MemoryPool, MemoryStudy, MemoryTenant, changed
-from optuna_deadline.allocation.records import Assignment, Claim, Desired, Grant, Slot
-from optuna_deadline.allocation.sql.plans import beside, by_type, stand, took
-from optuna_deadline.allocation.sql.requests import a_little_before
+from optuna_deadline.allocation.records import Assignment, Grant, PlannedTrial, Slot, StudyClaim
+from optuna_deadline.allocation.sql.plans import (
+    duration_detail,
+    election_outcome,
+    placement_detail,
+    types_detail,
+)
+from optuna_deadline.allocation.sql.requests import earlier_end
 from optuna_deadline.errors import LeaseLost
 
 
-class MemoryPlans(MemoryReadings):
+class MemoryPlans(MemoryReads):
     """Elections, plans, ends of trials."""
 
-    def elect(self, me: str) -> int | None:
+    def elect_planner(self, worker_id: str) -> int | None:
         """Become or stay the study's planner; returns the term."""
         with self._lock:
             now, place = self.now(), self._tenant
             if place is None:
                 return None
-            won = stand(place.planner, place.term, place.expires, me, now, self.ttl)
-            if won is None or (won != place.term and (self._has_left(me) or self._moved(me))):
+            won = election_outcome(
+                place.planner, place.term, place.expires, worker_id, now, self.ttl
+            )
+            if won is None or (
+                won != place.term and (self._has_left(worker_id) or self._moved_pool(worker_id))
+            ):
                 return None
             if won != place.term:
-                self._event("elect", worker=me, term=won)
-            place.planner, place.term, place.expires = me, won, now + self.ttl
+                self._event("elect", worker=worker_id, term=won)
+            place.planner, place.term, place.expires = worker_id, won, now + self.ttl
             return won
 
-    def _has_left(self, me: str) -> bool:
-        row = self.state.workers.get(me)
+    def _has_left(self, worker_id: str) -> bool:
+        row = self.state.workers.get(worker_id)
         return row is not None and row.state == "left"
 
-    def _moved(self, me: str) -> bool:
+    def _moved_pool(self, worker_id: str) -> bool:
         """Whether the study went on in another pool while a worker was silent."""
         names = list(self.state.workers)  # in the order in which they came
-        later = set(names[names.index(me) + 1 :]) if me in names else set()
+        later = set(names[names.index(worker_id) + 1 :]) if worker_id in names else set()
         live = [row for row in self._live(self.now()) if row.id in later]
         return any(row.study_id == self.study_id and row.pool != self.pool for row in live)
 
-    def _rule(self, me: str, term: int) -> MemoryTenant:
+    def _guard_planner(self, worker_id: str, term: int) -> MemoryTenant:
         place = self._tenant
-        if place is None or (place.planner, place.term) != (me, term):
+        if place is None or (place.planner, place.term) != (worker_id, term):
             raise LeaseLost(f"Term {term} of study {self.study_id} is over.")
         return place
 
-    def lead(self, me: str) -> int | None:
+    def elect_leader(self, worker_id: str) -> int | None:
         """Become or stay the pool's leader; returns the term."""
         with self._lock:
             now, pool = self.now(), self._pool
             if pool is None:
                 return None
-            won = stand(pool.leader, pool.term, pool.expires, me, now, self.ttl)
-            if won is None or (won != pool.term and self._has_left(me)):
+            won = election_outcome(pool.leader, pool.term, pool.expires, worker_id, now, self.ttl)
+            if won is None or (won != pool.term and self._has_left(worker_id)):
                 return None
             if won != pool.term:
-                self._event("lead", worker=me, term=won)
-            pool.leader, pool.term, pool.expires = me, won, now + self.ttl
+                self._event("lead", worker=worker_id, term=won)
+            pool.leader, pool.term, pool.expires = worker_id, won, now + self.ttl
             return won
 
-    def _lead(self, me: str, term: int) -> MemoryPool:
+    def _guard_leader(self, worker_id: str, term: int) -> MemoryPool:
         pool = self._pool
-        if pool is None or (pool.leader, pool.term) != (me, term):
+        if pool is None or (pool.leader, pool.term) != (worker_id, term):
             raise LeaseLost(f"Term {term} of pool {self.pool!r} is over.")
         return pool
 
     def lend(
         self,
-        me: str,
+        worker_id: str,
         term: int,
         lent: Mapping[int, int],
         shares: Mapping[int, int],
@@ -80,7 +89,7 @@ class MemoryPlans(MemoryReadings):
     ) -> None:
         """Lend slots to studies, and keep the accounts up to now."""
         with self._lock:
-            self._lead(me, term)
+            self._guard_leader(worker_id, term)
             now, slots = self.now(), self.state.slots
             for (pool, study_id), place in self.state.tenants.items():
                 study = self.state.studies.get(study_id)
@@ -90,22 +99,24 @@ class MemoryPlans(MemoryReadings):
                     place.counted = now
             for slot_id in sorted(lent):
                 slots[slot_id] = changed(slots[slot_id], lent_to=lent[slot_id])
-                self._event("lend", slot=slot_id, term=term, worker=me, study_id=lent[slot_id])
+                self._event(
+                    "lend", slot=slot_id, term=term, worker=worker_id, study_id=lent[slot_id]
+                )
 
-    def claim(self, me: str, term: int, said: Claim) -> None:
+    def set_claim(self, worker_id: str, term: int, claim: StudyClaim) -> None:
         """Say what the study needs."""
         with self._lock:
-            self._rule(me, term).claim = said
+            self._guard_planner(worker_id, term).claim = claim
 
-    def open_trial(self, me: str, term: int, number: int, trial_id: int) -> None:
+    def open_trial(self, worker_id: str, term: int, number: int, trial_id: int) -> None:
         """Put a new Optuna trial on the table."""
         with self._lock:
-            self._rule(me, term)
+            self._guard_planner(worker_id, term)
             study = self._study
             if study is None or number in study.trials:
                 return
             study.put(
-                Desired(
+                PlannedTrial(
                     number=number,
                     trial_id=trial_id,
                     state="ready",
@@ -118,18 +129,22 @@ class MemoryPlans(MemoryReadings):
                     since=self.now(),
                     horizon=None,
                     value=None,
-                    told=False,
+                    end_reported=False,
                     failures=0,
                 )
             )
             self._event("open", number=number, term=term)
 
     def write_plan(
-        self, me: str, term: int, changes: Sequence[Assignment], seconds: float | None = None
+        self,
+        worker_id: str,
+        term: int,
+        changes: Sequence[Assignment],
+        seconds: float | None = None,
     ) -> int:
         """Write what has changed in the plan; returns the epoch."""
         with self._lock:
-            self._rule(me, term)
+            self._guard_planner(worker_id, term)
             pool, study, now = self._pool, self._study, self.now()
             assert pool is not None
             for line in changes:
@@ -152,8 +167,8 @@ class MemoryPlans(MemoryReadings):
                     mode=line.mode,
                     slots=line.slots,
                     reason=line.reason,
-                    **beside(line.others),
-                    **took(seconds),
+                    **placement_detail(line.others),
+                    **duration_detail(seconds),
                 )
                 seconds = None
             pool.epoch += 1
@@ -161,58 +176,60 @@ class MemoryPlans(MemoryReadings):
 
     def conclude(
         self,
-        me: str,
+        worker_id: str,
         term: int,
         number: int,
         state: str,
         reason: str,
         value: float | None = None,
         *,
-        untold: bool = False,
+        unreported: bool = False,
     ) -> bool:
         """End a trial that nobody trains."""
         with self._lock:
-            self._rule(me, term)
+            self._guard_planner(worker_id, term)
             study = self._study
             line = None if study is None else study.trials.get(number)
             if line is None or line.owner is not None:
                 return False
-            if not line.alive and not (untold and not line.told and line.state != "complete"):
+            if not line.alive and not (
+                unreported and not line.end_reported and line.state != "complete"
+            ):
                 return False
             self._put(line, state=state, value=value, mode="stop", slots=0, reason=reason)
-            self._event(state, number=number, term=term, worker=me, reason=reason)
+            self._event(state, number=number, term=term, worker=worker_id, reason=reason)
             return True
 
-    def retire(self, me: str, term: int, reasons: Mapping[int, str]) -> int:
+    def retire(self, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
         """End trials that nobody trains as retired."""
         with self._lock:
-            self._rule(me, term)
+            self._guard_planner(worker_id, term)
             ended = [
-                self.conclude(me, term, number, "retired", reasons[number])
+                self.conclude(worker_id, term, number, "retired", reasons[number])
                 for number in sorted(reasons)
             ]
             return sum(ended)
 
-    def mark_told(self, *numbers: int) -> None:
+    def mark_ends_reported(self, *numbers: int) -> None:
         """Optuna knows the ends of these trials."""
         with self._lock:
             study = self._study
             for number in numbers if study is not None else ():
                 if study is not None and number in study.trials:
-                    self._put(study.trials[number], told=True)
+                    self._put(study.trials[number], end_reported=True)
 
-    def set_gate(self, me: str, term: int, is_open: bool) -> None:
+    def set_gate(self, worker_id: str, term: int, is_open: bool) -> None:
         """Open or close the gate."""
         with self._lock:
-            self._rule(me, term)
+            self._guard_planner(worker_id, term)
             study = self._study
             if study is not None and (study.gate_closed is None) != is_open:
                 study.gate_closed = None if is_open else self.now()
-                self._event("gate", term=term, worker=me, open=is_open)
+                self._event("gate", term=term, worker=worker_id, open=is_open)
 
     def resize_pool(
         self,
-        me: str,
+        worker_id: str,
         term: int,
         slots: int,
         funds_end: float,
@@ -221,7 +238,7 @@ class MemoryPlans(MemoryReadings):
     ) -> bool:
         """Say how many slots the study pays for, and how long its money lasts so."""
         with self._lock:
-            self._rule(me, term)
+            self._guard_planner(worker_id, term)
             study = self._study
             if study is None:
                 return False
@@ -233,24 +250,24 @@ class MemoryPlans(MemoryReadings):
             before = study.pool_slots or 0
             study.pool_slots, study.funds_end = slots, funds_end
             self._event(
-                "pool", term=term, worker=me, slots=slots, before=before, until=funds_end,
-                **by_type(types),
+                "pool", term=term, worker=worker_id, slots=slots, before=before, until=funds_end,
+                **types_detail(types),
             )  # fmt: skip
             return True
 
-    def settle(self, me: str, term: int, seen: float | None = None) -> bool:
+    def settle(self, worker_id: str, term: int, seen: float | None = None) -> bool:
         """Close the study."""
         with self._lock:
-            self._rule(me, term)
+            self._guard_planner(worker_id, term)
             study = self._study
             if study is None or seen not in (None, study.deadline):
                 return False
             if study.settled is None:
                 study.settled = self.now()
-                self._event("settle", term=term, worker=me)
+                self._event("settle", term=term, worker=worker_id)
             return True
 
-    def _rest(self, study_ids: Iterable[int]) -> None:
+    def _stop_idle_payments(self, study_ids: Iterable[int]) -> None:
         """Let those of the studies rest that pay for slots and have no live worker."""
         now = self.now()
         for study_id in sorted(study_ids):
@@ -267,19 +284,19 @@ class MemoryPlans(MemoryReadings):
 
     # What the transitions stand on.
 
-    def _owns(self, me: str, number: int, fence: int) -> bool:
+    def _owns(self, worker_id: str, number: int, fence: int) -> bool:
         study = self._study
         line = None if study is None else study.trials.get(number)
-        return line is not None and line.owner == me and line.fence == fence
+        return line is not None and line.owner == worker_id and line.fence == fence
 
-    def _holds(self, me: str, pair: tuple[int, int]) -> bool:
+    def _holds(self, worker_id: str, pair: tuple[int, int]) -> bool:
         row = self.state.slots.get(pair[0])
-        return row is not None and row.holder == me and row.fence == pair[1]
+        return row is not None and row.holder == worker_id and row.fence == pair[1]
 
-    def _guard(self, me: str, grant: Grant) -> MemoryStudy:
+    def _guard(self, worker_id: str, grant: Grant) -> MemoryStudy:
         study = self.state.studies.get(self.study_id)
         line = None if study is None else study.trials.get(grant.number)
-        if study is None or line is None or line.owner != me or line.fence != grant.fence:
+        if study is None or line is None or line.owner != worker_id or line.fence != grant.fence:
             raise LeaseLost(f"Trial {grant.number} no longer belongs to segment {grant.fence}.")
         return study
 
@@ -301,12 +318,12 @@ class MemoryPlans(MemoryReadings):
             if row.holder is not None
         }
         for study_id in of_pool & set(self.state.studies):
-            lines = self.state.studies[study_id].untold.values()
+            lines = self.state.studies[study_id].unreported.values()
             owned = [line for line in lines if line.alive and line.owner is not None]
             orphans = [line for line in owned if (study_id, line.number, line.owner) not in held]
-            self._let_go(study_id, orphans)
+            self._release_orphans_of(study_id, orphans)
 
-    def _let_go(self, study_id: int, orphans: Iterable[Desired]) -> None:
+    def _release_orphans_of(self, study_id: int, orphans: Iterable[PlannedTrial]) -> None:
         study = self.state.studies[study_id]
         for line in orphans:
             owner = self.state.workers.get(line.owner or "")
@@ -377,10 +394,12 @@ class MemoryRequests(MemoryPlans):
             study = self._study
             if study is None or seen != (study.pool_slots, study.known_end):
                 return False
-            study.funds_end = a_little_before(study.deadline, study.known_end, funds_end)
+            study.funds_end = earlier_end(study.deadline, study.known_end, funds_end)
             self._event("price", type=host_type, per_hour=per_hour, slots=slots)
             size = study.pool_slots or 0
-            self._event("pool", slots=size, before=size, until=study.funds_end, **by_type(types))
+            self._event(
+                "pool", slots=size, before=size, until=study.funds_end, **types_detail(types)
+            )
             return True
 
     def drain(self, host: str, drained: bool) -> int:
@@ -400,7 +419,7 @@ class MemoryRequests(MemoryPlans):
                     )
             return len(there)
 
-    def _living(self, number: int) -> Desired | None:
+    def _living(self, number: int) -> PlannedTrial | None:
         study = self._study
         line = None if study is None else study.trials.get(number)
         return line if line is not None and line.alive else None

@@ -13,11 +13,11 @@ from optuna_deadline.allocation.memory.state import (
     changed,
 )
 from optuna_deadline.allocation.records import (
-    Desired,
+    CheckpointOrigin,
     Event,
-    Hand,
-    Home,
+    GangMembership,
     Orders,
+    PlannedTrial,
     ReportRow,
     Roster,
     SegmentRow,
@@ -32,7 +32,7 @@ from optuna_deadline.errors import StudyGone
 _IN_ORDER = attrgetter("granted", "number", "fence")
 
 
-class MemoryReadings:
+class MemoryReads:
     """What planner, workers and views read of one pool and study.
 
     Args:
@@ -105,11 +105,16 @@ class MemoryReadings:
             found.append(row)
         return found
 
-    def free_slots(self, me: str) -> list[int]:
+    def free_slots(self, worker_id: str) -> list[int]:
         """Slots that the worker may acquire now."""
         with self._lock:
-            rows = [self.state.slots[slot_id] for slot_id in sorted(self.state.brings(me))]
-            return [row.id for row in rows if row.holder is None and self._may_take(me, row)]
+            rows = [
+                self.state.slots[slot_id]
+                for slot_id in sorted(self.state.offered_slots(worker_id))
+            ]
+            return [
+                row.id for row in rows if row.holder is None and self._may_take(worker_id, row)
+            ]
 
     def roster(self) -> Roster:
         """The study's live workers and their slots."""
@@ -121,7 +126,7 @@ class MemoryReadings:
             leases: list[float] = []
             live = []
             for worker in everyone:
-                slots = [state.slots[slot_id] for slot_id in state.brings(worker.id)]
+                slots = [state.slots[slot_id] for slot_id in state.offered_slots(worker.id)]
                 leases += [row.lease for row in slots if row.lease is not None]
                 if worker.pool != self.pool or worker.state != "live" or worker.lease <= now:
                     continue
@@ -138,12 +143,12 @@ class MemoryReadings:
                         lent[worker.id] = mine
             return Roster(live, offered, lent, min(leases, default=None))
 
-    def _may_take(self, me: str, row: Slot) -> bool:
-        mine = me in self.state.offers[row.id] and row.lent_to == self.study_id
-        return mine and row.holder is None and not self._drained(me)
+    def _may_take(self, worker_id: str, row: Slot) -> bool:
+        mine = worker_id in self.state.offers[row.id] and row.lent_to == self.study_id
+        return mine and row.holder is None and not self._is_drained(worker_id)
 
-    def _drained(self, me: str) -> bool:
-        worker = self.state.workers.get(me)
+    def _is_drained(self, worker_id: str) -> bool:
+        worker = self.state.workers.get(worker_id)
         return worker is not None and worker.drained is not None
 
     def tenants(self) -> list[Tenant]:
@@ -160,7 +165,7 @@ class MemoryReadings:
                     found.append(row)
             return found
 
-    def orders(self, me: str) -> Orders:
+    def orders(self, worker_id: str) -> Orders:
         """What the plan wants of one worker."""
         with self._lock:
             study, pool = self._study, self._pool
@@ -172,39 +177,39 @@ class MemoryReadings:
                 deadline=study.deadline,
                 settled=study.settled is not None,
                 epoch=epoch,
-                desired=study.orders(me),
+                trials=study.orders(worker_id),
                 pool_slots=study.pool_slots,
                 funds_end=study.known_end,
-                drained=self._drained(me),
-                called=any(key[2] == me for key in study.hands),
+                drained=self._is_drained(worker_id),
+                in_gangs=any(key[2] == worker_id for key in study.memberships),
                 gate_open=study.gate_closed is None,
             )
 
-    def hands(self, me: str) -> list[Hand]:
+    def memberships(self, worker_id: str) -> list[GangMembership]:
         """The parts that a worker gives, and those of the gangs that it was granted."""
         with self._lock:
             study = self._study
-            found = [] if study is None else list(study.hands.values())
+            found = [] if study is None else list(study.memberships.values())
             lines = {} if study is None else study.trials
-        mine = [hand for hand in found if me in (hand.part.worker, hand.leader)]
-        mine.sort(key=lambda hand: (hand.number, hand.fence, hand.part.first))
+        mine = [hand for hand in found if worker_id in (hand.part.worker, hand.leader)]
+        mine.sort(key=lambda hand: (hand.number, hand.fence, hand.part.first_rank))
         stands = [
             (lines[hand.number].owner, lines[hand.number].fence) == (hand.leader, hand.fence)
             for hand in mine
         ]
-        return [changed(hand, stands=stand) for hand, stand in zip(mine, stands, strict=True)]
+        return [changed(hand, active=stand) for hand, stand in zip(mine, stands, strict=True)]
 
-    def trials(self) -> list[Desired]:
+    def trials(self) -> list[PlannedTrial]:
         """Every trial on the table."""
         with self._lock:
             study = self._study
             return [] if study is None else list(study.trials.values())
 
-    def untold(self) -> list[Desired]:
+    def unreported_trials(self) -> list[PlannedTrial]:
         """The trials that live, or whose end Optuna does not know yet."""
         with self._lock:
             study = self._study
-            return [] if study is None else list(study.untold.values())
+            return [] if study is None else list(study.unreported.values())
 
     def segments(self, since: float = 0.0) -> list[SegmentRow]:
         """Segments that run, or ended at or after ``since``."""
@@ -237,7 +242,9 @@ class MemoryReadings:
             rows = [pair for pairs in study.checkpoints.values() for pair in pairs]
         return [row for _, row in sorted(rows, key=itemgetter(0), reverse=True)]
 
-    def homes(self, after: int = 0, number: int | None = None) -> list[Home]:
+    def checkpoint_origins(
+        self, after: int = 0, number: int | None = None
+    ) -> list[CheckpointOrigin]:
         """Where checkpoints were written, of one trial or of all."""
         with self._lock:
             study = self._study
@@ -254,7 +261,7 @@ class MemoryReadings:
                             if worker is None
                             else (worker.host, worker.store, worker.state)
                         )
-                        found.append(Home(row_id, trial, row.path, *at))
+                        found.append(CheckpointOrigin(row_id, trial, row.path, *at))
         return sorted(found, key=itemgetter(0))
 
     def trained_before(self, number: int, fence: int) -> float:
@@ -269,13 +276,13 @@ class MemoryReadings:
 
     def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
         """The audit from a row id on, of some kinds or of all."""
-        return self._said(None, self.study_id, after, kinds)
+        return self._read_events(None, self.study_id, after, kinds)
 
     def pool_events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
         """The audit of all studies of the pool from a row id on, of some kinds or of all."""
-        return self._said(self.pool, None, after, kinds)
+        return self._read_events(self.pool, None, after, kinds)
 
-    def _said(
+    def _read_events(
         self, of_pool: str | None, of_study: int | None, after: int, kinds: Sequence[str] | None
     ) -> list[Event]:
         with self._lock:
@@ -297,7 +304,7 @@ class MemoryReadings:
                         break
             return found
 
-    def _put(self, line: Desired, **changes: object) -> Desired:
+    def _put(self, line: PlannedTrial, **changes: object) -> PlannedTrial:
         """Write a trial's row with some columns changed."""
         study = self._study
         assert study is not None

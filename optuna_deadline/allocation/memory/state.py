@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from optuna_deadline.allocation.records import (
-    Claim,
-    Desired,
-    Hand,
+    GangMembership,
+    PlannedTrial,
     ReportRow,
     SegmentRow,
     Slot,
+    StudyClaim,
     Worker,
 )
 from optuna_deadline.checkpoints.files import Checkpoint
 
-Row = TypeVar("Row")
+RowT = TypeVar("RowT")
 
 #: An event without its id, which is its place: pool, study, time, kind, number, slot, fence, term,
 #: worker and the items of its detail. Many are written and few are read, so they are no records;
 #: and the garbage collector walks past tuples of plain values.
-Said = tuple[
+EventRow = tuple[
     str,
     int,
     float,
@@ -38,12 +38,12 @@ Said = tuple[
 ]
 
 
-def changed(row: Row, **columns: object) -> Row:
+def changed(row: RowT, **columns: object) -> RowT:
     """A frozen record with some columns changed.
 
     As ``dataclasses.replace``, in a tenth of its time: a simulated study writes little else.
     """
-    new: Row = object.__new__(type(row))
+    new: RowT = object.__new__(type(row))
     new.__dict__.update(row.__dict__, **columns)
     return new
 
@@ -70,7 +70,7 @@ class MemoryTenant:
     planner: str | None = None
     term: int = 0
     expires: float = 0.0
-    claim: Claim | None = None
+    claim: StudyClaim | None = None
     served: float = 0.0
     entitled: float = 0.0
 
@@ -86,10 +86,13 @@ class MemoryStudy:
     settled: float | None = None
     pool_slots: int | None = None  #: that the study pays for
     funds_end: float = math.inf
-    trials: dict[int, Desired] = field(default_factory=dict)
-    untold: dict[int, Desired] = field(default_factory=dict)  #: those that others still read
-    concerns: dict[str | None, set[int]] = field(default_factory=dict)  #: living trials by worker
-    wanted: dict[str | None, tuple[Desired, ...]] = field(default_factory=dict)  #: if read
+    trials: dict[int, PlannedTrial] = field(default_factory=dict)
+    #: those that others still read
+    unreported: dict[int, PlannedTrial] = field(default_factory=dict)
+    #: living trials by worker
+    trials_by_worker: dict[str | None, set[int]] = field(default_factory=dict)
+    #: if read
+    orders_by_worker: dict[str | None, tuple[PlannedTrial, ...]] = field(default_factory=dict)
     running: dict[tuple[int, int], SegmentRow] = field(default_factory=dict)
     ended: list[SegmentRow] = field(default_factory=list)  #: in the order of their ends
     ended_by: dict[int, list[SegmentRow]] = field(default_factory=dict)  #: by trial
@@ -98,47 +101,48 @@ class MemoryStudy:
     #: By trial, (row id, checkpoint), the newest first.
     checkpoints: dict[int, list[tuple[int, Checkpoint]]] = field(default_factory=dict)
     written_by: dict[int, str] = field(default_factory=dict)  #: by a checkpoint's row id
-    hands: dict[tuple[int, int, str], Hand] = field(default_factory=dict)  #: number, fence, worker
+    #: number, fence, worker
+    memberships: dict[tuple[int, int, str], GangMembership] = field(default_factory=dict)
 
     @property
     def known_end(self) -> float | None:
         """When its money is used up, as the table keeps it."""
         return None if math.isinf(self.funds_end) else self.funds_end
 
-    def put(self, line: Desired) -> None:
+    def put(self, line: PlannedTrial) -> None:
         """Write a trial's row."""
         number = line.number
         before = self.trials.get(number)
         self.trials[number] = line
-        self._say_whom_it_concerns(before, line)
-        if line.told and not line.alive:
-            self.untold.pop(number, None)
+        self._index_by_worker(before, line)
+        if line.end_reported and not line.alive:
+            self.unreported.pop(number, None)
         else:
-            new = number not in self.untold
-            self.untold[number] = line
+            new = number not in self.unreported
+            self.unreported[number] = line
             if new:
-                _sort_the_last(self.untold)
+                _sort_the_last(self.unreported)
         if before is None:
             _sort_the_last(self.trials)
 
-    def _say_whom_it_concerns(self, before: Desired | None, line: Desired) -> None:
+    def _index_by_worker(self, before: PlannedTrial | None, line: PlannedTrial) -> None:
         """Nobody else's orders have changed."""
         number = line.number
         if before is not None and before.alive:
             for worker in (before.owner, before.worker):
-                self.wanted.pop(worker, None)
-                self.concerns[worker].discard(number)
+                self.orders_by_worker.pop(worker, None)
+                self.trials_by_worker[worker].discard(number)
         if line.alive:
             for worker in (line.owner, line.worker):
-                self.wanted.pop(worker, None)
-                self.concerns.setdefault(worker, set()).add(number)
+                self.orders_by_worker.pop(worker, None)
+                self.trials_by_worker.setdefault(worker, set()).add(number)
 
-    def orders(self, worker: str) -> tuple[Desired, ...]:
+    def orders(self, worker: str) -> tuple[PlannedTrial, ...]:
         """The living trials that a worker owns or shall own; the same tuple until they change."""
-        if worker not in self.wanted:
-            numbers = sorted(self.concerns.get(worker, ()))
-            self.wanted[worker] = tuple([self.trials[number] for number in numbers])
-        return self.wanted[worker]
+        if worker not in self.orders_by_worker:
+            numbers = sorted(self.trials_by_worker.get(worker, ()))
+            self.orders_by_worker[worker] = tuple([self.trials[number] for number in numbers])
+        return self.orders_by_worker[worker]
 
     def end(self, row: SegmentRow) -> None:
         """Write the row of a segment that has ended."""
@@ -157,8 +161,9 @@ class MemoryState:
     tenants: dict[tuple[str, int], MemoryTenant] = field(default_factory=dict)  #: pool, study
     slots: dict[int, Slot] = field(default_factory=dict)
     offers: dict[int, list[str]] = field(default_factory=dict)  #: slot -> workers, dead ones too
-    _brought: dict[str, set[int]] = field(default_factory=dict)  #: worker -> slots: the same again
-    events: list[Said | None] = field(default_factory=list)  #: None where the study was deleted
+    _offered: dict[str, set[int]] = field(default_factory=dict)  #: worker -> slots: the same again
+    #: None where the study was deleted
+    events: list[EventRow | None] = field(default_factory=list)
     checkpoint_ids: int = 0
 
     def delete_study(self, study_id: int) -> None:
@@ -173,32 +178,32 @@ class MemoryState:
                 None if said is None or said[1] == study_id else said for said in self.events
             ]
 
-    def drop_worker(self, me: str) -> None:
+    def drop_worker(self, worker_id: str) -> None:
         """Forget a worker and what it offered."""
-        self.workers.pop(me, None)
-        for slot_id in self._brought.pop(me, ()):
-            self.offers[slot_id].remove(me)
+        self.workers.pop(worker_id, None)
+        for slot_id in self._offered.pop(worker_id, ()):
+            self.offers[slot_id].remove(worker_id)
 
     def offer(self, slot_id: int, workers: list[str]) -> None:
         """Say who offers a slot."""
         for worker in self.offers.get(slot_id, ()):
-            self._brought[worker].discard(slot_id)
+            self._offered[worker].discard(slot_id)
         self.offers[slot_id] = workers
         for worker in workers:
-            self._brought.setdefault(worker, set()).add(slot_id)
+            self._offered.setdefault(worker, set()).add(slot_id)
 
-    def withdraw(self, me: str, slot_ids: Iterable[int]) -> None:
+    def withdraw(self, worker_id: str, slot_ids: Iterable[int]) -> None:
         """Say that a worker offers these slots no more."""
         for slot_id in slot_ids:
-            self._brought[me].discard(slot_id)
-            self.offers[slot_id].remove(me)
+            self._offered[worker_id].discard(slot_id)
+            self.offers[slot_id].remove(worker_id)
 
-    def brings(self, me: str) -> Collection[int]:
+    def offered_slots(self, worker_id: str) -> Collection[int]:
         """The slots that a worker offers."""
-        return self._brought.get(me, ())
+        return self._offered.get(worker_id, ())
 
 
-def _sort_the_last(rows: dict[int, Desired]) -> None:
+def _sort_the_last(rows: dict[int, PlannedTrial]) -> None:
     """Bring the newest key to its place; nearly always it is there."""
     newest = reversed(rows)
     last, before = next(newest, 0), next(newest, -1)

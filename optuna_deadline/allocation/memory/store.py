@@ -17,16 +17,16 @@ from optuna_deadline.allocation.memory.state import (
     changed,
 )
 from optuna_deadline.allocation.records import (
-    About,
     Grant,
+    MachineInfo,
     NewReport,
     ReportRow,
     SegmentRow,
     Slot,
     Worker,
 )
-from optuna_deadline.allocation.rules import admit, choose
-from optuna_deadline.allocation.sql.membership import typed
+from optuna_deadline.allocation.rules import check_admission, choose_devices
+from optuna_deadline.allocation.sql.membership import host_type_detail
 from optuna_deadline.allocation.sql.writes import kept_ids, none_if_nan
 from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
@@ -70,97 +70,130 @@ class MemoryTable(MemoryLeases):
 
     def register(
         self,
-        me: str,
+        worker_id: str,
         host: str,
         pid: int,
         devices: Sequence[str],
         cpus: int,
         weight: float | None = None,
-        about: About | None = None,
+        machine_info: MachineInfo | None = None,
     ) -> list[Slot]:
         """Join the pool with devices and CPU shares."""
         with self._lock:
             now, state = self.now(), self.state
             law = state.pools.setdefault(self.pool, MemoryPool(self.ttl, self.grace))
             self.ttl, self.grace = law.ttl, law.grace
-            before, about = state.workers.get(me), about or About()
+            before, machine_info = state.workers.get(worker_id), machine_info or MachineInfo()
             worker = Worker(
-                me, self.pool, self.study_id, host, pid, "live", now + self.ttl,
+                worker_id,
+                self.pool,
+                self.study_id,
+                host,
+                pid,
+                "live",
+                now + self.ttl,
                 None if before is None else before.drained,
-                about.machine, about.store, about.versions, about.address, about.boot,
-            )  # fmt: skip
+                machine_info.machine,
+                machine_info.store,
+                machine_info.versions,
+                machine_info.address,
+                machine_info.boot,
+            )
             live = {row.id: row for row in self._live(now)}
             slots = [
                 changed(row, offered_by=tuple(state.offers[row.id]))
-                for row in (state.slots.values() if about.uuids else ())
+                for row in (state.slots.values() if machine_info.uuids else ())
             ]
-            admit(worker, about.uuids, live.values(), slots)
-            self._rest([self.study_id])
+            check_admission(worker, machine_info.uuids, live.values(), slots)
+            self._stop_idle_payments([self.study_id])
             known = {row.device: row.id for row in state.slots.values() if row.host == host}
             offers = {name: state.offers[slot_id] for name, slot_id in known.items()}
             offered = {n: [live[w] for w in names if w in live] for n, names in offers.items()}
-            mine = {name for name, names in offers.items() if me in names}
-            names = choose(offered, mine, devices, cpus, worker)
-            state.drop_worker(me)
-            state.workers[me] = worker
+            mine = {name for name, names in offers.items() if worker_id in names}
+            names = choose_devices(offered, mine, devices, cpus, worker)
+            state.drop_worker(worker_id)
+            state.workers[worker_id] = worker
             place = state.tenants.setdefault(
                 (self.pool, self.study_id), MemoryTenant(1.0, now, now)
             )
             place.weight = place.weight if weight is None else weight
             lent, mine_now = [], []
             for name in names:
-                others = [row for row in offered.get(name, ()) if row.id != me]
+                others = [row for row in offered.get(name, ()) if row.id != worker_id]
                 slot_id = self._offer(worker, name, known.get(name), taken_over=not others)
                 mine_now.append(slot_id)
-                if name in about.uuids:
+                if name in machine_info.uuids:
                     row = state.slots[slot_id]
-                    state.slots[slot_id] = changed(row, uuid=about.uuids[name])
+                    state.slots[slot_id] = changed(row, uuid=machine_info.uuids[name])
                 lent += [] if others else [slot_id]
-            self._event("register", worker=me, host=host, devices=names, lent=lent, **typed(about))
+            self._event(
+                "register",
+                worker=worker_id,
+                host=host,
+                devices=names,
+                lent=lent,
+                **host_type_detail(machine_info),
+            )
             return self._slots(sorted(mine_now))
 
-    def _offer(self, me: Worker, name: str, slot_id: int | None, *, taken_over: bool) -> int:
+    def _offer(
+        self, worker_id: Worker, name: str, slot_id: int | None, *, taken_over: bool
+    ) -> int:
         """Offer a slot; what a dead rival offered is no longer its own, should it wake."""
         state = self.state
         if slot_id is None:
             slot_id = len(state.slots) + 1
             state.slots[slot_id] = Slot(
-                slot_id, me.host, name, me.pool, me.study_id, 0, None, None, None, None
+                slot_id,
+                worker_id.host,
+                name,
+                worker_id.pool,
+                worker_id.study_id,
+                0,
+                None,
+                None,
+                None,
+                None,
             )
             state.offer(slot_id, [])
         elif taken_over:
             row = state.slots[slot_id]
-            state.slots[slot_id] = changed(row, pool=me.pool, lent_to=me.study_id)
+            state.slots[slot_id] = changed(row, pool=worker_id.pool, lent_to=worker_id.study_id)
         workers = [state.workers[other] for other in state.offers[slot_id]]
         kept = [
             w.id
             for w in workers
-            if w.pool == me.pool
-            and w.study_id != me.study_id
+            if w.pool == worker_id.pool
+            and w.study_id != worker_id.study_id
             and (w.state == "live" or state.studies[w.study_id].settled is None)
         ]
-        state.offer(slot_id, [*kept, me.id])
+        state.offer(slot_id, [*kept, worker_id.id])
         return slot_id
 
-    def leave(self, me: str) -> None:
+    def leave(self, worker_id: str) -> None:
         """Leave the pool; what it led and planned is handed on at once."""
         with self._lock:
-            if me in self.state.workers:
-                gone = changed(self.state.workers[me], state="left", lease=self.now())
-                self.state.workers[me] = gone
+            if worker_id in self.state.workers:
+                gone = changed(self.state.workers[worker_id], state="left", lease=self.now())
+                self.state.workers[worker_id] = gone
                 self.state.withdraw(
-                    me, [i for i in self.state.brings(me) if self.state.slots[i].holder != me]
+                    worker_id,
+                    [
+                        i
+                        for i in self.state.offered_slots(worker_id)
+                        if self.state.slots[i].holder != worker_id
+                    ],
                 )
-            self._hand_on([me])
-            self._event("leave", worker=me)
-            self._rest([self.study_id])
+            self._release_leadership([worker_id])
+            self._event("leave", worker=worker_id)
+            self._stop_idle_payments([self.study_id])
 
     # Fenced writes of a running segment.
 
-    def add_reports(self, me: str, grant: Grant, new: Sequence[NewReport]) -> None:
+    def add_reports(self, worker_id: str, grant: Grant, new: Sequence[NewReport]) -> None:
         """Record reports."""
         with self._lock:
-            study, now = self._guard(me, grant), self.now()
+            study, now = self._guard(worker_id, grant), self.now()
             rows = study.reports
             for step, value, trained in new:
                 key = (grant.number, step)
@@ -168,17 +201,19 @@ class MemoryTable(MemoryLeases):
                     study.steps.add(key)
                     rows.append(ReportRow(len(rows) + 1, *key, value, grant.size, trained, now))
 
-    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
+    def add_report(
+        self, worker_id: str, grant: Grant, step: int, value: float, trained: float
+    ) -> None:
         """Record one report."""
-        self.add_reports(me, grant, [NewReport(step, value, trained)])
+        self.add_reports(worker_id, grant, [NewReport(step, value, trained)])
 
     def add_checkpoint(
-        self, me: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
+        self, worker_id: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
     ) -> list[Location]:
         """Commit checkpoints and reports; returns the files that may go."""
         with self._lock:
-            self.add_reports(me, grant, reports)
-            study, number, fence = self._guard(me, grant), grant.number, grant.fence
+            self.add_reports(worker_id, grant, reports)
+            study, number, fence = self._guard(worker_id, grant), grant.number, grant.fence
             coming = {}  # by name: paths compare part by part, which takes ten times as long
             for one in new:
                 row_id = self.state.checkpoint_ids = self.state.checkpoint_ids + 1
@@ -194,15 +229,17 @@ class MemoryTable(MemoryLeases):
             study.checkpoints[number] = [pair for pair in rows if pair[0] in kept]
             for i, row in coming.values():
                 if i in kept:
-                    study.written_by[i] = me
-                    self._event("checkpoint", number=number, fence=fence, worker=me, step=row.step)
+                    study.written_by[i] = worker_id
+                    self._event(
+                        "checkpoint", number=number, fence=fence, worker=worker_id, step=row.step
+                    )
             for i in {i for i, _ in before} - {i for i, _ in study.checkpoints[number]}:
                 study.written_by.pop(i, None)
             return gone
 
     def set_progress(
         self,
-        me: str,
+        worker_id: str,
         grant: Grant,
         *,
         startup: float | None,
@@ -214,7 +251,7 @@ class MemoryTable(MemoryLeases):
     ) -> None:
         """Say how far and how fast a segment has come."""
         with self._lock:
-            study = self._guard(me, grant)
+            study = self._guard(worker_id, grant)
             key = (grant.number, grant.fence)
             row = study.running[key]
             study.running[key] = SegmentRow(
@@ -225,17 +262,17 @@ class MemoryTable(MemoryLeases):
             if batch is not None:
                 self._put(study.trials[grant.number], batch=batch)
 
-    def limit_slots(self, me: str, grant: Grant, slots: int, reason: str) -> None:
+    def limit_slots(self, worker_id: str, grant: Grant, slots: int, reason: str) -> None:
         """Say on how many slots the trial can train at most."""
         with self._lock:
-            line = self._guard(me, grant).trials[grant.number]
+            line = self._guard(worker_id, grant).trials[grant.number]
             if line.slot_limit is None or line.slot_limit > slots:
                 self._put(line, slot_limit=slots, limit_reason=reason)
                 self._event(
                     "limit",
                     number=grant.number,
                     fence=grant.fence,
-                    worker=me,
+                    worker=worker_id,
                     slots=slots,
                     reason=reason,
                 )

@@ -17,7 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import Grant, Part, Renewal
+from optuna_deadline.allocation.records import GangPart, Grant, Renewal
 from optuna_deadline.allocation.sql import gangs
 from optuna_deadline.allocation.sql.database.schema import (
     offer,
@@ -28,13 +28,13 @@ from optuna_deadline.allocation.sql.database.schema import (
     worker,
 )
 from optuna_deadline.allocation.sql.database.transaction import Transaction, database_now
-from optuna_deadline.allocation.sql.plans import beside
+from optuna_deadline.allocation.sql.plans import placement_detail
 from optuna_deadline.allocation.sql.roster import offered
 
 
 def acquire(
     tx: Transaction,
-    me: str,
+    worker_id: str,
     number: int,
     slot_ids: Sequence[int],
     ttl: float,
@@ -44,7 +44,7 @@ def acquire(
 
     Args:
         tx: The transaction.
-        me: The worker, which owns the trial from now on.
+        worker_id: The worker, which owns the trial from now on.
         number: The trial's.
         slot_ids: Slots that it offers.
         ttl: Seconds that their leases live.
@@ -57,21 +57,21 @@ def acquire(
         person has it held or the worker drained.
     """
     others = others or {}
-    wanted = _wanted(tx, me, number, slot_ids, others)
-    if wanted is None or not _may_hold(tx, wanted.desired_slots):
+    wanted = _lock_planned_trial(tx, worker_id, number, slot_ids, others)
+    if wanted is None or not _may_grant(tx, wanted.desired_slots):
         return None
-    asked = {me: slot_ids, **others}
-    rows = _free(tx, asked)
-    if len(rows) != wanted.desired_slots or not gangs.alive(tx, others, ttl):
+    asked = {worker_id: slot_ids, **others}
+    rows = _lock_free_slots(tx, asked)
+    if len(rows) != wanted.desired_slots or not gangs.leases_run(tx, others, ttl):
         return None
     fence = wanted.fence + 1
-    _hold(tx, asked, number, ttl)
-    _begin(tx, me, number, fence, len(rows), len(asked) if others else None)
+    _take_slots(tx, asked, number, ttl)
+    _begin_segment(tx, worker_id, number, fence, len(rows), len(asked) if others else None)
     holders = {slot_id: name for name, ids in asked.items() for slot_id in ids}
-    parts = _parts(rows, holders, len(slot_ids), others)
-    _tell(tx, me, wanted, rows, holders, parts)
-    gangs.enlist(tx, me, number, fence, len(rows), parts)
-    mine = [row for row in rows if holders[row.id] == me]
+    parts = _gang_parts(rows, holders, len(slot_ids), others)
+    _write_events(tx, worker_id, wanted, rows, holders, parts)
+    gangs.add_parts(tx, worker_id, number, fence, len(rows), parts)
+    mine = [row for row in rows if holders[row.id] == worker_id]
     return Grant(
         number=number,
         trial_id=wanted.trial_id,
@@ -82,9 +82,9 @@ def acquire(
     )
 
 
-def _wanted(
+def _lock_planned_trial(
     tx: Transaction,
-    me: str,
+    worker_id: str,
     number: int,
     slot_ids: Sequence[int],
     others: Mapping[str, Sequence[int]],
@@ -97,7 +97,10 @@ def _wanted(
     ).first()
     if wanted is None or wanted.owner is not None or wanted.state not in ("ready", "paused"):
         return None
-    if (wanted.desired_mode, wanted.desired_worker) != ("run", me) or wanted.held is not None:
+    if (wanted.desired_mode, wanted.desired_worker) != (
+        "run",
+        worker_id,
+    ) or wanted.held is not None:
         return None
     if wanted.desired_slots > (wanted.slot_limit or wanted.desired_slots):
         return None
@@ -105,17 +108,17 @@ def _wanted(
     return wanted if gangs.as_planned(wanted.desired_slots, desired, slot_ids, others) else None
 
 
-def _may_hold(tx: Transaction, more: int) -> bool:
+def _may_grant(tx: Transaction, more: int) -> bool:
     """Whether the study goes on, and pays for so many slots more than its trials hold."""
     closing = sa.select(study.c.deadline, study.c.funds_end, study.c.settled, study.c.pool_slots)
     row = tx.execute(closing.where(study.c.study_id == tx.study_id)).one()
     end = row.deadline if row.funds_end is None else min(row.deadline, row.funds_end)
     if row.settled is not None or tx.now >= end:
         return False
-    return row.pool_slots is None or _paid_for(tx, more)
+    return row.pool_slots is None or _within_budget(tx, more)
 
 
-def _paid_for(tx: Transaction, more: int) -> bool:
+def _within_budget(tx: Transaction, more: int) -> bool:
     """Whether a study that pays for its slots pays for so many more than its trials hold.
 
     Where slots are free that nobody pays for, the next trial would not wait for the last one to
@@ -131,7 +134,7 @@ def _paid_for(tx: Transaction, more: int) -> bool:
     return most is None or int(tx.execute(held).scalar_one()) + more <= most
 
 
-def _free(tx: Transaction, asked: Mapping[str, Sequence[int]]) -> list[Any]:
+def _lock_free_slots(tx: Transaction, asked: Mapping[str, Sequence[int]]) -> list[Any]:
     """Of the slots that are asked of each worker those that can be had, locked."""
     theirs = [
         sa.and_(slot.c.id.in_(sorted(ids)), slot.c.id.in_(offered(name)))
@@ -145,7 +148,9 @@ def _free(tx: Transaction, asked: Mapping[str, Sequence[int]]) -> list[Any]:
     )
 
 
-def _hold(tx: Transaction, asked: Mapping[str, Sequence[int]], number: int, ttl: float) -> None:
+def _take_slots(
+    tx: Transaction, asked: Mapping[str, Sequence[int]], number: int, ttl: float
+) -> None:
     for name, ids in asked.items():
         tx.execute(
             sa.update(slot)
@@ -160,21 +165,21 @@ def _hold(tx: Transaction, asked: Mapping[str, Sequence[int]], number: int, ttl:
         )
 
 
-def _begin(
-    tx: Transaction, me: str, number: int, fence: int, size: int, workers: int | None
+def _begin_segment(
+    tx: Transaction, worker_id: str, number: int, fence: int, size: int, workers: int | None
 ) -> None:
     """The trial is its owner's, and a segment begins."""
     tx.execute(
         sa.update(trial)
         .where(trial.c.study_id == tx.study_id, trial.c.number == number)
-        .values(owner=me, state="running", fence=fence)
+        .values(owner=worker_id, state="running", fence=fence)
     )
     tx.execute(
         sa.insert(segment).values(
             study_id=tx.study_id,
             number=number,
             fence=fence,
-            worker=me,
+            worker=worker_id,
             slots=size,
             granted=tx.now,
             workers=workers,
@@ -182,13 +187,13 @@ def _begin(
     )
 
 
-def _tell(
+def _write_events(
     tx: Transaction,
-    me: str,
+    worker_id: str,
     wanted: Any,
     rows: Sequence[Any],
     holders: Mapping[int, str],
-    parts: Sequence[Part],
+    parts: Sequence[GangPart],
 ) -> None:
     """Events: each slot's, and the segment's."""
     number = wanted.number
@@ -198,20 +203,20 @@ def _tell(
     kind = "start" if wanted.state == "ready" else "resume"
     given = [(part.worker, part.size) for part in parts]
     tx.event(
-        kind, number=number, fence=wanted.fence + 1, worker=me, slots=len(rows),
-        reason=wanted.reason, **beside(given, [row.host for row in rows]),
+        kind, number=number, fence=wanted.fence + 1, worker=worker_id, slots=len(rows),
+        reason=wanted.reason, **placement_detail(given, [row.host for row in rows]),
     )  # fmt: skip
 
 
-def _parts(
+def _gang_parts(
     rows: Sequence[Any], holders: Mapping[int, str], first: int, others: Iterable[str]
-) -> list[Part]:
+) -> list[GangPart]:
     """What each further worker gives; its ranks follow those of the workers before it."""
     parts = []
     for name in others:
         given = [row for row in rows if holders[row.id] == name]
         pairs = tuple((row.id, row.fence + 1) for row in given)
-        parts.append(Part(name, first, pairs, tuple(row.device for row in given)))
+        parts.append(GangPart(name, first, pairs, tuple(row.device for row in given)))
         first += len(given)
     return parts
 
@@ -242,7 +247,7 @@ def _slots(lease: sa.ColumnElement[float]) -> Any:
     )
 
 
-def _at_once(now: sa.ColumnElement[float]) -> Any:
+def _renewal_statement(now: sa.ColumnElement[float]) -> Any:
     lease = now + sa.bindparam("ttl", type_=sa.Double())
     start = sa.select(now.label("now")).subquery("start")
     mine, kept = _worker(lease).cte("mine"), _slots(lease).cte("kept")
@@ -252,14 +257,14 @@ def _at_once(now: sa.ColumnElement[float]) -> Any:
 
 #: Built once: to build them anew would take longer than the server needs.
 _TWO = _worker(_LEASE), _slots(_LEASE)
-_BY_DATABASE = _at_once(database_now())
-_BY_TEST = _at_once(sa.bindparam("now", type_=sa.Double()))
+_BY_DATABASE = _renewal_statement(database_now())
+_BY_TEST = _renewal_statement(sa.bindparam("now", type_=sa.Double()))
 
 
-def renew(tx: Transaction, me: str, held: Held, ttl: float) -> Renewal:
+def renew(tx: Transaction, worker_id: str, held: Held, ttl: float) -> Renewal:
     """Renew in a transaction."""
     own, slots = _TWO
-    given = {"me": me, "lease": tx.now + ttl}
+    given = {"me": worker_id, "lease": tx.now + ttl}
     found = tx.connection.execute(own, given).first()
     kept = tx.connection.execute(slots, {**given, "held": list(held)}) if held else ()
     return Renewal(
@@ -269,19 +274,19 @@ def renew(tx: Transaction, me: str, held: Held, ttl: float) -> Renewal:
     )
 
 
-def renew_at_once(
-    connection: sa.Connection, me: str, held: Held, ttl: float, now: float | None = None
+def renew_in_one_statement(
+    connection: sa.Connection, worker_id: str, held: Held, ttl: float, now: float | None = None
 ) -> Renewal:
     """Renew by a single statement.
 
     Args:
         connection: In AUTOCOMMIT, to a database that writes in ``WITH``.
-        me: The worker.
+        worker_id: The worker.
         held: Its slots, each with its fence.
         ttl: Seconds that the leases are to live.
         now: The time, where a test drives it.
     """
-    given = {"me": me, "ttl": ttl, "held": list(held)}
+    given = {"me": worker_id, "ttl": ttl, "held": list(held)}
     if now is None:
         rows = connection.execute(_BY_DATABASE, given).all()
     else:

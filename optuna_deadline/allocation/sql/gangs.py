@@ -13,10 +13,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import Grant, Hand, Meeting, Part
+from optuna_deadline.allocation.records import GangMembership, GangPart, Grant, Rendezvous
 from optuna_deadline.allocation.sql.database.notify import notify
 from optuna_deadline.allocation.sql.database.schema import meeting, part, slot, trial, worker
-from optuna_deadline.allocation.sql.database.transaction import TOLERANCE, Transaction
+from optuna_deadline.allocation.sql.database.transaction import CLOCK_TOLERANCE, Transaction
 from optuna_deadline.allocation.sql.writes import guard
 
 
@@ -33,20 +33,20 @@ def as_planned(
     )  # fmt: skip
 
 
-def alive(tx: Transaction, names: Iterable[str], ttl: float) -> bool:
+def leases_run(tx: Transaction, names: Iterable[str], ttl: float) -> bool:
     """Whether these workers' leases run: who is silent could start no rank."""
     wanted = sorted(names)
     found = sa.select(sa.func.count()).where(
         worker.c.id.in_(wanted),
         worker.c.state == "live",
         worker.c.lease > tx.now,
-        worker.c.lease <= tx.latest + ttl + TOLERANCE,
+        worker.c.lease <= tx.latest + ttl + CLOCK_TOLERANCE,
     )
     return not wanted or int(tx.execute(found).scalar_one()) == len(wanted)
 
 
-def enlist(
-    tx: Transaction, me: str, number: int, fence: int, size: int, parts: Sequence[Part]
+def add_parts(
+    tx: Transaction, worker_id: str, number: int, fence: int, size: int, parts: Sequence[GangPart]
 ) -> None:
     """Write down what further workers give to a segment that was just granted, and wake them."""
     for given in parts:
@@ -56,9 +56,9 @@ def enlist(
                 number=number,
                 fence=fence,
                 worker=given.worker,
-                leader=me,
+                leader=worker_id,
                 size=size,
-                first=given.first,
+                first=given.first_rank,
                 slots=json.dumps(given.slots),
                 devices=json.dumps(given.devices),
             )
@@ -67,30 +67,35 @@ def enlist(
         notify(tx, [given.worker for given in parts])
 
 
-def meet(tx: Transaction, me: str, grant: Grant, where: Meeting) -> None:
+def publish_rendezvous(
+    tx: Transaction, worker_id: str, grant: Grant, rendezvous: Rendezvous
+) -> None:
     """Say where the ranks meet; said again, the first time counts.
 
     Raises:
         LeaseLost: The worker does not own the trial under the grant's fence.
     """
-    guard(tx, me, grant)
-    if tx.execute(sa.select(meeting.c.number).where(*_of(tx, meeting, grant))).first() is None:
+    guard(tx, worker_id, grant)
+    if (
+        tx.execute(sa.select(meeting.c.number).where(*_rows_of(tx, meeting, grant))).first()
+        is None
+    ):
         tx.execute(
             sa.insert(meeting).values(
                 study_id=tx.study_id,
                 number=grant.number,
                 fence=grant.fence,
-                address=where.address,
-                port=where.port,
-                link=where.link,
-                key=where.key,
-                resume=where.resume,
+                address=rendezvous.address,
+                port=rendezvous.port,
+                link=rendezvous.link_port,
+                key=rendezvous.key,
+                resume=rendezvous.resume_location,
             )
         )
         notify(tx, [given.worker for given in grant.others])
 
 
-def hands(tx: Transaction, me: str) -> list[Hand]:
+def memberships(tx: Transaction, worker_id: str) -> list[GangMembership]:
     """The parts that a worker gives, and those of the gangs that it was granted."""
     same = sa.and_(
         trial.c.study_id == part.c.study_id,
@@ -114,13 +119,13 @@ def hands(tx: Transaction, me: str) -> list[Hand]:
         )
         .select_from(part.join(trial, same).outerjoin(meeting, said))
         .where(part.c.study_id == tx.study_id)
-        .where(sa.or_(part.c.worker == me, part.c.leader == me))
+        .where(sa.or_(part.c.worker == worker_id, part.c.leader == worker_id))
         .order_by(part.c.number, part.c.fence, part.c.first)
     )
-    return [_hand(row) for row in tx.rows(query)]
+    return [_membership(row) for row in tx.rows(query)]
 
 
-def give_back(tx: Transaction, me: str, number: int, fence: int) -> list[int] | None:
+def release_part(tx: Transaction, worker_id: str, number: int, fence: int) -> list[int] | None:
     """Free a part's slots after its last rank has exited; None where there is no such part.
 
     Returns:
@@ -130,41 +135,46 @@ def give_back(tx: Transaction, me: str, number: int, fence: int) -> list[int] | 
         part.c.study_id == tx.study_id,
         part.c.number == number,
         part.c.fence == fence,
-        part.c.worker == me,
+        part.c.worker == worker_id,
     )
     row = tx.execute(sa.select(part).where(*mine)).first()
     if row is None:
         return None
-    freed = free(tx, me, number, _pairs(row.slots))
+    freed = free(tx, worker_id, number, _pairs(row.slots))
     tx.execute(sa.delete(part).where(*mine))  # after the slots, as the reaper does
     return freed
 
 
-def free(tx: Transaction, me: str, number: int, slots: Collection[tuple[int, int]]) -> list[int]:
+def free(
+    tx: Transaction, worker_id: str, number: int, slots: Collection[tuple[int, int]]
+) -> list[int]:
     """Free slots with their fences, as far as the worker still holds them; returns those."""
     freed = tx.execute(
         sa.update(slot)
-        .where(slot.c.holder == me, sa.tuple_(slot.c.id, slot.c.fence).in_(list(slots)))
+        .where(slot.c.holder == worker_id, sa.tuple_(slot.c.id, slot.c.fence).in_(list(slots)))
         .values(holder=None, lease=None, number=None, study_id=None, fence=slot.c.fence + 1)
         .returning(slot.c.id, slot.c.fence)
     ).all()
     for row in freed:
-        tx.event("release", number=number, slot=row.id, fence=row.fence, worker=me)
+        tx.event("release", number=number, slot=row.id, fence=row.fence, worker=worker_id)
     return [row.id for row in freed]
 
 
-def take_back(tx: Transaction, grant: Grant) -> None:
+def reclaim_parts(tx: Transaction, grant: Grant) -> None:
     """Free what further workers were to give to a segment whose owner never heard of it.
 
     As long as nobody has said where the ranks meet, none was forked.
     """
-    if tx.execute(sa.select(meeting.c.number).where(*_of(tx, meeting, grant))).first() is not None:
+    if (
+        tx.execute(sa.select(meeting.c.number).where(*_rows_of(tx, meeting, grant))).first()
+        is not None
+    ):
         return
-    for row in tx.rows(sa.select(part.c.worker).where(*_of(tx, part, grant))):
-        give_back(tx, row.worker, grant.number, grant.fence)
+    for row in tx.rows(sa.select(part.c.worker).where(*_rows_of(tx, part, grant))):
+        release_part(tx, row.worker, grant.number, grant.fence)
 
 
-def adjourn(tx: Transaction, study_id: int, number: int, fence: int) -> None:
+def close_rendezvous(tx: Transaction, study_id: int, number: int, fence: int) -> None:
     """A segment has ended: nobody meets there any more."""
     tx.execute(
         sa.delete(meeting).where(
@@ -173,7 +183,7 @@ def adjourn(tx: Transaction, study_id: int, number: int, fence: int) -> None:
     )
 
 
-def forget_reaped(tx: Transaction, reaped: Sequence[Any]) -> None:
+def delete_reaped_parts(tx: Transaction, reaped: Sequence[Any]) -> None:
     """Delete the parts that slots were reaped of: their workers are dead, or will find out."""
     pairs = {(row.id, row.fence) for row in reaped}
     holders = sorted({row.holder for row in reaped})
@@ -189,7 +199,7 @@ def forget_reaped(tx: Transaction, reaped: Sequence[Any]) -> None:
             )
 
 
-def _of(tx: Transaction, table: sa.Table, grant: Grant) -> tuple[sa.ColumnElement[bool], ...]:
+def _rows_of(tx: Transaction, table: sa.Table, grant: Grant) -> tuple[sa.ColumnElement[bool], ...]:
     return (
         table.c.study_id == tx.study_id,
         table.c.number == grant.number,
@@ -201,17 +211,19 @@ def _pairs(text: str) -> list[tuple[int, int]]:
     return [(slot_id, fence) for slot_id, fence in json.loads(text)]
 
 
-def _hand(row: Any) -> Hand:
+def _membership(row: Any) -> GangMembership:
     where = None
     if row.address is not None:
-        where = Meeting(row.address, row.port, row.link, row.key, row.resume)
-    return Hand(
+        where = Rendezvous(row.address, row.port, row.link, row.key, row.resume)
+    return GangMembership(
         number=row.number,
         trial_id=row.trial_id,
         fence=row.fence,
         leader=row.leader,
         size=row.size,
-        part=Part(row.worker, row.first, tuple(_pairs(row.slots)), tuple(json.loads(row.devices))),
-        stands=bool(row.stands),
-        meeting=where,
+        part=GangPart(
+            row.worker, row.first, tuple(_pairs(row.slots)), tuple(json.loads(row.devices))
+        ),
+        active=bool(row.stands),
+        rendezvous=where,
     )

@@ -25,7 +25,7 @@ _ADVISORY_LOCK = 0x0D_EAD_14E
 _IDLE = 10.0  # seconds: Optuna's storage is written to between two statements
 
 
-def find(connection: sa.Connection, study_: Study) -> tuple[sa.Row[Any] | None, float]:
+def find_row(connection: sa.Connection, study_: Study) -> tuple[sa.Row[Any] | None, float]:
     """The study's own row if there is one, and the time by the database's clock.
 
     Raises:
@@ -38,7 +38,7 @@ def find(connection: sa.Connection, study_: Study) -> tuple[sa.Row[Any] | None, 
     return row, now
 
 
-def introduce(connection: sa.Connection, study_: Study, values: dict[str, Any]) -> None:
+def insert_terms(connection: sa.Connection, study_: Study, values: dict[str, Any]) -> None:
     """Fix the terms of a study, unless another process has; the caller reads which terms hold.
 
     Args:
@@ -75,7 +75,7 @@ def key_of(connection: sa.Connection, study_: Study) -> str:
     Raises:
         StudyGone: The study was deleted.
     """
-    row, _ = find(connection, study_)
+    row, _ = find_row(connection, study_)
     if row is not None and row.key is None:
         if studies.own_id(connection, study_) is not None:
             studies.set_key(connection, row.study_id, studies.new_key())
@@ -86,7 +86,7 @@ def key_of(connection: sa.Connection, study_: Study) -> str:
                     key = studies.new_key()
                     _write(study_, key)
                     studies.set_key(locked, row.study_id, key)
-        row, _ = find(connection, study_)
+        row, _ = find_row(connection, study_)
     if row is None:
         raise _gone(study_)
     return str(row.key)

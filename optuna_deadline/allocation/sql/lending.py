@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import Claim, Tenant
+from optuna_deadline.allocation.records import StudyClaim, Tenant
 from optuna_deadline.allocation.sql.database.notify import notify
 from optuna_deadline.allocation.sql.database.schema import (
     leader,
@@ -21,33 +21,37 @@ from optuna_deadline.allocation.sql.database.schema import (
     worker,
 )
 from optuna_deadline.allocation.sql.database.transaction import Transaction
-from optuna_deadline.allocation.sql.plans import guard, has_left, stand
+from optuna_deadline.allocation.sql.plans import election_outcome, guard_planner, has_left
 from optuna_deadline.errors import LeaseLost
 
 
-def lead(tx: Transaction, me: str, ttl: float) -> int | None:
+def elect_leader(tx: Transaction, worker_id: str, ttl: float) -> int | None:
     """Become or stay the pool's leader; returns the term, or None while another one leads."""
     row = tx.execute(sa.select(leader).where(leader.c.pool == tx.pool).with_for_update()).first()
-    won = None if row is None else stand(row.holder, row.term, row.expires, me, tx.now, ttl)
-    if row is None or won is None or (won != row.term and has_left(tx, me)):
+    won = (
+        None
+        if row is None
+        else election_outcome(row.holder, row.term, row.expires, worker_id, tx.now, ttl)
+    )
+    if row is None or won is None or (won != row.term and has_left(tx, worker_id)):
         return None
     tx.execute(
         sa.update(leader)
         .where(leader.c.pool == tx.pool)
-        .values(holder=me, term=won, expires=tx.now + ttl)
+        .values(holder=worker_id, term=won, expires=tx.now + ttl)
     )
     if won != row.term:
-        tx.event("lead", worker=me, term=won)
+        tx.event("lead", worker=worker_id, term=won)
     return won
 
 
-def claim(tx: Transaction, me: str, term: int, said: Claim) -> None:
+def set_claim(tx: Transaction, worker_id: str, term: int, claim: StudyClaim) -> None:
     """Say what the study needs, under its planner's term."""
-    guard(tx, me, term)
+    guard_planner(tx, worker_id, term)
     tx.execute(
         sa.update(tenant)
         .where(tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id)
-        .values(live=said.live, most=said.most, done=said.done, remaining=said.remaining)
+        .values(live=claim.live, most=claim.most, done=claim.done, remaining=claim.remaining)
     )
 
 
@@ -66,7 +70,9 @@ def tenants(tx: Transaction) -> list[Tenant]:
             weight=row.weight,
             joined=row.joined,
             deadline=row.deadline,
-            claim=None if row.most is None else Claim(row.live, row.most, row.done, row.remaining),
+            claim=None
+            if row.most is None
+            else StudyClaim(row.live, row.most, row.done, row.remaining),
             served=row.served,
             entitled=row.entitled,
         )
@@ -76,14 +82,14 @@ def tenants(tx: Transaction) -> list[Tenant]:
 
 def lend(
     tx: Transaction,
-    me: str,
+    worker_id: str,
     term: int,
     lent: Mapping[int, int],
     shares: Mapping[int, int],
     fair: Mapping[int, float],
 ) -> None:
     """Lend slots to studies, and keep the accounts up to now; see the store's promise."""
-    guard_pool(tx, me, term)
+    guard_leader(tx, worker_id, term)
     # Accounts first: who waits for a trial may hold its study's row, who waits for a slot a trial.
     open_ = sa.select(study.c.study_id).where(study.c.settled.is_(None))
     here = tenant.c.pool == tx.pool, tenant.c.study_id.in_(open_)
@@ -105,8 +111,8 @@ def lend(
             its = [slot_id for slot_id in lent if lent[slot_id] == study_id]
             tx.execute(sa.update(slot).where(slot.c.id.in_(its)).values(lent_to=study_id))
         for slot_id in sorted(lent):
-            tx.event("lend", slot=slot_id, term=term, worker=me, study_id=lent[slot_id])
-        notify(tx, _planners(tx) | _who_offers(tx, lent))
+            tx.event("lend", slot=slot_id, term=term, worker=worker_id, study_id=lent[slot_id])
+        notify(tx, _planners(tx) | _offering_workers(tx, lent))
 
 
 def _by_study(figures: Mapping[int, float]) -> sa.ColumnElement[float]:
@@ -115,7 +121,7 @@ def _by_study(figures: Mapping[int, float]) -> sa.ColumnElement[float]:
     return sa.case({s: float(f) for s, f in figures.items()}, value=tenant.c.study_id, else_=0.0)
 
 
-def guard_pool(tx: Transaction, me: str, term: int) -> None:
+def guard_leader(tx: Transaction, worker_id: str, term: int) -> None:
     """Lock the leader's row for this term.
 
     Raises:
@@ -123,7 +129,7 @@ def guard_pool(tx: Transaction, me: str, term: int) -> None:
     """
     rules = tx.execute(
         sa.select(leader.c.term)
-        .where(leader.c.pool == tx.pool, leader.c.holder == me, leader.c.term == term)
+        .where(leader.c.pool == tx.pool, leader.c.holder == worker_id, leader.c.term == term)
         .with_for_update(read=True)
     ).first()
     if rules is None:
@@ -135,7 +141,7 @@ def _planners(tx: Transaction) -> set[str | None]:
     return set(tx.execute(query).scalars())
 
 
-def _who_offers(tx: Transaction, lent: Mapping[int, int]) -> set[str | None]:
+def _offering_workers(tx: Transaction, lent: Mapping[int, int]) -> set[str | None]:
     """The workers that may take the slots now."""
     query = (
         sa.select(offer.c.worker)

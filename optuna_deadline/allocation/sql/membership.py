@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import About, Slot, Worker
-from optuna_deadline.allocation.rules import admit, choose
+from optuna_deadline.allocation.records import MachineInfo, Slot, Worker
+from optuna_deadline.allocation.rules import check_admission, choose_devices
 from optuna_deadline.allocation.sql.database.schema import (
     leader,
     offer,
@@ -24,13 +24,19 @@ from optuna_deadline.allocation.sql.database.transaction import (
     database_now,
     wait_in_line,
 )
-from optuna_deadline.allocation.sql.roster import living, namesakes, offerers, rest, slots
+from optuna_deadline.allocation.sql.roster import (
+    living,
+    namesakes,
+    offerers,
+    slots,
+    stop_idle_payments,
+)
 from optuna_deadline.errors import DeadlineError
 
 _REGISTRATION = 0x0D_EAD_115
 
 
-def one_at_a_time(tx: Transaction) -> Transaction:
+def serialize_registrations(tx: Transaction) -> Transaction:
     """Let registrations queue: two that begin at once would name the same slots.
 
     SQLite's BEGIN IMMEDIATE does it by itself. On PostgreSQL the queue may be long, and what is
@@ -59,14 +65,14 @@ def ensure_pool(tx: Transaction, ttl: float, grace: float) -> tuple[float, float
 
 def register(
     tx: Transaction,
-    me: str,
+    worker_id: str,
     host: str,
     pid: int,
     devices: Sequence[str],
     cpus: int,
     ttl: float,
     weight: float | None = None,
-    about: About | None = None,
+    machine_info: MachineInfo | None = None,
 ) -> list[Slot]:
     """Join the pool: a worker row, the study's place in the pool, a slot row for each device.
 
@@ -78,22 +84,31 @@ def register(
 
     Raises:
         DeadlineError: A device is offered by a rival, the SQLite file is used from a second host,
-            or :func:`~optuna_deadline.allocation.rules.admit` refuses.
+            or :func:`~optuna_deadline.allocation.rules.check_admission` refuses.
     """
-    about = about or About()
+    machine_info = machine_info or MachineInfo()
     newcomer = Worker(
-        me, tx.pool, tx.study_id, host, pid, "live", tx.now + ttl,
-        machine=about.machine, store=about.store, versions=about.versions, address=about.address,
-        boot=about.boot,
-    )  # fmt: skip
+        worker_id,
+        tx.pool,
+        tx.study_id,
+        host,
+        pid,
+        "live",
+        tx.now + ttl,
+        machine=machine_info.machine,
+        store=machine_info.store,
+        versions=machine_info.versions,
+        address=machine_info.address,
+        boot=machine_info.boot,
+    )
     known = {
         row.device: row.id
         for row in tx.rows(sa.select(slot.c.id, slot.c.device).where(slot.c.host == host))
     }
     offers = offerers(tx, known.values())
-    alike = namesakes(tx, host, about.uuids)
+    alike = namesakes(tx, host, machine_info.uuids)
     concerned = {name for row in alike for name in row.offered_by}.union(*offers.values())
-    everywhere = {row.id: row for row in living(tx, _concerns(tx, host, concerned))}
+    everywhere = {row.id: row for row in living(tx, _relevant_to_newcomer(tx, host, concerned))}
     if tx.connection.dialect.name == "sqlite":
         other = next((row.host for row in everywhere.values() if row.host != host), None)
         if other is not None:
@@ -101,21 +116,21 @@ def register(
                 f"SQLite serves one host only, and workers of {other!r} use this file; "
                 "use PostgreSQL to train on several hosts."
             )
-    admit(newcomer, about.uuids, everywhere.values(), alike)
-    rest(tx, [tx.study_id])  # where all of its workers died in silence
-    names = choose(
+    check_admission(newcomer, machine_info.uuids, everywhere.values(), alike)
+    stop_idle_payments(tx, [tx.study_id])  # where all of its workers died in silence
+    names = choose_devices(
         {name: [everywhere[w] for w in offers[i] if w in everywhere] for name, i in known.items()},
-        {name for name, i in known.items() if me in offers[i]},
+        {name for name, i in known.items() if worker_id in offers[i]},
         devices,
         cpus,
         newcomer,
     )
     drained = tx.execute(
-        sa.delete(worker).where(worker.c.id == me).returning(worker.c.drained)
+        sa.delete(worker).where(worker.c.id == worker_id).returning(worker.c.drained)
     ).scalar()
     tx.execute(
         sa.insert(worker).values(
-            id=me,
+            id=worker_id,
             pool=tx.pool,
             study_id=tx.study_id,
             host=host,
@@ -124,11 +139,11 @@ def register(
             registered=tx.now,
             lease=tx.now + ttl,
             drained=drained,
-            machine=about.machine,
-            store=about.store,
-            versions=about.versions,
-            address=about.address,
-            boot=about.boot,
+            machine=machine_info.machine,
+            store=machine_info.store,
+            versions=machine_info.versions,
+            address=machine_info.address,
+            boot=machine_info.boot,
         )
     )
     join_pool(tx, weight)
@@ -141,22 +156,31 @@ def register(
                 .returning(slot.c.id)
             ).scalar_one()
             lent.append(known[name])
-        elif not any(w in everywhere for w in offers[known[name]] if w != me):
+        elif not any(w in everywhere for w in offers[known[name]] if w != worker_id):
             tx.execute(
                 sa.update(slot)
                 .where(slot.c.id == known[name])
                 .values(pool=tx.pool, lent_to=tx.study_id)
             )
             lent.append(known[name])
-        _offer(tx, me, known[name])
-        if name in about.uuids:
-            uuid = about.uuids[name]
+        _offer(tx, worker_id, known[name])
+        if name in machine_info.uuids:
+            uuid = machine_info.uuids[name]
             tx.execute(sa.update(slot).where(slot.c.id == known[name]).values(uuid=uuid))
-    tx.event("register", worker=me, host=host, devices=names, lent=lent, **typed(about))
+    tx.event(
+        "register",
+        worker=worker_id,
+        host=host,
+        devices=names,
+        lent=lent,
+        **host_type_detail(machine_info),
+    )
     return slots(tx, [known[name] for name in names])
 
 
-def _concerns(tx: Transaction, host: str, concerned: Collection[str]) -> sa.ColumnElement[bool]:
+def _relevant_to_newcomer(
+    tx: Transaction, host: str, concerned: Collection[str]
+) -> sa.ColumnElement[bool]:
     """Of all pools' workers those by which a newcomer is judged: SQLite's are on its host."""
     if tx.connection.dialect.name == "sqlite":
         return sa.true()
@@ -165,9 +189,9 @@ def _concerns(tx: Transaction, host: str, concerned: Collection[str]) -> sa.Colu
     )
 
 
-def typed(about: About) -> dict[str, Any]:
+def host_type_detail(machine_info: MachineInfo) -> dict[str, Any]:
     """What the audit keeps of a host's type, where it has one."""
-    return {} if about.host_type is None else {"type": about.host_type}
+    return {} if machine_info.host_type is None else {"type": machine_info.host_type}
 
 
 def join_pool(tx: Transaction, weight: float | None) -> None:
@@ -193,7 +217,7 @@ def join_pool(tx: Transaction, weight: float | None) -> None:
         tx.execute(sa.update(tenant).where(*place).values(weight=weight))
 
 
-def _offer(tx: Transaction, me: str, slot_id: int) -> None:
+def _offer(tx: Transaction, worker_id: str, slot_id: int) -> None:
     """Offer a slot; what a dead rival offered is no longer its own, should it wake.
 
     Nor does a worker that died in a study that has ended since offer anything any more.
@@ -208,23 +232,25 @@ def _offer(tx: Transaction, me: str, slot_id: int) -> None:
         ),
     )
     tx.execute(sa.delete(offer).where(offer.c.slot_id == slot_id, rival.exists()))
-    tx.execute(sa.insert(offer).values(worker=me, slot_id=slot_id))
+    tx.execute(sa.insert(offer).values(worker=worker_id, slot_id=slot_id))
 
 
-def leave(tx: Transaction, me: str) -> None:
+def leave(tx: Transaction, worker_id: str) -> None:
     """Say goodbye: what it led and planned is handed on at once, and the last one pays no more.
 
     It offers nothing any more, but what it holds still: its study's planner has to reap that.
     """
-    tx.execute(sa.update(worker).where(worker.c.id == me).values(state="left", lease=tx.now))
-    held = sa.select(slot.c.id).where(slot.c.holder == me)
-    tx.execute(sa.delete(offer).where(offer.c.worker == me, offer.c.slot_id.not_in(held)))
-    hand_on(tx, [me])
-    tx.event("leave", worker=me)
-    rest(tx, [tx.study_id])
+    tx.execute(
+        sa.update(worker).where(worker.c.id == worker_id).values(state="left", lease=tx.now)
+    )
+    held = sa.select(slot.c.id).where(slot.c.holder == worker_id)
+    tx.execute(sa.delete(offer).where(offer.c.worker == worker_id, offer.c.slot_id.not_in(held)))
+    release_leadership(tx, [worker_id])
+    tx.event("leave", worker=worker_id)
+    stop_idle_payments(tx, [tx.study_id])
 
 
-def hand_on(tx: Transaction, names: Collection[str]) -> None:
+def release_leadership(tx: Transaction, names: Collection[str]) -> None:
     """What workers lead and plan is up for election at once."""
     for table, holder in ((leader, leader.c.holder), (tenant, tenant.c.planner)):
         tx.execute(

@@ -11,57 +11,59 @@ import sqlalchemy as sa
 from optuna_deadline.allocation.records import ALIVE, Assignment
 from optuna_deadline.allocation.sql.database.notify import notify
 from optuna_deadline.allocation.sql.database.schema import pool, study, tenant, trial, worker
-from optuna_deadline.allocation.sql.database.transaction import TOLERANCE, Transaction
+from optuna_deadline.allocation.sql.database.transaction import CLOCK_TOLERANCE, Transaction
 from optuna_deadline.allocation.sql.roster import living
 from optuna_deadline.errors import LeaseLost
 
 
-def elect(tx: Transaction, me: str, ttl: float) -> int | None:
+def elect_planner(tx: Transaction, worker_id: str, ttl: float) -> int | None:
     """Become or stay the study's planner; returns the term, or None while another one rules."""
-    row = tx.execute(sa.select(tenant).where(*_place(tx)).with_for_update()).first()
+    row = tx.execute(sa.select(tenant).where(*_own_tenant_rows(tx)).with_for_update()).first()
     if row is None:
         return None
-    won = stand(row.planner, row.term, row.expires, me, tx.now, ttl)
-    if won is None or (won != row.term and (has_left(tx, me) or moved(tx, me))):
+    won = election_outcome(row.planner, row.term, row.expires, worker_id, tx.now, ttl)
+    if won is None or (won != row.term and (has_left(tx, worker_id) or moved_pool(tx, worker_id))):
         return None
     tx.execute(
-        sa.update(tenant).where(*_place(tx)).values(planner=me, term=won, expires=tx.now + ttl)
+        sa.update(tenant)
+        .where(*_own_tenant_rows(tx))
+        .values(planner=worker_id, term=won, expires=tx.now + ttl)
     )
     if won != row.term:
-        tx.event("elect", worker=me, term=won)
+        tx.event("elect", worker=worker_id, term=won)
     return won
 
 
-def stand(
-    holder: str | None, term: int, expires: float, me: str, now: float, ttl: float
+def election_outcome(
+    holder: str | None, term: int, expires: float, worker_id: str, now: float, ttl: float
 ) -> int | None:
     """The outcome of an election: the term of who stands for it, None while another one rules.
 
     A lease that expires too late was written before the clock was set back. The same holder after
     its lease ran out begins a new term too: others may have ruled meanwhile.
     """
-    rules = now <= expires <= now + ttl + TOLERANCE
-    if holder not in (None, me) and rules:
+    rules = now <= expires <= now + ttl + CLOCK_TOLERANCE
+    if holder not in (None, worker_id) and rules:
         return None
-    return int(term) if holder == me and rules else int(term) + 1
+    return int(term) if holder == worker_id and rules else int(term) + 1
 
 
-def has_left(tx: Transaction, me: str) -> bool:
+def has_left(tx: Transaction, worker_id: str) -> bool:
     """Whether a worker said goodbye: its thread may stand for election a last time after that.
 
     Its row is held until the election is over, so a goodbye comes before it or after it, and hands
     on what was won. One that is just being said counts.
     """
-    state = sa.select(worker.c.state).where(worker.c.id == me)
+    state = sa.select(worker.c.state).where(worker.c.id == worker_id)
     if tx.execute(state).scalar() is None:
         return False
     held = state.with_for_update(read=True, skip_locked=True)
     return tx.execute(held).scalar() in (None, "left")
 
 
-def moved(tx: Transaction, me: str) -> bool:
+def moved_pool(tx: Transaction, worker_id: str) -> bool:
     """Whether the study went on in another pool while a worker was silent."""
-    joined = sa.select(worker.c.registered).where(worker.c.id == me).scalar_subquery()
+    joined = sa.select(worker.c.registered).where(worker.c.id == worker_id).scalar_subquery()
     return bool(
         living(
             tx,
@@ -72,11 +74,11 @@ def moved(tx: Transaction, me: str) -> bool:
     )
 
 
-def _place(tx: Transaction) -> tuple[sa.ColumnElement[bool], ...]:
+def _own_tenant_rows(tx: Transaction) -> tuple[sa.ColumnElement[bool], ...]:
     return tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id
 
 
-def guard(tx: Transaction, me: str, term: int) -> None:
+def guard_planner(tx: Transaction, worker_id: str, term: int) -> None:
     """Lock the planner's row for this term.
 
     Raises:
@@ -84,16 +86,16 @@ def guard(tx: Transaction, me: str, term: int) -> None:
     """
     rules = tx.execute(
         sa.select(tenant.c.term)
-        .where(*_place(tx), tenant.c.planner == me, tenant.c.term == term)
+        .where(*_own_tenant_rows(tx), tenant.c.planner == worker_id, tenant.c.term == term)
         .with_for_update(read=True)
     ).first()
     if rules is None:
         raise LeaseLost(f"Term {term} of study {tx.study_id} in pool {tx.pool!r} is over.")
 
 
-def open_trial(tx: Transaction, me: str, term: int, number: int, trial_id: int) -> None:
+def open_trial(tx: Transaction, worker_id: str, term: int, number: int, trial_id: int) -> None:
     """Put a new Optuna trial on the table; one that is there stays as it is."""
-    guard(tx, me, term)
+    guard_planner(tx, worker_id, term)
     known = sa.select(trial.c.number).where(
         trial.c.study_id == tx.study_id, trial.c.number == number
     )
@@ -119,13 +121,13 @@ def open_trial(tx: Transaction, me: str, term: int, number: int, trial_id: int) 
 
 def write(
     tx: Transaction,
-    me: str,
+    worker_id: str,
     term: int,
     changes: Iterable[Assignment],
     seconds: float | None = None,
 ) -> int:
     """Write what has changed in the plan, and how long it took; returns the new epoch."""
-    guard(tx, me, term)
+    guard_planner(tx, worker_id, term)
     concerned: list[str | None] = []
     for line in sorted(changes, key=lambda line: line.number):  # rows are locked in one order
         owners = tx.execute(
@@ -154,8 +156,8 @@ def write(
             mode=line.mode,
             slots=line.slots,
             reason=line.reason,
-            **beside(line.others),
-            **took(seconds),
+            **placement_detail(line.others),
+            **duration_detail(seconds),
         )
         seconds = None
     epoch = tx.execute(
@@ -168,33 +170,35 @@ def write(
     return int(epoch)
 
 
-def beside(others: Sequence[tuple[str, int]], hosts: Sequence[str] = ()) -> dict[str, Any]:
+def placement_detail(
+    others: Sequence[tuple[str, int]], hosts: Sequence[str] = ()
+) -> dict[str, Any]:
     """The detail of an event that names the workers besides the first, and all hosts."""
     if not others:
         return {}
     return {"others": dict(others)} | ({"hosts": sorted({*hosts})} if hosts else {})
 
 
-def took(seconds: float | None) -> dict[str, Any]:
+def duration_detail(seconds: float | None) -> dict[str, Any]:
     """The detail of an event that says how long its plan took."""
     return {} if seconds is None else {"seconds": round(seconds, 6)}
 
 
 def conclude(
     tx: Transaction,
-    me: str,
+    worker_id: str,
     term: int,
     number: int,
     state: str,
     reason: str,
     value: float | None = None,
     *,
-    untold: bool = False,
+    unreported: bool = False,
 ) -> bool:
     """End a trial that nobody trains; see the store's promise."""
-    guard(tx, me, term)
+    guard_planner(tx, worker_id, term)
     open_to_it: sa.ColumnElement[bool] = trial.c.state.in_(ALIVE)
-    if untold:
+    if unreported:
         open_to_it |= trial.c.state.in_(("retired", "failed")) & trial.c.told.is_(False)
     ended = tx.execute(
         sa.update(trial)
@@ -207,13 +211,13 @@ def conclude(
         .values(state=state, value=value, desired_mode="stop", desired_slots=0, reason=reason)
     ).rowcount
     if ended:
-        tx.event(state, number=number, term=term, worker=me, reason=reason)
+        tx.event(state, number=number, term=term, worker=worker_id, reason=reason)
     return bool(ended)
 
 
-def retire(tx: Transaction, me: str, term: int, reasons: Mapping[int, str]) -> int:
+def retire(tx: Transaction, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
     """End trials that nobody trains, those with one reason in one statement."""
-    guard(tx, me, term)
+    guard_planner(tx, worker_id, term)
     by_reason: dict[str, list[int]] = {}
     for number in sorted(reasons):
         by_reason.setdefault(reasons[number], []).append(number)
@@ -234,11 +238,11 @@ def retire(tx: Transaction, me: str, term: int, reasons: Mapping[int, str]) -> i
         )
         ended += rows.scalars()
     for number in sorted(ended):
-        tx.event("retired", number=number, term=term, worker=me, reason=reasons[number])
+        tx.event("retired", number=number, term=term, worker=worker_id, reason=reasons[number])
     return len(ended)
 
 
-def mark_told(tx: Transaction, numbers: Collection[int]) -> None:
+def mark_ends_reported(tx: Transaction, numbers: Collection[int]) -> None:
     """Optuna knows the ends of these trials."""
     tx.execute(
         sa.update(trial)
@@ -247,9 +251,9 @@ def mark_told(tx: Transaction, numbers: Collection[int]) -> None:
     )
 
 
-def set_gate(tx: Transaction, me: str, term: int, is_open: bool) -> None:
+def set_gate(tx: Transaction, worker_id: str, term: int, is_open: bool) -> None:
     """Open or close the gate for every process of the study."""
-    guard(tx, me, term)
+    guard_planner(tx, worker_id, term)
     changed = tx.execute(
         sa.update(study)
         .where(
@@ -259,12 +263,12 @@ def set_gate(tx: Transaction, me: str, term: int, is_open: bool) -> None:
         .values(gate_closed=None if is_open else tx.now)
     ).rowcount
     if changed:
-        tx.event("gate", term=term, worker=me, open=is_open)
+        tx.event("gate", term=term, worker=worker_id, open=is_open)
 
 
 def resize_pool(
     tx: Transaction,
-    me: str,
+    worker_id: str,
     term: int,
     slots: int,
     funds_end: float,
@@ -272,8 +276,8 @@ def resize_pool(
     seen: tuple[int | None, float | None] | None = None,
 ) -> bool:
     """Say how many slots the study pays for from now on; see the store's promise."""
-    guard(tx, me, term)
-    row = locked(tx)
+    guard_planner(tx, worker_id, term)
+    row = lock_study(tx)
     if row is None or (types is None and (row.pool_slots, row.funds_end) == (slots, funds_end)):
         return row is not None
     if seen is not None and seen != (row.pool_slots, row.funds_end):
@@ -284,33 +288,38 @@ def resize_pool(
         .values(pool_slots=slots, funds_end=funds_end)
     )
     tx.event(
-        "pool", term=term, worker=me, slots=slots, before=row.pool_slots or 0, until=funds_end,
-        **by_type(types),
-    )  # fmt: skip
+        "pool",
+        term=term,
+        worker=worker_id,
+        slots=slots,
+        before=row.pool_slots or 0,
+        until=funds_end,
+        **types_detail(types),
+    )
     notify(tx)
     return True
 
 
-def locked(tx: Transaction) -> sa.Row[Any] | None:
+def lock_study(tx: Transaction) -> sa.Row[Any] | None:
     """The study's row, which nobody else writes until the transaction ends."""
     query = sa.select(study).where(study.c.study_id == tx.study_id)
     found: sa.Row[Any] | None = tx.execute(query.with_for_update(key_share=True)).first()
     return found
 
 
-def by_type(types: Mapping[str, int] | None) -> dict[str, Any]:
+def types_detail(types: Mapping[str, int] | None) -> dict[str, Any]:
     """What the audit keeps of a pool's slots by host type, where the prices go by it."""
     return {} if types is None else {"types": dict(types)}
 
 
-def settle(tx: Transaction, me: str, term: int, seen: float | None = None) -> bool:
+def settle(tx: Transaction, worker_id: str, term: int, seen: float | None = None) -> bool:
     """Close the study: every trial has its end; see the store's promise."""
-    guard(tx, me, term)
-    row = locked(tx)
+    guard_planner(tx, worker_id, term)
+    row = lock_study(tx)
     if row is None or seen not in (None, row.deadline):
         return False
     if row.settled is None:
         tx.execute(sa.update(study).where(study.c.study_id == tx.study_id).values(settled=tx.now))
-        tx.event("settle", term=term, worker=me)
+        tx.event("settle", term=term, worker=worker_id)
     notify(tx)
     return True

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import (
     ALIVE,
-    Desired,
+    CheckpointOrigin,
     Event,
-    Home,
     Orders,
+    PlannedTrial,
     ReportRow,
     SegmentRow,
 )
@@ -34,7 +34,7 @@ from optuna_deadline.allocation.sql.database.schema import (
 from optuna_deadline.allocation.sql.database.transaction import Transaction, database_now
 from optuna_deadline.allocation.tail import PAGE
 from optuna_deadline.checkpoints.files import Checkpoint
-from optuna_deadline.checkpoints.storage import located
+from optuna_deadline.checkpoints.storage import parse_location
 from optuna_deadline.errors import StudyGone
 
 _DESIRED = (
@@ -109,7 +109,11 @@ _ORDERS = _orders()  # built once: every worker asks each second
 
 
 def orders(
-    connection: sa.Connection, pool_name: str, study_id: int, me: str, now: float | None = None
+    connection: sa.Connection,
+    pool_name: str,
+    study_id: int,
+    worker_id: str,
+    now: float | None = None,
 ) -> Orders:
     """What the plan wants of one worker: one statement, since every worker asks each second.
 
@@ -117,13 +121,13 @@ def orders(
         connection: A connection in AUTOCOMMIT.
         pool_name: The pool.
         study_id: The study.
-        me: The worker.
+        worker_id: The worker.
         now: The time, where a test drives it.
 
     Raises:
         StudyGone: The study was deleted.
     """
-    given = {"pool": pool_name, "study": study_id, "me": me}
+    given = {"pool": pool_name, "study": study_id, "me": worker_id}
     rows = connection.execute(_ORDERS, given).all()
     if not rows:
         raise StudyGone("The study was deleted while the worker ran; nothing is left to train.")
@@ -133,20 +137,20 @@ def orders(
         deadline=deadline,
         settled=settled is not None,
         epoch=int(epoch or 0),
-        desired=tuple(_desired(row[9:]) for row in rows if row.number is not None),
+        trials=tuple(_desired(row[9:]) for row in rows if row.number is not None),
         pool_slots=slots,
         funds_end=funds_end,
         drained=drained is not None,
-        called=bool(called),
+        in_gangs=bool(called),
         gate_open=gate_closed is None,
     )
 
 
-def _desired(row: Sequence[Any]) -> Desired:
+def _desired(row: Sequence[Any]) -> PlannedTrial:
     if row[-1] is None:  # nearly always
-        return Desired(*row[:-1])
+        return PlannedTrial(*row[:-1])
     others = tuple([(name, slots) for name, slots in json.loads(row[-1])])
-    return Desired(*[*row[:-1], others])
+    return PlannedTrial(*[*row[:-1], others])
 
 
 def pools(connection: sa.Connection) -> list[str]:
@@ -164,13 +168,13 @@ def pools_of(connection: sa.Connection, study_id: int) -> list[str]:
     return list(connection.execute(query.order_by(last.desc())).scalars())
 
 
-def trials(tx: Transaction) -> list[Desired]:
+def trials(tx: Transaction) -> list[PlannedTrial]:
     """Every trial on the table."""
     query = sa.select(*_DESIRED).where(trial.c.study_id == tx.study_id).order_by(trial.c.number)
     return [_desired(row) for row in tx.rows(query)]
 
 
-def untold(tx: Transaction) -> list[Desired]:
+def unreported_trials(tx: Transaction) -> list[PlannedTrial]:
     """The trials that live, or whose end Optuna does not know yet."""
     query = (
         sa.select(*_DESIRED)
@@ -230,13 +234,21 @@ def checkpoints(tx: Transaction, number: int | None = None) -> list[Checkpoint]:
         query = query.where(checkpoint.c.number == number)
     return [
         Checkpoint(
-            row.number, row.fence, row.step, row.value, located(row.path), row.size, row.checksum
+            row.number,
+            row.fence,
+            row.step,
+            row.value,
+            parse_location(row.path),
+            row.size,
+            row.checksum,
         )
         for row in tx.rows(query.order_by(checkpoint.c.id.desc()))
     ]
 
 
-def homes(tx: Transaction, after: int = 0, number: int | None = None) -> list[Home]:
+def checkpoint_origins(
+    tx: Transaction, after: int = 0, number: int | None = None
+) -> list[CheckpointOrigin]:
     """Where checkpoints were written, by their ids."""
     written = sa.and_(
         segment.c.study_id == checkpoint.c.study_id,
@@ -263,7 +275,10 @@ def homes(tx: Transaction, after: int = 0, number: int | None = None) -> list[Ho
     )
     if number is not None:
         query = query.where(checkpoint.c.number == number)
-    return [Home(row.id, row.number, located(row.path), *row[3:]) for row in tx.rows(query)]
+    return [
+        CheckpointOrigin(row.id, row.number, parse_location(row.path), *row[3:])
+        for row in tx.rows(query)
+    ]
 
 
 def trained_before(tx: Transaction, number: int, fence: int) -> float:

@@ -27,14 +27,14 @@ from optuna_deadline.allocation.sql.database.schema import (
     trial,
     worker,
 )
-from optuna_deadline.allocation.sql.database.transaction import TOLERANCE, Transaction
-from optuna_deadline.allocation.sql.membership import hand_on
-from optuna_deadline.allocation.sql.roster import rest
+from optuna_deadline.allocation.sql.database.transaction import CLOCK_TOLERANCE, Transaction
+from optuna_deadline.allocation.sql.membership import release_leadership
+from optuna_deadline.allocation.sql.roster import stop_idle_payments
 
 
 def release(
     tx: Transaction,
-    me: str,
+    worker_id: str,
     grant: Grant,
     outcome: str,
     *,
@@ -48,7 +48,7 @@ def release(
 
     Args:
         tx: The transaction.
-        me: The worker.
+        worker_id: The worker.
         grant: What :func:`~optuna_deadline.allocation.sql.acquire.acquire` returned.
         outcome: The trial's next state: paused, retired, failed or complete.
         ended: Why the segment ended: pause, resize, deadline, shutdown, died, error, ...
@@ -61,13 +61,13 @@ def release(
         False where the lease was lost: then nothing is changed.
     """
     # The plan may want it elsewhere by now: then the process is of no use.
-    waits = sa.case((trial.c.desired_mode == "pause", me), else_=trial.c.desired_worker)
+    waits = sa.case((trial.c.desired_mode == "pause", worker_id), else_=trial.c.desired_worker)
     owned = tx.execute(
         sa.update(trial)
         .where(
             trial.c.study_id == tx.study_id,
             trial.c.number == grant.number,
-            trial.c.owner == me,
+            trial.c.owner == worker_id,
             trial.c.fence == grant.fence,
         )
         .values(owner=None, state=outcome, value=value, failures=failures)
@@ -75,23 +75,23 @@ def release(
     ).rowcount
     if not owned:
         return False
-    freed = gangs.free(tx, me, grant.number, grant.slots)
+    freed = gangs.free(tx, worker_id, grant.number, grant.slots)
     end_segment(tx, tx.study_id, grant.number, grant.fence, ended, stop)
-    tx.event(outcome, number=grant.number, fence=grant.fence, worker=me, reason=ended)
+    tx.event(outcome, number=grant.number, fence=grant.fence, worker=worker_id, reason=ended)
     called = [part.worker for part in grant.others]
-    notify(tx, [*_who_waits(tx, grant.number, freed), *called])
+    notify(tx, [*_workers_to_wake(tx, grant.number, freed), *called])
     return True
 
 
-def give_back(tx: Transaction, me: str, number: int, fence: int) -> bool:
+def release_part(tx: Transaction, worker_id: str, number: int, fence: int) -> bool:
     """Free a part's slots after its last rank has exited; see the store's promise."""
-    freed = gangs.give_back(tx, me, number, fence)
+    freed = gangs.release_part(tx, worker_id, number, fence)
     if freed is not None:
-        notify(tx, _who_waits(tx, number, freed))
+        notify(tx, _workers_to_wake(tx, number, freed))
     return freed is not None
 
 
-def _who_waits(tx: Transaction, number: int, freed: list[int]) -> list[str | None]:
+def _workers_to_wake(tx: Transaction, number: int, freed: list[int]) -> list[str | None]:
     """The planner, the trial's next worker, and other studies' to which the slots are lent."""
     planner = sa.select(tenant.c.planner).where(
         tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id
@@ -113,14 +113,14 @@ def _who_waits(tx: Transaction, number: int, freed: list[int]) -> list[str | Non
     return list(tx.execute(sa.union_all(planner, heir, others)).scalars())
 
 
-def disown(tx: Transaction, me: str, number: int, fence: int) -> bool:
+def cancel_grant(tx: Transaction, worker_id: str, number: int, fence: int) -> bool:
     """Give back a segment whose grant never reached its worker; see the store's promise."""
     owned = tx.execute(
         sa.select(trial)
         .where(
             trial.c.study_id == tx.study_id,
             trial.c.number == number,
-            trial.c.owner == me,
+            trial.c.owner == worker_id,
             trial.c.fence == fence,
         )
         .with_for_update()
@@ -129,7 +129,7 @@ def disown(tx: Transaction, me: str, number: int, fence: int) -> bool:
         return False
     held = tx.rows(
         sa.select(slot.c.id, slot.c.fence, slot.c.device)
-        .where(slot.c.holder == me, slot.c.study_id == tx.study_id, slot.c.number == number)
+        .where(slot.c.holder == worker_id, slot.c.study_id == tx.study_id, slot.c.number == number)
         .order_by(slot.c.id)
     )
     grant = Grant(
@@ -139,9 +139,15 @@ def disown(tx: Transaction, me: str, number: int, fence: int) -> bool:
         slots=tuple((row.id, row.fence) for row in held),
         devices=tuple(row.device for row in held),
     )
-    gangs.take_back(tx, grant)
+    gangs.reclaim_parts(tx, grant)
     return release(
-        tx, me, grant, "paused", ended="disowned", value=owned.value, failures=owned.failures
+        tx,
+        worker_id,
+        grant,
+        "paused",
+        ended="disowned",
+        value=owned.value,
+        failures=owned.failures,
     )
 
 
@@ -161,7 +167,7 @@ def end_segment(
         .returning(segment.c.workers)
     ).first()
     if closed is not None and closed.workers is not None:
-        gangs.adjourn(tx, study_id, number, fence)
+        gangs.close_rendezvous(tx, study_id, number, fence)
 
 
 def reap(tx: Transaction) -> int:
@@ -175,18 +181,18 @@ def reap(tx: Transaction) -> int:
     Returns:
         The number of slots freed.
     """
-    expired = _free_expired(tx)
-    gangs.forget_reaped(tx, expired)
+    expired = _free_expired_slots(tx)
+    gangs.delete_reaped_parts(tx, expired)
     studies = sa.select(worker.c.study_id).where(worker.c.pool == tx.pool)
-    _let_go_of_orphans(tx, trial.c.study_id.in_(studies))
-    _bury_the_silent(tx)
+    _release_orphans(tx, trial.c.study_id.in_(studies))
+    _mark_silent_lost(tx)
     if expired:
         _forget_offers(tx, [row.id for row in expired])
         notify(tx)
     return len(expired)
 
 
-def bury(tx: Transaction, names: Collection[str]) -> int:
+def reap_ended(tx: Transaction, names: Collection[str]) -> int:
     """Free at once what workers of any pool hold that are known to have ended; see the store.
 
     Returns:
@@ -197,23 +203,23 @@ def bury(tx: Transaction, names: Collection[str]) -> int:
     query = sa.select(slot).where(slot.c.holder.in_(names)).order_by(slot.c.id)
     held = tx.rows(query.with_for_update())
     _free(tx, held)
-    gangs.forget_reaped(tx, held)
+    gangs.delete_reaped_parts(tx, held)
     _forget_offers(tx, [row.id for row in held])
-    _let_go_of_orphans(tx, trial.c.owner.in_(names))
+    _release_orphans(tx, trial.c.owner.in_(names))
     gone = tx.execute(
         sa.update(worker)
         .where(worker.c.id.in_(names), worker.c.state == "live")
         .values(state="lost")
         .returning(worker.c.study_id)
     )
-    rest(tx, gone.scalars().all())
-    hand_on(tx, names)
+    stop_idle_payments(tx, gone.scalars().all())
+    release_leadership(tx, names)
     notify(tx)
     return len(held)
 
 
-def _free_expired(tx: Transaction) -> Sequence[Any]:
-    too_late = slot.c.lease > tx.latest + pool.c.ttl + TOLERANCE
+def _free_expired_slots(tx: Transaction) -> Sequence[Any]:
+    too_late = slot.c.lease > tx.latest + pool.c.ttl + CLOCK_TOLERANCE
     expired = tx.rows(
         sa.select(slot)
         .join(pool, pool.c.name == slot.c.pool)
@@ -251,7 +257,7 @@ def _forget_offers(tx: Transaction, slot_ids: Sequence[int]) -> None:
     tx.execute(sa.delete(offer).where(offer.c.slot_id.in_(slot_ids), offer.c.worker.in_(gone)))
 
 
-def _let_go_of_orphans(tx: Transaction, among: sa.ColumnElement[bool]) -> None:
+def _release_orphans(tx: Transaction, among: sa.ColumnElement[bool]) -> None:
     """Trials whose owner holds no slot for them: the next one takes them from a checkpoint.
 
     Among those of every study of the pool: no worker may be left that reaps for another one.
@@ -289,7 +295,7 @@ def _let_go_of_orphans(tx: Transaction, among: sa.ColumnElement[bool]) -> None:
         )  # fmt: skip
 
 
-def _bury_the_silent(tx: Transaction) -> None:
+def _mark_silent_lost(tx: Transaction) -> None:
     """Workers that have not renewed for so long are lost.
 
     One that renews just now is passed over: it locks its row first and its slots next, which we
@@ -306,4 +312,4 @@ def _bury_the_silent(tx: Transaction) -> None:
     if found:
         names = [row.id for row in found]
         tx.execute(sa.update(worker).where(worker.c.id.in_(names)).values(state="lost"))
-        rest(tx, [row.study_id for row in found])
+        stop_idle_payments(tx, [row.study_id for row in found])

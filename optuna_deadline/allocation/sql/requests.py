@@ -15,8 +15,8 @@ from optuna_deadline.allocation.records import ALIVE
 from optuna_deadline.allocation.sql.database.notify import notify
 from optuna_deadline.allocation.sql.database.schema import study, tenant, trial, worker
 from optuna_deadline.allocation.sql.database.transaction import Transaction
-from optuna_deadline.allocation.sql.membership import one_at_a_time
-from optuna_deadline.allocation.sql.plans import by_type, locked
+from optuna_deadline.allocation.sql.membership import serialize_registrations
+from optuna_deadline.allocation.sql.plans import lock_study, types_detail
 from optuna_deadline.allocation.sql.roster import live_workers
 
 _A_LITTLE = 1e-4  # seconds
@@ -26,16 +26,16 @@ def hold(tx: Transaction, number: int, held: bool) -> bool:
     """Keep a trial from slots, or let it go on; see the store's promise."""
     since = tx.now if held else None
     before = trial.c.held.is_(None) if held else trial.c.held.is_not(None)
-    if not _ask(tx, number, before, held=since):
-        return _lives(tx, number)
+    if not _write_request(tx, number, before, held=since):
+        return _is_living(tx, number)
     tx.event("hold", number=number, held=held)
     return True
 
 
 def pin(tx: Transaction, number: int, slots: int | None) -> bool:
     """Pin the size of a trial's gang, or leave it to the policy; see the store's promise."""
-    if not _ask(tx, number, trial.c.pinned.is_distinct_from(slots), pinned=slots):
-        return _lives(tx, number)
+    if not _write_request(tx, number, trial.c.pinned.is_distinct_from(slots), pinned=slots):
+        return _is_living(tx, number)
     tx.event("pin", number=number, slots=slots)
     return True
 
@@ -50,26 +50,26 @@ def set_price(
     types: Mapping[str, int] | None,
 ) -> bool:
     """Tell what a slot costs from now on; see the store's promise."""
-    row = locked(tx)
+    row = lock_study(tx)
     if row is None or seen != (row.pool_slots, row.funds_end):
         return False
-    end = a_little_before(row.deadline, row.funds_end, funds_end)
+    end = earlier_end(row.deadline, row.funds_end, funds_end)
     tx.execute(sa.update(study).where(study.c.study_id == tx.study_id).values(funds_end=end))
     tx.event("price", type=host_type, per_hour=per_hour, slots=slots)
     size = row.pool_slots or 0
-    tx.event("pool", slots=size, before=size, until=end, **by_type(types))
+    tx.event("pool", slots=size, before=size, until=end, **types_detail(types))
     notify(tx)
     return True
 
 
-def a_little_before(deadline: float, before: float | None, end: float) -> float:
+def earlier_end(deadline: float, before: float | None, end: float) -> float:
     """An end that is new, and no later than the one before."""
     return min(end, deadline if before is None else before) - _A_LITTLE
 
 
 def drain(tx: Transaction, host: str, drained: bool) -> int:
     """Drain the pool's live workers on a host, or undo it; see the store's promise."""
-    tx = one_at_a_time(tx)  # a worker that registers again writes a new row of itself
+    tx = serialize_registrations(tx)  # a worker that registers again writes a new row of itself
     names = [row.id for row in live_workers(tx) if row.host == host]
     changed = tx.execute(
         sa.update(worker)
@@ -87,7 +87,7 @@ def drain(tx: Transaction, host: str, drained: bool) -> int:
     return len(names)
 
 
-def _ask(
+def _write_request(
     tx: Transaction, number: int, before: sa.ColumnElement[bool], **columns: float | None
 ) -> bool:
     """Write a request on a living trial's row, where it says something new."""
@@ -107,7 +107,7 @@ def notify_planner(tx: Transaction) -> None:
     notify(tx, tx.execute(planner).scalars())
 
 
-def _lives(tx: Transaction, number: int) -> bool:
+def _is_living(tx: Transaction, number: int) -> bool:
     return tx.execute(sa.select(trial.c.number).where(*_living(tx, number))).first() is not None
 
 

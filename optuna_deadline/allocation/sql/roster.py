@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import Roster, Slot, Worker
 from optuna_deadline.allocation.sql.database.schema import offer, pool, slot, study, worker
-from optuna_deadline.allocation.sql.database.transaction import TOLERANCE, Transaction
+from optuna_deadline.allocation.sql.database.transaction import CLOCK_TOLERANCE, Transaction
 
 _SLOT = (
     slot.c.id,
@@ -62,7 +62,7 @@ def living(tx: Transaction, *where: sa.ColumnElement[bool]) -> list[Worker]:
         .where(
             worker.c.state == "live",
             worker.c.lease > tx.now,
-            worker.c.lease <= tx.latest + pool.c.ttl + TOLERANCE,
+            worker.c.lease <= tx.latest + pool.c.ttl + CLOCK_TOLERANCE,
             *where,
         )
     )
@@ -101,14 +101,14 @@ def slots(tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
     return [_slot(row, tuple(names.get(row.id, ()))) for row in found]
 
 
-def read(tx: Transaction) -> Roster:
+def read_roster(tx: Transaction) -> Roster:
     """The study's live workers and their slots: each study's planner asks all the time."""
     free_or_alive = sa.or_(slot.c.lease.is_(None), slot.c.lease > tx.now)
     lent = sa.case((sa.and_(slot.c.lent_to == tx.study_id, free_or_alive), 1), else_=0)
     query = (
         sa.select(
             *_WORKER,
-            (tx.latest + pool.c.ttl + TOLERANCE).label("last"),
+            (tx.latest + pool.c.ttl + CLOCK_TOLERANCE).label("last"),
             sa.func.count(slot.c.id).label("offers"),
             sa.func.sum(lent).label("lent"),
             sa.func.min(slot.c.lease).label("ends"),
@@ -134,22 +134,22 @@ def read(tx: Transaction) -> Roster:
     )
 
 
-def free_slots(tx: Transaction, me: str) -> list[int]:
+def free_slots(tx: Transaction, worker_id: str) -> list[int]:
     """Slots that the worker may acquire now."""
     query = (
         sa.select(slot.c.id)
-        .where(slot.c.id.in_(offered(me)))
+        .where(slot.c.id.in_(offered(worker_id)))
         .where(slot.c.lent_to == tx.study_id, slot.c.holder.is_(None))
     )
     return [row.id for row in tx.rows(query.order_by(slot.c.id))]
 
 
-def offered(me: str) -> sa.Select[tuple[int]]:
+def offered(worker_id: str) -> sa.Select[tuple[int]]:
     """The ids of the slots that a worker offers: none where it is drained."""
     return (
         sa.select(offer.c.slot_id)
         .join(worker, worker.c.id == offer.c.worker)
-        .where(worker.c.id == me, worker.c.drained.is_(None))
+        .where(worker.c.id == worker_id, worker.c.drained.is_(None))
     )
 
 
@@ -176,7 +176,7 @@ def _slot(row: Any, offered_by: tuple[str, ...]) -> Slot:
     return Slot(*[*row[:-1], offered_by, row[-1]])
 
 
-def rest(tx: Transaction, study_ids: Iterable[int]) -> None:
+def stop_idle_payments(tx: Transaction, study_ids: Iterable[int]) -> None:
     """Let those of the studies rest that pay for slots and have no live worker.
 
     The event says since when: no lease of their workers ended later.

@@ -16,13 +16,13 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from optuna_deadline.allocation.records import Grant, NewReport
 from optuna_deadline.allocation.sql.database.schema import report, segment, trial
 from optuna_deadline.allocation.sql.database.transaction import database_now
-from optuna_deadline.allocation.sql.writes import OF_SEGMENT, OF_TRIAL, lost
+from optuna_deadline.allocation.sql.writes import OF_SEGMENT, OF_TRIAL, lease_lost
 
 
 def add_reports(
     connection: sa.Connection,
     study_id: int,
-    me: str,
+    worker_id: str,
     grant: Grant,
     new: Sequence[NewReport],
     now: float | None = None,
@@ -32,14 +32,14 @@ def add_reports(
     Args:
         connection: In AUTOCOMMIT, to a database that writes in ``WITH``.
         study_id: The study's id.
-        me: The worker.
+        worker_id: The worker.
         grant: Its segment.
         new: The reports.
         now: The time, where a test drives it.
     """
     steps, values, trained = zip(*new, strict=True) if new else ((), (), ())
     given = {
-        **_owner(study_id, me, grant),
+        **_owner(study_id, worker_id, grant),
         "slots": grant.size,
         "steps": list(steps),
         "values": list(values),
@@ -51,18 +51,23 @@ def add_reports(
 def set_progress(
     connection: sa.Connection,
     study_id: int,
-    me: str,
+    worker_id: str,
     grant: Grant,
     said: Mapping[str, float | None],
 ) -> None:
     """Say how far and how fast the segment has come, by a single statement."""
-    given = _owner(study_id, me, grant)
+    given = _owner(study_id, worker_id, grant)
     given.update({f"said_{name}": value for name, value in said.items()})
     _at_once(connection, _PROGRESS, _PROGRESS, given, grant, None)
 
 
-def _owner(study_id: int, me: str, grant: Grant) -> dict[str, object]:
-    return {"my_study": study_id, "my_trial": grant.number, "me": me, "my_fence": grant.fence}
+def _owner(study_id: int, worker_id: str, grant: Grant) -> dict[str, object]:
+    return {
+        "my_study": study_id,
+        "my_trial": grant.number,
+        "me": worker_id,
+        "my_fence": grant.fence,
+    }
 
 
 def _at_once(
@@ -78,7 +83,7 @@ def _at_once(
     else:
         mine = connection.execute(by_test, {**given, "now": now}).scalar_one()
     if not mine:
-        raise lost(grant)
+        raise lease_lost(grant)
 
 
 # Built once: to build them anew would take longer than the server needs. No parameter is named

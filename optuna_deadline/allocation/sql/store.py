@@ -7,22 +7,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import (
-    About,
     Assignment,
-    Claim,
-    Desired,
+    CheckpointOrigin,
     Event,
+    GangMembership,
     Grant,
-    Hand,
-    Home,
-    Meeting,
+    MachineInfo,
     NewReport,
     Orders,
+    PlannedTrial,
+    Rendezvous,
     Renewal,
     ReportRow,
     Roster,
     SegmentRow,
     Slot,
+    StudyClaim,
     Tenant,
     Worker,
 )
@@ -87,31 +87,33 @@ class AllocationTable:
 
     def register(
         self,
-        me: str,
+        worker_id: str,
         host: str,
         pid: int,
         devices: Sequence[str],
         cpus: int,
         weight: float | None = None,
-        about: About | None = None,
+        machine_info: MachineInfo | None = None,
     ) -> list[Slot]:
         """Join the pool with devices and CPU shares; see :func:`membership.register`."""
         with self._tx("register") as tx:
-            tx = membership.one_at_a_time(tx)
+            tx = membership.serialize_registrations(tx)
             self.ttl, self.grace = membership.ensure_pool(tx, self.ttl, self.grace)
-            return membership.register(tx, me, host, pid, devices, cpus, self.ttl, weight, about)
+            return membership.register(
+                tx, worker_id, host, pid, devices, cpus, self.ttl, weight, machine_info
+            )
 
     def make_pool(self) -> tuple[float, float]:
         """Make the pool unless it is there; returns its lease's seconds and its grace."""
         with self._tx() as tx:
-            tx = membership.one_at_a_time(tx)
+            tx = membership.serialize_registrations(tx)
             self.ttl, self.grace = membership.ensure_pool(tx, self.ttl, self.grace)
         return self.ttl, self.grace
 
-    def leave(self, me: str) -> None:
+    def leave(self, worker_id: str) -> None:
         """Leave the pool; what it led and planned is handed on at once."""
         with self._tx() as tx:
-            membership.leave(tx, me)
+            membership.leave(tx, worker_id)
 
     def workers(self) -> list[Worker]:
         """The live workers."""
@@ -131,19 +133,19 @@ class AllocationTable:
     def roster(self) -> Roster:
         """The study's live workers and their slots."""
         with self._tx.reading() as tx:
-            return roster.read(tx)
+            return roster.read_roster(tx)
 
-    def free_slots(self, me: str) -> list[int]:
+    def free_slots(self, worker_id: str) -> list[int]:
         """Slots that the worker may acquire now."""
         with self._tx.reading() as tx:
-            return roster.free_slots(tx, me)
+            return roster.free_slots(tx, worker_id)
 
     # The pool.
 
-    def lead(self, me: str) -> int | None:
+    def elect_leader(self, worker_id: str) -> int | None:
         """Become or stay the pool's leader; returns the term."""
         with self._tx() as tx:
-            return lending.lead(tx, me, self.ttl)
+            return lending.elect_leader(tx, worker_id, self.ttl)
 
     def tenants(self) -> list[Tenant]:
         """The pool's studies that are not settled."""
@@ -152,7 +154,7 @@ class AllocationTable:
 
     def lend(
         self,
-        me: str,
+        worker_id: str,
         term: int,
         lent: Mapping[int, int],
         shares: Mapping[int, int],
@@ -160,47 +162,47 @@ class AllocationTable:
     ) -> None:
         """Lend slots to studies; see :func:`lending.lend`."""
         with self._tx("lend") as tx:
-            lending.lend(tx, me, term, lent, shares, fair)
+            lending.lend(tx, worker_id, term, lent, shares, fair)
 
-    def claim(self, me: str, term: int, said: Claim) -> None:
+    def set_claim(self, worker_id: str, term: int, claim: StudyClaim) -> None:
         """Say what the study needs."""
         with self._tx() as tx:
-            lending.claim(tx, me, term, said)
+            lending.set_claim(tx, worker_id, term, claim)
 
     # Leases.
 
     def acquire(
         self,
-        me: str,
+        worker_id: str,
         number: int,
         slot_ids: Sequence[int],
         others: Mapping[str, Sequence[int]] | None = None,
     ) -> Grant | None:
         """Take a gang's slots, all or none; see :func:`acquiring.acquire`."""
         with self._tx("acquire") as tx:
-            return acquiring.acquire(tx, me, number, slot_ids, self.ttl, others)
+            return acquiring.acquire(tx, worker_id, number, slot_ids, self.ttl, others)
 
-    def meet(self, me: str, grant: Grant, where: Meeting) -> None:
-        """Say where the ranks of a gang that crosses workers meet; see :func:`gangs.meet`."""
+    def publish_rendezvous(self, worker_id: str, grant: Grant, rendezvous: Rendezvous) -> None:
+        """Say where the ranks of a gang meet; see :func:`gangs.publish_rendezvous`."""
         with self._tx("meet") as tx:
-            gangs.meet(tx, me, grant, where)
+            gangs.publish_rendezvous(tx, worker_id, grant, rendezvous)
 
-    def give_back(self, me: str, number: int, fence: int) -> bool:
+    def release_part(self, worker_id: str, number: int, fence: int) -> bool:
         """Give back what a worker gave to another one's gang; see :func:`releasing.give_back`."""
         with self._tx("give_back") as tx:
-            return releasing.give_back(tx, me, number, fence)
+            return releasing.release_part(tx, worker_id, number, fence)
 
-    def renew(self, me: str, held: Collection[tuple[int, int]]) -> Renewal:
+    def renew(self, worker_id: str, held: Collection[tuple[int, int]]) -> Renewal:
         """Renew what is still ours; see :mod:`renewals`."""
         if self._at_once:
-            with self._tx.glancing() as (connection, now):
-                return acquiring.renew_at_once(connection, me, held, self.ttl, now)
+            with self._tx.single_statement() as (connection, now):
+                return acquiring.renew_in_one_statement(connection, worker_id, held, self.ttl, now)
         with self._tx() as tx:
-            return acquiring.renew(tx, me, held, self.ttl)
+            return acquiring.renew(tx, worker_id, held, self.ttl)
 
     def release(
         self,
-        me: str,
+        worker_id: str,
         grant: Grant,
         outcome: str,
         *,
@@ -213,14 +215,21 @@ class AllocationTable:
         """Give the slots back; see :func:`releasing.release`."""
         with self._tx("release") as tx:
             return releasing.release(
-                tx, me, grant, outcome, ended=ended, value=value, stop=stop, failures=failures,
+                tx,
+                worker_id,
+                grant,
+                outcome,
+                ended=ended,
+                value=value,
+                stop=stop,
+                failures=failures,
                 stays=stays,
-            )  # fmt: skip
+            )
 
-    def disown(self, me: str, number: int, fence: int) -> bool:
+    def cancel_grant(self, worker_id: str, number: int, fence: int) -> bool:
         """Give back a grant whose answer was lost; see :func:`releasing.disown`."""
         with self._tx() as tx:
-            return releasing.disown(tx, me, number, fence)
+            return releasing.cancel_grant(tx, worker_id, number, fence)
 
     def reap(self) -> int:
         """Free what dead workers held; returns the number of slots.
@@ -232,43 +241,45 @@ class AllocationTable:
                 return 0
             return releasing.reap(tx)
 
-    def bury(self, names: Collection[str]) -> int:
+    def reap_ended(self, names: Collection[str]) -> int:
         """Free what workers hold that are known to have ended; see :func:`reaping.bury`."""
         with self._tx() as tx:
-            tx = membership.one_at_a_time(tx)
-            return releasing.bury(tx, names)
+            tx = membership.serialize_registrations(tx)
+            return releasing.reap_ended(tx, names)
 
     # Fenced writes of a running segment.
 
-    def add_reports(self, me: str, grant: Grant, new: Sequence[NewReport]) -> None:
+    def add_reports(self, worker_id: str, grant: Grant, new: Sequence[NewReport]) -> None:
         """Record reports."""
         if self._at_once:
-            with self._tx.glancing("add_reports") as (connection, now):
-                single_statement.add_reports(connection, self.study_id, me, grant, new, now)
+            with self._tx.single_statement("add_reports") as (connection, now):
+                single_statement.add_reports(connection, self.study_id, worker_id, grant, new, now)
             return
         with self._tx("add_reports") as tx:
-            writes.add_reports(tx, me, grant, new)
+            writes.add_reports(tx, worker_id, grant, new)
 
-    def add_report(self, me: str, grant: Grant, step: int, value: float, trained: float) -> None:
+    def add_report(
+        self, worker_id: str, grant: Grant, step: int, value: float, trained: float
+    ) -> None:
         """Record one report."""
-        self.add_reports(me, grant, [NewReport(step, value, trained)])
+        self.add_reports(worker_id, grant, [NewReport(step, value, trained)])
 
     def add_checkpoint(
-        self, me: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
+        self, worker_id: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
     ) -> list[Location]:
         """Commit checkpoints and reports; returns the files that may go."""
         with self._tx("add_checkpoint") as tx:
             if reports and self._at_once:
                 single_statement.add_reports(
-                    tx.connection, self.study_id, me, grant, reports, tx.now
+                    tx.connection, self.study_id, worker_id, grant, reports, tx.now
                 )
             elif reports:
-                writes.add_reports(tx, me, grant, reports)
-            return writes.add_checkpoint(tx, me, grant, new, KEPT_CHECKPOINTS)
+                writes.add_reports(tx, worker_id, grant, reports)
+            return writes.add_checkpoint(tx, worker_id, grant, new, KEPT_CHECKPOINTS)
 
     def set_progress(
         self,
-        me: str,
+        worker_id: str,
         grant: Grant,
         *,
         startup: float | None,
@@ -288,69 +299,75 @@ class AllocationTable:
             "batch": batch,
         }
         if self._at_once:
-            with self._tx.glancing() as (connection, _):
-                single_statement.set_progress(connection, self.study_id, me, grant, said)
+            with self._tx.single_statement() as (connection, _):
+                single_statement.set_progress(connection, self.study_id, worker_id, grant, said)
             return
         with self._tx() as tx:
-            writes.set_progress(tx, me, grant, said)
+            writes.set_progress(tx, worker_id, grant, said)
 
-    def limit_slots(self, me: str, grant: Grant, slots: int, reason: str) -> None:
+    def limit_slots(self, worker_id: str, grant: Grant, slots: int, reason: str) -> None:
         """Say on how many slots the trial can train at most."""
         with self._tx() as tx:
-            writes.limit_slots(tx, me, grant, slots, reason)
+            writes.limit_slots(tx, worker_id, grant, slots, reason)
 
     # The plan.
 
-    def elect(self, me: str) -> int | None:
+    def elect_planner(self, worker_id: str) -> int | None:
         """Become or stay the study's planner; returns the term."""
         with self._tx() as tx:
-            return plans.elect(tx, me, self.ttl)
+            return plans.elect_planner(tx, worker_id, self.ttl)
 
-    def open_trial(self, me: str, term: int, number: int, trial_id: int) -> None:
+    def open_trial(self, worker_id: str, term: int, number: int, trial_id: int) -> None:
         """Put a new Optuna trial on the table."""
         with self._tx("open_trial") as tx:
-            plans.open_trial(tx, me, term, number, trial_id)
+            plans.open_trial(tx, worker_id, term, number, trial_id)
 
     def write_plan(
-        self, me: str, term: int, changes: Sequence[Assignment], seconds: float | None = None
+        self,
+        worker_id: str,
+        term: int,
+        changes: Sequence[Assignment],
+        seconds: float | None = None,
     ) -> int:
         """Write what has changed in the plan; returns the epoch."""
         with self._tx("write_plan") as tx:
-            return plans.write(tx, me, term, changes, seconds)
+            return plans.write(tx, worker_id, term, changes, seconds)
 
     def conclude(
         self,
-        me: str,
+        worker_id: str,
         term: int,
         number: int,
         state: str,
         reason: str,
         value: float | None = None,
         *,
-        untold: bool = False,
+        unreported: bool = False,
     ) -> bool:
         """End a trial that nobody trains."""
         with self._tx("conclude") as tx:
-            return plans.conclude(tx, me, term, number, state, reason, value, untold=untold)
+            return plans.conclude(
+                tx, worker_id, term, number, state, reason, value, unreported=unreported
+            )
 
-    def retire(self, me: str, term: int, reasons: Mapping[int, str]) -> int:
+    def retire(self, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
         """End trials that nobody trains as retired."""
         with self._tx("retire") as tx:
-            return plans.retire(tx, me, term, reasons)
+            return plans.retire(tx, worker_id, term, reasons)
 
-    def mark_told(self, *numbers: int) -> None:
+    def mark_ends_reported(self, *numbers: int) -> None:
         """Optuna knows the ends of these trials."""
         with self._tx("mark_told") as tx:
-            plans.mark_told(tx, numbers)
+            plans.mark_ends_reported(tx, numbers)
 
-    def set_gate(self, me: str, term: int, is_open: bool) -> None:
+    def set_gate(self, worker_id: str, term: int, is_open: bool) -> None:
         """Open or close the gate."""
         with self._tx() as tx:
-            plans.set_gate(tx, me, term, is_open)
+            plans.set_gate(tx, worker_id, term, is_open)
 
     def resize_pool(
         self,
-        me: str,
+        worker_id: str,
         term: int,
         slots: int,
         funds_end: float,
@@ -359,12 +376,12 @@ class AllocationTable:
     ) -> bool:
         """Say how many slots the study pays for; see :func:`plans.resize_pool`."""
         with self._tx("resize_pool") as tx:
-            return plans.resize_pool(tx, me, term, slots, funds_end, types, seen)
+            return plans.resize_pool(tx, worker_id, term, slots, funds_end, types, seen)
 
-    def settle(self, me: str, term: int, seen: float | None = None) -> bool:
+    def settle(self, worker_id: str, term: int, seen: float | None = None) -> bool:
         """Close the study."""
         with self._tx("settle") as tx:
-            return plans.settle(tx, me, term, seen)
+            return plans.settle(tx, worker_id, term, seen)
 
     # What people ask for.
 
@@ -398,25 +415,25 @@ class AllocationTable:
 
     # Readings.
 
-    def orders(self, me: str) -> Orders:
+    def orders(self, worker_id: str) -> Orders:
         """What the plan wants of one worker."""
-        with self._tx.glancing() as (connection, now):
-            return reads.orders(connection, self.pool, self.study_id, me, now)
+        with self._tx.single_statement() as (connection, now):
+            return reads.orders(connection, self.pool, self.study_id, worker_id, now)
 
-    def hands(self, me: str) -> list[Hand]:
+    def memberships(self, worker_id: str) -> list[GangMembership]:
         """The parts that a worker gives, and those of the gangs that it was granted."""
         with self._tx.reading() as tx:
-            return gangs.hands(tx, me)
+            return gangs.memberships(tx, worker_id)
 
-    def trials(self) -> list[Desired]:
+    def trials(self) -> list[PlannedTrial]:
         """Every trial on the table."""
         with self._tx.reading() as tx:
             return reads.trials(tx)
 
-    def untold(self) -> list[Desired]:
+    def unreported_trials(self) -> list[PlannedTrial]:
         """The trials that live, or whose end Optuna does not know yet."""
         with self._tx.reading() as tx:
-            return reads.untold(tx)
+            return reads.unreported_trials(tx)
 
     def segments(self, since: float = 0.0) -> list[SegmentRow]:
         """Segments that run, or ended at or after ``since``."""
@@ -433,10 +450,12 @@ class AllocationTable:
         with self._tx.reading() as tx:
             return reads.checkpoints(tx, number)
 
-    def homes(self, after: int = 0, number: int | None = None) -> list[Home]:
+    def checkpoint_origins(
+        self, after: int = 0, number: int | None = None
+    ) -> list[CheckpointOrigin]:
         """Where checkpoints were written, of one trial or of all."""
         with self._tx.reading() as tx:
-            return reads.homes(tx, after, number)
+            return reads.checkpoint_origins(tx, after, number)
 
     def trained_before(self, number: int, fence: int) -> float:
         """Seconds of training in the trial's earlier segments."""

@@ -17,7 +17,7 @@ from optuna_deadline.allocation.sql.database.schema import checkpoint, report, s
 from optuna_deadline.allocation.sql.database.transaction import Transaction
 from optuna_deadline.allocation.sql.requests import notify_planner
 from optuna_deadline.checkpoints.files import Checkpoint
-from optuna_deadline.checkpoints.storage import Location, located
+from optuna_deadline.checkpoints.storage import Location, parse_location
 from optuna_deadline.errors import LeaseLost
 
 #: What a segment says of itself, and of its trial.
@@ -30,7 +30,7 @@ OF_SEGMENT, OF_TRIAL = (
 _ADD_EACH = sqlite.insert(report).on_conflict_do_nothing()
 
 
-def guard(tx: Transaction, me: str, grant: Grant) -> None:
+def guard(tx: Transaction, worker_id: str, grant: Grant) -> None:
     """Lock the trial as its owner.
 
     Raises:
@@ -41,23 +41,23 @@ def guard(tx: Transaction, me: str, grant: Grant) -> None:
         .where(
             trial.c.study_id == tx.study_id,
             trial.c.number == grant.number,
-            trial.c.owner == me,
+            trial.c.owner == worker_id,
             trial.c.fence == grant.fence,
         )
         .with_for_update()
     ).first()
     if mine is None:
-        raise lost(grant)
+        raise lease_lost(grant)
 
 
-def lost(grant: Grant) -> LeaseLost:
+def lease_lost(grant: Grant) -> LeaseLost:
     """What is said where the guard finds nothing."""
     return LeaseLost(f"Trial {grant.number} no longer belongs to segment {grant.fence}.")
 
 
-def add_reports(tx: Transaction, me: str, grant: Grant, new: Sequence[NewReport]) -> None:
+def add_reports(tx: Transaction, worker_id: str, grant: Grant, new: Sequence[NewReport]) -> None:
     """Record reports in a transaction; a step redone after a crash keeps its first value."""
-    guard(tx, me, grant)
+    guard(tx, worker_id, grant)
     if not new:
         return
     rows = [
@@ -77,14 +77,14 @@ def add_reports(tx: Transaction, me: str, grant: Grant, new: Sequence[NewReport]
 
 
 def add_checkpoint(
-    tx: Transaction, me: str, grant: Grant, new: Sequence[Checkpoint], keep: int
+    tx: Transaction, worker_id: str, grant: Grant, new: Sequence[Checkpoint], keep: int
 ) -> list[Location]:
     """Commit checkpoints, the newest last; returns the files that no row names any more.
 
     The newest ``keep`` stay, and the one with the best value in either direction. A file has one
     row: with two, after an answer was lost, it would go with the one while the other names it.
     """
-    guard(tx, me, grant)
+    guard(tx, worker_id, grant)
     named = {str(one.path): one for one in new}
     rows = tx.rows(
         sa.select(checkpoint.c.id, checkpoint.c.value, checkpoint.c.path)
@@ -122,9 +122,11 @@ def add_checkpoint(
             ],
         )
     for one in staying:
-        tx.event("checkpoint", number=grant.number, fence=grant.fence, worker=me, step=one.step)
+        tx.event(
+            "checkpoint", number=grant.number, fence=grant.fence, worker=worker_id, step=one.step
+        )
     replaced = [one.path for place, one in coming.items() if place not in kept]
-    return [*(located(row.path) for row in there if row.id not in kept), *replaced]
+    return [*(parse_location(row.path) for row in there if row.id not in kept), *replaced]
 
 
 def kept_ids(newest_first: Sequence[tuple[int, float | None]], keep: int) -> set[int]:
@@ -150,9 +152,11 @@ def none_if_nan(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def set_progress(tx: Transaction, me: str, grant: Grant, said: Mapping[str, float | None]) -> None:
+def set_progress(
+    tx: Transaction, worker_id: str, grant: Grant, said: Mapping[str, float | None]
+) -> None:
     """Say how far and how fast the segment has come; a horizon or batch of None leaves it."""
-    guard(tx, me, grant)
+    guard(tx, worker_id, grant)
     tx.execute(
         sa.update(segment)
         .where(
@@ -170,9 +174,9 @@ def set_progress(tx: Transaction, me: str, grant: Grant, said: Mapping[str, floa
         )
 
 
-def limit_slots(tx: Transaction, me: str, grant: Grant, slots: int, reason: str) -> None:
+def limit_slots(tx: Transaction, worker_id: str, grant: Grant, slots: int, reason: str) -> None:
     """Say on how many slots the trial can train at most; see the store's promise."""
-    guard(tx, me, grant)
+    guard(tx, worker_id, grant)
     lowered = tx.execute(
         sa.update(trial)
         .where(
@@ -184,6 +188,11 @@ def limit_slots(tx: Transaction, me: str, grant: Grant, slots: int, reason: str)
     ).rowcount
     if lowered:
         tx.event(
-            "limit", number=grant.number, fence=grant.fence, worker=me, slots=slots, reason=reason
+            "limit",
+            number=grant.number,
+            fence=grant.fence,
+            worker=worker_id,
+            slots=slots,
+            reason=reason,
         )
         notify_planner(tx)

@@ -18,16 +18,16 @@ from rich.table import Table
 from rich.text import Text
 
 from optuna_deadline.cli.live.view import (
+    StudyWatcher,
     TrialRow,
     View,
-    Watcher,
     by_relevance,
     clock,
     figure,
     finite,
 )
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.worker.lease_clock import DATABASE_AWAY
+from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE = 12
@@ -223,15 +223,15 @@ def _blank(view: View) -> View:
 
 
 @contextmanager
-def following(
-    watcher: Watcher, seconds: float, follow: Callable[[Iterator[View]], None]
+def polling_views(
+    watcher: StudyWatcher, seconds: float, follow: Callable[[Iterator[View]], None]
 ) -> Iterator[None]:
     """Give a thread a look every so often until the block ends, the last state included.
 
     A block that ends by an error is followed no further: its database may be away.
     """
     ending = threading.Event()
-    looks = _looks(watcher, seconds, ending)
+    looks = _views(watcher, seconds, ending)
     thread = threading.Thread(target=follow, args=(looks,), daemon=True)
     thread.start()
     patience = 0.5
@@ -243,14 +243,14 @@ def following(
         thread.join(patience)
 
 
-def _looks(watcher: Watcher, seconds: float, ending: threading.Event) -> Iterator[View]:
+def _views(watcher: StudyWatcher, seconds: float, ending: threading.Event) -> Iterator[View]:
     """Views, none while the database is away nor once the study was deleted."""
     going = True
     while going:
         going = not ending.wait(seconds)
         try:
             view = watcher.view()
-        except DATABASE_AWAY:
+        except DATABASE_ERRORS:
             continue
         except StudyGone:
             return  # the worker says so
@@ -260,7 +260,7 @@ def _looks(watcher: Watcher, seconds: float, ending: threading.Event) -> Iterato
 _SECONDS = 0.5
 
 
-def shown(watcher: Watcher, console: Console) -> AbstractContextManager[None]:
+def showing_study(watcher: StudyWatcher, console: Console) -> AbstractContextManager[None]:
     """Keep the study in sight until the block ends, last state included."""
 
     def on_terminal(looks: Iterator[View]) -> None:
@@ -275,4 +275,4 @@ def shown(watcher: Watcher, console: Console) -> AbstractContextManager[None]:
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
             previous = view
 
-    return following(watcher, _SECONDS, on_terminal if console.is_terminal else in_lines)
+    return polling_views(watcher, _SECONDS, on_terminal if console.is_terminal else in_lines)

@@ -13,14 +13,14 @@ from datetime import datetime, timezone
 from operator import itemgetter
 from typing import TypeGuard
 
-from optuna_deadline.allocation.records import Desired, Event, SegmentRow, Slot
+from optuna_deadline.allocation.records import Event, PlannedTrial, SegmentRow, Slot
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
-from optuna_deadline.history.text import asked
-from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.history.text import request_sentence
+from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
-from optuna_deadline.planning.limits import Limits, limited
-from optuna_deadline.planning.placement.data_locality import lonely
+from optuna_deadline.planning.limits import SlotLimits, limited
+from optuna_deadline.planning.placement.data_locality import isolated_hosts
 from optuna_deadline.study.terms import Terms
 
 
@@ -137,7 +137,7 @@ _KINDS = (
 _SHOWN = {"retired": "pruned"}
 
 
-class Watcher:
+class StudyWatcher:
     """Reads one study's table again and again; it writes nothing.
 
     Args:
@@ -156,7 +156,9 @@ class Watcher:
         self._segments: dict[tuple[int, int], SegmentRow] = {}
         self._last_segments = 0.0
         self._ledger = (
-            None if terms.budget is None else Ledger(table, tariff_of(terms.budget, terms.started))
+            None
+            if terms.budget is None
+            else BillingLedger(table, tariff_of(terms.budget, terms.started))
         )
 
     def view(self) -> View:
@@ -168,7 +170,7 @@ class Watcher:
         orders = self._table.orders("")
         now = orders.now
         for event in self._events.read(now):
-            self._take(event)
+            self._take_event(event)
         for row in self._reports.read(now):
             self._curves.setdefault(row.number, {}).setdefault(row.step, row.value)
         trials = self._table.trials()
@@ -179,11 +181,11 @@ class Watcher:
             self._segments[segment.number, segment.fence] = segment
         self._last_segments = now
         segments = list(self._segments.values())
-        limits = Limits(self._terms.max_slots)
+        limits = SlotLimits(self._terms.max_slots)
         for segment in segments:
-            limits.take(segment)
+            limits.take_segment(segment)
         for line in trials:
-            limits.see(line)
+            limits.take_trial(line)
         ended = Counter(segment.outcome for segment in segments)
         starts = len(segments) - len({segment.number for segment in segments})
         return View(
@@ -206,7 +208,7 @@ class Watcher:
             resumes=max(0, starts - ended["resize"]),
             resizes=ended["resize"],
             drained=tuple(sorted({row.host for row in workers if row.drained is not None})),
-            alone=tuple(sorted(lonely(row for row in workers if row.study_id == mine))),
+            alone=tuple(sorted(isolated_hosts(row for row in workers if row.study_id == mine))),
             limits=tuple(limited(trials, limits)),
             slot_hours=sum(
                 row.slots * ((now if row.ended is None else row.ended) - row.granted)
@@ -235,7 +237,7 @@ class Watcher:
         score, number, step = max(reports)
         return self._sign * score, -number, -step
 
-    def _row(self, line: Desired, hosts: tuple[str, ...]) -> TrialRow:
+    def _row(self, line: PlannedTrial, hosts: tuple[str, ...]) -> TrialRow:
         curve = self._curves.get(line.number, {})
         steps = sorted(curve)
         values = tuple(None if math.isnan(curve[step]) else curve[step] for step in steps)
@@ -261,7 +263,7 @@ class Watcher:
         self._ledger.read(now)
         return self._ledger.spent(now)
 
-    def _take(self, event: Event) -> None:
+    def _take_event(self, event: Event) -> None:
         if event.kind == "plan":
             words = f"trial {event.number} {event.detail['reason']}"
         elif event.kind == "gate":
@@ -278,7 +280,7 @@ class Watcher:
             words = f"trial {event.number} lost its worker"
         elif event.kind == "settle":
             words = "the study is settled"
-        elif not (words := asked(event, f"trial {event.number}")):
+        elif not (words := request_sentence(event, f"trial {event.number}")):
             return
         said = event.id, Decision(event.at - self._terms.started, words)
         insort(self._decisions, said, key=itemgetter(0))

@@ -17,21 +17,21 @@ from typing import Protocol
 from optuna_deadline.allocation.records import Orders
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.planning.billing.invoice import FAREWELL
-from optuna_deadline.planning.billing.ledger import Ledger
+from optuna_deadline.planning.billing.invoice import RELEASE_SECONDS
+from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
-from optuna_deadline.planning.cross_host import APART
+from optuna_deadline.planning.cross_host import NO_GROUPS
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.policies.api import Money, Plan
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.prices import Price
 
 #: The end of the money is written again once it has moved so many seconds later.
-_NEWS = 0.5
+_MIN_CHANGE_SECONDS = 0.5
 _NEVER = -1, 0.0
 
 
-class Purse(Protocol):
+class BudgetAccount(Protocol):
     """What knows how much was spent; slots are counted by the type of their host."""
 
     def read(self, now: float) -> None:
@@ -50,42 +50,46 @@ class Purse(Protocol):
     def wanted(self) -> Mapping[str, int]:
         """The slots that are paid for since the last plan."""
 
-    def kind(self, worker: str | None = None) -> str:
+    def host_type(self, worker: str | None = None) -> str:
         """The type of a worker's host; without one, the dearest."""
 
     def price(self, kind: str, now: float) -> float:
         """Of a slot for a second."""
 
 
-class Funds:
+class PoolBudget:
     """Keeps a study's pool within its budget.
 
     Args:
         table: The allocation table.
-        purse: Knows how much was spent.
-        ceiling: Slots that could be had if they are paid for.
+        account: Knows how much was spent.
+        max_pool_slots: Slots that could be had if they are paid for.
     """
 
-    def __init__(self, table: AllocationStore, purse: Purse, ceiling: int = 0) -> None:
-        self._ceiling = ceiling
+    def __init__(
+        self, table: AllocationStore, account: BudgetAccount, max_pool_slots: int = 0
+    ) -> None:
+        self._max_pool_slots = max_pool_slots
         self._table = table
-        self._purse = purse
+        self._account = account
         self._lent: Mapping[str, int] = {}  # by worker, paid for or not
-        self._reckoned: tuple[int, float] | None = None  # with what slots on offer, at what price
+        self._sized_for: tuple[int, float] | None = None  # with what slots on offer, at what price
         self._deadline = math.inf  # and until when
 
-    def see(self, reading: Reading, orders: Orders) -> Reading:
+    def limit_to_paid_slots(self, reading: Reading, orders: Orders) -> Reading:
         """The reading with the purse, and with the slots alone that the study pays for."""
-        snapshot, purse = reading.snapshot, self._purse
+        snapshot, purse = reading.snapshot, self._account
         purse.read(snapshot.now)
         self._lent = reading.capacities
         offer = Counter[str]()
         for worker, slots in reading.reach.items():
-            offer[purse.kind(worker)] += slots
-        money = purse.money(snapshot.now, offer, max(self._ceiling, offer.total()))
+            offer[purse.host_type(worker)] += slots
+        money = purse.money(snapshot.now, offer, max(self._max_pool_slots, offer.total()))
         # After an extension, until the pool is sized anew, it is what it was.
-        known = purse.kind() == "" and orders.pool_slots is not None
-        offers = self._offers(reading, {"": orders.pool_slots or 0} if known else purse.wanted)
+        known = purse.host_type() == "" and orders.pool_slots is not None
+        offers = self._paid_slots_by_worker(
+            reading, {"": orders.pool_slots or 0} if known else purse.wanted
+        )
         priced = snapshot.speedup
         snapshot = replace(
             snapshot,
@@ -95,9 +99,9 @@ class Funds:
             speedup=priced if priced.pack is None else replace(priced, pack=None),
         )
         # What is paid for comes by whole hosts, and gangs stay within them.
-        return replace(reading, snapshot=snapshot, capacities=offers, crossing=APART)
+        return replace(reading, snapshot=snapshot, capacities=offers, worker_groups=NO_GROUPS)
 
-    def size(self, reading: Reading, orders: Orders, plan: Plan) -> int:
+    def wanted_slots(self, reading: Reading, orders: Orders, plan: Plan) -> int:
         """How many slots are wanted: as many as the plan says.
 
         Where it says nothing, as many as last until the deadline; that is reckoned once, and again
@@ -107,22 +111,22 @@ class Funds:
         assert money is not None
         if plan.pool_slots is not None:
             return min(plan.pool_slots, money.offer)
-        known, self._reckoned = self._reckoned, (money.offer, money.price)
+        known, self._sized_for = self._sized_for, (money.offer, money.price)
         before, self._deadline = self._deadline, orders.deadline
         # One that has none gets some, where the money is there: it may have rested.
-        if orders.pool_slots and known in (None, self._reckoned) and orders.deadline <= before:
+        if orders.pool_slots and known in (None, self._sized_for) and orders.deadline <= before:
             return orders.pool_slots
-        return self._evenly(reading, money, orders.deadline)
+        return self._slots_until_deadline(reading, money, orders.deadline)
 
     @staticmethod
-    def end(orders: Orders) -> float:
+    def training_end(orders: Orders) -> float:
         """When all training ends, as far as it is reckoned: after an extension the money is not.
 
         Workers go by the end as it stands, since no planner may be there.
         """
         return orders.deadline if orders.pool_slots is None else orders.end
 
-    def shrunk(self, reading: Reading, plan: Plan, size: int) -> Reading | None:
+    def shrink_to_paid_slots(self, reading: Reading, plan: Plan, size: int) -> Reading | None:
         """The reading with the slots alone that a plan still pays for, if it runs on more of them.
 
         What is granted by a plan is billed whatever its pool: a node that is taken once more would
@@ -130,74 +134,76 @@ class Funds:
         """
         if plan.slots <= size:
             return None
-        less = self._offers(reading, self._types(reading, size))
+        less = self._paid_slots_by_worker(reading, self._slots_by_type(reading, size))
         offers = {w: min(slots, less.get(w, 0)) for w, slots in reading.capacities.items()}
         offers = {worker: slots for worker, slots in offers.items() if slots}
         snapshot = replace(reading.snapshot, capacity=sum(offers.values()))
         return replace(reading, snapshot=snapshot, capacities=offers)
 
-    def resize(self, me: str, term: int, reading: Reading, orders: Orders, wanted: int) -> bool:
+    def write_pool_size(
+        self, worker_id: str, term: int, reading: Reading, orders: Orders, wanted: int
+    ) -> bool:
         """Write the size of the pool that is wanted, and until when the money lasts then.
 
         Every worker ends its training by that instant on its own, so that the budget holds where
         no planner is left too. More than the budget pays for is not asked for. Returns whether the
         size has changed.
         """
-        now, purse = reading.snapshot.now, self._purse
-        types = purse.affordable(now, self._types(reading, wanted))
+        now, purse = reading.snapshot.now, self._account
+        types = purse.affordable(now, self._slots_by_type(reading, wanted))
         slots, end = sum(types.values()), orders.deadline
         if slots or not wanted:
             end = purse.lasts_until(now, types, orders.deadline)
         else:  # there is no money for anything more
             end = min(orders.end, purse.lasts_until(now, {}, now))
         before, resized = orders.funds_end, slots != orders.pool_slots
-        typed = purse.kind() != ""
+        typed = purse.host_type() != ""
         resized = resized or (typed and types != +Counter(purse.wanted))
-        if resized or before is None or end < before or end > before + _NEWS:
+        if resized or before is None or end < before or end > before + _MIN_CHANGE_SECONDS:
             written = self._table.resize_pool(
-                me, term, slots, end,
+                worker_id, term, slots, end,
                 types=types if typed else None, seen=(orders.pool_slots, orders.funds_end),
             )  # fmt: skip
             if not written:
-                self._reckoned = _NEVER
+                self._sized_for = _NEVER
         return resized
 
-    def _evenly(self, reading: Reading, money: Money, deadline: float) -> int:
+    def _slots_until_deadline(self, reading: Reading, money: Money, deadline: float) -> int:
         """The most slots that the budget pays for until the deadline, at least a node.
 
         This is the best fixed cluster: what a policy gets that asks for nothing. Where the budget
         is that of so many slots exactly, training ends by their way out before the deadline.
         """
-        enough = deadline - FAREWELL - _NEWS
+        enough = deadline - RELEASE_SECONDS - _MIN_CHANGE_SECONDS
 
         def lasts(nodes: int) -> bool:
-            types = self._types(reading, nodes * money.node)
-            return self._purse.lasts_until(reading.snapshot.now, types, deadline) >= enough
+            types = self._slots_by_type(reading, nodes * money.node)
+            return self._account.lasts_until(reading.snapshot.now, types, deadline) >= enough
 
         most = money.offer // money.node
         return bisect_left(range(2, most + 1), True, key=lambda n: not lasts(n)) * money.node + (
             money.node if most else 0
         )
 
-    def _types(self, reading: Reading, wanted: int) -> dict[str, int]:
+    def _slots_by_type(self, reading: Reading, wanted: int) -> dict[str, int]:
         """Slots by the type of their host, the cheapest first.
 
         What is not there is taken to be as before, and beyond that as the dearest.
         """
-        purse, now = self._purse, reading.snapshot.now
+        purse, now = self._account, reading.snapshot.now
         there = Counter[str]()
         for worker, slots in self._lent.items():
-            there[purse.kind(worker)] += slots
+            there[purse.host_type(worker)] += slots
         types, left = Counter[str](), wanted
         for of in (there, Counter(purse.wanted)):
             for kind in sorted(of, key=lambda kind: (purse.price(kind, now), kind)):
                 more = min(left, max(0, of[kind] - types[kind]))
                 types[kind] += more
                 left -= more
-        types[purse.kind()] += left
+        types[purse.host_type()] += left
         return {kind: slots for kind, slots in types.items() if slots}
 
-    def _offers(self, reading: Reading, types: Mapping[str, int]) -> dict[str, int]:
+    def _paid_slots_by_worker(self, reading: Reading, types: Mapping[str, int]) -> dict[str, int]:
         """The slots by worker that a study may use, where it pays for so many of each type.
 
         Those workers come first on which most of it runs already.
@@ -209,7 +215,7 @@ class Funds:
         offers: dict[str, int] = {}
         left = Counter(types)
         for worker, size in sorted(self._lent.items(), key=lambda o: (-wanted[o[0]], o[0])):
-            kind = self._purse.kind(worker)
+            kind = self._account.host_type(worker)
             share = min(size, left[kind])
             if share > 0:
                 offers[worker] = share
@@ -218,10 +224,10 @@ class Funds:
 
 
 #: A planner may write between a look and the price: then it is looked again.
-_TRIES = 100
+_MAX_TRIES = 100
 
 
-def tell_price(
+def change_price(
     table: AllocationStore, budget: Budget, started: float, kind: str, price: Price
 ) -> float | None:
     """Tell a study what slots cost from now on.
@@ -241,13 +247,13 @@ def tell_price(
         DeadlineError: The study has ended, or its prices go by host type and this one does not,
             or the other way round.
     """
-    ledger = Ledger(table, tariff_of(budget, started))
-    for _ in range(_TRIES):
+    ledger = BillingLedger(table, tariff_of(budget, started))
+    for _ in range(_MAX_TRIES):
         orders = table.orders("")
         ledger.read(orders.now)
         _check(ledger, kind, price, settled=orders.settled or orders.now >= orders.end)
         wanted = ledger.wanted
-        bill = ledger.told(orders.now, kind, price.per_hour, price.node)
+        bill = ledger.with_price(orders.now, kind, price.per_hour, price.node)
         end = bill.lasts_until(orders.now, wanted, orders.deadline)
         seen = orders.pool_slots, orders.funds_end
         types = None if kind == "" else wanted
@@ -256,7 +262,7 @@ def tell_price(
     raise DeadlineError("The study's plan changes all the time; tell the price again.")
 
 
-def _check(ledger: Ledger, kind: str, price: Price, *, settled: bool) -> None:
+def _check(ledger: BillingLedger, kind: str, price: Price, *, settled: bool) -> None:
     if settled:
         raise DeadlineError("The study has ended, and no price changes that.")
     rates = ledger.tariff.rates

@@ -11,22 +11,22 @@ from optuna_deadline.policies.api import Money
 _HALVINGS = 60
 
 #: Seconds from the end of all training until the last worker has gone, which are paid for too.
-FAREWELL = 2.0
+RELEASE_SECONDS = 2.0
 
 
 @dataclass
-class Bill:
+class Invoice:
     """Nodes that are paid for, each of a type and from an instant on.
 
     Attributes:
         tariff: What they cost.
-        closed: What the nodes that were given back have cost.
+        closed_cost: What the nodes that were given back have cost.
         node_seconds: How long those were held.
         since: By type, since when the present ones are held.
     """
 
     tariff: Tariff
-    closed: float = 0.0
+    closed_cost: float = 0.0
     node_seconds: float = 0.0
     since: dict[str, list[float]] = field(default_factory=dict)
 
@@ -45,12 +45,12 @@ class Bill:
     def give_back(self, since: float, at: float, kind: str = "") -> None:
         """End the bill of a node that is held since an instant."""
         self.since[kind].remove(since)
-        self.closed += self._rate(kind).cost(since, at)
+        self.closed_cost += self._rate(kind).cost(since, at)
         self.node_seconds += at - since
 
     def spent(self, now: float) -> float:
         """What is to be paid if everything is given back now."""
-        return self.closed + self._costs(self.since, now)
+        return self.closed_cost + self._costs(self.since, now)
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
         """The purse as a policy sees it.
@@ -84,7 +84,7 @@ class Bill:
             node=node,
             offer=most // node * node,
             held=held // node * node,
-            ahead=max(0.0, spent - self.closed - used),
+            ahead=max(0.0, spent - self.closed_cost - used),
         )
 
     def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
@@ -93,8 +93,11 @@ class Bill:
         The budget has to pay for the start-up of each and for its way out.
         """
         wanted = {kind: count for kind, count in slots.items() if count > 0}
-        while self._whole(now, wanted, now + FAREWELL, starting=True) > self.tariff.budget:
-            new = [kind for kind in wanted if self._further(kind, wanted[kind]) > 0]
+        while (
+            self._total_cost(now, wanted, now + RELEASE_SECONDS, starting=True)
+            > self.tariff.budget
+        ):
+            new = [kind for kind in wanted if self._extra_nodes(kind, wanted[kind]) > 0]
             if not new:
                 break  # what is held is given back in time
             kind = max(new, key=lambda kind: (self._rate(kind).at(now), kind))
@@ -113,25 +116,25 @@ class Bill:
             slots: By type, how many are wanted.
             latest: Nobody asks beyond it.
         """
-        budget, latest = self.tariff.budget, latest + FAREWELL
-        if self._whole(now, slots, latest) <= budget:
-            return latest - FAREWELL
+        budget, latest = self.tariff.budget, latest + RELEASE_SECONDS
+        if self._total_cost(now, slots, latest) <= budget:
+            return latest - RELEASE_SECONDS
         low, high = now, latest
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            if self._whole(now, slots, middle) <= budget:
+            if self._total_cost(now, slots, middle) <= budget:
                 low = middle
             else:
                 high = middle
-        return max(now, low - FAREWELL)
+        return max(now, low - RELEASE_SECONDS)
 
-    def _whole(
+    def _total_cost(
         self, now: float, slots: Mapping[str, int], until: float, *, starting: bool = False
     ) -> float:
         """What all nodes cost until an instant, further ones with what they are wanted for."""
-        costs = self.closed + self._costs(self.since, until)
+        costs = self.closed_cost + self._costs(self.since, until)
         for kind, wanted in slots.items():
-            rate, more = self._rate(kind), self._further(kind, wanted)
+            rate, more = self._rate(kind), self._extra_nodes(kind, wanted)
             if more > 0:
                 costs += more * rate.cost(now, until + (rate.startup if starting else 0.0))
         return costs
@@ -144,7 +147,7 @@ class Bill:
     def _rate(self, kind: str) -> Rate:
         return self.tariff.rates[kind]
 
-    def _further(self, kind: str, slots: int) -> int:
+    def _extra_nodes(self, kind: str, slots: int) -> int:
         """Nodes that would have to be taken."""
         return self._nodes(kind, slots) - len(self.since.get(kind, ()))
 

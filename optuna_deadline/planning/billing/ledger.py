@@ -18,7 +18,7 @@ from typing import cast
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import Tail
-from optuna_deadline.planning.billing.invoice import Bill
+from optuna_deadline.planning.billing.invoice import Invoice
 from optuna_deadline.planning.billing.price_schedule import Tariff
 from optuna_deadline.policies.api import Money
 
@@ -28,7 +28,7 @@ KINDS = ("pool", "acquire", "release", "reap", "settle", "rest", "register", "pr
 _ENDS = ("settle", "rest")
 
 
-class Ledger:
+class BillingLedger:
     """A study's bill, kept up from its events; those that nothing can precede are dropped.
 
     A slot that is reaped was nobody's bill since it was taken. Where that is in the bill already,
@@ -44,51 +44,54 @@ class Ledger:
         self._table = table
         self._before = before
         self._tariff = tariff
-        self._begin()
-        self._bill = Bill(tariff, closed=before)
+        self._reset()
+        self._invoice = Invoice(tariff, closed_cost=before)
         self._types: Mapping[str, str] = {}
         self._wanted: Mapping[str, int] = {}
         self._until = math.inf
-        self._begun = False
+        self._is_complete = False
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         table = self._table
         self._new = Tail(lambda after: table.events(after, KINDS))
-        self._account = Account(Bill(self._tariff, closed=self._before))  # of final events
-        self._late: dict[int, Event] = {}  # those that others may yet precede, by their ids
+        # of final events
+        self._account = BillingState(Invoice(self._tariff, closed_cost=self._before))
+        self._open_events: dict[int, Event] = {}  # those that others may yet precede, by their ids
         self._reaped: set[tuple[int | None, int]] = set()
 
     def read(self, now: float) -> None:
         """Take in what has happened until now; what is asked then goes by it."""
-        self._begun = self._begun and self._read_on(now)
-        while not self._begun:
-            self._begin()
+        self._is_complete = self._is_complete and self._read_new_events(now)
+        while not self._is_complete:
+            self._reset()
             reaps = Tail(lambda after: self._table.events(after, ("reap",)))
             self._reaped.update(reaped_by(reaps.read(now)))
-            self._begun = self._read_on(now)
+            self._is_complete = self._read_new_events(now)
 
-    def _read_on(self, now: float) -> bool:
+    def _read_new_events(self, now: float) -> bool:
         """False where an event changes what is final."""
         fresh = False
         for page in self._new.pages(now):
             reaped = reaped_by(page) - self._reaped
-            if any(self._account.holds(slot, fence) for slot, fence in reaped):
+            if any(self._account.is_billed(slot, fence) for slot, fence in reaped):
                 return False
             self._reaped |= reaped
-            self._late.update((event.id, event) for event in page)
-            for row_id in sorted(row_id for row_id in self._late if row_id <= self._new.solid):
-                self._account.take(self._late.pop(row_id), self._reaped)
+            self._open_events.update((event.id, event) for event in page)
+            for row_id in sorted(
+                row_id for row_id in self._open_events if row_id <= self._new.solid
+            ):
+                self._account.take(self._open_events.pop(row_id), self._reaped)
             fresh = fresh or bool(page)
-        if fresh or not self._begun or now > self._until:
-            account = self._make(now)
-            self._bill, self._types = account.bill, account.types
+        if fresh or not self._is_complete or now > self._until:
+            account = self._provisional_account(now)
+            self._invoice, self._types = account.invoice, account.types
             self._wanted, self._until = account.wanted, account.until
         return True
 
-    def _make(self, now: float) -> Account:
+    def _provisional_account(self, now: float) -> BillingState:
         account = self._account.copy()
-        for row_id in sorted(self._late):
-            account.take(self._late[row_id], self._reaped)
+        for row_id in sorted(self._open_events):
+            account.take(self._open_events[row_id], self._reaped)
         account.close(now)
         return account
 
@@ -96,42 +99,42 @@ class Ledger:
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
         """The purse now, where workers offer slots of these types and so many can be had."""
-        return self._bill.money(now, offer, most)
+        return self._invoice.money(now, offer, most)
 
     def spent(self, now: float) -> float:
         """What the bill says."""
-        return self._bill.spent(now)
+        return self._invoice.spent(now)
 
     def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
         """As many of these slots as the budget pays for taking now."""
-        return self._bill.affordable(now, slots)
+        return self._invoice.affordable(now, slots)
 
     def lasts_until(self, now: float, slots: Mapping[str, int], latest: float) -> float:
         """Until when the budget pays for so many slots, and for what is still held."""
-        return self._bill.lasts_until(now, slots, latest)
+        return self._invoice.lasts_until(now, slots, latest)
 
     @property
     def wanted(self) -> Mapping[str, int]:
         """By type, the slots that are paid for since the last plan."""
         return self._wanted
 
-    def kind(self, worker: str | None = None) -> str:
+    def host_type(self, worker: str | None = None) -> str:
         """The type under which a worker's slots are billed; without one, the dearest."""
-        return self._bill.tariff.kind(self._types.get(worker or ""))
+        return self._invoice.tariff.host_type(self._types.get(worker or ""))
 
     def price(self, kind: str, now: float) -> float:
         """Of a slot for a second."""
-        return self._bill.tariff.rates[kind].at(now)
+        return self._invoice.tariff.rates[kind].at(now)
 
     @property
     def tariff(self) -> Tariff:
         """The prices with all that was told."""
-        return self._bill.tariff
+        return self._invoice.tariff
 
-    def told(self, now: float, kind: str, per_hour: float, slots: int = 1) -> Bill:
+    def with_price(self, now: float, kind: str, per_hour: float, slots: int = 1) -> Invoice:
         """The bill as it is once a price was told now."""
-        bill = self._make(now).bill
-        bill.tariff = bill.tariff.told(kind, now, per_hour, slots)
+        bill = self._provisional_account(now).invoice
+        bill.tariff = bill.tariff.with_price(kind, now, per_hour, slots)
         return bill
 
 
@@ -175,21 +178,21 @@ def wanted_of(
 def _wanted(event: Event, tariff: Tariff) -> Mapping[str, int]:
     types = cast("Mapping[str, int] | None", event.detail.get("types"))
     if types is None:
-        return {tariff.kind(None): int(str(event.detail["slots"]))}
+        return {tariff.host_type(None): int(str(event.detail["slots"]))}
     found: Counter[str] = Counter()
     for kind, slots in types.items():
-        found[tariff.kind(kind)] += int(slots)
+        found[tariff.host_type(kind)] += int(slots)
     return found
 
 
-def bill_of(events: Collection[Event], tariff: Tariff, now: float = -math.inf) -> Bill:
-    """The bill that a study's events make; see :func:`bills`."""
-    return deque(bills(events, tariff, now), maxlen=1)[0][1]
+def invoice_of(events: Collection[Event], tariff: Tariff, now: float = -math.inf) -> Invoice:
+    """The bill that a study's events make; see :func:`invoices`."""
+    return deque(invoices(events, tariff, now), maxlen=1)[0][1]
 
 
-def bills(
+def invoices(
     events: Collection[Event], tariff: Tariff, now: float = -math.inf
-) -> Iterator[tuple[float, Bill]]:
+) -> Iterator[tuple[float, Invoice]]:
     """The bill as it stands before each of its changes, with that instant, and at last for good.
 
     It is one object, which changes when the next one is asked for.
@@ -200,13 +203,13 @@ def bills(
         now: Nothing has happened until then but these events.
     """
     ordered = in_order(event for event in events if event.kind in KINDS)
-    reaped, account = reaped_by(ordered), Account(Bill(tariff))
+    reaped, account = reaped_by(ordered), BillingState(Invoice(tariff))
     for event in ordered:
         for at in account.steps(event, reaped):
-            yield at, account.bill
+            yield at, account.invoice
     for at in account.last_steps(now):
-        yield at, account.bill
-    yield math.inf, account.bill
+        yield at, account.invoice
+    yield math.inf, account.invoice
 
 
 def reaped_by(events: Iterable[Event]) -> set[tuple[int | None, int]]:
@@ -215,17 +218,17 @@ def reaped_by(events: Iterable[Event]) -> set[tuple[int | None, int]]:
 
 
 @dataclass
-class Account:
+class BillingState:
     """Where a bill stands after some of a study's events, and what the next one needs.
 
     Attributes:
-        bill: The bill, which changes with each event.
+        invoice: The bill, which changes with each event.
         types: By worker, the type of its host.
         wanted: By type, the slots that the last plan wants.
         until: Until when they are paid for.
     """
 
-    bill: Bill
+    invoice: Invoice
     types: dict[str, str] = field(default_factory=dict)
     wanted: Mapping[str, int] = field(default_factory=dict)
     until: float = math.inf
@@ -233,18 +236,20 @@ class Account:
     _taken: dict[int | None, int] = field(default_factory=dict)  # under which fence, if not left
     _latest: float = -math.inf
 
-    def copy(self) -> Account:
+    def copy(self) -> BillingState:
         """Another one that stands there."""
-        bill = replace(self.bill, since={kind: [*of] for kind, of in self.bill.since.items()})
+        bill = replace(
+            self.invoice, since={kind: [*of] for kind, of in self.invoice.since.items()}
+        )
         return replace(
             self,
-            bill=bill,
+            invoice=bill,
             types=dict(self.types),
             _held=dict(self._held),
             _taken=dict(self._taken),
         )
 
-    def holds(self, slot: int | None, fence: int) -> bool:
+    def is_billed(self, slot: int | None, fence: int) -> bool:
         """Whether a slot that was taken under this fence is on the bill."""
         return self._taken.get(slot) == fence
 
@@ -267,9 +272,9 @@ class Account:
         at = float(str(event.detail["since"])) if event.kind == "rest" else event.at
         yield from self.last_steps(at)
         yield at
-        bill = self.bill
+        bill = self.invoice
         if event.kind == "price":
-            bill.tariff = _told(bill.tariff, event)
+            bill.tariff = _with_price_event(bill.tariff, event)
         elif event.kind == "pool":
             self.wanted = _wanted(event, bill.tariff)
             self.until = float(str(event.detail["until"]))
@@ -277,7 +282,7 @@ class Account:
             self.wanted, self.until = {}, math.inf
             self._held.clear()
         elif event.kind == "acquire" and (event.slot, event.fence) not in reaped:
-            self._held[event.slot] = bill.tariff.kind(self.types.get(event.worker or ""))
+            self._held[event.slot] = bill.tariff.host_type(self.types.get(event.worker or ""))
             self._taken[event.slot] = event.fence or 0
         else:
             self._held.pop(event.slot, None)
@@ -289,13 +294,13 @@ class Account:
         if now > self.until:
             until, self.wanted, self.until = self.until, {}, math.inf
             yield until
-            self.bill.resize(self._kinds(), until)
+            self.invoice.resize(self._kinds(), until)
 
     def _kinds(self) -> Counter[str]:
         return Counter(self._held.values())
 
 
-def _told(tariff: Tariff, event: Event) -> Tariff:
+def _with_price_event(tariff: Tariff, event: Event) -> Tariff:
     detail = event.detail
     kind, per_hour = str(detail["type"]), float(str(detail["per_hour"]))
-    return tariff.told(kind, event.at, per_hour, int(str(detail["slots"])))
+    return tariff.with_price(kind, event.at, per_hour, int(str(detail["slots"])))

@@ -43,7 +43,7 @@ class Rate:
             known = price
         return known
 
-    def told(self, at: float, price: float) -> Rate:
+    def with_price(self, at: float, price: float) -> Rate:
         """The rate after a price was told, which holds from then on."""
         before = [one for one in self.prices if one[0] < at]
         return replace(self, prices=(*(before or [(-math.inf, self.prices[0][1])]), (at, price)))
@@ -102,7 +102,7 @@ class Tariff:
     budget: float
     rates: Mapping[str, Rate] = field(hash=False)
 
-    def kind(self, host_type: str | None) -> str:
+    def host_type(self, host_type: str | None) -> str:
         """The type under which a host is billed; that of the dearest where it has no price."""
         if "" in self.rates:
             return ""
@@ -113,10 +113,10 @@ class Tariff:
         """The type whose slots cost most at first."""
         return max(self.rates, key=lambda kind: (self.rates[kind].prices[0][1], kind))
 
-    def told(self, kind: str, at: float, per_hour: float, slots: int = 1) -> Tariff:
+    def with_price(self, kind: str, at: float, per_hour: float, slots: int = 1) -> Tariff:
         """The tariff after a price was told."""
         rate, price = self.rates.get(kind), per_hour / 3600.0
-        new = Rate(((at, price),), node=slots) if rate is None else rate.told(at, price)
+        new = Rate(((at, price),), node=slots) if rate is None else rate.with_price(at, price)
         return replace(self, rates={**self.rates, kind: new})
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from optuna_deadline.allocation.records import Assignment, Desired
+from optuna_deadline.allocation.records import Assignment, PlannedTrial
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.planning.placement.data_locality import Bound, Homes
-from optuna_deadline.planning.placement.gangs import Spreading, place, spreading
+from optuna_deadline.planning.placement.data_locality import CheckpointLocality, HostBinding
+from optuna_deadline.planning.placement.gangs import SpreadRules, assign_workers, spread_rules
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.policies.api import Plan, Policy, Request, Run, Snapshot
 
@@ -19,7 +19,7 @@ _UNREAPED = "waits until the lease of its dead worker is over"
 _ROUNDS = 4
 
 
-class Binding:
+class BoundPlanner:
     """Lets a study's policy plan within what its trials are bound to.
 
     Args:
@@ -27,14 +27,17 @@ class Binding:
     """
 
     def __init__(self, table: AllocationStore) -> None:
-        self._homes = Homes(table)
-        self.bounds: Mapping[int, Bound] = {}  #: at the last look
-        self.stuck: Mapping[int, str] = {}  #: why which trials wait, for a host or for the reaper
+        self._locality = CheckpointLocality(table)
+        self.bindings: Mapping[int, HostBinding] = {}  #: at the last look
+        #: why which trials wait, for a host or for the reaper
+        self.wait_reasons: Mapping[int, str] = {}
         self._unreaped: Mapping[int, str] = {}
 
-    def look(self, reading: Reading) -> None:
+    def update(self, reading: Reading) -> None:
         """Learn which trials are bound now, and which a dead worker still owns."""
-        self.bounds = self._homes.bounds(reading.workers, reading.trials, reading.snapshot.now)
+        self.bindings = self._locality.bindings(
+            reading.workers, reading.trials, reading.snapshot.now
+        )
         living = {worker.id for worker in reading.workers}
         self._unreaped = {
             line.number: _UNREAPED
@@ -42,33 +45,33 @@ class Binding:
             if line.alive and line.owner is not None and line.owner not in living
         }
 
-    def decide(self, policy: Policy, reading: Reading) -> Plan:
+    def plan(self, policy: Policy, reading: Reading) -> Plan:
         """The policy's plan, within these bounds, for the trials that may be granted slots."""
-        if not self.bounds:
-            self.stuck = self._unreaped
-            return policy.plan(_holding(reading.snapshot, self._unreaped))
-        plan, self.stuck = plan_bound(
-            policy, reading.snapshot, reading.capacities, reading.trials, self.bounds,
-            spreading(reading), self._unreaped,
+        if not self.bindings:
+            self.wait_reasons = self._unreaped
+            return policy.plan(_with_held(reading.snapshot, self._unreaped))
+        plan, self.wait_reasons = plan_with_bindings(
+            policy, reading.snapshot, reading.capacities, reading.trials, self.bindings,
+            spread_rules(reading), self._unreaped,
         )  # fmt: skip
         return plan
 
-    def reworded(self, current: Mapping[int, Desired]) -> list[Assignment]:
+    def reason_changes(self, current: Mapping[int, PlannedTrial]) -> list[Assignment]:
         """What waits for a host is said to do so, though it was paused for another reason."""
         return [
             Assignment(number, "pause", None, 0, words)
-            for number, words in self.stuck.items()
+            for number, words in self.wait_reasons.items()
             if current[number].mode == "pause" and current[number].reason != words
         ]
 
 
-def plan_bound(
+def plan_with_bindings(
     policy: Policy,
     snapshot: Snapshot,
     capacities: Mapping[str, int],
-    current: Mapping[int, Desired],
-    bounds: Mapping[int, Bound],
-    spread: Spreading | None = None,
+    current: Mapping[int, PlannedTrial],
+    bindings: Mapping[int, HostBinding],
+    spread: SpreadRules | None = None,
     unreaped: Mapping[int, str] | None = None,
 ) -> tuple[Plan, Mapping[int, str]]:
     """The policy's plan for the trials that find room where they are bound to.
@@ -80,20 +83,20 @@ def plan_bound(
         The plan, and why which trials wait.
     """
     stuck = {
-        number: bound.words
-        for number, bound in bounds.items()
+        number: bound.reason
+        for number, bound in bindings.items()
         if not any(capacities.get(worker) for worker in bound.workers)
     }
     stuck |= unreaped or {}
     for _ in range(_ROUNDS):
-        plan = policy.plan(_holding(snapshot, stuck))
-        lines = place(plan.orders, capacities, current, bounds, spread)
+        plan = policy.plan(_with_held(snapshot, stuck))
+        lines = assign_workers(plan.orders, capacities, current, bindings, spread)
         idle = sum(capacities.values()) - sum(line.slots for line in lines) - plan.start
         more = {
-            line.number: bounds[line.number].words
+            line.number: bindings[line.number].reason
             for line in lines
             if line.mode == "pause"
-            and line.number in bounds
+            and line.number in bindings
             and isinstance(plan.orders[line.number], Run)
         }
         if not more or idle <= 0:
@@ -102,7 +105,7 @@ def plan_bound(
     return plan, stuck
 
 
-def _holding(snapshot: Snapshot, stuck: Mapping[int, str]) -> Snapshot:
+def _with_held(snapshot: Snapshot, stuck: Mapping[int, str]) -> Snapshot:
     if not stuck:
         return snapshot
     asked = [request for request in snapshot.requests if request.number not in stuck]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from optuna_deadline.allocation.records import Desired, Home, Worker
+from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial, Worker
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import Tail
 from optuna_deadline.checkpoints.sharing import reaches
@@ -15,19 +15,19 @@ _logger = logging.getLogger("optuna_deadline")
 
 
 @dataclass(frozen=True)
-class Bound:
+class HostBinding:
     """Of one trial: the live workers that reach what it goes on from, and where that is."""
 
     workers: frozenset[str]
     host: str
 
     @property
-    def words(self) -> str:
+    def reason(self) -> str:
         """Why it waits."""
         return f"waits for {self.host}, which alone has its checkpoint"
 
 
-class Homes:
+class CheckpointLocality:
     """Knows of every trial where its newest checkpoint is.
 
     Where all hosts share their place for checkpoints, as they should, nothing is read but once.
@@ -37,15 +37,15 @@ class Homes:
     """
 
     def __init__(self, table: AllocationStore) -> None:
-        self._new = Tail(table.homes)
+        self._new = Tail(table.checkpoint_origins)
         self._read_before = False
-        self._apart = False
-        self._newest: dict[int, Home] = {}
-        self._said: frozenset[str] = frozenset()
+        self._hosts_differ = False
+        self._newest: dict[int, CheckpointOrigin] = {}
+        self._warned_hosts: frozenset[str] = frozenset()
 
-    def bounds(
-        self, workers: Sequence[Worker], trials: Mapping[int, Desired], now: float
-    ) -> Mapping[int, Bound]:
+    def bindings(
+        self, workers: Sequence[Worker], trials: Mapping[int, PlannedTrial], now: float
+    ) -> Mapping[int, HostBinding]:
         """The trials that some of the study's live workers could not go on with.
 
         Whatever trains now saves where it trains, so it is bound to that place already.
@@ -57,12 +57,12 @@ class Homes:
         """
         if all(worker.store is None for worker in workers):
             return {}
-        self._tell(workers)
-        if self._apart or not self._read_before:
+        self._warn_of_isolated_hosts(workers)
+        if self._hosts_differ or not self._read_before:
             self._read(now)
         by_id = {worker.id: worker for worker in workers}
         stores = {worker.store for worker in workers}
-        known: dict[tuple[str | None, str | None], Bound | None] = {}
+        known: dict[tuple[str | None, str | None], HostBinding | None] = {}
         found = {}
         for number, line in trials.items():
             place = by_id.get(line.owner or "") or self._newest.get(number)
@@ -70,11 +70,11 @@ class Homes:
                 continue
             key = place.host, place.store
             if key not in known:
-                known[key] = None if stores == {place.store} else _bound(place, workers)
+                known[key] = None if stores == {place.store} else _binding_to(place, workers)
             bound = known[key]
             if bound is not None:
                 found[number] = bound
-        self._apart |= bool(found)
+        self._hosts_differ |= bool(found)
         return found
 
     def _read(self, now: float) -> None:
@@ -84,20 +84,20 @@ class Homes:
             if before is None or before.id < home.id:
                 self._newest[home.number] = home
 
-    def _tell(self, workers: Iterable[Worker]) -> None:
-        hosts = lonely(workers)
-        if hosts and hosts != self._said:
-            self._apart = True
+    def _warn_of_isolated_hosts(self, workers: Iterable[Worker]) -> None:
+        hosts = isolated_hosts(workers)
+        if hosts and hosts != self._warned_hosts:
+            self._hosts_differ = True
             _logger.warning(
                 "Not every host reaches the others' checkpoints: those of %s are its own, and "
                 "their trials stay there. Name one shared folder, under the same path, or a URL "
                 "with --checkpoints.",
                 " and of ".join(sorted(hosts)),
             )
-        self._said = hosts
+        self._warned_hosts = hosts
 
 
-def lonely(workers: Iterable[Worker]) -> frozenset[str]:
+def isolated_hosts(workers: Iterable[Worker]) -> frozenset[str]:
     """The hosts whose checkpoints some other host does not reach."""
     places = {(worker.host, worker.store): worker for worker in workers}
     if len({store for _, store in places}) == 1:
@@ -108,6 +108,6 @@ def lonely(workers: Iterable[Worker]) -> frozenset[str]:
     )
 
 
-def _bound(place: Worker | Home, workers: Sequence[Worker]) -> Bound | None:
+def _binding_to(place: Worker | CheckpointOrigin, workers: Sequence[Worker]) -> HostBinding | None:
     reach = frozenset(worker.id for worker in workers if reaches(worker, place))
-    return None if len(reach) == len(workers) else Bound(reach, str(place.host))
+    return None if len(reach) == len(workers) else HostBinding(reach, str(place.host))

@@ -11,15 +11,15 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from optuna_deadline.allocation.records import Assignment, Desired, Others
-from optuna_deadline.planning.cross_host import APART, Crossing, Worth
-from optuna_deadline.planning.placement.data_locality import Bound
+from optuna_deadline.allocation.records import Assignment, OtherWorkers, PlannedTrial
+from optuna_deadline.planning.cross_host import NO_GROUPS, SpreadTradeoff, WorkerGroups
+from optuna_deadline.planning.placement.data_locality import HostBinding
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.policies.api import Order, Pause, Retire, Run
-from optuna_deadline.policies.wrappers import fitting, says
+from optuna_deadline.policies.wrappers import divisor_reason, largest_divisor
 
 
-class Room(Mapping[str, int]):
+class FreeSlots(Mapping[str, int]):
     """The slots that are free, by worker.
 
     Args:
@@ -62,25 +62,27 @@ class Room(Mapping[str, int]):
 
 
 @dataclass(frozen=True)
-class Spreading:
+class SpreadRules:
     """Where gangs may cross workers: between which, and when that is worth it."""
 
-    crossing: Crossing = APART
-    worth: Worth = field(default_factory=Worth)
+    groups: WorkerGroups = NO_GROUPS
+    tradeoff: SpreadTradeoff = field(default_factory=SpreadTradeoff)
 
 
-def spreading(reading: Reading) -> Spreading:
+def spread_rules(reading: Reading) -> SpreadRules:
     """As a reading has it."""
     seen = reading.snapshot
-    return Spreading(reading.crossing, Worth(seen.speedup, seen.time_left, seen.overhead.total))
+    return SpreadRules(
+        reading.worker_groups, SpreadTradeoff(seen.speedup, seen.time_left, seen.overhead.total)
+    )
 
 
-def place(
+def assign_workers(
     orders: Mapping[int, Order],
     capacities: Mapping[str, int],
-    current: Mapping[int, Desired],
-    bounds: Mapping[int, Bound] | None = None,
-    spread: Spreading | None = None,
+    current: Mapping[int, PlannedTrial],
+    bindings: Mapping[int, HostBinding] | None = None,
+    spread: SpreadRules | None = None,
 ) -> list[Assignment]:
     """Give every order its worker.
 
@@ -96,11 +98,11 @@ def place(
         orders: The plan, the most deserving first.
         capacities: Slots by live worker.
         current: The trials as the table has them.
-        bounds: Of trials that can go on with some workers only.
+        bindings: Of trials that can go on with some workers only.
         spread: Where gangs may cross workers; nowhere, if not given.
     """
-    bounds, spread = bounds or {}, spread or Spreading()
-    free = Room(capacities)
+    bindings, spread = bindings or {}, spread or SpreadRules()
+    free = FreeSlots(capacities)
     lines: dict[int, Assignment] = {}
     pinned: list[tuple[int, Run]] = []
     bound: list[tuple[int, Run]] = []
@@ -113,11 +115,13 @@ def place(
         else:
             line = current.get(number)
             whole = line is not None and line.pinned is not None
-            (pinned if whole else bound if number in bounds else others).append((number, order))
+            (pinned if whole else bound if number in bindings else others).append((number, order))
     for runs in (pinned, bound, others):
         movers = []
         for number, order in runs:
-            stays = _stay(order, current.get(number), free, bounds.get(number), spread.crossing)
+            stays = _keep_workers(
+                order, current.get(number), free, bindings.get(number), spread.groups
+            )
             if stays:
                 lines[number] = _take(number, order, stays, free)
             else:
@@ -125,22 +129,22 @@ def place(
         for number, order in movers:
             line = current.get(number)
             parked = line.worker if line is not None and line.mode == "pause" else None
-            lines[number] = _move(
-                number, order, free, bounds.get(number), parked, spread, whole=runs is pinned
+            lines[number] = _assign_new_worker(
+                number, order, free, bindings.get(number), parked, spread, whole=runs is pinned
             )
     for number, placed in list(lines.items()):
         if placed.others:
-            lines[number] = _gather(placed, free, bounds.get(number), spread.worth)
+            lines[number] = _bring_together(placed, free, bindings.get(number), spread.tradeoff)
     return [lines[number] for number in orders]
 
 
-def _stay(
+def _keep_workers(
     order: Run,
-    line: Desired | None,
+    line: PlannedTrial | None,
     free: Mapping[str, int],
-    bound: Bound | None,
-    crossing: Crossing,
-) -> Others:
+    bound: HostBinding | None,
+    crossing: WorkerGroups,
+) -> OtherWorkers:
     """The workers where a trial is, the first of them first, if it can stay there."""
     if line is None or line.mode != "run" or line.worker is None:
         return ()
@@ -148,7 +152,7 @@ def _stay(
         if line.slots != order.slots:
             return ()
         own = line.slots - sum(slots for _, slots in line.others)
-        there: Others = ((line.worker, own), *line.others)
+        there: OtherWorkers = ((line.worker, own), *line.others)
         names = {name for name, _ in there}
         if not any(names <= group for group in crossing.groups):
             return ()
@@ -159,26 +163,26 @@ def _stay(
     return there if fits and reached else ()
 
 
-def _take(number: int, order: Run, parts: Others, free: Room) -> Assignment:
+def _take(number: int, order: Run, parts: OtherWorkers, free: FreeSlots) -> Assignment:
     for name, slots in parts:
         free.take(name, slots)
     size = sum(slots for _, slots in parts)
     return Assignment(number, "run", parts[0][0], size, order.reason, tuple(parts[1:]))
 
 
-def _move(
+def _assign_new_worker(
     number: int,
     order: Run,
-    free: Room,
-    bound: Bound | None,
+    free: FreeSlots,
+    bound: HostBinding | None,
     parked: str | None,
-    spread: Spreading,
+    spread: SpreadRules,
     *,
     whole: bool,
 ) -> Assignment:
     among = None if bound is None else bound.workers
     room = free.largest(among)
-    if room < order.slots and spread.crossing.groups:
+    if room < order.slots and spread.groups.groups:
         fit = {name: n for name, n in free.items() if among is None or name in among}
         parts = _spread(order.slots, room, fit, spread, whole=whole)
         if parts:
@@ -188,7 +192,7 @@ def _move(
             f"waits: no worker has {order.slots} free" if whole else "waits: no worker has room"
         )
         if bound is not None and free.largest() > room:
-            words = bound.words
+            words = bound.reason
         return Assignment(number, "pause", parked, 0, words)
     size = min(order.slots, room)
     # The tightest fit leaves the larger gaps for gangs.
@@ -200,23 +204,25 @@ def _move(
 
 
 def _spread(
-    size: int, room: int, fit: Mapping[str, int], spread: Spreading, *, whole: bool
-) -> Others:
+    size: int, room: int, fit: Mapping[str, int], spread: SpreadRules, *, whole: bool
+) -> OtherWorkers:
     """The parts of a gang over several workers, as large as it can be and is worth it."""
     for slots in range(size, size - 1 if whole else room, -1):
-        parts = spread.crossing.spread(slots, fit)
-        if parts and (whole or spread.worth.of_spreading(slots, room)):
+        parts = spread.groups.spread(slots, fit)
+        if parts and (whole or spread.tradeoff.spreading_pays(slots, room)):
             return parts
     return ()
 
 
-def _gather(line: Assignment, free: Room, bound: Bound | None, worth: Worth) -> Assignment:
+def _bring_together(
+    line: Assignment, free: FreeSlots, bound: HostBinding | None, worth: SpreadTradeoff
+) -> Assignment:
     """Bring a spread gang together, where one worker has room for it by now and that pays."""
     parts = ((line.worker or "", line.slots - sum(n for _, n in line.others)), *line.others)
     for name, slots in parts:
         free.take(name, -slots)
     worker = free.tightest(line.slots, None if bound is None else bound.workers)
-    if worker is None or not worth.of_gathering(line.slots):
+    if worker is None or not worth.gathering_pays(line.slots):
         for name, slots in parts:
             free.take(name, slots)
         return line
@@ -224,7 +230,9 @@ def _gather(line: Assignment, free: Room, bound: Bound | None, worth: Worth) -> 
     return line._replace(worker=worker, others=())
 
 
-def changed(lines: list[Assignment], current: Mapping[int, Desired]) -> list[Assignment]:
+def changed_assignments(
+    lines: list[Assignment], current: Mapping[int, PlannedTrial]
+) -> list[Assignment]:
     """Only what differs from the table: a new reason alone is no change."""
     return [
         line
@@ -235,28 +243,30 @@ def changed(lines: list[Assignment], current: Mapping[int, Desired]) -> list[Ass
     ]
 
 
-def evenly(lines: Sequence[Assignment], current: Mapping[int, Desired]) -> list[Assignment]:
+def fit_to_batches(
+    lines: Sequence[Assignment], current: Mapping[int, PlannedTrial]
+) -> list[Assignment]:
     """The same lines, in sizes that fit; a size that a person has pinned is let be.
 
     Args:
         lines: As they were placed.
         current: The trials as the table has them.
     """
-    return [_fitted(line, current.get(line.number)) for line in lines]
+    return [_fit_to_batch(line, current.get(line.number)) for line in lines]
 
 
-def _fitted(line: Assignment, known: Desired | None) -> Assignment:
+def _fit_to_batch(line: Assignment, known: PlannedTrial | None) -> Assignment:
     if line.mode != "run" or known is None or known.batch is None or known.pinned is not None:
         return line
-    size = fitting(line.slots, known.batch)
+    size = largest_divisor(line.slots, known.batch)
     if size == line.slots:
         return line
     hosts = 1 + len(line.others)  # which give as many slots each
     while hosts > 1 and size % hosts:
-        size = fitting(size - 1, known.batch) if size > hosts else 1
+        size = largest_divisor(size - 1, known.batch) if size > hosts else 1
         hosts = hosts if size >= hosts else 1
     if hosts == 1:
-        size = fitting(line.slots - sum(slots for _, slots in line.others), known.batch)
+        size = largest_divisor(line.slots - sum(slots for _, slots in line.others), known.batch)
     others = tuple((name, size // hosts) for name, _ in line.others) if hosts > 1 else ()
-    reason = f"{line.reason}; {says(line.slots, known.batch)}"
+    reason = f"{line.reason}; {divisor_reason(line.slots, known.batch)}"
     return line._replace(slots=size, others=others, reason=reason)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from optuna_deadline.allocation.records import Slot
 
 
-def seat(
+def assign_slots(
     wanted: Mapping[int, int],
     slots: Sequence[Slot],
     reach: Mapping[int, frozenset[int]],
@@ -36,12 +36,12 @@ def seat(
         spare: Whether these are seats beyond shares: who holds a slot has no title to it then, and
             what is lent stays lent.
     """
-    seating = _Seating(wanted, slots, reach)
+    seating = _SlotMatching(wanted, slots, reach)
     seating.keep((_lent, _held) if spare else (_settled, _held, _lent))
     seating.fill(idle=True)
     seating.fill(idle=False)
-    seating.move_aside()
-    return seating.dealt
+    seating.augment()
+    return seating.assigned
 
 
 def _settled(slot: Slot) -> int | None:
@@ -56,7 +56,7 @@ def _lent(slot: Slot) -> int | None:
     return slot.lent_to
 
 
-class _Seating:
+class _SlotMatching:
     """What is dealt so far, and who wants more."""
 
     def __init__(
@@ -65,23 +65,23 @@ class _Seating:
         slots: Sequence[Slot],
         reach: Mapping[int, frozenset[int]],
     ) -> None:
-        self.dealt: dict[int, int] = {}
+        self.assigned: dict[int, int] = {}
         self._left = Counter({study: seats for study, seats in wanted.items() if seats > 0})
         self._slots = slots
         self._reach = reach
         self._places = {slot.id: place for place, slot in enumerate(slots)}
         self._reached: dict[int, list[Slot]] = {}
-        self._in_vain: set[int] = set()
+        self._exhausted: set[int] = set()
 
     def keep(self, reasons: Sequence[Callable[[Slot], int | None]]) -> None:
         """Let everybody keep what it has, for the strongest reason first."""
         for whose in reasons:
             for slot in self._slots:
                 study = whose(slot)
-                if study is None or not self._left[study] or slot.id in self.dealt:
+                if study is None or not self._left[study] or slot.id in self.assigned:
                     continue
                 if slot.id in self._reach[study]:
-                    self._give(slot.id, study)
+                    self._assign(slot.id, study)
 
     def fill(self, *, idle: bool) -> None:
         """Seats on hosts where a study is, then where they fit tightest, else in most number.
@@ -93,7 +93,7 @@ class _Seating:
             free: dict[str, list[int]] = {}
             here: set[str] = set()
             for slot in self._slots_of(study):
-                owner = self.dealt.get(slot.id)
+                owner = self.assigned.get(slot.id)
                 if owner is None and not (idle and slot.holder):
                     free.setdefault(slot.host, []).append(slot.id)
                 elif owner == study:
@@ -104,19 +104,19 @@ class _Seating:
                     fitting = [name for name in free if len(free[name]) >= seats]
                     host = min(fitting, key=lambda name: (name not in here, len(free[name])))
                 for slot_id in free.pop(host)[:seats]:
-                    self._give(slot_id, study)
+                    self._assign(slot_id, study)
                 if not self._left[study]:
                     break
 
-    def move_aside(self) -> None:
+    def augment(self) -> None:
         """Seats for those who reach only what others have, who get others in exchange."""
-        if len(self.dealt) < len(self._slots):
+        if len(self.assigned) < len(self._slots):
             for study in sorted(+self._left):
-                while self._left[study] and self._exchange(study):
+                while self._left[study] and self._augment_once(study):
                     self._left[study] -= 1
 
-    def _give(self, slot_id: int, study: int) -> None:
-        self.dealt[slot_id] = study
+    def _assign(self, slot_id: int, study: int) -> None:
+        self.assigned[slot_id] = study
         self._left[study] -= 1
 
     def _slots_of(self, study: int) -> list[Slot]:
@@ -126,32 +126,32 @@ class _Seating:
             self._reached[study] = [self._slots[place] for place in places]
         return self._reached[study]
 
-    def _exchange(self, study: int) -> bool:
+    def _augment_once(self, study: int) -> bool:
         """One more slot for a study by the shortest chain of exchanges; whether there is one.
 
         Whom a search in vain has met can end no chain, so nobody is met in vain twice.
         """
         met: dict[int, tuple[int, int] | None] = {study: None}  # who takes its slot, and which
-        queue = deque([] if study in self._in_vain else [study])
+        queue = deque([] if study in self._exhausted else [study])
         while queue:
             taker = queue.popleft()
             # Its own come first, so that what was exchanged once stays so.
             for slot in sorted(self._slots_of(taker), key=lambda slot: slot.lent_to != taker):
-                owner = self.dealt.get(slot.id)
+                owner = self.assigned.get(slot.id)
                 if owner is None:
-                    self.dealt[slot.id] = taker
+                    self.assigned[slot.id] = taker
                     while (step := met[taker]) is not None:
                         taker, given = step
-                        self.dealt[given] = taker
+                        self.assigned[given] = taker
                     return True
-                if owner not in met and owner not in self._in_vain:
+                if owner not in met and owner not in self._exhausted:
                     met[owner] = (taker, slot.id)
                     queue.append(owner)
-        self._in_vain |= met.keys()
+        self._exhausted |= met.keys()
         return False
 
 
-def deal(
+def assign_shares(
     shares: Mapping[int, int],
     most: Mapping[int, int],
     slots: Sequence[Slot],
@@ -177,10 +177,10 @@ def deal(
         [(study, reached)] = reach.items()
         if shares.get(study, 0) >= len(slots) and all(slot.id in reached for slot in slots):
             return {slot.id: study for slot in slots}  # a study alone has all
-    dealt = seat(shares, slots, reach)
+    dealt = assign_slots(shares, slots, reach)
     left = [slot for slot in slots if slot.id not in dealt]
     if len(dealt) < sum(shares.values()) and left:
         had = Counter(dealt.values())
         extra = {study: min(most[study] - had[study], len(left)) for study in shares}
-        dealt |= seat(extra, left, reach, spare=True)
+        dealt |= assign_slots(extra, left, reach, spare=True)
     return dealt

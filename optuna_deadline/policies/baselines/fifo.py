@@ -12,7 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Snapshot
-from optuna_deadline.policies.base import Claim, Resources, alive, one_slot_each, running_first
+from optuna_deadline.policies.base import (
+    Resources,
+    SlotCandidate,
+    alive,
+    one_slot_each,
+    running_first,
+)
 from optuna_deadline.policies.baselines.halving import SuccessiveHalving
 
 
@@ -22,8 +28,8 @@ class Fifo(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Let everybody go on, and fill what is free with new trials."""
-        claims = [Claim(trial, "its turn") for trial in running_first(alive(snapshot))]
-        newcomers, end = self.newcomers(snapshot), snapshot.deadline
+        claims = [SlotCandidate(trial, "its turn") for trial in running_first(alive(snapshot))]
+        newcomers, end = self.trials_left_to_open(snapshot), snapshot.deadline
         return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)
 
 

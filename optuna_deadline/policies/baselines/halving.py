@@ -30,14 +30,20 @@ from typing import NamedTuple
 
 from optuna_deadline.policies.api import WORST, Order, Pause, Plan, Retire, Snapshot, TrialView
 from optuna_deadline.policies.base import (
-    Claim,
     Resources,
+    SlotCandidate,
     one_slot_each,
+    retire_beaten,
     running_first,
-    stop_the_beaten,
 )
-from optuna_deadline.policies.rungs import UNSTATED, Rung, build_rungs, first_report, milestones
-from optuna_deadline.policies.trial_index import Overview
+from optuna_deadline.policies.rungs import (
+    DEFAULT_RUNGS,
+    Rung,
+    build_rungs,
+    first_report,
+    milestones,
+)
+from optuna_deadline.policies.trial_index import TrialIndex
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Asha(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Give up who has just come to a rung below its cut; everybody else goes on."""
-        rungs = self.overview(snapshot.trials).rungs
+        rungs = self.index_of(snapshot.trials).rungs
 
         def beaten(trial: TrialView) -> str | None:
             place = rung_just_reached(trial, rungs)
@@ -55,7 +61,7 @@ class Asha(Resources):
             return f"below the cut of rung {rungs[place].milestone}"
 
         words = "not below the cut of any rung"
-        return stop_the_beaten(snapshot, beaten, words, self.newcomers(snapshot))
+        return retire_beaten(snapshot, beaten, words, self.trials_left_to_open(snapshot))
 
 
 @dataclass(frozen=True)
@@ -68,29 +74,29 @@ class AshaPromote(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Promote where that can be done, from the top rung down; else start a new trial."""
-        view = self.overview(snapshot.trials)
-        standings = view.kept("standings", Standings).see(view)
-        return promote(snapshot, standings, self.newcomers(snapshot))
+        view = self.index_of(snapshot.trials)
+        standings = view.cached_object("standings", RungStandings).update(view)
+        return promote(snapshot, standings, self.trials_left_to_open(snapshot))
 
 
 def promote(
-    snapshot: Snapshot, standings: Collection[Standing], newcomers: int | None = None
+    snapshot: Snapshot, standings: Collection[RungStanding], newcomers: int | None = None
 ) -> Plan:
     """A plan in which the standings, and at most so many newcomers, compete for single slots."""
-    claims = sorted((s for s in standings if s.goes_on), key=_by_claim)
+    claims = sorted((s for s in standings if s.goes_on), key=_priority)
     waiting = [s for s in standings if not s.goes_on]
     orders: dict[int, Order] = {}
-    thawed: list[Claim] = []
+    thawed: list[SlotCandidate] = []
     if newcomers is None:
         rungs = {s.milestone for s in waiting}
         pauses = {rung: Pause(f"not among the best of rung {rung}") for rung in rungs}
         orders = {s.trial.number: pauses[s.milestone] for s in waiting}
     else:
         words = "the best of those that wait: nothing else is to run"
-        thawed = [Claim(s.trial, words) for s in sorted(waiting, key=_by_claim)]
+        thawed = [SlotCandidate(s.trial, words) for s in sorted(waiting, key=_priority)]
     return one_slot_each(
         snapshot,
-        [Claim(s.trial, s.words) for s in claims],
+        [SlotCandidate(s.trial, s.reason) for s in claims],
         orders,
         newcomers=newcomers,
         leftovers=thawed,
@@ -98,27 +104,27 @@ def promote(
     )
 
 
-class Standing(NamedTuple):
+class RungStanding(NamedTuple):
     """Whether a trial may train beyond the highest rung that it has reached."""
 
     trial: TrialView
     milestone: int
     recorded: float
     goes_on: bool
-    beyond: bool  #: on its way from one rung to the next
-    words: str
+    is_beyond: bool  #: on its way from one rung to the next
+    reason: str
 
 
-class Standings:
+class RungStandings:
     """Where all living trials stand; only those that may stand elsewhere are judged again."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Standing] = {}
+        self._known: dict[int, RungStanding] = {}
         self._best: dict[int, frozenset[int]] = {}  # by milestone, by which all were judged
 
-    def see(self, view: Overview) -> Collection[Standing]:
+    def update(self, view: TrialIndex) -> Collection[RungStanding]:
         """Judge who has changed, and who came to be or ceased to be among a rung's best."""
-        moved = view.moved()
+        moved = view.take_changed()
         for rung in view.rungs:
             before, now = self._best.get(rung.milestone, frozenset()), rung.best
             if now is not before:
@@ -126,21 +132,21 @@ class Standings:
                 self._best[rung.milestone] = now
         for number in sorted(moved):
             if number in view.alive:
-                self._known[number] = stand(view.alive[number], view.rungs)
+                self._known[number] = standing_of(view.alive[number], view.rungs)
             else:
                 self._known.pop(number, None)
         return self._known.values()
 
 
-def stand(trial: TrialView, rungs: Sequence[Rung]) -> Standing:
+def standing_of(trial: TrialView, rungs: Sequence[Rung]) -> RungStanding:
     """Where a living trial stands on the rungs, of which the lowest is the first."""
     place = rung_just_reached(trial, rungs)
     if place is None:
-        return Standing(trial, 0, 0.0, True, True, "on its way to the next rung")
+        return RungStanding(trial, 0, 0.0, True, True, "on its way to the next rung")
     number, rung = trial.number, rungs[place]
     words = f"promoted: among the best of rung {rung.milestone}"
     recorded = rung.recorded[number]
-    return Standing(trial, rung.milestone, recorded, number in rung.best, False, words)
+    return RungStanding(trial, rung.milestone, recorded, number in rung.best, False, words)
 
 
 def rung_just_reached(trial: TrialView, rungs: Sequence[Rung]) -> int | None:
@@ -153,10 +159,10 @@ def rung_just_reached(trial: TrialView, rungs: Sequence[Rung]) -> int | None:
     return None
 
 
-def _by_claim(standing: Standing) -> tuple[bool, int, bool, float, int]:
+def _priority(standing: RungStanding) -> tuple[bool, int, bool, float, int]:
     trial = standing.trial
     rank = (-standing.milestone, not trial.running, -standing.recorded, trial.number)
-    return (not standing.beyond, *rank)
+    return (not standing.is_beyond, *rank)
 
 
 @dataclass(frozen=True)
@@ -176,14 +182,14 @@ class SuccessiveHalving(Resources):
         members = sorted(snapshot.trials, key=lambda trial: trial.number)
         groups = [members[i : i + size] for i in range(0, len(members), size)]
         orders: dict[int, Order] = {}
-        claims: list[Claim] = []
+        claims: list[SlotCandidate] = []
         newcomers = size
         for group in groups:
-            missing = size - len(group) if self.newcomers(snapshot) != 0 else 0
+            missing = size - len(group) if self.trials_left_to_open(snapshot) != 0 else 0
             training = self._follow(group, missing, steps, orders, claims)
             # Only the last cohort may still take trials; a new one begins when all are through.
             newcomers = missing if missing else (0 if training else newcomers)
-        left = self.newcomers(snapshot)
+        left = self.trials_left_to_open(snapshot)
         newcomers = newcomers if left is None else min(newcomers, left)
         end = snapshot.deadline
         return one_slot_each(snapshot, claims, orders, newcomers=newcomers, holds_until=end)
@@ -191,7 +197,7 @@ class SuccessiveHalving(Resources):
     def _milestones(self, snapshot: Snapshot) -> list[int]:
         last = self.last_step(snapshot.trials)
         if last is None:
-            last = self.min_resource * self.reduction_factor ** (UNSTATED - 1)
+            last = self.min_resource * self.reduction_factor ** (DEFAULT_RUNGS - 1)
         return milestones(self.min_resource, self.reduction_factor, last)
 
     def _follow(
@@ -200,7 +206,7 @@ class SuccessiveHalving(Resources):
         missing: int,
         steps: Sequence[int],
         orders: dict[int, Order],
-        claims: list[Claim],
+        claims: list[SlotCandidate],
     ) -> bool:
         """Order what a cohort's living members do; whether any of them still trains."""
         still = list(group)
@@ -208,7 +214,7 @@ class SuccessiveHalving(Resources):
             behind = [trial for trial in still if trial.alive and trial.step < milestone]
             if behind or missing:
                 words = f"on its way to rung {milestone}"
-                claims += [Claim(trial, words) for trial in running_first(behind)]
+                claims += [SlotCandidate(trial, words) for trial in running_first(behind)]
                 for trial in still:
                     if trial.alive and trial.step >= milestone:
                         orders[trial.number] = Pause(f"waits at rung {milestone} for the others")
@@ -220,7 +226,7 @@ class SuccessiveHalving(Resources):
                     orders[trial.number] = Retire(f"not among the {keep} best of rung {milestone}")
             still = ranked[:keep]
         over = [trial for trial in still if trial.alive]
-        claims += [Claim(trial, "the winner of its cohort goes on") for trial in over]
+        claims += [SlotCandidate(trial, "the winner of its cohort goes on") for trial in over]
         return bool(over)
 
 
@@ -236,12 +242,12 @@ class Hyperband(Resources):
             mine = [t for t in snapshot.trials if pattern[t.number % len(pattern)] == bracket]
             first = self.min_resource * self.reduction_factor**bracket
             rungs = build_rungs(mine, first, self.reduction_factor)
-            standings += [stand(trial, rungs) for trial in mine if trial.alive]
-        return promote(snapshot, standings, self.newcomers(snapshot))
+            standings += [standing_of(trial, rungs) for trial in mine if trial.alive]
+        return promote(snapshot, standings, self.trials_left_to_open(snapshot))
 
     def _pattern(self, last: int | None) -> tuple[int, ...]:
         if last is None:
-            return _pattern(UNSTATED, self.reduction_factor)
+            return _pattern(DEFAULT_RUNGS, self.reduction_factor)
         brackets = len(milestones(self.min_resource, self.reduction_factor, last))
         return _pattern(brackets, self.reduction_factor)
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import Plan, Report, Snapshot, TrialView
-from optuna_deadline.policies.base import Claim, alive
+from optuna_deadline.policies.base import SlotCandidate, alive
 from optuna_deadline.policies.baselines.time_sharing import TimeShared, serve, step_seconds
-from optuna_deadline.policies.trial_index import Overview
+from optuna_deadline.policies.trial_index import TrialIndex
 
 #: Floors that are tried, as how many ranges of the losses they lie below the lowest.
 _FLOORS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -123,25 +123,29 @@ class Slaq(TimeShared):
         unknown = [trial for trial in alive(snapshot) if len(trial.reports) < _FEWEST]
         known = [trial for trial in alive(snapshot) if len(trial.reports) >= _FEWEST]
         turn, middle = self.quantum_seconds(snapshot), step_seconds(snapshot)
-        view = self.overview(snapshot.trials)
+        view = self.index_of(snapshot.trials)
         falls = {trial.number: self._fall(view, trial, turn, middle) for trial in known}
         known.sort(key=lambda trial: (-falls[trial.number], not trial.running, trial.number))
         unknown.sort(key=lambda trial: (not trial.running, trial.number))
         return serve(
             self,
             snapshot,
-            [Claim(trial, "too few reports to predict its loss") for trial in unknown],
-            [Claim(trial, "its loss is predicted to fall most") for trial in known],
+            [SlotCandidate(trial, "too few reports to predict its loss") for trial in unknown],
+            [SlotCandidate(trial, "its loss is predicted to fall most") for trial in known],
             self.in_time(snapshot),
         )
 
-    def _fall(self, view: Overview, trial: TrialView, turn: float, middle: float | None) -> float:
+    def _fall(
+        self, view: TrialIndex, trial: TrialView, turn: float, middle: float | None
+    ) -> float:
         """How far the loss falls in a turn of so many seconds."""
         if not math.isfinite(trial.last_score):
             return -math.inf
         pace = trial.step_seconds or middle
         steps = turn / pace if pace else 1.0
-        fit = view.of_trial(trial, self.memory, lambda trial: _fit(trial.reports, self.memory))
+        fit = view.cached_by_reports(
+            trial, self.memory, lambda trial: _fit(trial.reports, self.memory)
+        )
         if fit is None:
             return 0.0
         fall = fit.fall(trial.step, steps)

@@ -12,12 +12,12 @@ from statistics import median
 
 from optuna_deadline.policies.api import WORST, Order, Pause, Plan, Report, Snapshot, TrialView
 from optuna_deadline.policies.base import (
-    Claim,
     Resources,
+    SlotCandidate,
     alive,
     one_slot_each,
+    retire_beaten,
     running_first,
-    stop_the_beaten,
 )
 
 #: As many others must have come as far before a median means anything (our choice).
@@ -44,7 +44,7 @@ class Median(Resources):
             return f"below the median of the others at {trial.step}"
 
         words = "not below the median of the others"
-        return stop_the_beaten(snapshot, beaten, words, self.newcomers(snapshot))
+        return retire_beaten(snapshot, beaten, words, self.trials_left_to_open(snapshot))
 
     def _below(self, trial: TrialView, averages: _Averages) -> bool:
         if not trial.reports or trial.step < self.min_resource:
@@ -96,7 +96,7 @@ class OneEpoch(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """First the epoch of those that have begun, then new trials or the best."""
-        rungs = self.overview(snapshot.trials).rungs
+        rungs = self.index_of(snapshot.trials).rungs
         recorded = rungs[0].recorded if rungs else {}
         trials = alive(snapshot)
         begun = running_first([trial for trial in trials if trial.number not in recorded])
@@ -104,21 +104,21 @@ class OneEpoch(Resources):
             (trial for trial in trials if trial.number in recorded),
             key=lambda trial: (-recorded[trial.number], trial.number),
         )
-        claims = [Claim(trial, "its first epoch") for trial in begun]
+        claims = [SlotCandidate(trial, "its first epoch") for trial in begun]
         until = self._explores_until(snapshot)
         if snapshot.now < until:
             orders: dict[int, Order] = {
                 trial.number: Pause("waits until everybody had an epoch") for trial in ranked
             }
-            newcomers = self.newcomers(snapshot)
+            newcomers = self.trials_left_to_open(snapshot)
             return one_slot_each(snapshot, claims, orders, newcomers=newcomers, holds_until=until)
-        best = [Claim(trial, "among the best after one epoch") for trial in ranked]
+        best = [SlotCandidate(trial, "among the best after one epoch") for trial in ranked]
         end = snapshot.deadline
         return one_slot_each(snapshot, claims, newcomers=0, leftovers=best, holds_until=end)
 
     def _explores_until(self, snapshot: Snapshot) -> float:
         """When the last trial may begin, by what is known now."""
-        if self.newcomers(snapshot) == 0:
+        if self.trials_left_to_open(snapshot) == 0:
             return -math.inf
         paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
         last = self.last_step(snapshot.trials)

@@ -25,7 +25,7 @@ from statistics import median
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.reporting import may_enter, seconds_to_matter, steps_to_matter
 from optuna_deadline.policies.api import Plan, Snapshot, TrialView
-from optuna_deadline.policies.base import Claim, Resources, alive, one_slot_each
+from optuna_deadline.policies.base import Resources, SlotCandidate, alive, one_slot_each
 
 #: The share of the time that switching may cost where the quantum is not given.
 OVERHEAD_SHARE = 0.05
@@ -93,7 +93,7 @@ class TimeShared(Resources):
         """New trials for which there is room among the open ones."""
         open_now = sum(trial.alive for trial in snapshot.trials)
         room = max(0, self.open_per_slot * snapshot.capacity - open_now)
-        newcomers = self.newcomers(snapshot)
+        newcomers = self.trials_left_to_open(snapshot)
         return room if newcomers is None else min(room, newcomers)
 
 
@@ -111,8 +111,8 @@ def waited(snapshot: Snapshot, trial: TrialView) -> float:
 def serve(
     policy: TimeShared,
     snapshot: Snapshot,
-    first: Sequence[Claim],
-    after: Sequence[Claim],
+    first: Sequence[SlotCandidate],
+    after: Sequence[SlotCandidate],
     in_time: bool,
 ) -> Plan:
     """Turns in hand, then the first claims, then newcomers, then the other claims."""
@@ -124,7 +124,7 @@ def serve(
     )
     newcomers = policy.room(snapshot) if in_time else 0
     plan = one_slot_each(snapshot, [*in_turn, *first], newcomers=newcomers, leftovers=after)
-    return replace(plan, gate_open=in_time and policy.newcomers(snapshot) != 0)
+    return replace(plan, gate_open=in_time and policy.trials_left_to_open(snapshot) != 0)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class RoundRobin(TimeShared):
             alive(snapshot),
             key=lambda trial: (-waited(snapshot, trial), not trial.running, trial.number),
         )
-        claims = [Claim(trial, "its turn") for trial in queue]
+        claims = [SlotCandidate(trial, "its turn") for trial in queue]
         return serve(self, snapshot, [], claims, self.in_time(snapshot))
 
 
@@ -170,7 +170,7 @@ class LeastAttainedService(TimeShared):
         limits = (4 * turn, 16 * turn) if self.limits is None else self.limits
         queues = {t.number: self._queue(snapshot, t, limits) for t in alive(snapshot)}
         ranked = sorted(alive(snapshot), key=lambda trial: (queues[trial.number], trial.number))
-        claims = [Claim(t, f"the service of queue {queues[t.number]}") for t in ranked]
+        claims = [SlotCandidate(t, f"the service of queue {queues[t.number]}") for t in ranked]
         return serve(
             self,
             snapshot,

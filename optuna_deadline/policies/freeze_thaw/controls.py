@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from statistics import mean
 
 from optuna_deadline.policies.api import WORST, TrialView
-from optuna_deadline.policies.freeze_thaw.elimination import bests
-from optuna_deadline.policies.trial_index import Overview
+from optuna_deadline.policies.freeze_thaw.elimination import best_by_rung
+from optuna_deadline.policies.trial_index import TrialIndex
 
 #: The time of so many whole trainings has room for one control.
-EACH = 15
+TRAININGS_PER_CONTROL = 15
 _MORE = 2  # controls that a doubt calls for
 _MOST = 8  # say enough, however long the study
 #: Taken for the share of those ahead of a control that it overtakes, as if seen with so many.
@@ -28,7 +28,7 @@ _FEWEST = 2  # trials ahead without which a control says nothing
 
 
 @dataclass(frozen=True)
-class Lots:
+class Controls:
     """What the controls are, and what they say.
 
     Attributes:
@@ -42,9 +42,9 @@ class Lots:
     undecided: int = 0
 
 
-def draw_lots(
-    view: Overview, rungs: tuple[int, ...], opened: Sequence[TrialView], room: int, abreast: int
-) -> Lots:
+def choose_controls(
+    view: TrialIndex, rungs: tuple[int, ...], opened: Sequence[TrialView], room: int, abreast: int
+) -> Controls:
     """Who are the controls, and which rungs do they speak against.
 
     Args:
@@ -55,7 +55,7 @@ def draw_lots(
         abreast: Controls that train at once, at most.
     """
     if not room or len(rungs) < 2:
-        return Lots()
+        return Controls()
     room = min(room, _MOST)
     most = opened[: room + _MORE]
     overtaken: list[list[float]] = [[] for _ in rungs[1:]]
@@ -77,18 +77,18 @@ def draw_lots(
     ]
     undecided = max([rung for rung, is_so in enumerate(against, 1) if is_so], default=0)
     training = [trial for trial in most[:count] if trial.alive][:abreast]
-    return Lots(tuple(training), frozenset(controls), undecided)
+    return Controls(tuple(training), frozenset(controls), undecided)
 
 
 def _overtaken(
-    view: Overview, rungs: tuple[int, ...], control: TrialView, others: Sequence[TrialView]
+    view: TrialIndex, rungs: tuple[int, ...], control: TrialView, others: Sequence[TrialView]
 ) -> list[float | None]:
     """By rung, of those that stood above a control there, the share that it overtook.
 
     That is by the furthest rung that it and some of those have come to; None where too few have.
     """
-    own = bests(view, rungs, control)
-    theirs = [bests(view, rungs, trial) for trial in others]
+    own = best_by_rung(view, rungs, control)
+    theirs = [best_by_rung(view, rungs, trial) for trial in others]
     said: list[float | None] = []
     for place in range(len(rungs) - 1):
         share = None

@@ -20,13 +20,13 @@ from itertools import accumulate, zip_longest
 from statistics import NormalDist
 
 from optuna_deadline.policies.api import WORST, TrialView
-from optuna_deadline.policies.base import Claim
-from optuna_deadline.policies.freeze_thaw.schedule import Course
-from optuna_deadline.policies.trial_index import Overview
+from optuna_deadline.policies.base import SlotCandidate
+from optuna_deadline.policies.freeze_thaw.schedule import HalvingSchedule
+from optuna_deadline.policies.trial_index import TrialIndex
 
 
 @dataclass(frozen=True)
-class Line:
+class TrialQueue:
     """All living trials, in the order in which slots are theirs.
 
     Attributes:
@@ -36,37 +36,39 @@ class Line:
         waiting: The others, the furthest and best first.
     """
 
-    going: list[Claim]
-    early: list[Claim]
+    going: list[SlotCandidate]
+    early: list[SlotCandidate]
     waiting: list[TrialView]
 
 
 def pairs_at(
-    view: Overview, rungs: tuple[int, ...], trials: Sequence[TrialView]
+    view: TrialIndex, rungs: tuple[int, ...], trials: Sequence[TrialView]
 ) -> list[list[tuple[float, float | None]]]:
     """For each rung but the last, what those that came there had there and at the next."""
     found: list[list[tuple[float, float | None]]] = [[] for _ in rungs[1:]]
     for trial in trials:
-        came = bests(view, rungs, trial)
+        came = best_by_rung(view, rungs, trial)
         for pairs, (here, there) in zip(found, zip_longest(came, came[1:]), strict=False):
             pairs.append((here, there))
     return found
 
 
-def line_up(view: Overview, course: Course, opened: Sequence[TrialView]) -> Line:
+def queue_trials(
+    view: TrialIndex, course: HalvingSchedule, opened: Sequence[TrialView]
+) -> TrialQueue:
     """Where all trials stand.
 
     As long as a rung waits for some, it lets go on the same share of those that have come: they
     need not wait for the slowest, and too many go on only as far as the early ones were better.
     """
-    going: list[Claim] = []
-    early: list[Claim] = []
+    going: list[SlotCandidate] = []
+    early: list[SlotCandidate] = []
     members = list(opened)
     last = len(course.rungs) - 1
     for place, (rung, count) in enumerate(zip(course.rungs, course.counts, strict=True)):
         behind = [trial for trial in members if trial.alive and trial.step < rung]
         words = f"on its way to rung {rung}"
-        going += [Claim(trial, words) for trial in _running_first(behind)]
+        going += [SlotCandidate(trial, words) for trial in _running_first(behind)]
         if place == last:
             break
         came = [trial for trial in members if trial.step >= rung or trial.state == "complete"]
@@ -80,16 +82,18 @@ def line_up(view: Overview, course: Course, opened: Sequence[TrialView]) -> Line
             words = f"by lot: ranks before rung {decides} mislead"
         above = course.rungs[place + 1]
         members = ranked[:due]
-        members += [trial for trial in ranked[due:] if _stays(trial, rung, above, course)]
+        members += [trial for trial in ranked[due:] if _stays_in(trial, rung, above, course)]
         kept = {trial.number for trial in members}
         others = [trial for trial in ranked[due:room] if trial.number not in kept]
-        early += [Claim(t, words) for t in others if t.alive and t.step < above]
+        early += [SlotCandidate(t, words) for t in others if t.alive and t.step < above]
     placed = {claim.trial.number for claim in (*going, *early)}
     rest = [trial for trial in opened if trial.alive and trial.number not in placed]
-    return Line(going, early, sorted(rest, key=lambda trial: _deserts(view, course.rungs, trial)))
+    return TrialQueue(
+        going, early, sorted(rest, key=lambda trial: _rank_key(view, course.rungs, trial))
+    )
 
 
-def _stays(trial: TrialView, rung: int, above: int, course: Course) -> bool:
+def _stays_in(trial: TrialView, rung: int, above: int, course: HalvingSchedule) -> bool:
     """Whether it goes on from a rung though others stand above it there.
 
     Who trains beyond it gets to the next one, where there is time for that: to change its mind
@@ -106,7 +110,7 @@ def _running_first(trials: Sequence[TrialView]) -> list[TrialView]:
 
 
 def _ranked(
-    view: Overview, rungs: tuple[int, ...], place: int, came: Sequence[TrialView]
+    view: TrialIndex, rungs: tuple[int, ...], place: int, came: Sequence[TrialView]
 ) -> list[TrialView]:
     """Those that can go on from a rung or have come to their end, the best first."""
     scores = {t.number: _score(view, rungs, place, t) for t in came if t.state != "retired"}
@@ -114,20 +118,22 @@ def _ranked(
     return sorted(able, key=lambda trial: (-scores[trial.number], trial.number))
 
 
-def _deserts(view: Overview, rungs: tuple[int, ...], trial: TrialView) -> tuple[int, float, int]:
-    place = len(bests(view, rungs, trial)) - 1
+def _rank_key(
+    view: TrialIndex, rungs: tuple[int, ...], trial: TrialView
+) -> tuple[int, float, int]:
+    place = len(best_by_rung(view, rungs, trial)) - 1
     return -place, -_score(view, rungs, place, trial), trial.number
 
 
-def _score(view: Overview, rungs: tuple[int, ...], place: int, trial: TrialView) -> float:
+def _score(view: TrialIndex, rungs: tuple[int, ...], place: int, trial: TrialView) -> float:
     """The best score until a rung; who ended before it counts with what it ended with."""
-    came = bests(view, rungs, trial)
+    came = best_by_rung(view, rungs, trial)
     if place < len(came):
         return came[place]
     return trial.best_score
 
 
-def bests(view: Overview, rungs: tuple[int, ...], trial: TrialView) -> tuple[float, ...]:
+def best_by_rung(view: TrialIndex, rungs: tuple[int, ...], trial: TrialView) -> tuple[float, ...]:
     """The best score until each rung that a trial has come to."""
 
     def work_out(trial: TrialView) -> tuple[float, ...]:
@@ -136,7 +142,7 @@ def bests(view: Overview, rungs: tuple[int, ...], trial: TrialView) -> tuple[flo
         places = [bisect_left(steps, rung) for rung in rungs if rung <= trial.step]
         return tuple([best[place] for place in places])
 
-    return view.of_trial(trial, ("bests", rungs), work_out)
+    return view.cached_by_reports(trial, ("bests", rungs), work_out)
 
 
 #: What is taken for the agreement before anything is seen: that between the rungs 1, 3, 9, 30 of
@@ -148,7 +154,7 @@ _SURE = NormalDist().inv_cdf(0.9)
 _FEWEST = 3  # pairs without which a rung says nothing
 
 
-def agreement(rungs: Sequence[Sequence[tuple[float, float | None]]]) -> float:
+def rank_correlation(rungs: Sequence[Sequence[tuple[float, float | None]]]) -> float:
     """The rank correlation from a rung to the next among the better half, over all rungs.
 
     Args:

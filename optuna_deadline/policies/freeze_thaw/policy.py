@@ -18,20 +18,29 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
-from optuna_deadline.policies.base import Claim, Resources, one_slot_each, running_first
-from optuna_deadline.policies.freeze_thaw.controls import EACH, Lots, draw_lots
+from optuna_deadline.policies.base import Resources, SlotCandidate, one_slot_each, running_first
+from optuna_deadline.policies.freeze_thaw.controls import (
+    TRAININGS_PER_CONTROL,
+    Controls,
+    choose_controls,
+)
 from optuna_deadline.policies.freeze_thaw.elimination import (
-    Line,
-    agreement,
-    line_up,
+    TrialQueue,
     pairs_at,
+    queue_trials,
+    rank_correlation,
     share_kept,
 )
-from optuna_deadline.policies.freeze_thaw.pool_size import settle, size, stop
-from optuna_deadline.policies.freeze_thaw.schedule import Course, Limits, Pool, lay
-from optuna_deadline.policies.gang_sizes import pays_until, share_out
-from optuna_deadline.policies.rungs import UNSTATED, ladder
-from optuna_deadline.policies.trial_index import Overview
+from optuna_deadline.policies.freeze_thaw.pool_size import choose_pool, stop_all, with_settled_pool
+from optuna_deadline.policies.freeze_thaw.schedule import (
+    HalvingSchedule,
+    PoolCosts,
+    RemainingBudget,
+    longest_schedule,
+)
+from optuna_deadline.policies.gang_sizes import growth_pays_until, share_out
+from optuna_deadline.policies.rungs import DEFAULT_RUNGS, ladder
+from optuna_deadline.policies.trial_index import TrialIndex
 
 _WAITS = Pause("not among the best of its rung")
 _BEATEN = Retire("cannot win any more: too many stand above it")
@@ -54,21 +63,21 @@ class FreezeThaw(Resources):
         """Who trains towards which rung, how many new trials there are, and on what pool."""
         if snapshot.money is None:
             return self._plan(snapshot)
-        return replace(settle(self._plan, snapshot), holds_until=None)
+        return replace(with_settled_pool(self._plan, snapshot), holds_until=None)
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         if snapshot.money is not None and min(snapshot.money.left, snapshot.time_left) <= 0:
-            return stop(snapshot)
-        view = self.overview(snapshot.trials)
+            return stop_all(snapshot)
+        view = self.index_of(snapshot.trials)
         counted = [trial for trial in snapshot.trials if trial.state != "failed"]
         opened = sorted(counted, key=lambda trial: trial.number)
         if view.step_seconds is None:
             alive = running_first([trial for trial in opened if trial.alive])
-            claims = [Claim(trial, "on its way to its first report") for trial in alive]
-            newcomers, end = self.newcomers(snapshot), snapshot.deadline
+            claims = [SlotCandidate(trial, "on its way to its first report") for trial in alive]
+            newcomers, end = self.trials_left_to_open(snapshot), snapshot.deadline
             return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)
-        pool, course, lots = self._course(snapshot, view, opened, view.step_seconds)
-        line = line_up(view, course, opened)
+        pool, course, lots = self._schedule(snapshot, view, opened, view.step_seconds)
+        line = queue_trials(view, course, opened)
         room = course.counts[0] - len(opened)
         wanted = None
         if snapshot.money is not None:
@@ -77,7 +86,7 @@ class FreezeThaw(Resources):
             largest = min(snapshot.largest_gang, pool.largest_gang)
             snapshot = replace(snapshot, capacity=usable, largest_gang=largest)
         newcomers = room if snapshot.time_left > 0 else 0
-        if 0 < newcomers < snapshot.capacity and _keeps_a_gang(snapshot, line, course.rungs[-1]):
+        if 0 < newcomers < snapshot.capacity and _keeps_gang(snapshot, line, course.rungs[-1]):
             newcomers = 0
         if len(line.going) + newcomers >= snapshot.capacity:
             plan = one_slot_each(snapshot, _with_controls(line, lots), newcomers=newcomers)
@@ -86,7 +95,7 @@ class FreezeThaw(Resources):
             orders, start = _spread(snapshot, line, newcomers, course.rungs[-1]), newcomers
             until = _growth_pays_until(snapshot, orders)
         kept = max(course.counts[1:], default=0) + 2 * snapshot.capacity + 8
-        _hold_the_rest(orders, line, lots.spared, kept)
+        _pause_or_retire_others(orders, line, lots.spared, kept)
         if course.seconds <= snapshot.time_left:
             until = min(until, snapshot.deadline - course.seconds)
         return Plan(
@@ -98,51 +107,58 @@ class FreezeThaw(Resources):
             holds_until=until,
         )
 
-    def _course(
-        self, snapshot: Snapshot, view: Overview, opened: Sequence[TrialView], step: float
-    ) -> tuple[Pool, Course, Lots]:
+    def _schedule(
+        self, snapshot: Snapshot, view: TrialIndex, opened: Sequence[TrialView], step: float
+    ) -> tuple[PoolCosts, HalvingSchedule, Controls]:
         last = self.last_step_of(view.horizon)
         if last is None:
             furthest = max([trial.step for trial in opened], default=0)
-            shortest = self.min_resource * self.reduction_factor ** (UNSTATED - 1)
+            shortest = self.min_resource * self.reduction_factor ** (DEFAULT_RUNGS - 1)
             last = max(shortest, furthest * self.reduction_factor)
         last = max(last, self.min_resource)
-        pool = Pool(
+        pool = PoolCosts(
             max(1, snapshot.capacity), max(1, snapshot.largest_gang), snapshot.speedup, step,
             snapshot.overhead.total,
         )  # fmt: skip
         progress = [last if trial.state == "complete" else trial.step for trial in opened]
         halfway = [trial.step for trial in opened if trial.running]
         rungs = ladder(self.min_resource, self.reduction_factor, last)
-        trust = view.once(("trust", rungs), lambda: agreement(pairs_at(view, rungs, opened)))
+        trust = view.cached_by_state(
+            ("trust", rungs), lambda: rank_correlation(pairs_at(view, rungs, opened))
+        )
         share = share_kept(trust, self.reduction_factor)
-        room = int((snapshot.deadline - snapshot.started) * pool.capacity / (EACH * last * step))
+        room = int(
+            (snapshot.deadline - snapshot.started)
+            * pool.capacity
+            / (TRAININGS_PER_CONTROL * last * step)
+        )
         abreast = max(1, pool.capacity // 8)
-        lots = view.once(
-            ("lots", rungs, room, abreast), lambda: draw_lots(view, rungs, opened, room, abreast)
+        lots = view.cached_by_state(
+            ("lots", rungs, room, abreast),
+            lambda: choose_controls(view, rungs, opened, room, abreast),
         )
 
-        def lay_over(pool: Pool, limits: Limits) -> Course:
-            return lay(pool, rungs, progress, share, limits, lots.undecided, halfway)
+        def lay_over(pool: PoolCosts, limits: RemainingBudget) -> HalvingSchedule:
+            return longest_schedule(pool, rungs, progress, share, limits, lots.undecided, halfway)
 
-        return (*size(snapshot, pool, self.newcomers(snapshot), lay_over), lots)
+        return (*choose_pool(snapshot, pool, self.trials_left_to_open(snapshot), lay_over), lots)
 
 
-def _with_controls(line: Line, lots: Lots) -> list[Claim]:
+def _with_controls(line: TrialQueue, lots: Controls) -> list[SlotCandidate]:
     """Controls go before all others: what they have to say is wanted early."""
     words = "by lot: trained to its end, to see whether ranks hold"
     numbers = {trial.number for trial in lots.training}
     others = [claim for claim in line.going if claim.trial.number not in numbers]
-    return [*(Claim(trial, words) for trial in lots.training), *others]
+    return [*(SlotCandidate(trial, words) for trial in lots.training), *others]
 
 
-def _spread(snapshot: Snapshot, line: Line, newcomers: int, last: int) -> dict[int, Order]:
+def _spread(snapshot: Snapshot, line: TrialQueue, newcomers: int, last: int) -> dict[int, Order]:
     """Fewer go on than there are slots: early ones join them, gangs take the rest."""
     free = snapshot.capacity - len(line.going) - newcomers
     claims = [*line.going, *line.early[:free]]
     if not claims and not newcomers:
-        claims = [Claim(trial, "the best that waits") for trial in line.waiting[:1]]
-    words = {claim.trial.number: claim.words for claim in claims}
+        claims = [SlotCandidate(trial, "the best that waits") for trial in line.waiting[:1]]
+    words = {claim.trial.number: claim.reason for claim in claims}
     trials = [claim.trial for claim in claims]
     if newcomers:
         dealt = {trial.number: Run(1, "") for trial in trials}
@@ -156,7 +172,7 @@ def _spread(snapshot: Snapshot, line: Line, newcomers: int, last: int) -> dict[i
     return orders
 
 
-def _keeps_a_gang(snapshot: Snapshot, line: Line, last: int) -> bool:
+def _keeps_gang(snapshot: Snapshot, line: TrialQueue, last: int) -> bool:
     """Whether a gang would go on without newcomers: it is not taken apart for a few of them."""
     if len(line.going) >= snapshot.capacity:
         return False
@@ -181,15 +197,15 @@ def _growth_pays_until(snapshot: Snapshot, orders: Mapping[int, Order]) -> float
     """Until when the gangs that grow would."""
     slots = {trial.number: trial.slots for trial in snapshot.trials if trial.running}
     grown = [
-        pays_until(snapshot, slots[number], order.slots)
+        growth_pays_until(snapshot, slots[number], order.slots)
         for number, order in orders.items()
         if isinstance(order, Run) and 0 < slots.get(number, 0) < order.slots
     ]
     return min(grown, default=math.inf)
 
 
-def _hold_the_rest(
-    orders: dict[int, Order], line: Line, spared: Collection[int], kept: int
+def _pause_or_retire_others(
+    orders: dict[int, Order], line: TrialQueue, spared: Collection[int], kept: int
 ) -> None:
     """Who may still be let go on stays; the others slow every call to Optuna."""
     for claim in (*line.going, *line.early):

@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from optuna_deadline.policies.api import Money, Order, Pause, Plan, Snapshot
-from optuna_deadline.policies.freeze_thaw.schedule import Course, Limits, Pool
+from optuna_deadline.policies.freeze_thaw.schedule import (
+    HalvingSchedule,
+    PoolCosts,
+    RemainingBudget,
+)
 
 #: Seconds before the deadline in which all is saved and nothing trained.
 CLOSING = 4.0
@@ -22,35 +26,35 @@ RESERVE = 0.01
 _AROUND, _BETTER = (0.25, 0.5, 0.67, 1.0, 1.5, 2.0, 4.0), 1.1
 
 
-def size(
+def choose_pool(
     snapshot: Snapshot,
-    pool: Pool,
+    pool: PoolCosts,
     newcomers: int | None,
-    lay_over: Callable[[Pool, Limits], Course],
-) -> tuple[Pool, Course]:
+    schedule_for: Callable[[PoolCosts, RemainingBudget], HalvingSchedule],
+) -> tuple[PoolCosts, HalvingSchedule]:
     """The pool, and the course on it.
 
     Args:
         snapshot: The study.
         pool: What there is now.
         newcomers: Trials that may still be opened; None: any number.
-        lay_over: Lays a course.
+        schedule_for: Lays a course.
     """
     money = snapshot.money
     if money is None:
-        return pool, lay_over(pool, Limits(snapshot.time_left, newcomers=newcomers))
+        return pool, schedule_for(pool, RemainingBudget(snapshot.time_left, newcomers=newcomers))
     found = []
     for nodes in _sizes(money, snapshot.time_left):
         limits = _limits(money, nodes, snapshot.time_left, newcomers)
         for gang in pool.speedup.useful(max(1, pool.largest_gang)):
             tried = replace(pool, capacity=nodes * money.node, largest_gang=gang, node=money.node)
-            found.append((tried, lay_over(tried, limits)))
+            found.append((tried, schedule_for(tried, limits)))
     best = max(found, key=_merit)
     held = max([one for one in found if one[0].capacity == money.held], key=_merit, default=best)
     return held if best[1].trials <= _BETTER * held[1].trials else best
 
 
-def settle(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
+def with_settled_pool(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
     """A plan that stands once its pool is there.
 
     The pool's own size changes what a plan costs: one that changes it is made anew, as the next
@@ -68,7 +72,7 @@ def settle(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
     return made
 
 
-def stop(snapshot: Snapshot) -> Plan:
+def stop_all(snapshot: Snapshot) -> Plan:
     """There is no time, or no money: everybody leaves, and every node is given back."""
     orders: dict[int, Order] = {
         trial.number: Pause("no time or no money is left")
@@ -78,7 +82,7 @@ def stop(snapshot: Snapshot) -> Plan:
     return Plan(orders, gate_open=False, pool_slots=None if snapshot.money is None else 0)
 
 
-def _merit(found: tuple[Pool, Course]) -> tuple[int, float]:
+def _merit(found: tuple[PoolCosts, HalvingSchedule]) -> tuple[int, float]:
     _, course = found
     return course.trials, -course.slot_seconds
 
@@ -91,8 +95,8 @@ def _sizes(money: Money, seconds: float) -> Iterator[int]:
     yield from sorted({min(most, max(1, int(n))) for n in (even, *(held * a for a in _AROUND))})
 
 
-def _limits(money: Money, nodes: int, seconds: float, newcomers: int | None) -> Limits:
+def _limits(money: Money, nodes: int, seconds: float, newcomers: int | None) -> RemainingBudget:
     more = max(0, nodes - money.nodes(money.held))
     left = (money.left + money.ahead) * (1 - RESERVE) - more * money.entrance
     seconds -= CLOSING + (money.startup if more else 0.0)
-    return Limits(max(0.0, seconds), max(0.0, left) / max(money.price, 1e-12), newcomers)
+    return RemainingBudget(max(0.0, seconds), max(0.0, left) / max(money.price, 1e-12), newcomers)

@@ -23,7 +23,7 @@ _COARSE = 1.25
 
 
 @dataclass(frozen=True)
-class Pool:
+class PoolCosts:
     """What training on a pool costs, in seconds.
 
     Attributes:
@@ -62,7 +62,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RemainingBudget:
     """What is left for a course.
 
     Attributes:
@@ -77,7 +77,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Course:
+class HalvingSchedule:
     """How a study goes on.
 
     Attributes:
@@ -105,20 +105,20 @@ class Course:
         """Whether time has become too short for all that were opened: fewer go on than could."""
         return self.trials < self.counts[0]
 
-    def fits(self, limits: Limits) -> bool:
+    def fits(self, limits: RemainingBudget) -> bool:
         """Whether there are the time and the money for it."""
         return self.seconds <= limits.seconds and self.slot_seconds <= limits.slot_seconds
 
 
-def lay(
-    pool: Pool,
+def longest_schedule(
+    pool: PoolCosts,
     rungs: Sequence[int],
     progress: Sequence[int],
     share: float,
-    limits: Limits,
+    limits: RemainingBudget,
     undecided: int = 0,
     halfway: Sequence[int] = (),
-) -> Course:
+) -> HalvingSchedule:
     """The course with the most trials that can be gone in the time.
 
     Trials that were opened stay counted: where they are too many for the time, the rungs let
@@ -134,20 +134,20 @@ def lay(
         halfway: The steps of those that train. They get to their next rung if it costs none of
             the others a place further up: two that share the slots may both come to no end.
     """
-    way = _way(tuple(rungs), tuple(progress))
+    way = _remaining_work(tuple(rungs), tuple(progress))
     opened = len(progress)
     on_their_way = [0, *(sum(step > below for step in halfway) for below in rungs[:-1])]
 
-    def course(trials: int, finishes: bool) -> Course:
+    def course(trials: int, finishes: bool) -> HalvingSchedule:
         places = [max(0, place - undecided) for place in range(len(rungs))]
         going = [math.ceil(trials * share**place - 1e-9) for place in places]
         if finishes:
             going = [max(pair) for pair in zip(going, on_their_way, strict=True)]
         counts = (max(opened, trials), *going[1:])
         costs = way.costs(pool, counts)
-        return Course(tuple(rungs), counts, trials, *costs, undecided, finishes)
+        return HalvingSchedule(tuple(rungs), counts, trials, *costs, undecided, finishes)
 
-    def longest(finishes: bool) -> Course:
+    def longest(finishes: bool) -> HalvingSchedule:
         found = course(max(1, opened), finishes)
         if not found.fits(limits):
             while not found.fits(limits) and found.trials > 1:
@@ -175,12 +175,12 @@ def lay(
 
 
 @lru_cache(maxsize=1)
-def _way(rungs: tuple[int, ...], progress: tuple[int, ...]) -> _Way:
+def _remaining_work(rungs: tuple[int, ...], progress: tuple[int, ...]) -> _RemainingWork:
     """One for all the pools that a plan looks at."""
-    return _Way(rungs, progress)
+    return _RemainingWork(rungs, progress)
 
 
-class _Way:
+class _RemainingWork:
     """What some trials have yet to train, rung by rung, the furthest of them first."""
 
     def __init__(self, rungs: Sequence[int], progress: Sequence[int]) -> None:
@@ -191,7 +191,7 @@ class _Way:
             steps, trials = np.cumsum(parts).tolist(), np.cumsum(parts > 0).tolist()
             self._parts.append((rung - below, [0, *steps], [0, *trials]))
 
-    def costs(self, pool: Pool, counts: Sequence[int]) -> tuple[float, float, int]:
+    def costs(self, pool: PoolCosts, counts: Sequence[int]) -> tuple[float, float, int]:
         """Seconds, slot-seconds and slots of all rungs in turn, for so many trials to each."""
         total = paid = 0.0
         slots = 0

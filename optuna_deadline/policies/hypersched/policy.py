@@ -23,8 +23,12 @@ from optuna_deadline.forecasting.throughput import WORTHWHILE
 from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources
 from optuna_deadline.policies.gang_sizes import ALLOCATORS
-from optuna_deadline.policies.hypersched.standings import Field, Standing, part_the_heirs
-from optuna_deadline.policies.trial_index import Overview
+from optuna_deadline.policies.hypersched.standings import (
+    TrialStanding,
+    TrialStandings,
+    select_successors,
+)
+from optuna_deadline.policies.trial_index import TrialIndex
 
 Value = TypeVar("Value")
 
@@ -67,10 +71,10 @@ class HyperSched(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """One plan for the whole study."""
-        view = self.overview(snapshot.trials)
-        field = view.kept("field", lambda: Field(self.retroactive)).see(view)
+        view = self.index_of(snapshot.trials)
+        field = view.cached_object("field", lambda: TrialStandings(self.retroactive)).update(view)
         entrance = self._entrance_seconds(snapshot, view, field)
-        if snapshot.time_left <= entrance or self.newcomers(snapshot) == 0:
+        if snapshot.time_left <= entrance or self.trials_left_to_open(snapshot) == 0:
             return self._consolidate(snapshot, view, field)
         if len(field.survivors) > snapshot.capacity:
             plan = self._explore(snapshot, view, field)
@@ -79,11 +83,13 @@ class HyperSched(Resources):
             plan = self._once(view, key, lambda: self._explore(snapshot, view, field))
         return replace(plan, holds_until=snapshot.deadline - entrance)
 
-    def _once(self, view: Overview, key: Any, work_out: Callable[[], Value]) -> Value:
+    def _once(self, view: TrialIndex, key: Any, work_out: Callable[[], Value]) -> Value:
         """Kept as long as the rungs are: without re-checks each report may change a standing."""
-        return view.once(key, work_out) if self.retroactive else work_out()
+        return view.cached_by_state(key, work_out) if self.retroactive else work_out()
 
-    def _entrance_seconds(self, snapshot: Snapshot, view: Overview, field: Field) -> float:
+    def _entrance_seconds(
+        self, snapshot: Snapshot, view: TrialIndex, field: TrialStandings
+    ) -> float:
         """Seconds a newcomer needs: ``min(furthest * eta, R * step)`` as on the slides.
 
         Our reconstruction: only trials that are still above every cut need to be caught up with.
@@ -104,40 +110,40 @@ class HyperSched(Resources):
         furthest = max([view.alive[s.number].trained for s in contenders], default=view.furthest)
         return max(first_report, min(furthest * self.reduction_factor, whole))
 
-    def _explore(self, snapshot: Snapshot, view: Overview, field: Field) -> Plan:
+    def _explore(self, snapshot: Snapshot, view: TrialIndex, field: TrialStandings) -> Plan:
         """One slot each; free slots go to promotable paused trials, then to new ones."""
         orders: dict[int, Order] = {}
         survivors = _ranked(view, field.survivors)
         for trial in survivors[snapshot.capacity :]:
             orders[trial.number] = Pause("fewer slots than trials: the best go on")
         for trial in survivors[: snapshot.capacity]:
-            orders[trial.number] = _explores(trial.slots)
+            orders[trial.number] = _explore_order(trial.slots)
         free = max(0, snapshot.capacity - len(survivors))
-        resumed = field.passing[:free]
+        resumed = field.waiting_above_cuts[:free]
         for standing in resumed:
-            orders[standing.number] = Run(1, standing.words(view.alive[standing.number]))
+            orders[standing.number] = Run(1, standing.reason(view.alive[standing.number]))
         for standing in field.beaten:
-            orders[standing.number] = Pause(standing.words(view.alive[standing.number]))
-        _hold_the_rest(orders, field.waiting[len(resumed) :], 4 * snapshot.capacity + 8)
-        newcomers = self.newcomers(snapshot)
+            orders[standing.number] = Pause(standing.reason(view.alive[standing.number]))
+        _pause_or_retire_others(orders, field.waiting[len(resumed) :], 4 * snapshot.capacity + 8)
+        newcomers = self.trials_left_to_open(snapshot)
         free -= len(resumed)
         start = free if newcomers is None else min(free, newcomers)
         return Plan(orders=orders, start=start, gate_open=True)
 
-    def _consolidate(self, snapshot: Snapshot, view: Overview, field: Field) -> Plan:
+    def _consolidate(self, snapshot: Snapshot, view: TrialIndex, field: TrialStandings) -> Plan:
         """Deal the slots to the survivors; what they cannot use goes to the best of the others."""
         orders: dict[int, Order] = {}
-        chosen = field.survivors or self._once(view, "heirs", lambda: field.heirs(view))
+        chosen = field.survivors or self._once(view, "heirs", lambda: field.successors(view))
         survivors = _ranked(view, chosen)
         for trial in survivors[snapshot.capacity :]:
             orders[trial.number] = Pause("fewer slots than trials: the best go on")
         survivors = survivors[: snapshot.capacity]
         parted_until = math.inf
         if not field.survivors:
-            survivors, parted_until = self._part(snapshot, view, survivors)
+            survivors, parted_until = self._share_among_successors(snapshot, view, survivors)
         moves = self._deal(snapshot, survivors)
         for trial, move in zip(survivors, moves, strict=True):
-            orders[trial.number] = Run(move.slots, move.words)
+            orders[trial.number] = Run(move.slots, move.reason)
         free = snapshot.capacity - sum(move.slots for move in moves)
         growing = any(move.held_back for move in moves)
         others = field.others
@@ -150,26 +156,26 @@ class HyperSched(Resources):
                 orders[trial.number] = Run(1, words)
                 free -= 1
             elif free > 0 and not growing:
-                orders[trial.number] = Run(1, standing.words(trial))
+                orders[trial.number] = Run(1, standing.reason(trial))
                 free -= 1
             elif trial.running:
-                orders[trial.number] = Pause(standing.words(trial))
-        _hold_the_rest(orders, others, 2 * snapshot.capacity)
+                orders[trial.number] = Pause(standing.reason(trial))
+        _pause_or_retire_others(orders, others, 2 * snapshot.capacity)
         until = min([parted_until, *(move.until for move in moves)])
         return Plan(orders=orders, start=0, gate_open=False, holds_until=until)
 
-    def _part(
-        self, snapshot: Snapshot, view: Overview, heirs: list[TrialView]
+    def _share_among_successors(
+        self, snapshot: Snapshot, view: TrialIndex, successors: list[TrialView]
     ) -> tuple[list[TrialView], float]:
         """Which heirs share the pool, and until when."""
         sizes = _useful(snapshot)
-        scores = [trial.last_score for trial in heirs]
+        scores = [trial.last_score for trial in successors]
         shares = ALLOCATORS[self.allocator](scores, sizes, snapshot.capacity)
         resource = self.last_step_of(view.horizon)
-        ahead = [view.steps_to_a_rung(trial, resource) for trial in heirs]
-        return part_the_heirs(snapshot, heirs, shares, ahead, sizes[-1])
+        ahead = [view.steps_to_a_rung(trial, resource) for trial in successors]
+        return select_successors(snapshot, successors, shares, ahead, sizes[-1])
 
-    def _deal(self, snapshot: Snapshot, survivors: Sequence[TrialView]) -> list[Move]:
+    def _deal(self, snapshot: Snapshot, survivors: Sequence[TrialView]) -> list[ResizeDecision]:
         """What each survivor gets, the best first."""
         sizes = _useful(snapshot)
         scores = [trial.last_score for trial in survivors]
@@ -183,53 +189,55 @@ class HyperSched(Resources):
             if excess > 0 and moves[index].slots > shares[index]:
                 excess -= moves[index].slots - shares[index]
                 words = _moves(survivors[index].slots, shares[index], "its share of the pool")
-                moves[index] = Move(shares[index], words)
+                moves[index] = ResizeDecision(shares[index], words)
         return moves
 
     def _resize(
         self, snapshot: Snapshot, sizes: Sequence[int], trial: TrialView, share: int
-    ) -> Move:
+    ) -> ResizeDecision:
         """Grow where the gain outweighs the restart; else keep as much as is of use."""
         if not trial.slots:
-            return Move(share, f"resumes on {share}: the best of those that are left")
+            return ResizeDecision(share, f"resumes on {share}: the best of those that are left")
         keep = max(size for size in sizes if size <= trial.slots)
         if share <= trial.slots:
-            return Move(keep, _moves(trial.slots, keep, "its share of the pool"))
+            return ResizeDecision(keep, _moves(trial.slots, keep, "its share of the pool"))
         left = snapshot.time_left
         lost = snapshot.overhead.total if self.weigh_overhead else 0.0
         speedup = snapshot.speedup
         gain = speedup(share) * (left - lost) / (left * speedup(trial.slots)) if left else 0.0
         if gain <= WORTHWHILE:
             words = f"growing to {share} would gain {gain:.2f}x after {lost:.1f} s overhead"
-            return Move(keep, _moves(trial.slots, keep, words))
+            return ResizeDecision(keep, _moves(trial.slots, keep, words))
         recharged = trial.changed + self.recharge * snapshot.overhead.total
         if snapshot.now < recharged:
             words = _moves(trial.slots, keep, f"grows to {share} after a while")
-            return Move(keep, words, held_back=True, until=recharged)
+            return ResizeDecision(keep, words, held_back=True, until=recharged)
         part = left / max(snapshot.deadline - snapshot.started, 1e-9)
         words = f"{part:.0%} of the time left, gain {gain:.1f}x after {lost:.1f} s overhead"
         ratio = speedup(share) / speedup(trial.slots)
         until = snapshot.deadline - lost / (1 - WORTHWHILE / ratio)  # the gain shrinks with time
-        return Move(share, _moves(trial.slots, share, words), until=until)
+        return ResizeDecision(share, _moves(trial.slots, share, words), until=until)
 
 
 @dataclass(frozen=True)
-class Move:
+class ResizeDecision:
     """What becomes of one survivor's slots."""
 
     slots: int
-    words: str
+    reason: str
     held_back: bool = False  #: it would grow, but its last change was too short ago
     until: float = math.inf  #: when this would be decided anew
 
 
 @lru_cache
-def _explores(slots: int) -> Run:
+def _explore_order(slots: int) -> Run:
     """The order that nearly all trials have in nearly all plans."""
     return Run(1, _moves(slots, 1, "exploring on single slots"))
 
 
-def _hold_the_rest(orders: dict[int, Order], others: Sequence[Standing], kept: int) -> None:
+def _pause_or_retire_others(
+    orders: dict[int, Order], others: Sequence[TrialStanding], kept: int
+) -> None:
     """The best paused trials stay; the others can no longer win and slow every Optuna call."""
     rest = [standing.number for standing in others if standing.number not in orders]
     orders.update(dict.fromkeys(rest[:kept], _WAITS))
@@ -240,7 +248,7 @@ def _useful(snapshot: Snapshot) -> list[int]:
     return snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
 
 
-def _ranked(view: Overview, standings: Sequence[Standing]) -> list[TrialView]:
+def _ranked(view: TrialIndex, standings: Sequence[TrialStanding]) -> list[TrialView]:
     trials = [view.alive[standing.number] for standing in standings]
     return sorted(trials, key=lambda trial: (-trial.last_score, trial.number))
 

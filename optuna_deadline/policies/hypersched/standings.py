@@ -13,10 +13,10 @@ from typing import NamedTuple
 from optuna_deadline.forecasting.throughput import WORTHWHILE
 from optuna_deadline.policies.api import WORST, Snapshot, TrialView
 from optuna_deadline.policies.rungs import Rung, build_rungs, first_report
-from optuna_deadline.policies.trial_index import Overview
+from optuna_deadline.policies.trial_index import TrialIndex
 
 
-class Standing(NamedTuple):
+class TrialStanding(NamedTuple):
     """Where a trial stands; in the order of these values the most deserving comes first."""
 
     fails: bool  #: below the cut of a rung
@@ -25,7 +25,7 @@ class Standing(NamedTuple):
     number: int
     rung: Rung | None  #: the highest at which it fails, else the highest that it reached
 
-    def words(self, trial: TrialView) -> str:
+    def reason(self, trial: TrialView) -> str:
         """Why it runs, or does not."""
         if self.rung is None:
             return "starts: a free slot" if trial.state == "ready" else "resumes: not yet judged"
@@ -40,7 +40,7 @@ class Standing(NamedTuple):
 _FIRST_FAILED = (True,)
 
 
-class Field:
+class TrialStandings:
     """Where all living trials stand; only those that may stand elsewhere are judged again.
 
     Attributes:
@@ -50,16 +50,16 @@ class Field:
     """
 
     def __init__(self, retroactive: bool) -> None:
-        self.survivors: list[Standing] = []
-        self.beaten: list[Standing] = []
-        self.waiting: list[Standing] = []
+        self.survivors: list[TrialStanding] = []
+        self.beaten: list[TrialStanding] = []
+        self.waiting: list[TrialStanding] = []
         self._retroactive = retroactive
-        self._places: dict[int, tuple[list[Standing], Standing]] = {}
+        self._places: dict[int, tuple[list[TrialStanding], TrialStanding]] = {}
         self._cuts: dict[int, float | None] = {}  # by milestone, those that all were judged by
 
-    def see(self, view: Overview) -> Field:
+    def update(self, view: TrialIndex) -> TrialStandings:
         """Judge who has changed, and who stands on the other side of a cut that has moved."""
-        moved = view.moved()
+        moved = view.take_changed()
         for rung in view.rungs:
             before, now = self._cuts.get(rung.milestone), rung.cutoff
             if now != before:
@@ -78,34 +78,34 @@ class Field:
                 self._places[number] = group, standing
         return self
 
-    def _group(self, trial: TrialView, standing: Standing) -> list[Standing]:
+    def _group(self, trial: TrialView, standing: TrialStanding) -> list[TrialStanding]:
         if not trial.slots:
             return self.waiting
         return self.beaten if standing.fails else self.survivors
 
     @property
-    def others(self) -> list[Standing]:
+    def others(self) -> list[TrialStanding]:
         """All but the survivors, the most deserving first."""
         return sorted([*self.waiting, *self.beaten])
 
     @property
-    def passing(self) -> list[Standing]:
+    def waiting_above_cuts(self) -> list[TrialStanding]:
         """Who waits above every cut, or was never judged."""
         return self.waiting[: bisect_left(self.waiting, _FIRST_FAILED)]
 
     @property
-    def contenders(self) -> list[Standing]:
+    def contenders(self) -> list[TrialStanding]:
         """Who is above every cut, or was never judged."""
-        return self.survivors + self.passing
+        return self.survivors + self.waiting_above_cuts
 
-    def heirs(self, view: Overview) -> list[Standing]:
+    def successors(self, view: TrialIndex) -> list[TrialStanding]:
         """Who takes the pool once no survivor is left: our reconstruction.
 
         Those that wait above every cut, or were never judged; where there are none the living are
         judged among themselves, without those that have ended; where nobody passes even so, the
         best alone.
         """
-        if passing := self.passing:
+        if passing := self.waiting_above_cuts:
             return passing
         trials = view.alive.values()
         cuts = _cuts(build_rungs(trials, view.min_resource, view.reduction_factor))
@@ -121,7 +121,7 @@ def _cuts(rungs: Sequence[Rung]) -> _Cuts:
     return [(rung.milestone, rung.recorded, rung.cutoff, rung) for rung in reversed(rungs)]
 
 
-def _judge(trial: TrialView, cuts: _Cuts, retroactive: bool) -> Standing:
+def _judge(trial: TrialView, cuts: _Cuts, retroactive: bool) -> TrialStanding:
     number, reports = trial.number, trial.reports
     last = reports[-1].step if reports else 0
     above, worse, found, fails = 0, -WORST, None, False
@@ -138,12 +138,12 @@ def _judge(trial: TrialView, cuts: _Cuts, retroactive: bool) -> Standing:
             break
         if not retroactive:
             break
-    return Standing(fails, above, worse, number, found)
+    return TrialStanding(fails, above, worse, number, found)
 
 
-def part_the_heirs(
+def select_successors(
     snapshot: Snapshot,
-    heirs: list[TrialView],
+    successors: list[TrialView],
     shares: Sequence[int],
     ahead: Sequence[int],
     largest: int,
@@ -155,7 +155,7 @@ def part_the_heirs(
 
     Args:
         snapshot: The study.
-        heirs: The best first.
+        successors: The best first.
         shares: What each would get of the pool.
         ahead: Steps until each is judged again.
         largest: The largest useful gang.
@@ -163,17 +163,17 @@ def part_the_heirs(
     Returns:
         Who shares the pool, and until when that holds.
     """
-    most = max((trial.slots for trial in heirs), default=0)
-    first = [trial for trial in heirs if trial.slots == most]
-    leader = (first if len(first) == 1 else heirs)[:1]  # who is alone already stays so
+    most = max((trial.slots for trial in successors), default=0)
+    first = [trial for trial in successors if trial.slots == most]
+    leader = (first if len(first) == 1 else successors)[:1]  # who is alone already stays so
     needed = 0.0
-    for trial, share, steps in zip(heirs, shares, ahead, strict=True):
+    for trial, share, steps in zip(successors, shares, ahead, strict=True):
         if trial in leader:
             if snapshot.speedup(largest) <= WORTHWHILE * snapshot.speedup(share):
-                return heirs, math.inf
+                return successors, math.inf
         elif trial.step_seconds is not None:
             lost = 0.0 if share == trial.slots else snapshot.overhead.total
             needed = max(needed, steps * trial.step_seconds / snapshot.speedup(share) + lost)
     if snapshot.time_left > needed:
-        return heirs, snapshot.deadline - needed
+        return successors, snapshot.deadline - needed
     return leader, math.inf

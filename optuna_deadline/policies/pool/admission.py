@@ -18,23 +18,23 @@ _WEIGHTS = (2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
-class Prospect:
+class StudyProspect:
     """One study's part of the pool until its deadline.
 
     Attributes:
         study: The study.
-        gets: Slot-seconds until its deadline.
-        wants: Slot-seconds that it expects to train yet; None for a study that uses what it gets.
+        expected: Slot-seconds until its deadline.
+        needed: Slot-seconds that it expects to train yet; None for a study that uses what it gets.
     """
 
     study: StudyView
-    gets: float
-    wants: float | None
+    expected: float
+    needed: float | None
 
     @property
-    def held(self) -> bool:
+    def is_met(self) -> bool:
         """Whether it gets what it expects."""
-        return self.wants is None or self.gets >= _ENOUGH * self.wants
+        return self.needed is None or self.expected >= _ENOUGH * self.needed
 
 
 @dataclass(frozen=True)
@@ -52,36 +52,36 @@ class Remedy:
     losers: tuple[str, ...] = ()
 
 
-def prospects(pool: PoolSnapshot) -> list[Prospect]:
+def prospects(pool: PoolSnapshot) -> list[StudyProspect]:
     """What each study comes to."""
     gets = {study.study_id: 0.0 for study in pool.studies}
     for seconds, shares in _stretches(pool):
         for study_id, share in shares.items():
             gets[study_id] += seconds * share
-    return [Prospect(s, gets[s.study_id], _wants(pool, s)) for s in pool.studies]
+    return [StudyProspect(s, gets[s.study_id], _needed(pool, s)) for s in pool.studies]
 
 
 def remedy(pool: PoolSnapshot, study_id: int) -> Remedy:
     """What would have to give for one study that is short of slots."""
-    before = {p.study.name for p in prospects(pool) if p.held}
+    before = {p.study.name for p in prospects(pool) if p.is_met}
     for factor in _WEIGHTS:
         heavier = _changed(pool, study_id, weight=factor)
         found = prospects(heavier)
-        if all(p.held for p in found if p.study.study_id == study_id):
+        if all(p.is_met for p in found if p.study.study_id == study_id):
             weight = next(s.weight for s in heavier.studies if s.study_id == study_id)
-            losers = sorted(before - {p.study.name for p in found if p.held})
+            losers = sorted(before - {p.study.name for p in found if p.is_met})
             return Remedy(_extension(pool, study_id), weight, tuple(losers))
     return Remedy(_extension(pool, study_id), None)
 
 
-def who_loses(pool: PoolSnapshot, newcomer: int) -> list[Prospect]:
+def losing_studies(pool: PoolSnapshot, newcomer: int) -> list[StudyProspect]:
     """The studies that got what they expect before the newcomer came, and now do not."""
     rest = replace(pool, studies=tuple(s for s in pool.studies if s.study_id != newcomer))
-    before = {p.study.study_id for p in prospects(rest) if p.held}
-    return [p for p in prospects(pool) if not p.held and p.study.study_id in before]
+    before = {p.study.study_id for p in prospects(rest) if p.is_met}
+    return [p for p in prospects(pool) if not p.is_met and p.study.study_id in before]
 
 
-def _wants(pool: PoolSnapshot, study: StudyView) -> float | None:
+def _needed(pool: PoolSnapshot, study: StudyView) -> float | None:
     """A study that would use every slot it could, to its deadline, has no end of its own."""
     if study.remaining is None:
         return None
@@ -94,7 +94,7 @@ def _stretches(pool: PoolSnapshot) -> Sequence[tuple[float, dict[int, float]]]:
     found: list[tuple[float, dict[int, float]]] = []
     now = pool.now
     left = {
-        s.study_id: w if (w := _wants(pool, s)) is not None else math.inf for s in pool.studies
+        s.study_id: w if (w := _needed(pool, s)) is not None else math.inf for s in pool.studies
     }
     while True:
         active = tuple(

@@ -29,8 +29,13 @@ from optuna_deadline.policies.api import (
     TrialView,
 )
 from optuna_deadline.policies.base import Resources
-from optuna_deadline.policies.freeze_thaw.pool_size import CLOSING, RESERVE, settle, stop
-from optuna_deadline.policies.rungs import UNSTATED, barrier, ladder, over, ranked
+from optuna_deadline.policies.freeze_thaw.pool_size import (
+    CLOSING,
+    RESERVE,
+    stop_all,
+    with_settled_pool,
+)
+from optuna_deadline.policies.rungs import DEFAULT_RUNGS, barrier, ladder, ranked, round_is_over
 from optuna_deadline.policies.seer.round_schedule import Option, Rates, Work
 from optuna_deadline.policies.seer.shape_search import (
     Means,
@@ -47,15 +52,15 @@ class Seer(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """One plan for the whole study."""
-        plan = settle(self._plan, snapshot)
+        plan = with_settled_pool(self._plan, snapshot)
         if snapshot.money is not None:
             return plan
-        return replace(plan, holds_until=_as_long_as(snapshot))
+        return replace(plan, holds_until=_holds_until(snapshot))
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         money = snapshot.money
         if snapshot.time_left <= 0 or (money is not None and money.left <= 0):
-            return stop(snapshot)
+            return stop_all(snapshot)
         steps = self._ladder(snapshot)
         contenders = [t for t in snapshot.trials if t.state not in ("retired", "failed")]
         paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
@@ -73,7 +78,7 @@ class Seer(Resources):
         while not missing and contenders and rung < len(steps):
             since, final = steps[rung - 1] if rung else 0, rung + 1 == len(steps)
             pace = math.inf if final else means.pace  # the last round ends with the deadline
-            if not over(contenders, since, steps[rung], pace, snapshot.speedup, settled):
+            if not round_is_over(contenders, since, steps[rung], pace, snapshot.speedup, settled):
                 break
             if not final:
                 keep = survivors_after(means, len(contenders), rung, None)[0]
@@ -96,7 +101,7 @@ class Seer(Resources):
     def _ladder(self, snapshot: Snapshot) -> tuple[int, ...]:
         last = self.last_step(snapshot.trials)
         if last is None:
-            last = self.min_resource * self.reduction_factor ** (UNSTATED - 1)
+            last = self.min_resource * self.reduction_factor ** (DEFAULT_RUNGS - 1)
         return ladder(self.min_resource, self.reduction_factor, max(last, self.min_resource))
 
 
@@ -199,7 +204,7 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
         terms = Money(math.inf, 0.0, 0.0, 0.0, node=node, offer=max(node, snapshot.capacity))
         left, held = math.inf, terms.nodes(snapshot.capacity)
     else:
-        left = _down((money.left + money.ahead) * (1 - RESERVE))
+        left = _round_down((money.left + money.ahead) * (1 - RESERVE))
         if coming:
             left -= money.held * money.price * money.startup
         # What else changes from second to second is in these two, or in what is held.
@@ -221,10 +226,10 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
 
 def _time(snapshot: Snapshot) -> float:
     """Seconds in which something can be trained yet, rounded."""
-    return _down(snapshot.time_left - CLOSING - snapshot.overhead.stop)
+    return _round_down(snapshot.time_left - CLOSING - snapshot.overhead.stop)
 
 
-def _as_long_as(snapshot: Snapshot) -> float:
+def _holds_until(snapshot: Snapshot) -> float:
     """Until when the time is rounded to the same, and nobody else is to be judged by its slots."""
     time, lost = _time(snapshot), snapshot.overhead.total
     closing = time + CLOSING + snapshot.overhead.stop if time > 0 else 0.0
@@ -254,7 +259,7 @@ def _first(snapshot: Snapshot, contenders: Sequence[TrialView]) -> Plan:
     return Plan(orders, start=max(0, usable - len(alive)), pool_slots=pool)
 
 
-def _down(value: float) -> float:
+def _round_down(value: float) -> float:
     """Down to a multiple of a fiftieth of itself."""
     return math.exp(math.floor(math.log(value) / 0.02) * 0.02) if value > 0 else 0.0
 

@@ -86,17 +86,17 @@ class Rates:
     held: int = 0
 
 
-def at_once(gang: int, nodes: int, node: int) -> int:
+def concurrent_gangs(gang: int, nodes: int, node: int) -> int:
     """Gangs that fit on so many nodes; one that is larger than a node fills whole ones."""
     return nodes * (node // gang) if gang <= node else nodes // -(-gang // node)
 
 
-def on_pool(work: Work, rates: Rates, nodes: int) -> Option:
+def fastest_on_pool(work: Work, rates: Rates, nodes: int) -> Option:
     """The fastest way through a round on a pool of a given size, with the smallest gangs."""
     found = [
         _option(work, rates, gang, speedup, nodes)
         for gang, speedup in rates.speedups
-        if at_once(gang, nodes, rates.money.node)
+        if concurrent_gangs(gang, nodes, rates.money.node)
     ]
     return min(found, key=lambda option: (option.seconds, option.gang))
 
@@ -116,7 +116,7 @@ def options(work: Work, rates: Rates) -> tuple[Option, ...]:
             continue
         waves = work.trials + 1
         for nodes in range(1, most + 1):
-            fit = at_once(gang, nodes, money.node)
+            fit = concurrent_gangs(gang, nodes, money.node)
             fewer = fit and -(-work.trials // fit) < waves
             if fewer or (fit and nodes == rates.held):
                 waves = -(-work.trials // fit)
@@ -134,7 +134,7 @@ def options(work: Work, rates: Rates) -> tuple[Option, ...]:
 
 def _option(work: Work, rates: Rates, gang: int, speedup: float, nodes: int) -> Option:
     money = rates.money
-    waves = -(-work.trials // at_once(gang, nodes, money.node))
+    waves = -(-work.trials // concurrent_gangs(gang, nodes, money.node))
     seconds = waves * (work.seconds / speedup + rates.overhead)
     return Option(gang, nodes, waves, seconds, money.price * money.node * nodes * seconds)
 

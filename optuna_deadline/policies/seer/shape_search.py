@@ -22,10 +22,10 @@ from optuna_deadline.policies.seer.round_schedule import (
     Rates,
     Schedule,
     Work,
-    at_once,
     cheapest,
+    concurrent_gangs,
+    fastest_on_pool,
     least_cost,
-    on_pool,
     options,
     schedule,
 )
@@ -271,7 +271,7 @@ def next_round(means: Means, stage: Stage) -> tuple[Option, int]:
         if rates.held:
             best = _kept(means, works, stage.gang, best) or best
         return best.rounds[0], best.rounds[1].nodes if rest else 0
-    return _all_there_is(means, first), 0
+    return _fallback_round(means, first), 0
 
 
 def _kept(means: Means, works: list[Work], gang: int, best: Schedule) -> Schedule | None:
@@ -279,17 +279,17 @@ def _kept(means: Means, works: list[Work], gang: int, best: Schedule) -> Schedul
     rates = means.rates
     gang = works[0].largest or gang or best.rounds[0].gang
     speedup = dict(rates.speedups).get(gang)
-    if speedup is None or not at_once(gang, rates.held, rates.money.node):
+    if speedup is None or not concurrent_gangs(gang, rates.held, rates.money.node):
         return None
     staying = replace(rates, speedups=((gang, speedup),), overhead=0.0)
-    now = on_pool(works[0], staying, rates.held)
+    now = fastest_on_pool(works[0], staying, rates.held)
     plan = schedule([now, *best.rounds[1:]], rates)
     if plan.seconds > means.time or not means.affords(plan):
         return None
     return plan if plan.cost <= best.cost / (1 - _WORTH_A_CHANGE) else None
 
 
-def _all_there_is(means: Means, work: Work) -> Option:
+def _fallback_round(means: Means, work: Work) -> Option:
     """Nothing fits: the most training that time and money give."""
     rates, money = means.rates, means.rates.money
     nodes = max(1, money.offer // money.node)

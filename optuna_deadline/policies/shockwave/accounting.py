@@ -50,7 +50,7 @@ class Allocator(Protocol[Note]):
 
 
 @dataclass(frozen=True)
-class Ledger(Generic[Note]):
+class ShareLedger(Generic[Note]):
     """What was allocated, since when, and what everybody had received by then."""
 
     since: float
@@ -73,13 +73,15 @@ class Shares(Generic[Note]):
     allocator: Allocator[Note]
     hold: float = 1000.0
 
-    def schedule(self, market: Market, memory: Ledger[Note] | None) -> Round[Ledger[Note]]:
+    def schedule(
+        self, market: Market, memory: ShareLedger[Note] | None
+    ) -> Round[ShareLedger[Note]]:
         """Serve the jobs by how far they are behind their shares."""
         ledger = memory
         members = frozenset((job.number, job.current) for job in market.jobs)
         if ledger is None:
             first = self.allocator.allocate(market, None)
-            ledger = Ledger(market.now, members, first, provisional=True)
+            ledger = ShareLedger(market.now, members, first, provisional=True)
         elif members != ledger.members and (
             ledger.provisional
             or market.now - ledger.since >= self.hold
@@ -99,14 +101,14 @@ class Shares(Generic[Note]):
         chosen = fit(market.gpus, ranked)
         return Round(tuple(job.number for job in chosen if job.number in shares), ledger)
 
-    def _renew(self, market: Market, members: _Kept, old: Ledger[Note]) -> Ledger[Note]:
+    def _renew(self, market: Market, members: _Kept, old: ShareLedger[Note]) -> ShareLedger[Note]:
         elapsed = market.now - old.since
         deficits = {}
         for job in market.jobs:
             due = old.allocation.shares.get(job.number, 0.0) * elapsed
             got = job.received - old.received.get(job.number, 0.0)
             deficits[job.number] = old.deficits.get(job.number, 0.0) + due - got
-        return Ledger(
+        return ShareLedger(
             since=market.now,
             members=members,
             allocation=self.allocator.allocate(market, old.allocation),

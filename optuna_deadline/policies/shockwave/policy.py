@@ -19,7 +19,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import WORTHWHILE
 from optuna_deadline.policies.api import Order, Pause, Plan, Run, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources, alive
-from optuna_deadline.policies.gang_sizes import pays, uniform
+from optuna_deadline.policies.gang_sizes import growth_pays, uniform
 from optuna_deadline.policies.pool.fair_share import PoolSnapshot, StudyView
 from optuna_deadline.policies.shockwave.accounting import HEAVIEST
 from optuna_deadline.policies.shockwave.program import Array, slope, utility
@@ -57,7 +57,7 @@ class ShockwaveStudy(Resources):
         free = snapshot.capacity - len(chosen)
         known = last is not None and any(trial.step_seconds for trial in snapshot.trials)
         whole = snapshot.overhead.startup + (last or 0) * pace if known else 0.0
-        newcomers = self.newcomers(snapshot)
+        newcomers = self.trials_left_to_open(snapshot)
         gate_open = snapshot.time_left > whole and newcomers != 0
         chosen.sort(key=lambda trial: trial.number)
         sizes = [1] * len(chosen) if gate_open else _grow(snapshot, chosen, free)
@@ -99,7 +99,7 @@ def _grow(snapshot: Snapshot, chosen: list[TrialView], free: int) -> list[int]:
 
 def _keep(snapshot: Snapshot, trial: TrialView, size: int) -> int:
     """The size that a trial has, where growing would not gain what the restart costs."""
-    if 0 < trial.slots < size and not pays(snapshot, trial.slots, size):
+    if 0 < trial.slots < size and not growth_pays(snapshot, trial.slots, size):
         return trial.slots
     return size
 

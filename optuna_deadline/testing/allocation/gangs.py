@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from optuna_deadline.allocation.records import About, Grant, Meeting
+from optuna_deadline.allocation.records import Grant, MachineInfo, Rendezvous
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.testing.allocation.world import (
@@ -20,7 +20,7 @@ from optuna_deadline.testing.allocation.world import (
     checkpoint,
 )
 
-MEETING = Meeting("10.0.0.1", 29500, 29501, "secret", "/shared/1-3.ckpt")
+MEETING = Rendezvous("10.0.0.1", 29500, 29501, "secret", "/shared/1-3.ckpt")
 
 
 class GangSuite:
@@ -31,7 +31,7 @@ class GangSuite:
         table = world.table()
         ours, (theirs,) = grant.slots, grant.others
         assert (grant.size, len(ours), theirs.size) == (3, 1, 2)
-        assert (theirs.worker, theirs.first) == ("b", 1)
+        assert (theirs.worker, theirs.first_rank) == ("b", 1)
         holders = {row.id: (row.holder, row.fence, row.number, row.lease) for row in table.slots()}
         for slot, fence in ours:
             assert holders[slot] == ("a", fence, grant.number, world.time + TTL)
@@ -49,14 +49,14 @@ class GangSuite:
         grant = _cross(world)
         table = world.table()
         world.join("c", cpus=1)
-        [hand] = table.hands("b")
+        [hand] = table.memberships("b")
         assert (hand.number, hand.trial_id, hand.fence) == (grant.number, 100, grant.fence)
         assert (hand.leader, hand.size, hand.part) == ("a", 3, grant.others[0])
-        assert hand.stands and hand.meeting is None
-        assert table.hands("a") == [hand] and table.hands("c") == []
-        called = [table.orders(name).called for name in "abc"]
+        assert hand.active and hand.rendezvous is None
+        assert table.memberships("a") == [hand] and table.memberships("c") == []
+        called = [table.orders(name).in_gangs for name in "abc"]
         assert called == [False, True, False]
-        assert table.orders("b").desired == ()
+        assert table.orders("b").trials == ()
 
     @pytest.mark.parametrize("lacking", ["taken", "silent", "drained", "unplanned", "short"])
     def test_no_slot_is_held_where_one_cannot_be_had(
@@ -83,7 +83,7 @@ class GangSuite:
         before = [(row.id, row.holder, row.fence) for row in table.slots()]
         assert table.acquire("a", number, table.free_slots("a"), asked) is None
         assert [(row.id, row.holder, row.fence) for row in table.slots()] == before
-        assert table.hands("a") == table.hands("b") == []
+        assert table.memberships("a") == table.memberships("b") == []
         assert table.acquire("a", number, [*table.free_slots("a"), *theirs]) is None
         assert_legal(table.events())
 
@@ -106,18 +106,18 @@ class GangSuite:
     def test_a_part_stays_until_its_own_worker_gives_it_back(self, world: AllocationWorld) -> None:
         grant = _cross(world)
         table = world.table()
-        table.meet("a", grant, MEETING)
+        table.publish_rendezvous("a", grant, MEETING)
         assert table.release("a", grant, "paused", ended="pause")
         holders = [row.holder for row in table.slots()]
         assert holders.count("b") == 2 and holders.count("a") == 0
-        [hand] = table.hands("b")
-        assert not hand.stands
-        assert not table.give_back("a", grant.number, grant.fence)
-        assert not table.give_back("b", grant.number, grant.fence + 1)
-        assert table.give_back("b", grant.number, grant.fence)
-        assert not table.give_back("b", grant.number, grant.fence)
+        [hand] = table.memberships("b")
+        assert not hand.active
+        assert not table.release_part("a", grant.number, grant.fence)
+        assert not table.release_part("b", grant.number, grant.fence + 1)
+        assert table.release_part("b", grant.number, grant.fence)
+        assert not table.release_part("b", grant.number, grant.fence)
         assert all(row.holder is None for row in table.slots())
-        assert table.hands("b") == [] and not table.orders("b").called
+        assert table.memberships("b") == [] and not table.orders("b").in_gangs
         assert_legal(table.events())
 
     def test_the_trial_goes_on_before_an_old_part_is_given_back(
@@ -129,41 +129,41 @@ class GangSuite:
         world.plan("a", 1, number=grant.number)
         again = table.acquire("a", grant.number, table.free_slots("a"))
         assert again is not None and again.fence == grant.fence + 1 and again.others == ()
-        [hand] = table.hands("b")
-        assert (hand.fence, hand.stands) == (grant.fence, False)
-        assert table.give_back("b", grant.number, grant.fence)
+        [hand] = table.memberships("b")
+        assert (hand.fence, hand.active) == (grant.fence, False)
+        assert table.release_part("b", grant.number, grant.fence)
         assert table.trials()[0].owner == "a" and table.segments()[-1].ended is None
 
     def test_where_the_ranks_meet_is_said_by_the_owner_once(self, world: AllocationWorld) -> None:
         grant = _cross(world)
         table = world.table()
         with pytest.raises(LeaseLost):
-            table.meet("b", grant, MEETING)
-        table.meet("a", grant, MEETING)
-        table.meet("a", grant, Meeting("10.0.0.9", 1, 2, "another"))
-        [hand] = table.hands("b")
-        assert hand.meeting == MEETING
+            table.publish_rendezvous("b", grant, MEETING)
+        table.publish_rendezvous("a", grant, MEETING)
+        table.publish_rendezvous("a", grant, Rendezvous("10.0.0.9", 1, 2, "another"))
+        [hand] = table.memberships("b")
+        assert hand.rendezvous == MEETING
         table.release("a", grant, "paused", ended="pause")
         with pytest.raises(LeaseLost):
-            table.meet("a", grant, MEETING)
+            table.publish_rendezvous("a", grant, MEETING)
 
     def test_what_an_unheard_grant_took_is_free_again(self, world: AllocationWorld) -> None:
         grant = _cross(world)
         table = world.table()
-        assert table.disown("a", grant.number, grant.fence)
+        assert table.cancel_grant("a", grant.number, grant.fence)
         assert all(row.holder is None for row in table.slots())
-        assert table.hands("b") == []
+        assert table.memberships("b") == []
         with pytest.raises(LeaseLost):
-            table.meet("a", grant, MEETING)
+            table.publish_rendezvous("a", grant, MEETING)
         assert_legal(table.events())
 
     def test_a_part_whose_ranks_may_run_is_never_taken_back(self, world: AllocationWorld) -> None:
         grant = _cross(world)
         table = world.table()
-        table.meet("a", grant, MEETING)
-        assert table.disown("a", grant.number, grant.fence)
+        table.publish_rendezvous("a", grant, MEETING)
+        assert table.cancel_grant("a", grant.number, grant.fence)
         assert [row.holder for row in table.slots()].count("b") == 2
-        assert table.give_back("b", grant.number, grant.fence)
+        assert table.release_part("b", grant.number, grant.fence)
 
     def test_a_dead_workers_part_is_gone_and_the_owner_sees_it(
         self, world: AllocationWorld
@@ -174,10 +174,10 @@ class GangSuite:
         table.renew("a", grant.slots)
         world.time += GRACE + 1
         assert table.reap() == 2
-        assert table.hands("a") == table.hands("b") == []
+        assert table.memberships("a") == table.memberships("b") == []
         assert table.trials()[0].owner == "a"
         table.add_checkpoint("a", grant, checkpoint(grant, 1, 0.5))
-        assert not table.give_back("b", grant.number, grant.fence)
+        assert not table.release_part("b", grant.number, grant.fence)
         assert table.release("a", grant, "paused", ended="died")
         assert_legal(table.events())
 
@@ -190,10 +190,10 @@ class GangSuite:
         assert table.renew("b", theirs).kept == set(theirs)
         world.time += GRACE + 1
         assert table.reap() == 1
-        [hand] = table.hands("b")
-        assert not hand.stands
+        [hand] = table.memberships("b")
+        assert not hand.active
         assert (table.trials()[0].owner, table.trials()[0].state) == (None, "paused")
-        assert table.give_back("b", grant.number, grant.fence)
+        assert table.release_part("b", grant.number, grant.fence)
         assert_legal(table.events())
 
 
@@ -217,7 +217,7 @@ class MoneySuite:
     def test_each_change_of_the_pool_is_audited_once(self, world: AllocationWorld) -> None:
         world.join("a")
         table = world.table()
-        term = table.elect("a")
+        term = table.elect_planner("a")
         assert term is not None
         end = world.time + 100
         for slots, funds_end in ((2, end), (2, end), (2, end + 5), (1, end + 5)):
@@ -233,7 +233,7 @@ class MoneySuite:
         ids = world.join("a")
         number = world.plan("a")
         table = world.table()
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         table.resize_pool("planner", term, 1, world.time + 10)
         world.time += 10
@@ -244,7 +244,7 @@ class MoneySuite:
     def test_I6_an_old_term_buys_nothing(self, world: AllocationWorld) -> None:
         world.join("a")
         table = world.table()
-        term = table.elect("a")
+        term = table.elect_planner("a")
         assert term is not None
         with pytest.raises(LeaseLost):
             table.resize_pool("a", term + 1, 8, world.time + 10)
@@ -255,7 +255,7 @@ class MoneySuite:
     ) -> None:
         world.join("a")
         table = world.table()
-        term = table.elect("a")
+        term = table.elect_planner("a")
         assert term is not None
         end = world.time + 100
         table.resize_pool("a", term, 2, end, {"big": 2})
@@ -273,7 +273,7 @@ class MoneySuite:
     def test_who_plans_by_the_price_before_writes_nothing(self, world: AllocationWorld) -> None:
         world.join("a")
         table = world.table()
-        term = table.elect("a")
+        term = table.elect_planner("a")
         assert term is not None
         assert table.set_price("", 7.0, 1, DEADLINE, (None, None))
         told = table.orders("a")
@@ -287,7 +287,7 @@ class MoneySuite:
     def test_the_type_of_a_host_is_in_the_audit(self, world: AllocationWorld) -> None:
         world.join("a")
         table = world.table()
-        table.register("b", "host", 1, [], 1, about=About(host_type="big"))
+        table.register("b", "host", 1, [], 1, machine_info=MachineInfo(host_type="big"))
         said = {row.worker: row.detail.get("type") for row in table.events(kinds=["register"])}
         assert said == {"a": None, "b": "big"}
 
@@ -295,7 +295,7 @@ class MoneySuite:
         ids = world.join("a", cpus=3)
         first, second = world.plan("a"), world.plan("a")
         table = world.table()
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         table.resize_pool("planner", term, 1, world.time + 100)
         grant = table.acquire("a", first, ids[:1])
@@ -345,10 +345,10 @@ class MoneySuite:
         self, world: AllocationWorld
     ) -> None:
         table = self._paying(world, "a", "b")
-        table.bury(["a"])
+        table.reap_ended(["a"])
         assert table.orders("").pool_slots == 2
         world.time += 10
-        table.bury(["b"])
+        table.reap_ended(["b"])
         assert (table.orders("").pool_slots, table.orders("").funds_end) == (0, None)
         [rest] = table.events(kinds=["rest"])
         assert rest.detail["since"] == world.time
@@ -357,7 +357,7 @@ class MoneySuite:
         world.join("free", study="other")
         world.table(study="other").leave("free")
         table = self._paying(world, "a")
-        term = table.elect("a")
+        term = table.elect_planner("a")
         assert term is not None
         table.settle("a", term)
         table.leave("a")
@@ -371,7 +371,7 @@ class MoneySuite:
         for name in workers:
             world.join(name)
         table = world.table()
-        term = table.elect(workers[0])
+        term = table.elect_planner(workers[0])
         assert term is not None
         table.resize_pool(workers[0], term, 2, world.time + 100)
         return table

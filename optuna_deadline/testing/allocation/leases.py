@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from optuna_deadline.allocation.records import About, Assignment
+from optuna_deadline.allocation.records import Assignment, MachineInfo
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.testing.allocation.world import (
     GRACE,
@@ -95,7 +95,7 @@ class LeaseSuite:
     ) -> None:
         slots = world.join("a", cpus=1)
         number = world.plan("a")
-        term = world.table().elect("planner")
+        term = world.table().elect_planner("planner")
         assert term is not None
         world.table().write_plan("planner", term, [Assignment(number, mode, "a", 1, "no")])
         assert world.table().acquire("a", number, slots) is None
@@ -111,7 +111,7 @@ class LeaseSuite:
     def test_I8_nothing_is_granted_once_the_study_is_settled(self, world: AllocationWorld) -> None:
         slots = world.join("a", cpus=1)
         number = world.plan("a")
-        term = world.table().elect("planner")
+        term = world.table().elect_planner("planner")
         assert term is not None
         world.table().settle("planner", term)
         assert world.table().acquire("a", number, slots) is None
@@ -165,7 +165,7 @@ class LeaseSuite:
                     "a", old, startup=1, position_from=0, position_to=1, trained=9, horizon=9
                 )
             assert not table.release("a", old, "complete", ended="complete", value=1.0)
-            assert not table.disown("a", old.number, old.fence)
+            assert not table.cancel_grant("a", old.number, old.fence)
             new = table.acquire("a", old.number, slots)
             assert new is None or new.fence == old.fence + 1
         assert table.reports() == [] and table.checkpoints() == []
@@ -181,7 +181,7 @@ class LeaseSuite:
         with pytest.raises(LeaseLost):
             world.table().add_report("b", grant, 1, 0.5, 1.0)
         assert not world.table().release("b", grant, "paused", ended="pause")
-        assert not world.table().disown("b", grant.number, grant.fence)
+        assert not world.table().cancel_grant("b", grant.number, grant.fence)
         assert world.table().slots()[0].holder == "a"
 
     def test_I3_fences_rise_by_one_and_grants_alternate_with_ends(
@@ -208,7 +208,7 @@ class LeaseSuite:
         assert table.release("a", grant, "complete", ended="complete", value=0.25, stop=0.1)
         assert all(slot.holder is None and slot.lease is None for slot in table.slots())
         [line] = table.trials()
-        assert (line.state, line.value, line.told) == ("complete", 0.25, False)
+        assert (line.state, line.value, line.end_reported) == ("complete", 0.25, False)
         [segment] = table.segments()
         assert (segment.outcome, segment.slots, segment.stop) == ("complete", 2, 0.1)
         assert segment.ended == world.time and table.segments(world.time + 1) == []
@@ -220,16 +220,16 @@ class LeaseSuite:
         world.join("b", cpus=1)
         table = world.table()
         grant = world.grant("a")
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         table.write_plan("planner", term, [Assignment(grant.number, "pause", None, 0, "rest")])
         assert table.release("a", grant, "paused", ended="park", stays=True)
-        [line] = table.orders("a").desired
+        [line] = table.orders("a").trials
         assert (line.state, line.mode, line.worker, line.owner) == ("paused", "pause", "a", None)
-        assert table.free_slots("a") and not table.orders("b").desired
+        assert table.free_slots("a") and not table.orders("b").trials
         assert table.acquire("a", grant.number, table.free_slots("a")) is None
         table.write_plan("planner", term, [Assignment(grant.number, "run", "b", 1, "go on")])
-        assert not table.orders("a").desired
+        assert not table.orders("a").trials
         again = table.acquire("b", grant.number, table.free_slots("b"))
         assert again is not None and again.fence == grant.fence + 1
         table.write_plan("planner", term, [Assignment(grant.number, "run", "a", 1, "back")])
@@ -246,18 +246,18 @@ class LeaseSuite:
         moved = world.grant("a").number
         world.plan("b", number=moved)
         table = world.table()
-        assert {line.number for line in table.orders("a").desired} == {
+        assert {line.number for line in table.orders("a").trials} == {
             running.number,
             wanted,
             moved,
         }
-        assert [line.number for line in table.orders("b").desired] == [moved]
+        assert [line.number for line in table.orders("b").trials] == [moved]
         assert table.acquire("b", moved, theirs) is None  # not before the other has let go
         orders = table.orders("a")
         assert (orders.now, orders.deadline) == (world.time, world.deadline)
         assert not orders.settled and orders.epoch == 4
         table.release("a", running, "failed", ended="error", failures=1)
-        assert running.number not in {line.number for line in table.orders("a").desired}
+        assert running.number not in {line.number for line in table.orders("a").trials}
 
 
 class ReapingSuite:
@@ -378,16 +378,16 @@ class ReapingSuite:
         world.join("b", cpus=1)
         grant, other = world.grant("a"), world.grant("b")
         table = world.table()
-        assert table.lead("a") == 1
+        assert table.elect_leader("a") == 1
         world.time += 1
-        assert table.bury(["a"]) == 1
+        assert table.reap_ended(["a"]) == 1
         mine, theirs = table.trials()
         assert (mine.owner, mine.state, mine.number) == (None, "paused", grant.number)
         assert (theirs.owner, theirs.fence) == ("b", other.fence)
         assert [worker.id for worker in table.workers()] == ["b"]
         assert [row.outcome for row in table.segments()] == ["lost", None]
-        assert table.lead("b") == 2  # nor is its term waited for
-        assert table.bury(["a"]) == 0 and table.bury([]) == 0
+        assert table.elect_leader("b") == 2  # nor is its term waited for
+        assert table.reap_ended(["a"]) == 0 and table.reap_ended([]) == 0
         world.join("c", cpus=2)
         world.plan("c", number=grant.number)
         again = table.acquire("c", grant.number, slots[:1])
@@ -400,9 +400,9 @@ class ReapingSuite:
         world.join("a")
         world.join("b")
         table = world.table()
-        assert table.elect("a") == 1 and table.elect("b") is None
-        table.bury(["a"])
-        assert table.elect("b") == 2
+        assert table.elect_planner("a") == 1 and table.elect_planner("b") is None
+        table.reap_ended(["a"])
+        assert table.elect_planner("b") == 2
 
     def test_who_was_taken_for_ended_and_lives_has_lost_its_slots_and_comes_back(
         self, world: AllocationWorld
@@ -410,7 +410,7 @@ class ReapingSuite:
         world.join("a")
         grant = world.grant("a")
         table = world.table()
-        table.bury(["a"])
+        table.reap_ended(["a"])
         assert table.renew("a", grant.slots).kept == frozenset()
         assert not table.release("a", grant, "paused", ended="pause")
         assert [worker.id for worker in table.workers()] == ["a"]
@@ -418,10 +418,10 @@ class ReapingSuite:
     def test_the_dead_of_every_pool_on_a_host_are_found_and_buried(
         self, world: AllocationWorld
     ) -> None:
-        about = About(boot="boot")
+        about = MachineInfo(boot="boot")
         ours, theirs = world.table("ours"), world.table("theirs", study="other")
         theirs.register("a", "host", 7, ["gpu:0"], 0, None, about)
-        term = theirs.elect("a")
+        term = theirs.elect_planner("a")
         assert term is not None
         theirs.open_trial("a", term, 0, 100)
         theirs.write_plan("a", term, [Assignment(0, "run", "a", 1, "test")])
@@ -433,7 +433,7 @@ class ReapingSuite:
             ("a", 7, "boot", "left"),
             ("b", 8, "boot", "live"),
         ]
-        assert ours.bury(["a"]) == 1
+        assert ours.reap_ended(["a"]) == 1
         assert [row.id for row in ours.on_host("host")] == ["b"]
         assert [slot.device for slot in ours.register("b", "host", 8, ["gpu:0"], 0)] == ["gpu:0"]
         # The audit of the pool that it died in says so.

@@ -18,41 +18,41 @@ class PlanSuite:
     def test_one_rules_until_its_lease_runs_out(self, world: AllocationWorld) -> None:
         world.join("a")
         table = world.table()
-        assert table.elect("a") == 1
-        assert table.elect("a") == 1
-        assert table.elect("b") is None
+        assert table.elect_planner("a") == 1
+        assert table.elect_planner("a") == 1
+        assert table.elect_planner("b") is None
         world.time += TTL + 1
-        assert table.elect("b") == 2
-        assert table.elect("a") is None
+        assert table.elect_planner("b") == 2
+        assert table.elect_planner("a") is None
 
     def test_the_same_planner_after_a_gap_has_a_new_term(self, world: AllocationWorld) -> None:
         world.join("a")
-        assert world.table().elect("a") == 1
+        assert world.table().elect_planner("a") == 1
         world.time += TTL + 1
-        assert world.table().elect("a") == 2
+        assert world.table().elect_planner("a") == 2
 
     def test_leaving_hands_the_leadership_on_at_once(self, world: AllocationWorld) -> None:
         world.join("a")
-        assert world.table().elect("a") == 1
+        assert world.table().elect_planner("a") == 1
         world.table().leave("a")
-        assert world.table().elect("a") is None
-        assert world.table().elect("b") == 2
+        assert world.table().elect_planner("a") is None
+        assert world.table().elect_planner("b") == 2
 
     def test_who_has_left_leads_no_more(self, world: AllocationWorld) -> None:
         world.join("a")
-        assert world.table().lead("a") == 1
+        assert world.table().elect_leader("a") == 1
         world.table().leave("a")
-        assert world.table().lead("a") is None
-        assert world.table().lead("b") == 2
+        assert world.table().elect_leader("a") is None
+        assert world.table().elect_leader("b") == 2
 
     def test_I6_an_old_term_writes_nothing(self, world: AllocationWorld) -> None:
         world.join("a")
         table = world.table()
-        old = table.elect("a")
+        old = table.elect_planner("a")
         assert old is not None
         table.open_trial("a", old, 0, 100)
         world.time += TTL + 1
-        assert table.elect("b") == old + 1
+        assert table.elect_planner("b") == old + 1
         before = (table.trials(), table.orders("a"), len(table.events()))
         line = Assignment(0, "run", "a", 1, "late")
         for write in (
@@ -72,7 +72,7 @@ class PlanSuite:
         table = world.table()
         epochs = []
         for planner in ("a", "a", "b", "a"):
-            term = table.elect(planner)
+            term = table.elect_planner(planner)
             assert term is not None
             epochs += [table.write_plan(planner, term, []) for _ in range(2)]
             world.time += TTL + 1
@@ -83,7 +83,7 @@ class PlanSuite:
         world.join("a", cpus=2)
         first, second = world.plan("a"), world.plan("a")
         table = world.table()
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         world.time += 5
         table.write_plan("planner", term, [Assignment(first, "pause", None, 0, "rest")])
@@ -109,7 +109,7 @@ class PlanSuite:
         world.join("a", cpus=1)
         grant = world.grant("a")
         table = world.table()
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         assert not table.conclude("planner", term, grant.number, "retired", "no")
         table.release("a", grant, "paused", ended="pause")
@@ -124,25 +124,25 @@ class PlanSuite:
         grant = world.grant("a")
         table = world.table()
         table.release("a", grant, end, ended="stop")
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         win = ("planner", term, grant.number, "complete", "the best model", 0.5)
         assert not table.conclude(*win)
-        assert table.conclude(*win, untold=True)
-        [line] = table.untold()
+        assert table.conclude(*win, unreported=True)
+        [line] = table.unreported_trials()
         assert (line.state, line.value, line.reason) == ("complete", 0.5, "the best model")
-        assert not table.conclude("planner", term, grant.number, "retired", "no", untold=True)
+        assert not table.conclude("planner", term, grant.number, "retired", "no", unreported=True)
 
     def test_an_end_that_optuna_knows_stays_as_it_is(self, world: AllocationWorld) -> None:
         world.join("a", cpus=1)
         grant = world.grant("a")
         table = world.table()
         table.release("a", grant, "retired", ended="stop")
-        table.mark_told(grant.number)
-        term = table.elect("planner")
+        table.mark_ends_reported(grant.number)
+        term = table.elect_planner("planner")
         assert term is not None
         assert not table.conclude(
-            "planner", term, grant.number, "complete", "the best model", 0.5, untold=True
+            "planner", term, grant.number, "complete", "the best model", 0.5, unreported=True
         )
         assert [line.state for line in table.trials()] == ["retired"]
 
@@ -150,7 +150,7 @@ class PlanSuite:
         world.join("a", cpus=1)
         grant = world.grant("a")
         table = world.table()
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         for number in (1, 2, 3):
             table.open_trial("planner", term, number, 100 + number)
@@ -165,8 +165,8 @@ class PlanSuite:
         assert [(event.number, event.detail["reason"]) for event in said] == [
             (1, "late"), (2, "worse"),
         ]  # fmt: skip
-        table.mark_told(1, 2, 99)
-        assert [line.number for line in table.untold()] == [grant.number, 3]
+        table.mark_ends_reported(1, 2, 99)
+        assert [line.number for line in table.unreported_trials()] == [grant.number, 3]
         with pytest.raises(LeaseLost):
             table.retire("planner", term - 1, {1: "late"})
 
@@ -177,31 +177,31 @@ class PlanSuite:
         table.release("a", grant, "complete", ended="complete", value=0.5)
         world.plan("a", number=grant.number)
         assert table.acquire("a", grant.number, slots) is None
-        assert table.untold() == table.trials()
-        table.mark_told(grant.number)
-        assert table.untold() == []
+        assert table.unreported_trials() == table.trials()
+        table.mark_ends_reported(grant.number)
+        assert table.unreported_trials() == []
         [line] = table.trials()
-        assert (line.state, line.value, line.told) == ("complete", 0.5, True)
+        assert (line.state, line.value, line.end_reported) == ("complete", 0.5, True)
 
     def test_living_trials_are_untold_and_come_by_number(self, world: AllocationWorld) -> None:
         world.join("a", cpus=2)
         table = world.table()
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         for number in (3, 1, 2):
             table.open_trial("planner", term, number, 100 + number)
         assert table.conclude("planner", term, 2, "retired", "no")
-        assert [line.number for line in table.untold()] == [1, 2, 3]
-        assert table.untold() == table.trials()
-        table.mark_told(2)
-        assert [line.number for line in table.untold()] == [1, 3]
+        assert [line.number for line in table.unreported_trials()] == [1, 2, 3]
+        assert table.unreported_trials() == table.trials()
+        table.mark_ends_reported(2)
+        assert [line.number for line in table.unreported_trials()] == [1, 3]
 
     def test_a_study_is_not_closed_at_a_deadline_that_has_moved(
         self, world: AllocationWorld
     ) -> None:
         world.join("a")
         table = world.table()
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         assert not table.settle("planner", term, world.deadline - 60)
         assert not table.orders("a").settled
@@ -212,7 +212,7 @@ class PlanSuite:
     def test_orders_say_whether_the_gate_is_open(self, world: AllocationWorld) -> None:
         world.join("a")
         table = world.table()
-        term = table.elect("a")
+        term = table.elect_planner("a")
         assert term is not None
         assert table.orders("a").gate_open
         table.set_gate("a", term, False)
@@ -221,7 +221,7 @@ class PlanSuite:
     def test_the_gate_is_in_the_log_once_for_each_change(self, world: AllocationWorld) -> None:
         world.join("a")
         table = world.table()
-        term = table.elect("a")
+        term = table.elect_planner("a")
         assert term is not None
         for is_open in (True, False, False, True):
             table.set_gate("a", term, is_open)
@@ -248,8 +248,10 @@ class RequestSuite:
         number, table = world.plan("a"), world.table()
         assert table.hold(number, True)
         assert table.acquire("a", number, slots) is None
-        [line] = table.orders("a").desired
-        assert line.held == world.time and line == table.trials()[0] == table.untold()[0]
+        [line] = table.orders("a").trials
+        assert (
+            line.held == world.time and line == table.trials()[0] == table.unreported_trials()[0]
+        )
         assert table.hold(number, False) and table.trials()[0].held is None
         assert table.acquire("a", number, slots) is not None
 
@@ -273,7 +275,7 @@ class RequestSuite:
         table.release("a", grant, "paused", ended="pause")
         table.hold(number, True)
         since, world.time = world.time, world.time + TTL + 1
-        assert table.elect("b") is not None
+        assert table.elect_planner("b") is not None
         table.hold(number, True)
         assert (table.trials()[0].held, table.trials()[0].pinned) == (since, 3)
         assert table.pin(number, None) and table.trials()[0].pinned is None

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from optuna_deadline.allocation.records import About, Claim
+from optuna_deadline.allocation.records import MachineInfo, StudyClaim
 from optuna_deadline.errors import DeadlineError, LeaseLost, StudyGone
 from optuna_deadline.testing.allocation.world import (
     GRACE,
@@ -107,8 +107,8 @@ class MembershipSuite:
     def test_a_pool_nobody_joined_is_empty(self, world: AllocationWorld) -> None:
         table = world.table()
         assert table.slots() == [] and table.workers() == [] and table.trials() == []
-        assert table.elect("a") is None and table.reap() == 0
-        assert table.orders("a").desired == () and table.orders("a").epoch == 0
+        assert table.elect_planner("a") is None and table.reap() == 0
+        assert table.orders("a").trials == () and table.orders("a").epoch == 0
 
     def test_a_deleted_study_has_no_orders_and_takes_no_writes(
         self, world: AllocationWorld
@@ -270,25 +270,25 @@ class SharingSuite:
         world.join("a", study="one")
         world.join("b", study="two")
         one, two = world.table(study="one"), world.table(study="two")
-        assert (one.elect("a"), two.elect("b")) == (1, 1)
-        assert (one.lead("a"), two.lead("b")) == (1, None)
+        assert (one.elect_planner("a"), two.elect_planner("b")) == (1, 1)
+        assert (one.elect_leader("a"), two.elect_leader("b")) == (1, None)
         one.leave("a")
-        assert two.lead("b") == 2
+        assert two.elect_leader("b") == 2
         world.time += TTL + 1
-        assert (one.elect("c"), two.lead("b")) == (2, 3)
+        assert (one.elect_planner("c"), two.elect_leader("b")) == (2, 3)
 
     def test_an_old_term_neither_lends_nor_claims(self, world: AllocationWorld) -> None:
         [slot] = world.join("a", cpus=1, study="one")
         world.join("b", cpus=1, study="two")
         one, two = world.table(study="one"), world.table(study="two")
-        led, planned = one.lead("a"), one.elect("a")
+        led, planned = one.elect_leader("a"), one.elect_planner("a")
         assert led is not None and planned is not None
         world.time += TTL + 1
-        assert two.lead("b") == led + 1 and one.elect("c") == planned + 1
+        assert two.elect_leader("b") == led + 1 and one.elect_planner("c") == planned + 1
         with pytest.raises(LeaseLost):
             one.lend("a", led, {slot: two.study_id}, {}, {})
         with pytest.raises(LeaseLost):
-            one.claim("a", planned, Claim(1, 1, 0.0, None))
+            one.set_claim("a", planned, StudyClaim(1, 1, 0.0, None))
         assert one.slots()[0].lent_to == one.study_id
         assert [tenant.claim for tenant in one.tenants()] == [None, None]
 
@@ -298,10 +298,10 @@ class SharingSuite:
         world.table(study="one").register("a", "host", 1, [], 2, 3.0)
         world.join("b", cpus=2, study="two")
         one, two = world.table(study="one"), world.table(study="two")
-        term, planned = one.lead("a"), two.elect("b")
+        term, planned = one.elect_leader("a"), two.elect_planner("b")
         assert term is not None and planned is not None
-        said = Claim(live=4, most=2, done=7.5, remaining=None)
-        two.claim("b", planned, said)
+        said = StudyClaim(live=4, most=2, done=7.5, remaining=None)
+        two.set_claim("b", planned, said)
         world.time += 10
         shares = {one.study_id: 2}
         one.lend("a", term, {}, shares, {one.study_id: 1.5, two.study_id: 0.5})
@@ -319,7 +319,7 @@ class SharingSuite:
     ) -> None:
         world.join("a", cpus=1, study="one")
         one = world.table(study="one")
-        term = one.elect("a")
+        term = one.elect_planner("a")
         assert term is not None
         one.settle("a", term)
         world.time += TTL + GRACE + 1.0
@@ -334,7 +334,7 @@ class SharingSuite:
         world.join("a", study="one")
         world.join("b", study="two")
         one = world.table(study="one")
-        term = one.elect("a")
+        term = one.elect_planner("a")
         assert term is not None
         one.settle("a", term)
         assert [row.study_id for row in one.tenants()] == [world.table(study="two").study_id]
@@ -342,7 +342,7 @@ class SharingSuite:
 
 def _lend(world: AllocationWorld, slot: int, study_id: int) -> None:
     table = world.table(study="one")
-    term = table.lead("leader")
+    term = table.elect_leader("leader")
     assert term is not None
     table.lend("leader", term, {slot: study_id}, {}, {})
 
@@ -352,59 +352,63 @@ class AdmissionSuite:
 
     def test_two_machines_of_one_name_are_told_so(self, world: AllocationWorld) -> None:
         table = world.table()
-        table.register("a", "node", 7, [], 1, None, About(machine="m1"))
+        table.register("a", "node", 7, [], 1, None, MachineInfo(machine="m1"))
         with pytest.raises(DeadlineError, match=r"Two machines are called 'node': .*process 7"):
-            table.register("b", "node", 8, [], 1, None, About(machine="m2"))
-        table.register("c", "node", 9, [], 1, None, About(machine="m1"))
+            table.register("b", "node", 8, [], 1, None, MachineInfo(machine="m2"))
+        table.register("c", "node", 9, [], 1, None, MachineInfo(machine="m1"))
         assert {row.id for row in table.workers()} == {"a", "c"}
 
     def test_a_machine_that_was_restarted_has_its_name_again(self, world: AllocationWorld) -> None:
         table = world.table()
-        table.register("a", "node", 7, [], 1, None, About(machine="m1"))
+        table.register("a", "node", 7, [], 1, None, MachineInfo(machine="m1"))
         world.time += TTL + 1
-        table.register("b", "node", 8, [], 1, None, About(machine="m2"))
+        table.register("b", "node", 8, [], 1, None, MachineInfo(machine="m2"))
         [worker] = table.workers()
         assert (worker.id, worker.machine) == ("b", "m2")
 
     def test_a_gpu_is_known_by_its_uuid_under_any_name(self, world: AllocationWorld) -> None:
         _several_hosts(world)
         ours, theirs = world.table("ours"), world.table("theirs", "other")
-        [slot] = ours.register("a", "one", 7, ["gpu:0"], 0, None, About(uuids={"gpu:0": "U0"}))
+        [slot] = ours.register(
+            "a", "one", 7, ["gpu:0"], 0, None, MachineInfo(uuids={"gpu:0": "U0"})
+        )
         assert slot.uuid == "U0"
         with pytest.raises(DeadlineError, match="gpu:3 is gpu:0 of 'one'"):
-            theirs.register("b", "two", 8, ["gpu:3"], 0, None, About(uuids={"gpu:3": "U0"}))
-        theirs.register("b", "two", 8, ["gpu:3"], 0, None, About(uuids={"gpu:3": "U3"}))
+            theirs.register("b", "two", 8, ["gpu:3"], 0, None, MachineInfo(uuids={"gpu:3": "U0"}))
+        theirs.register("b", "two", 8, ["gpu:3"], 0, None, MachineInfo(uuids={"gpu:3": "U3"}))
 
     def test_a_name_is_one_gpus_while_somebody_offers_it(self, world: AllocationWorld) -> None:
         one, two = world.table(study="one"), world.table(study="two")
-        one.register("a", "node", 7, ["gpu:0"], 0, None, About(uuids={"gpu:0": "U0"}))
+        one.register("a", "node", 7, ["gpu:0"], 0, None, MachineInfo(uuids={"gpu:0": "U0"}))
         with pytest.raises(DeadlineError, match="gpu:0 of 'node' is another GPU"):
-            two.register("b", "node", 8, ["gpu:0"], 0, None, About(uuids={"gpu:0": "U1"}))
-        two.register("b", "node", 8, ["gpu:0"], 0, None, About(uuids={"gpu:0": "U0"}))
+            two.register("b", "node", 8, ["gpu:0"], 0, None, MachineInfo(uuids={"gpu:0": "U1"}))
+        two.register("b", "node", 8, ["gpu:0"], 0, None, MachineInfo(uuids={"gpu:0": "U0"}))
 
     def test_gpus_may_be_numbered_anew_once_nobody_offers_them(
         self, world: AllocationWorld
     ) -> None:
         table, devices = world.table(), ["gpu:0", "gpu:1"]
         uuids = {"gpu:0": "U0", "gpu:1": "U1"}
-        table.register("a", "node", 7, devices, 0, None, About(uuids=uuids))
+        table.register("a", "node", 7, devices, 0, None, MachineInfo(uuids=uuids))
         table.leave("a")
         world.time += 0.1
         turned = {"gpu:0": "U1", "gpu:1": "U0"}
-        slots = table.register("b", "node", 8, devices, 0, None, About(uuids=turned))
+        slots = table.register("b", "node", 8, devices, 0, None, MachineInfo(uuids=turned))
         assert {slot.device: slot.uuid for slot in slots} == turned
 
     def test_one_study_runs_one_series_of_versions(self, world: AllocationWorld) -> None:
         _several_hosts(world)
         table, other = world.table(), world.table(study="other")
         said = "optuna-deadline 0.1.0, torch 2.13.0+cpu"
-        table.register("a", "one", 7, [], 1, None, About(versions=said))
+        table.register("a", "one", 7, [], 1, None, MachineInfo(versions=said))
         with pytest.raises(DeadlineError, match=r"torch 2\.13\.0\+cpu \(on one\).*install torch"):
-            table.register("b", "two", 8, [], 1, None, About(versions="torch 2.12.1"))
+            table.register("b", "two", 8, [], 1, None, MachineInfo(versions="torch 2.12.1"))
         with pytest.raises(DeadlineError, match=r"install optuna-deadline 0\.1 here"):
-            table.register("b", "two", 8, [], 1, None, About(versions="optuna-deadline 0.2.0"))
-        table.register("b", "two", 8, [], 1, None, About(versions="torch 2.13.1+cu130"))
-        other.register("c", "three", 9, [], 1, None, About(versions="torch 2.12.1"))
+            table.register(
+                "b", "two", 8, [], 1, None, MachineInfo(versions="optuna-deadline 0.2.0")
+            )
+        table.register("b", "two", 8, [], 1, None, MachineInfo(versions="torch 2.13.1+cu130"))
+        other.register("c", "three", 9, [], 1, None, MachineInfo(versions="torch 2.12.1"))
 
     def test_a_study_is_in_one_pool_at_a_time(self, world: AllocationWorld) -> None:
         world.join("a")
@@ -422,29 +426,32 @@ class AdmissionSuite:
         self, world: AllocationWorld
     ) -> None:
         world.join("a")
-        assert world.table().elect("a") == 1
+        assert world.table().elect_planner("a") == 1
         world.time += TTL + 1
         lab = world.table("lab")
         lab.register("b", "host", 2, [], 1)
-        assert lab.elect("b") == 1
+        assert lab.elect_planner("b") == 1
         world.table().renew("a", [])
-        assert world.table().elect("a") is None
+        assert world.table().elect_planner("a") is None
         world.time += TTL / 2
         lab.renew("b", [])
-        assert lab.elect("b") == 1
+        assert lab.elect_planner("b") == 1
 
     def test_a_checkpoint_has_the_home_of_who_wrote_it(self, world: AllocationWorld) -> None:
         table = world.table()
-        table.register("a", "one", 7, [], 1, None, About(store="mark:/folder"))
+        table.register("a", "one", 7, [], 1, None, MachineInfo(store="mark:/folder"))
         grant = world.grant("a")
         table.add_checkpoint("a", grant, checkpoint(grant, 1, 0.5))
-        [home] = table.homes()
+        [home] = table.checkpoint_origins()
         assert (home.number, home.path) == (grant.number, checkpoint(grant, 1).path)
         assert (home.host, home.store, home.state) == ("one", "mark:/folder", "live")
-        assert table.homes(number=grant.number) == [home] and table.homes(after=home.id) == []
-        assert table.homes(number=grant.number + 1) == []
+        assert (
+            table.checkpoint_origins(number=grant.number) == [home]
+            and table.checkpoint_origins(after=home.id) == []
+        )
+        assert table.checkpoint_origins(number=grant.number + 1) == []
         table.leave("a")
-        assert table.homes()[0].state == "left"
+        assert table.checkpoint_origins()[0].state == "left"
 
 
 def _several_hosts(world: AllocationWorld) -> None:

@@ -207,7 +207,7 @@ class WriteSuite:
         table.limit_slots("a", grant, 1, "its batches are whole")
         [line] = table.trials()
         assert (line.slot_limit, line.limit_reason) == (1, "its batches are whole")
-        assert table.orders("a").desired == (line,) and table.untold() == [line]
+        assert table.orders("a").trials == (line,) and table.unreported_trials() == [line]
         assert table.renew("a", grant.slots).kept == set(grant.slots), "it trains until it leaves"
         table.release("a", grant, "paused", ended="limit")
         assert table.acquire("a", grant.number, slots) is None, "the plan is from before"
@@ -255,9 +255,9 @@ class LostAnswerSuite:
         number = world.plan("a", 2)
         table = world.table()
         assert table.acquire("a", number, slots) is not None  # the answer is lost
-        [line] = table.orders("a").desired
+        [line] = table.orders("a").trials
         assert (line.owner, line.fence) == ("a", 1)
-        assert table.disown("a", number, line.fence)
+        assert table.cancel_grant("a", number, line.fence)
         [line] = table.trials()
         assert (line.owner, line.state, line.mode) == (None, "paused", "run")
         assert all(slot.holder is None for slot in table.slots())
@@ -272,11 +272,11 @@ class LostAnswerSuite:
         number = world.plan("a")
         table = world.table()
         assert table.acquire("a", number, slots[1:]) is not None
-        assert table.disown("a", number, 1)
-        assert not table.disown("a", number, 1)
+        assert table.cancel_grant("a", number, 1)
+        assert not table.cancel_grant("a", number, 1)
         new = table.acquire("a", number, slots[1:])
         assert new is not None
-        assert not table.disown("a", number, 1)  # a request that arrives late
+        assert not table.cancel_grant("a", number, 1)  # a request that arrives late
         assert table.renew("a", [*other.slots, *new.slots]).kept == {*other.slots, *new.slots}
 
     def test_disowning_keeps_the_count_of_failures(self, world: AllocationWorld) -> None:
@@ -285,7 +285,7 @@ class LostAnswerSuite:
         table = world.table()
         table.release("a", grant, "paused", ended="died", failures=2)
         assert table.acquire("a", grant.number, slots) is not None
-        assert table.disown("a", grant.number, 2)
+        assert table.cancel_grant("a", grant.number, 2)
         assert table.trials()[0].failures == 2
 
     def test_releasing_twice_changes_nothing_the_second_time(self, world: AllocationWorld) -> None:
@@ -358,7 +358,7 @@ class LostAnswerSuite:
         world.join("a", cpus=1)
         number = world.plan("a")
         table = world.table()
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         table.open_trial("planner", term, number, 100 + number)
         [line] = table.trials()

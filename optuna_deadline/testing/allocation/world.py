@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from optuna_deadline.allocation.records import Assignment, Event, Grant, Others
+from optuna_deadline.allocation.records import Assignment, Event, Grant, OtherWorkers
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
 
@@ -72,10 +72,12 @@ class AllocationWorld:
             self._tables[pool, study] = self.open(pool, study)
         return self._tables[pool, study]
 
-    def join(self, me: str, cpus: int = 2, host: str = "host", study: str = "study") -> list[int]:
+    def join(
+        self, worker_id: str, cpus: int = 2, host: str = "host", study: str = "study"
+    ) -> list[int]:
         """Register a worker; returns its slots' ids."""
         table = self.table(study=study)
-        return [slot.id for slot in table.register(me, host, 1, [], cpus)]
+        return [slot.id for slot in table.register(worker_id, host, 1, [], cpus)]
 
     def plan(
         self,
@@ -83,11 +85,11 @@ class AllocationWorld:
         slots: int = 1,
         number: int | None = None,
         study: str = "study",
-        others: Others = (),
+        others: OtherWorkers = (),
     ) -> int:
         """Elect a planner and let it want a trial, new by default, on a worker and others."""
         table = self.table(study=study)
-        term = table.elect("planner")
+        term = table.elect_planner("planner")
         assert term is not None
         if number is None:
             number = self._numbers.get(study, 0)
@@ -98,11 +100,11 @@ class AllocationWorld:
         )
         return number
 
-    def grant(self, me: str, slots: int = 1, study: str = "study") -> Grant:
+    def grant(self, worker_id: str, slots: int = 1, study: str = "study") -> Grant:
         """A worker that trains a new trial on some of its slots."""
         table = self.table(study=study)
-        mine = table.free_slots(me)
-        granted = table.acquire(me, self.plan(me, slots, study=study), mine[:slots])
+        mine = table.free_slots(worker_id)
+        granted = table.acquire(worker_id, self.plan(worker_id, slots, study=study), mine[:slots])
         assert granted is not None
         return granted
 

@@ -84,7 +84,7 @@ def open_table(study: Study, table: str | None = None) -> sa.Engine:
     return connect(table_url(study, table))
 
 
-def opened(study: Study, table: str | None = None) -> sa.Engine | None:
+def existing_engine(study: Study, table: str | None = None) -> sa.Engine | None:
     """The engine of the table of ``study`` if this process uses it already; it makes none."""
     storage = study._storage
     if table is None and isinstance(storage, InMemoryStorage) and storage not in _in_memory:
@@ -150,13 +150,13 @@ def _create(url: URL) -> sa.Engine:
             url, connect_args=dict(options), pool_pre_ping=True, pool_size=5,
             isolation_level="READ COMMITTED",
         )  # fmt: skip
-        return _quick_ping(_forgiving(engine))
+        return _ping_if_readable(_ignore_errors_on_return(engine))
     raise UnsupportedStorage(
         f"The table works on SQLite and PostgreSQL, not on {backend}; name one with table=URL."
     )
 
 
-def _forgiving(engine: sa.Engine) -> sa.Engine:
+def _ignore_errors_on_return(engine: sa.Engine) -> sa.Engine:
     """Let a connection that died in our hands come back to the pool in silence.
 
     SQLAlchemy undoes AUTOCOMMIT as a connection comes back. Where the server is gone by then, the
@@ -173,7 +173,7 @@ def _forgiving(engine: sa.Engine) -> sa.Engine:
     return engine
 
 
-def _quick_ping(engine: sa.Engine) -> sa.Engine:
+def _ping_if_readable(engine: sa.Engine) -> sa.Engine:
     """Ask the server whether a connection lives only where there is something to read on it.
 
     A server that has closed a connection has said so: an idle socket with nothing to read is one

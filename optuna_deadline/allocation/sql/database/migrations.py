@@ -50,7 +50,7 @@ def _create_tables(connection: sa.Connection) -> None:
     schema.metadata.create_all(connection)
 
 
-def _follow_deleted_studies(connection: sa.Connection) -> None:
+def _add_delete_triggers(connection: sa.Connection) -> None:
     """``optuna.delete_study`` takes our rows along.
 
     PostgreSQL cascades. On SQLite Optuna's connections do not enforce foreign keys, so triggers
@@ -65,10 +65,10 @@ def _follow_deleted_studies(connection: sa.Connection) -> None:
             "REFERENCES studies (study_id) ON DELETE CASCADE"
         )
         return
-    _let_sqlite_follow(connection)
+    _add_sqlite_trigger(connection)
 
 
-def _let_sqlite_follow(connection: sa.Connection) -> None:
+def _add_sqlite_trigger(connection: sa.Connection) -> None:
     study = schema.study.name
     there = sa.inspect(connection).get_table_names()  # a later step brings the others
     children = [
@@ -86,13 +86,13 @@ def _let_sqlite_follow(connection: sa.Connection) -> None:
     )
 
 
-def _index_what_grows(connection: sa.Connection) -> None:
+def _add_indexes(connection: sa.Connection) -> None:
     """What is asked on a loop is found by an index, however long the studies."""
     for index in schema.SINCE_3:
         index.create(connection, checkfirst=True)  # fresh tables have them from the start
 
 
-def _let_slots_cost_money(connection: sa.Connection) -> None:
+def _add_budgets(connection: sa.Connection) -> None:
     """A study may have a budget, and pays for as many slots as it wants."""
     _add_columns(connection, schema.SINCE_4)
 
@@ -107,7 +107,7 @@ def _add_columns(connection: sa.Connection, columns: Sequence[sa.Column[Any]]) -
             connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}")
 
 
-def _let_studies_share_slots(connection: sa.Connection) -> None:
+def _add_lending(connection: sa.Connection) -> None:
     """A slot belongs to its host, is offered by workers, and is lent to a study."""
     for table in (schema.tenant, schema.offer):
         table.create(connection, checkfirst=True)
@@ -131,10 +131,10 @@ def _let_studies_share_slots(connection: sa.Connection) -> None:
     schema.SLOT_POOL.create(connection)
     if connection.dialect.name == "sqlite" and inspector.has_table("studies"):
         connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
-        _let_sqlite_follow(connection)
+        _add_sqlite_trigger(connection)
 
 
-def _count_rungs(connection: sa.Connection) -> None:
+def _add_rung_totals(connection: sa.Connection) -> None:
     """A rung's values are counted as they come.
 
     The trigger runs in the statement that inserts, a transaction of its own: nobody can freeze in
@@ -153,7 +153,7 @@ def _count_rungs(connection: sa.Connection) -> None:
     _create_trigger(connection, f"{rung}_count", f"AFTER INSERT ON {rung}", count)
     if connection.dialect.name == "sqlite" and sa.inspect(connection).has_table("studies"):
         connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
-        _let_sqlite_follow(connection)
+        _add_sqlite_trigger(connection)
 
 
 def _create_trigger(connection: sa.Connection, name: str, when: str, statement: str) -> None:
@@ -169,27 +169,27 @@ def _create_trigger(connection: sa.Connection, name: str, when: str, statement: 
     connection.exec_driver_sql(f"{trigger} BEGIN {statement} END")
 
 
-def _let_people_ask(connection: sa.Connection) -> None:
+def _add_requests(connection: sa.Connection) -> None:
     """A person may hold a trial, pin its gang's size, and drain a worker."""
     _add_columns(connection, schema.SINCE_7)
 
 
-def _let_workers_tell_where_they_are(connection: sa.Connection) -> None:
+def _add_machine_info(connection: sa.Connection) -> None:
     """A worker says which machine it is on, where its checkpoints are, and what it runs."""
     _add_columns(connection, schema.SINCE_8)
 
 
-def _let_gangs_cross_workers(connection: sa.Connection) -> None:
+def _add_gang_parts(connection: sa.Connection) -> None:
     """A gang may have slots of several workers, whose ranks meet at an address."""
     _add_columns(connection, schema.SINCE_9)
     for table in (schema.part, schema.meeting):
         table.create(connection, checkfirst=True)
     if connection.dialect.name == "sqlite" and sa.inspect(connection).has_table("studies"):
         connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
-        _let_sqlite_follow(connection)
+        _add_sqlite_trigger(connection)
 
 
-def _let_trials_name_their_batch(connection: sa.Connection) -> None:
+def _add_trial_batch(connection: sa.Connection) -> None:
     """A trial may say what the size of its gang has to divide."""
     _add_columns(connection, schema.SINCE_10)
 
@@ -199,7 +199,7 @@ def _index_workers_by_study(connection: sa.Connection) -> None:
     schema.SINCE_11.create(connection, checkfirst=True)
 
 
-def _tell_namesakes_apart(connection: sa.Connection) -> None:
+def _add_keys_and_boots(connection: sa.Connection) -> None:
     """Studies of one name in two databases differ by a key, processes of one pid by a boot."""
     _add_columns(connection, schema.SINCE_12)
     _let_events_go_with_their_study(connection)
@@ -214,15 +214,15 @@ def _let_events_go_with_their_study(connection: sa.Connection) -> None:
 
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _create_tables,
-    _follow_deleted_studies,
-    _index_what_grows,
-    _let_slots_cost_money,
-    _let_studies_share_slots,
-    _count_rungs,
-    _let_people_ask,
-    _let_workers_tell_where_they_are,
-    _let_gangs_cross_workers,
-    _let_trials_name_their_batch,
+    _add_delete_triggers,
+    _add_indexes,
+    _add_budgets,
+    _add_lending,
+    _add_rung_totals,
+    _add_requests,
+    _add_machine_info,
+    _add_gang_parts,
+    _add_trial_batch,
     _index_workers_by_study,
-    _tell_namesakes_apart,
+    _add_keys_and_boots,
 ]

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.sql.database.transaction import Transaction
 
-_MOST = 8  #: workers that are named one by one; with more of them everybody looks
+_MAX_NOTIFIED = 8  #: workers that are named one by one; with more of them everybody looks
 
 
 def channel(pool_name: str, worker: str | None = None) -> str:
@@ -50,7 +50,7 @@ def notify(tx: Transaction, workers: Iterable[str | None] | None = None) -> None
     named = sorted({worker for worker in workers or () if worker is not None})
     if workers is not None and not named:
         return
-    everybody = not 0 < len(named) <= _MOST
+    everybody = not 0 < len(named) <= _MAX_NOTIFIED
     channels = [channel(tx.pool, worker) for worker in ([None] if everybody else named)]
     tx.execute(sa.select(*[sa.func.pg_notify(name, "") for name in channels]))
 
@@ -61,21 +61,23 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0  # seconds
 _DRIVERS = ("psycopg2", "psycopg")
 
 
-class Listener(threading.Thread):
+class NotificationListener(threading.Thread):
     """Calls ``wake`` for each notice that concerns a worker, and after each reconnection.
 
     Args:
         engine: The table's engine; the connection is made like its own, outside its pool.
         pool: The pool to hear of.
-        me: The worker; it hears what concerns it, or everybody.
+        worker_id: The worker; it hears what concerns it, or everybody.
         wake: Called from this thread; must not block.
     """
 
-    def __init__(self, engine: sa.Engine, pool: str, me: str, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: sa.Engine, pool: str, worker_id: str, wake: Callable[[], None]
+    ) -> None:
         super().__init__(name="optuna-deadline-listener", daemon=True)
         self._engine = engine
         self._pool = pool
-        self._me = me
+        self._worker_id = worker_id
         self._wake = wake
         self._ended = threading.Event()
         self._ending_pipe, self._ender = os.pipe()
@@ -127,7 +129,7 @@ class Listener(threading.Thread):
         connection.autocommit = True
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {channel(self._pool)}")
-            cursor.execute(f"LISTEN {channel(self._pool, self._me)}")
+            cursor.execute(f"LISTEN {channel(self._pool, self._worker_id)}")
         return connection
 
     def _listen(self, connection: Any) -> None:

@@ -49,10 +49,10 @@ def _postgres_now(element: database_now, compiler: SQLCompiler, **kwargs: object
 
 
 #: Seconds that two readings may differ by beyond what their round trips explain.
-TOLERANCE = 0.25
+CLOCK_TOLERANCE = 0.25
 
 
-class EvenClock:
+class ClockMonitor:
     """Whether the database's clock has run evenly of late, by the process's monotonic clock.
 
     A clock that is set forward makes every lease look expired while its holder still trains. So
@@ -69,20 +69,20 @@ class EvenClock:
         self._read = math.inf
         self._unread = 0.0  # the longest time between two readings since then
 
-    def note(self, now: float, sent: float, received: float) -> None:
+    def record_reading(self, now: float, sent: float, received: float) -> None:
         """Take a reading that was made between two instants of ours."""
         self._doubt = received - sent
         middle = now - (sent + received) / 2
         self._unread = max(self._unread, received - self._read)
         self._read = received
-        if self._offset is None or abs(middle - self._offset) > self._doubt / 2 + TOLERANCE:
+        if self._offset is None or abs(middle - self._offset) > self._doubt / 2 + CLOCK_TOLERANCE:
             self._since = received
             self._offset = middle
             self._unread = 0.0
-        elif self._doubt < TOLERANCE:
+        elif self._doubt < CLOCK_TOLERANCE:
             self._offset = middle  # follows a slow drift
 
-    def vouches(self, seconds: float, doubt: float, unread: float = math.inf) -> bool:
+    def is_reliable(self, seconds: float, doubt: float, unread: float = math.inf) -> bool:
         """Whether it ran evenly for so long, and the last reading leaves no larger doubt.
 
         Args:
@@ -96,8 +96,8 @@ class EvenClock:
 
 
 #: A frozen client's session ends after this long; whoever waits for its rows goes on then.
-FROZEN = 0.8  # seconds
-#: Longer than ``FROZEN``: waiting for a client that has just frozen is no error.
+FROZEN_SECONDS = 0.8  # seconds
+#: Longer than ``FROZEN_SECONDS``: waiting for a client that has just frozen is no error.
 _LOCK = 2.0
 _STATEMENT = 5.0
 #: For a client that is slow rather than frozen.
@@ -114,14 +114,14 @@ def begin_bounded(
     Args:
         connection: In a transaction that has done nothing yet.
         statement: Seconds for each statement; migrations need more.
-        idle: Seconds between two statements, likewise; None for ``FROZEN``.
+        idle: Seconds between two statements, likewise; None for ``FROZEN_SECONDS``.
     """
     if connection.dialect.name != "postgresql":
         return float(connection.execute(sa.select(database_now())).scalar_one())
     limits = {
         "lock_timeout": _LOCK,
         "statement_timeout": statement,
-        "idle_in_transaction_session_timeout": FROZEN if idle is None else idle,
+        "idle_in_transaction_session_timeout": FROZEN_SECONDS if idle is None else idle,
     }
     version = connection.dialect.server_version_info
     if version and version >= _SINCE_17:
@@ -131,7 +131,7 @@ def begin_bounded(
 
 
 def wait_in_line(connection: sa.Connection) -> None:
-    """Let this transaction wait for a long queue; a frozen client still ends after ``FROZEN``."""
+    """Let this transaction wait for a long queue, a frozen client for ``FROZEN_SECONDS`` only."""
     names = ["lock_timeout", "statement_timeout"]
     version = connection.dialect.server_version_info
     if version and version >= _SINCE_17:
@@ -222,7 +222,7 @@ class Transactions:
         self.engine = engine
         self.pool = pool
         self.study_id = study_id
-        self.clock = EvenClock()
+        self.clock = ClockMonitor()
         self._now = now
 
     @contextmanager
@@ -236,7 +236,7 @@ class Transactions:
             sent = time.monotonic()
             now = begin_bounded(connection)
             if self._now is None:
-                self.clock.note(now, sent, time.monotonic())
+                self.clock.record_reading(now, sent, time.monotonic())
             else:
                 now = self._now()
             tx = Transaction(connection, now, self.pool, self.study_id, self._now)
@@ -253,7 +253,7 @@ class Transactions:
             yield Transaction(connection, now, self.pool, self.study_id, self._now)
 
     @contextmanager
-    def glancing(self, name: str = "") -> Iterator[tuple[sa.Connection, float | None]]:
+    def single_statement(self, name: str = "") -> Iterator[tuple[sa.Connection, float | None]]:
         """A connection for one statement that reads the time itself, and the test's time if any.
 
         For what every worker sends every few seconds: each round trip counts.
@@ -271,9 +271,9 @@ class Transactions:
             return self._now()
         sent = time.monotonic()
         now = float(connection.execute(sa.select(database_now())).scalar_one())
-        self.clock.note(now, sent, time.monotonic())
+        self.clock.record_reading(now, sent, time.monotonic())
         return now
 
     def may_compare(self, seconds: float, doubt: float, unread: float) -> bool:
         """Whether the time can be compared with what was written so many seconds ago."""
-        return self._now is not None or self.clock.vouches(seconds, doubt, unread)
+        return self._now is not None or self.clock.is_reliable(seconds, doubt, unread)
