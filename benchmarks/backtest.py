@@ -27,7 +27,8 @@ from benchmarks.accuracy.runs import STEP_SECONDS, scaled
 from benchmarks.headlines.pictures import picture
 from benchmarks.measuring import machine, output_file, write_json
 from benchmarks.studies import simulate_all
-from optuna_deadline.forecasting.learning_curves import LEVELS, learn_doublings
+from optuna_deadline.forecasting.curve_priors import LEVELS
+from optuna_deadline.forecasting.learning_curves import learn_doublings
 from optuna_deadline.history.forecast import forecast, known_curves
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History

@@ -26,7 +26,7 @@ from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.sql.database.schema import rung
-from optuna_deadline.pruners._book import RungRule
+from optuna_deadline.pruners._rung_rule import RungRule
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 PARAMS = ("lr", "dropout", "width")

@@ -20,8 +20,8 @@ from rich.table import Table
 from benchmarks.backtest import Case
 from benchmarks.measuring import machine, output_file, write_json
 from benchmarks.studies import simulate_all
+from optuna_deadline.forecasting.curve_priors import LEVELS, RISES
 from optuna_deadline.forecasting.futures import measures
-from optuna_deadline.forecasting.learning_curves import LEVELS, RISES
 from optuna_deadline.history.forecast import course_of, known_curves
 from optuna_deadline.simulation.tables import choose
 

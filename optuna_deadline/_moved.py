@@ -1,15 +1,16 @@
-"""Public modules under the names that they had before: each imports with a DeprecationWarning."""
+"""Public names as they were before: each still works, with a DeprecationWarning."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 #: From each old name to the module that has its contents now.
 MOVED = {
@@ -40,7 +41,7 @@ MOVED = {
     "optuna_deadline.policies.snapshot": "optuna_deadline.policies.api",
     "optuna_deadline.policies.turns": "optuna_deadline.policies.baselines.time_sharing",
     "optuna_deadline.prices": "optuna_deadline.values.prices",
-    "optuna_deadline.pruners._clock": "optuna_deadline.pruners._book",
+    "optuna_deadline.pruners._book": "optuna_deadline.pruners._clock",
     "optuna_deadline.samplers._situation": "optuna_deadline.samplers._prospects",
     "optuna_deadline.samplers._wrapper": "optuna_deadline.samplers._warm_start",
     "optuna_deadline.simulation.families": "optuna_deadline.simulation.workload",
@@ -64,6 +65,25 @@ class _OldNames(MetaPathFinder, Loader):
         warnings.warn(f"{name} is {MOVED[name]} now.", DeprecationWarning, stacklevel=2)
         found = import_module(MOVED[name])
         vars(module).update(__doc__=found.__doc__, __getattr__=partial(getattr, found))
+
+
+def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module some of whose names have changed.
+
+    Args:
+        module: The module's name.
+        names: From each old name to the new one.
+    """
+
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warnings.warn(
+            f"{module}.{name} is {module}.{names[name]} now.", DeprecationWarning, stacklevel=2
+        )
+        return getattr(sys.modules[module], names[name])
+
+    return find
 
 
 def install() -> None:

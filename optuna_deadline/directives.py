@@ -37,13 +37,13 @@ KEEP = Directive()
 
 
 def directive_for(
-    line: PlannedTrial, worker_id: str, size: int, others: OtherWorkers = ()
+    row: PlannedTrial, worker_id: str, size: int, others: OtherWorkers = ()
 ) -> Directive:
     """What the plan's line tells a worker's segment of ``size`` slots, some of other workers."""
-    if line.mode == "pause":
-        return Directive(Kind.PAUSE, line.reason)
-    if line.mode == "stop":
-        return Directive(Kind.STOP, line.reason)
-    if (line.worker, line.slots, sorted(line.others)) != (worker_id, size, sorted(others)):
-        return Directive(Kind.RESIZE, line.reason)
+    if row.mode == "pause":
+        return Directive(Kind.PAUSE, row.reason)
+    if row.mode == "stop":
+        return Directive(Kind.STOP, row.reason)
+    if (row.worker, row.slots, sorted(row.others)) != (worker_id, size, sorted(others)):
+        return Directive(Kind.RESIZE, row.reason)
     return KEEP

@@ -1,9 +1,12 @@
-"""Who may import whom, and that the core needs no torch."""
+"""Which module imports which, that the core needs no torch, and what names look like."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,35 @@ for module in pkgutil.walk_packages(optuna_deadline.__path__, "optuna_deadline."
         importlib.import_module(module.name)
 print("imported", *sorted(m for m in sys.modules if m.startswith("optuna_deadline")))
 """
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    for root in ("optuna_deadline", "integrations"):
+        for path in sorted((ROOT / root).rglob("*.py")):
+            yield path.relative_to(ROOT), ast.parse(path.read_text())
+
+
+def test_each_class_name_exists_once() -> None:
+    places = defaultdict(list)
+    for path, module in modules():
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_attribute_is_looked_up_by_a_composed_name() -> None:
+    """A handler found by ``getattr(self, f"_on_{kind}")`` is lost when it is renamed."""
+    composed = [
+        f"{path}:{node.lineno}"
+        for path, module in modules()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "setattr", "hasattr", "delattr")
+        and isinstance(node.args[1], (ast.JoinedStr, ast.BinOp))
+    ]
+    assert composed == []
 
 
 def test_layers_import_downwards_only() -> None:

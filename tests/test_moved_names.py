@@ -7,8 +7,10 @@ import pickle
 import re
 import sys
 
+import optuna
 import pytest
 
+from optuna_deadline import DeadlinePruner
 from optuna_deadline._moved import MOVED
 
 #: What the documentation and each ``__all__`` named, or pickled studies hold, from where it was.
@@ -87,7 +89,7 @@ NAMES = [
     "optuna_deadline.policies.turns.RoundRobin",
     "optuna_deadline.prices.Price",
     "optuna_deadline.prices.read_prices",
-    "optuna_deadline.pruners._clock.ProcessClock",
+    "optuna_deadline.pruners._book.ProcessClock",
     "optuna_deadline.samplers._situation.Situation",
     "optuna_deadline.samplers._situation.TableLook",
     "optuna_deadline.samplers._wrapper.OfTrial",
@@ -105,6 +107,18 @@ def test_an_old_module_imports_and_warns(old: str) -> None:
     sys.modules.pop(old, None)
     with pytest.warns(DeprecationWarning, match=re.escape(f"{old} is {MOVED[old]} now.")):
         importlib.import_module(old)
+
+
+def test_renamed_public_names_warn() -> None:
+    tables = importlib.import_module("optuna_deadline.simulation.tables")
+    with pytest.warns(DeprecationWarning, match=r"tables\.Price is .*tables\.InstancePrice now"):
+        assert tables.Price is tables.InstancePrice
+    pruner = DeadlinePruner("1h")
+    study = optuna.create_study(pruner=pruner)
+    with pytest.warns(DeprecationWarning, match=r"DeadlinePruner\.tracker now"):
+        assert pruner.book(study) is pruner.tracker(study)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = tables.Nothing
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

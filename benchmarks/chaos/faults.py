@@ -50,8 +50,8 @@ class Faults:
             "freeze rank": (2, lambda: self._freeze("rank", _LONG)),
             "kill watchdog": (3, lambda: self._kill("watchdog")),
             "freeze watchdog": (3, lambda: self._freeze("watchdog", _LONG)),
-            "kill zygote": (2, lambda: self._kill("zygote")),
-            "freeze zygote": (2, lambda: self._freeze("zygote", _LONG)),
+            "kill fork server": (2, lambda: self._kill("fork server")),
+            "freeze fork server": (2, lambda: self._freeze("fork server", _LONG)),
             "freeze a whole worker": (2, self._freeze_family),
             "kill planner": (2, lambda: self._kill_holder(tenant.c.planner)),
             "freeze planner for long": (2, lambda: self._freeze_holder(tenant.c.planner)),
@@ -117,9 +117,9 @@ class Faults:
         self._later(between, lambda: self._fleet.thaw(pid))
 
     def _freeze_family(self) -> None:
-        """Agent, watchdog, zygote and ranks: as Ctrl-Z or a paused container does."""
+        """Agent, watchdog, fork server and ranks: as Ctrl-Z or a paused container does."""
         member = self._rng.choice(self._fleet.members)
-        pids = [p for k in ("watchdog", "agent", "zygote", "rank") for p in member.family(k)]
+        pids = [p for k in ("watchdog", "agent", "fork server", "rank") for p in member.family(k)]
         self._rng.shuffle(pids)
         self._fleet.freeze(member)
         for pid in pids:

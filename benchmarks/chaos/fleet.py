@@ -37,11 +37,11 @@ class Member:
         return self.process.pid
 
     def family(self, kind: str) -> list[int]:
-        """Its processes of one kind: agent, watchdog, zygote or rank."""
+        """Its processes of one kind: agent, watchdog, fork server or rank."""
         if kind == "agent":
             return [self.pid] if self.process.is_alive() else []
         zygotes = [pid for pid in children(self.pid) if ForkServer.__module__ in _command(pid)]
-        if kind == "zygote":
+        if kind == "fork server":
             return zygotes
         if kind == "rank":
             return [rank for pid in zygotes for rank in children(pid)]
@@ -106,7 +106,9 @@ class Fleet:
     def close(self) -> None:
         """Leave nothing behind."""
         for member in (*self.members, *self.ghosts):
-            pids = [pid for kind in ("rank", "zygote", "watchdog") for pid in member.family(kind)]
+            pids = [
+                pid for kind in ("rank", "fork server", "watchdog") for pid in member.family(kind)
+            ]
             for pid in (member.pid, *pids):
                 if alive(pid):
                     with suppress(ProcessLookupError):

@@ -34,7 +34,7 @@ _PASSES = 10  # over the data, that an epoch of unknown length may have
 
 
 @dataclass(frozen=True)
-class Drawn:
+class EpochBatches:
     """Batches of an epoch: all of them, and how many are meant."""
 
     whole: Sequence[Sequence[int]]
@@ -199,9 +199,9 @@ class ElasticBatchSampler(Sampler[list[int]]):
         if type(self.batches) is BatchSampler and type(inner) in _SEEDED:
             return True
         again = self._draw(epoch, 0)
-        return Drawn(again, len(again)).number() == self.drawn_before(epoch, None).number()
+        return EpochBatches(again, len(again)).number() == self.drawn_before(epoch, None).number()
 
-    def drawn_before(self, epoch: int, batch: int | None) -> Drawn:
+    def drawn_before(self, epoch: int, batch: int | None) -> EpochBatches:
         """The batches of an epoch before one, or all of them, without what a rank takes of them.
 
         Of a loader that is begun again within the epoch they are those of its newest cycle.
@@ -210,7 +210,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
         if batch is not None and self.cycles:
             cycle, batch = divmod(batch, max(len(self.epoch_batches(epoch)), 1))
         whole = self.epoch_batches(epoch, cycle)
-        return Drawn(whole, len(whole) if batch is None else batch)
+        return EpochBatches(whole, len(whole) if batch is None else batch)
 
     def growth(self, batch: int) -> int:
         """How many batches the step has that begins with ``batch``."""

@@ -25,7 +25,7 @@ from optuna_deadline.forecasting.reporting import (
     steps_to_matter,
 )
 from optuna_deadline.pruners import find_deadline_pruner
-from optuna_deadline.pruners._book import Book
+from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.samplers._deadline import end_abandoned
 from optuna_deadline.study import terms as _terms
 from optuna_deadline.study.best import Best, best_of
@@ -142,55 +142,55 @@ class DeadlineGate:
                 "DeadlineGate reads the deadline from the study's pruner; create the study with "
                 "pruner=DeadlinePruner(deadline)."
             )
-        book = pruner.book(study)
-        book.ended(trial)
-        book.refresh()
-        needed, left = _needed(study, book) + book.ending_seconds, book.time_left()
+        tracker = pruner.tracker(study)
+        tracker.ended(trial)
+        tracker.refresh()
+        needed, left = _needed(study, tracker) + tracker.ending_seconds, tracker.time_left()
         if not may_enter(left, needed):
-            self._stop(study, book, needed, left)
+            self._stop(study, tracker, needed, left)
         else:
             # By a process to which less is left, and not by another thread of this one.
-            if book.terms.gate_closed is not None and not study._stop_flag:
-                _terms.open_gate(book.engine, book.terms)
-            _explain_stop(study, book, left)
+            if tracker.terms.gate_closed is not None and not study._stop_flag:
+                _terms.open_gate(tracker.engine, tracker.terms)
+            _explain_stop(study, tracker, left)
         if study._stop_flag or left <= 0:
             end_abandoned(study)
-            complete_the_best(study, book.numbers)
+            complete_the_best(study, tracker.numbers)
         if self._publish:
-            self._publish_page(study, book)
+            self._publish_page(study, tracker)
 
-    def _stop(self, study: Study, book: Book, needed: float, left: float) -> None:
-        if not book.stopping:
-            book.stopping = True
+    def _stop(self, study: Study, tracker: StudyTracker, needed: float, left: float) -> None:
+        if not tracker.stopping:
+            tracker.stopping = True
             _logger.log(
-                logging.WARNING if _is_early(book, left) else logging.INFO,
+                logging.WARNING if _is_early(tracker, left) else logging.INFO,
                 "study.optimize ends %s before the deadline: a new trial of this process would "
                 "need %s to matter.",
                 format_duration(left),
                 format_duration(needed),
             )
         study.stop()  # first: a thread that finds the gate closed must know by whom
-        if _terms.close_gate(book.engine, book.terms):
-            book.refresh()
+        if _terms.close_gate(tracker.engine, tracker.terms):
+            tracker.refresh()
 
-    def _publish_page(self, study: Study, book: Book) -> None:
+    def _publish_page(self, study: Study, tracker: StudyTracker) -> None:
         from optuna_deadline.dashboard.plain import PlainPublisher
 
         mine = _publishers.setdefault(study._storage, {})
         if study._study_id not in mine:
-            mine[study._study_id] = PlainPublisher.of(study, book.engine)
+            mine[study._study_id] = PlainPublisher.of(study, tracker.engine)
         publisher = mine[study._study_id]
         if publisher is not None:
-            publisher.work(book.terms, book.time_left())
+            publisher.work(tracker.terms, tracker.time_left())
 
 
-def _explain_stop(study: Study, book: Book, left: float) -> None:
+def _explain_stop(study: Study, tracker: StudyTracker, left: float) -> None:
     """Say that something else ends ``study.optimize``, where it ends early for that."""
     if not study._stop_flag:
-        book.stopping = False
-    elif not book.stopping:
-        book.stopping = True
-        if _is_early(book, left):
+        tracker.stopping = False
+    elif not tracker.stopping:
+        tracker.stopping = True
+        if _is_early(tracker, left):
             _logger.warning(
                 "study.optimize ends %s before the deadline: Study.stop was called, by the "
                 "sampler (%s) because nothing is left to search, by the objective or by another "
@@ -200,24 +200,24 @@ def _explain_stop(study: Study, book: Book, left: float) -> None:
             )
 
 
-def _is_early(book: Book, left: float) -> bool:
-    return left > _EARLY * (book.terms.deadline - book.joined)
+def _is_early(tracker: StudyTracker, left: float) -> bool:
+    return left > _EARLY * (tracker.terms.deadline - tracker.joined)
 
 
-def _needed(study: Study, book: Book) -> float:
+def _needed(study: Study, tracker: StudyTracker) -> float:
     """Seconds that a newcomer needs in this process.
 
     A trial of which this process has seen no report can only be taken as a whole.
     """
-    paces = book.paces()
+    paces = tracker.paces()
     if not paces:
         return (
-            seconds_to_matter(1, [], book.seconds_without_report)
-            if book.seconds_without_report
+            seconds_to_matter(1, [], tracker.seconds_without_report)
+            if tracker.seconds_without_report
             else 0.0
         )
     reports = [trial.intermediate_values for trial in study.get_trials(deepcopy=False)]
-    rungs = book.rungs
+    rungs = tracker.rungs
     steps = steps_to_matter(
         max((max(one) - step_before(one) for one in reports if one), default=0),
         min_resource=rungs.min_resource,

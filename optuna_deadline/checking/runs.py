@@ -288,6 +288,16 @@ class _SegmentMonitor:
         self._began: float | None = None
         self._newest = 0.0
         self.over = False  # whether nothing more is of interest
+        self._handlers: dict[str, Callable[..., None]] = {
+            "looked": self._on_looked,
+            "step": self._on_step_taken,
+            "report": self._on_report,
+            "checkpoint": self._on_checkpoint,
+            "unsaved": self._on_unsaved,
+            "limit": self._on_limit,
+            "digit": self._on_digit,
+            "compared": self._on_compared,
+        }
 
     def receive(self, rank: _Rank, message: tuple[Any, ...]) -> None:
         kind, *rest = message
@@ -297,8 +307,8 @@ class _SegmentMonitor:
                 rank.link.send(("answer", number, *self._answer(method, args, kwargs)))
         elif kind == "end":
             rank.end = rest[0], rest[1]
-        elif (take := getattr(self, f"_on_{rest[0]}", None)) is not None:
-            take(**rest[1])
+        elif (handler := self._handlers.get(rest[0])) is not None:
+            handler(**rest[1])
 
     def trouble(self, words: str) -> None:
         """What the check itself has seen to go wrong."""
@@ -347,7 +357,7 @@ class _SegmentMonitor:
     def _on_looked(self) -> None:
         self._run.looked = True
 
-    def _on_step_message(self, number: int, position: float) -> None:
+    def _on_step_taken(self, number: int, position: float) -> None:
         now = time.monotonic()
         self._began = now if self._began is None else self._began
         self._newest = now

@@ -24,7 +24,7 @@ from optuna_deadline.cli.databases import error_message
 from optuna_deadline.cli.logs import writes_json
 from optuna_deadline.errors import DatabaseGone, DeadlineError, StudyGone, on_command_line
 from optuna_deadline.values.budgets import HOST_TYPE
-from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
+from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 
 #: The help reads as a table of contents: to begin, to look, to act, to try.
 _CONTENTS = (

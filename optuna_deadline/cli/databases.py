@@ -24,7 +24,7 @@ from optuna_deadline.allocation.sql.database.schema import report, worker
 from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.samplers import DeadlineSampler, winners
-from optuna_deadline.worker.lease_clock import (
+from optuna_deadline.worker.database_errors import (
     DATABASE_ERRORS,
     describe_database_error,
     driver_error,

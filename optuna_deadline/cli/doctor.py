@@ -31,8 +31,8 @@ from optuna_deadline.cli.databases import (
 )
 from optuna_deadline.elastic import CHECKPOINTS
 from optuna_deadline.errors import DeadlineError, at_most
+from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 from optuna_deadline.worker.devices import host_name, present_gpus
-from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
 
 _SLOW = 0.05  # seconds of a round trip
 _APART = 2.0  # seconds between two clocks

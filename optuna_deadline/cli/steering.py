@@ -36,17 +36,17 @@ OfStudy = Annotated[str, typer.Option(help="Name of its study.")]
 @command
 def pause(trial: Trial, study: OfStudy, storage: Storage) -> None:
     """Pause a trial: it saves, leaves its slots, and gets none until it is resumed."""
-    table, line = _find(study, storage, trial)
+    table, planned = _find(study, storage, trial)
     _check_not_ended(table.hold(trial, True), study, trial)
-    leaves = "" if line.owner is None else ": it saves and leaves its slots at its next step"
+    leaves = "" if planned.owner is None else ": it saves and leaves its slots at its next step"
     print(f"Trial {trial} of {study} is held until it is resumed{leaves}.{_no_worker_note(table)}")
 
 
 @command
 def resume(trial: Trial, study: OfStudy, storage: Storage) -> None:
     """Let a paused trial go on, where the plan has slots for it."""
-    table, line = _find(study, storage, trial)
-    if line.held is None:
+    table, planned = _find(study, storage, trial)
+    if planned.held is None:
         print(f"Nobody holds trial {trial} of {study}: it has slots when the plan gives it some.")
         return
     _check_not_ended(table.hold(trial, False), study, trial)
@@ -67,11 +67,11 @@ def give(
 ) -> None:
     """Pin the number of slots that a trial trains on; what others get is planned round it."""
     slots = _slots(gpus)
-    table, line = _find(study, storage, trial)
+    table, planned = _find(study, storage, trial)
     if slots is not None:
         _check_room(table, study, slots)
-        _check_batch(trial, slots, line.batch)
-        _check_limit(trial, slots, line)
+        _check_batch(trial, slots, planned.batch)
+        _check_limit(trial, slots, planned)
     _check_not_ended(table.pin(trial, slots), study, trial)
     if slots is None:
         print(
@@ -79,7 +79,7 @@ def give(
             f"{_no_worker_note(table)}"
         )
         return
-    held = " once it is resumed" if line.held is not None else ""
+    held = " once it is resumed" if planned.held is not None else ""
     print(
         f"Trial {trial} of {study} trains on {format_count(slots, 'slot')}{held}, or waits for "
         f"them, until --gpus auto.{_no_worker_note(table)}"
@@ -127,16 +127,18 @@ def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Plann
         DeadlineError: There is no such trial, it has ended, or its study has.
     """
     table, terms = table_of(load_study(study, storage))
-    lines = table.trials()
-    line = next((line for line in lines if line.number == number), None)
-    if line is None:
-        known = ", ".join(str(line.number) for line in lines if line.alive) or "none"
+    planned_rows = table.trials()
+    planned = next((planned for planned in planned_rows if planned.number == number), None)
+    if planned is None:
+        known = (
+            ", ".join(str(planned.number) for planned in planned_rows if planned.alive) or "none"
+        )
         raise DeadlineError(
             f"Workers of {study} know no trial {number} (those that can be steered: {known})."
         )
-    if not line.alive:
+    if not planned.alive:
         raise DeadlineError(
-            f"Trial {number} of {study} {_ENDS[line.state]}: it has no use of slots."
+            f"Trial {number} of {study} {_ENDS[planned.state]}: it has no use of slots."
         )
     over = table.now() - terms.deadline
     if over >= 0 or table.orders("").settled:
@@ -148,7 +150,7 @@ def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Plann
         raise DeadlineError(
             f"{ended}: give it time first, with 'optuna-deadline extend {study} --deadline 2h'."
         )
-    return table, line
+    return table, planned
 
 
 def _check_not_ended(lives: bool, study: str, number: int) -> None:
@@ -191,12 +193,12 @@ def _check_batch(number: int, slots: int, batch: int | None) -> None:
         )
 
 
-def _check_limit(number: int, slots: int, line: PlannedTrial) -> None:
+def _check_limit(number: int, slots: int, planned: PlannedTrial) -> None:
     """Refuse a gang that a trial cannot train on."""
-    if line.slot_limit is not None and slots > line.slot_limit:
+    if planned.slot_limit is not None and slots > planned.slot_limit:
         raise DeadlineError(
-            f"Trial {number} trains on {at_most(line.slot_limit)}, give it no more:"
-            f" {line.limit_reason}"
+            f"Trial {number} trains on {at_most(planned.slot_limit)}, give it no more:"
+            f" {planned.limit_reason}"
         )
 
 

@@ -90,12 +90,14 @@ class _Pool:
                 past[hold.slot].append(hold)
         live = table.workers()
         drained = {worker.host for worker in live if worker.drained is not None}
-        lines = {tenant.study_id: self._read_study(tenant.study_id, now) for tenant in tenants}
+        planned_rows = {
+            tenant.study_id: self._read_study(tenant.study_id, now) for tenant in tenants
+        }
         trials = [
-            self._trial(now, tenant, line, held[tenant.study_id, line.number])
+            self._trial(now, tenant, planned, held[tenant.study_id, planned.number])
             for tenant in tenants
-            for line in lines[tenant.study_id]
-            if line.alive
+            for planned in planned_rows[tenant.study_id]
+            if planned.alive
         ]
         trials.sort(key=lambda row: (_ORDER[row["state"]], row["study"], row["number"]))
         return {
@@ -103,7 +105,8 @@ class _Pool:
             "window": window,
             "workers": len(live),
             "studies": [
-                self._study(now, tenant, slots, lines[tenant.study_id]) for tenant in tenants
+                self._study(now, tenant, slots, planned_rows[tenant.study_id])
+                for tenant in tenants
             ],
             "slots": [
                 {**self._slot(now, slot, past[slot.id], window), "drained": slot.host in drained}
@@ -152,7 +155,7 @@ class _Pool:
         return self._studies[study_id].refresh(now)
 
     def _study(
-        self, now: float, tenant: Tenant, slots: list[Slot], lines: list[PlannedTrial]
+        self, now: float, tenant: Tenant, slots: list[Slot], planned_rows: list[PlannedTrial]
     ) -> dict[str, Any]:
         study = self._studies[tenant.study_id]
         return {
@@ -164,7 +167,8 @@ class _Pool:
             "used": sum(slot.study_id == tenant.study_id for slot in slots),
             "could_use": None if tenant.claim is None else tenant.claim.most,
             "states": {
-                state: sum(line.state == state for line in lines if line.alive) for state in _ORDER
+                state: sum(planned.state == state for planned in planned_rows if planned.alive)
+                for state in _ORDER
             },
             "reports": study.reports,
         }
@@ -194,24 +198,26 @@ class _Pool:
         }
 
     def _trial(
-        self, now: float, tenant: Tenant, line: PlannedTrial, held: list[Slot]
+        self, now: float, tenant: Tenant, planned: PlannedTrial, held: list[Slot]
     ) -> dict[str, Any]:
-        wanted = line.slots if line.mode == "run" else 0
-        last = self._studies[tenant.study_id].last.get(line.number)
-        moved = line.owner is not None and line.mode == "run" and line.worker != line.owner
+        wanted = planned.slots if planned.mode == "run" else 0
+        last = self._studies[tenant.study_id].last.get(planned.number)
+        moved = (
+            planned.owner is not None and planned.mode == "run" and planned.worker != planned.owner
+        )
         return {
             "study": tenant.name,
             "study_id": tenant.study_id,
-            "number": line.number,
-            "state": line.state,
+            "number": planned.number,
+            "state": planned.state,
             "granted": len(held),
             "desired": wanted,
-            "mode": line.mode,
+            "mode": planned.mode,
             "where": sorted(self._places[slot.id] for slot in held),
-            "reason": line.reason,
-            "held": line.held is not None,
-            "pinned": line.pinned,
-            "since": now - line.since,
+            "reason": planned.reason,
+            "held": planned.held is not None,
+            "pinned": planned.pinned,
+            "since": now - planned.since,
             "handover": len(held) != wanted or moved,
             "step": None if last is None else last[0],
             "value": None if last is None or not math.isfinite(last[1]) else last[1],

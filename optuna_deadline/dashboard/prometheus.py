@@ -24,7 +24,7 @@ from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import costs
 from optuna_deadline.study import terms as study_terms
-from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
+from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

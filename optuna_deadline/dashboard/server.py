@@ -14,7 +14,7 @@ from optuna.storages import RDBStorage
 from optuna_deadline.allocation.sql.database.engine import connect
 from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.worker.lease_clock import DATABASE_ERRORS, describe_database_error
+from optuna_deadline.worker.database_errors import DATABASE_ERRORS, describe_database_error
 
 if TYPE_CHECKING:
     from bottle import Bottle

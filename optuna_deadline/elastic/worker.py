@@ -29,16 +29,15 @@ from optuna_deadline.checkpoints.storage import (
     root_of,
 )
 from optuna_deadline.elastic.arguments import check_park, check_patience, check_weight
-from optuna_deadline.elastic.lifecycle import (
+from optuna_deadline.elastic.background import (
     dashboard_publisher,
-    heartbeat_file,
-    join,
-    leaving_on_signals,
     listening_for_notifications,
     planner_starter,
     planner_thread,
     watching_preemption,
 )
+from optuna_deadline.elastic.heartbeat import heartbeat_file
+from optuna_deadline.elastic.lifecycle import join, leaving_on_signals
 from optuna_deadline.elastic.result import Result, study_result
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Overhead, learn_overhead
@@ -59,8 +58,8 @@ from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import HOST_TYPE
 from optuna_deadline.values.deadlines import DeadlineLike
 from optuna_deadline.worker.agent import Agent
+from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 from optuna_deadline.worker.devices import Offer, host_name, make_offer
-from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
 from optuna_deadline.worker.registration import describe_machine
 from optuna_deadline.worker.segment import PATIENCE
 from optuna_deadline.worker.time_limit import TIME_LIMIT_REACHED, WorkerTimeLimit, monotonic_end

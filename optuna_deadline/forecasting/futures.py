@@ -11,7 +11,7 @@ flatter. So three things are measured that say how far apart scores are where th
 far the best trial is ahead of the best tenth of all, what the last doubling of the time has
 brought to the best score, and what the last doubling of its steps has brought to the best trial.
 Of each it is known how many times as much was still to come in studies of the project's own curves
-(:data:`~optuna_deadline.forecasting.learning_curves.RISES`), and each has a third of the say. Our
+(:data:`~optuna_deadline.forecasting.curve_priors.RISES`), and each has a third of the say. Our
 own rule.
 """
 
@@ -25,15 +25,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from optuna_deadline.forecasting.learning_curves import (
-    LEVELS,
-    RISES,
-    Curve,
-    Doublings,
-    best_tenth,
-    drawn,
-    told,
-)
+from optuna_deadline.forecasting.curve_priors import LEVELS, RISES, drawn, told
+from optuna_deadline.forecasting.learning_curves import Curve, Doublings, best_tenth
 
 Array = NDArray[np.float64]
 

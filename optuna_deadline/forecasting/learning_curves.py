@@ -1,21 +1,12 @@
-"""Curves of the best score so far, read in doublings of their steps.
+"""Learning curves in doublings of their steps: how much each doubling brings.
 
-How much a doubling of the steps brings, learned from all curves of a study.
-
-Each doubling is taken to bring a share of what the one before it brought, and how wrong that was
-on the parts of the study's own curves that are known by now gives the band. Young curves are
-looked back at apart from older ones, and errors are measured in what a curve has gained of late or
-still lags behind the best ones, which it may catch up. Before there are such parts the errors on
-the project's own recording stand in. The rule is ours; that errors which were made make an honest
-band is conformal prediction (Vovk, Gammerman and Shafer, 2005), though curves of one study are not
+Each doubling is taken to bring a share of what the one before it brought. The errors of this rule
+on the known parts of the study's own curves give the band. Young curves are looked back at apart
+from older ones, and errors are measured in what a curve has gained of late or still lags behind
+the best ones, which it may catch up. Before there are such parts, the errors on the project's own
+recording stand in. The rule is our reconstruction; that past errors make an honest band is
+conformal prediction (Vovk, Gammerman and Shafer, 2005), though curves of one study are not
 exchangeable.
-
-What curves and studies are taken to be like before one has taught it: measured on our own.
-
-Curves are those of ``benchmarks/tables/digits.npz``, small networks on handwritten digits; studies
-were simulated on that recording and on the generated families. The tests work both out anew.
-
-What is told of something uncertain: its quantiles at a few levels.
 """
 
 from __future__ import annotations
@@ -29,9 +20,16 @@ from itertools import accumulate
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
+
+from optuna_deadline.forecasting.curve_priors import ERRORS, SHARE, drawn, told
 
 _BEST = 0.9  # who is at least here among the others is of their best tenth
+_SHARES = 6  # so many curves of the study weigh as much as the prior
+_ERRORS = 18  # and so many of its errors
+_LARGEST_SHARE = 0.6  # a doubling brings at most half as much again as the last one
+_STILL = 0.25  # of the usual gain: what a curve that stands still is granted at least
+_YOUNG = 2.0  # doublings: who has fewer behind is young
+_LOOKS = 3  # places on one curve at each age from which is looked ahead, evenly spread
 
 
 @dataclass(frozen=True)
@@ -101,82 +99,6 @@ class Curve:
 def best_tenth(scores: Iterable[float]) -> float:
     """The score that one of ten comes to, or more; there must be some."""
     return float(np.quantile(list(scores), _BEST))
-
-
-#: Of what two doublings of the steps bring, the part of the second one, in the middle.
-SHARE = 0.31
-
-# Of young curves; the recording is too short for older ones three doublings ahead.
-_THREE = (-0.58, -0.54, -0.44, -0.1, 0.2, 0.78, 0.9)
-#: The errors of :class:`~optuna_deadline.forecasting.learning_curves.Doublings` for young curves
-#: and for older ones, one, two and three doublings ahead, by level.
-ERRORS = (
-    (
-        (-0.37, -0.34, -0.28, -0.07, 0.09, 0.33, 0.41),
-        (-0.51, -0.48, -0.39, -0.09, 0.19, 0.62, 0.72),
-        _THREE,
-    ),
-    (
-        (-0.34, -0.27, -0.12, 0.0, 0.17, 0.36, 0.47),
-        (-0.37, -0.28, -0.15, 0.0, 0.26, 0.58, 0.78),
-        _THREE,
-    ),
-)
-
-#: By the part of the time that had passed, how many times each of the three
-#: :func:`~optuna_deadline.forecasting.futures.measures` the best score of a study rose until its
-#: deadline, at each level: ``python -m benchmarks.rises``.
-RISES: dict[float, tuple[tuple[float, ...], ...]] = {
-    0.875: (
-        (0.00, 0.00, 0.00, 0.01, 0.06, 0.12, 0.17),
-        (0.00, 0.00, 0.00, 0.05, 0.20, 0.39, 0.71),
-        (0.00, 0.00, 0.00, 0.06, 0.27, 0.50, 0.77),
-    ),
-    0.75: (
-        (0.00, 0.00, 0.00, 0.06, 0.18, 0.24, 0.36),
-        (0.00, 0.00, 0.00, 0.19, 0.48, 1.46, 2.07),
-        (0.00, 0.00, 0.00, 0.31, 0.61, 1.19, 1.85),
-    ),
-    0.5: (
-        (0.00, 0.00, 0.05, 0.22, 0.36, 0.61, 0.80),
-        (0.00, 0.04, 0.19, 0.55, 1.22, 2.52, 3.70),
-        (0.00, 0.04, 0.29, 0.61, 1.05, 1.83, 3.00),
-    ),
-    0.25: (
-        (0.08, 0.14, 0.28, 0.44, 0.80, 1.37, 1.97),
-        (0.15, 0.26, 0.57, 1.18, 2.00, 4.47, 9.00),
-        (0.17, 0.30, 0.57, 1.03, 1.64, 3.97, 7.02),
-    ),
-    0.125: (
-        (0.21, 0.31, 0.50, 1.00, 1.99, 4.47, 6.00),
-        (0.24, 0.33, 0.78, 1.42, 2.69, 5.56, 12.58),
-        (0.28, 0.39, 0.89, 1.39, 2.33, 8.03, 16.19),
-    ),
-}
-
-
-#: Probabilities at which a forecast is told.
-LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
-
-
-def drawn(told: Sequence[float], count: int) -> NDArray[np.float64]:
-    """So many values, evenly from what was told; beyond its ends none."""
-    even = (np.arange(count) + 0.5) / count
-    return np.interp(even, LEVELS, told)
-
-
-def told(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, ...]:
-    """The quantiles of values at :data:`LEVELS`."""
-    found: list[float] = np.quantile(np.asarray(values, dtype=float), LEVELS).tolist()
-    return tuple(found)
-
-
-_SHARES = 6  # so many curves of the study weigh as much as the prior
-_ERRORS = 18  # and so many of its errors
-_LARGEST_SHARE = 0.6  # a doubling brings at most half as much again as the last one
-_STILL = 0.25  # of the usual gain: what a curve that stands still is granted at least
-_YOUNG = 2.0  # doublings: who has fewer behind is young
-_LOOKS = 3  # places on one curve at each age from which is looked ahead, evenly spread
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import PlannedTrial
+from optuna_deadline.forecasting.curve_priors import LEVELS
 from optuna_deadline.forecasting.futures import best_by, measures
-from optuna_deadline.forecasting.learning_curves import LEVELS, Curve, Doublings, learn_doublings
+from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
 from optuna_deadline.forecasting.reporting import step_before_all
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Measured, costs, measure
@@ -72,8 +73,8 @@ def forecast(history: History) -> Forecast:
     curves = known_curves(history)
     model = learn_doublings(curves.values())
     found = (
-        _fan(history, line, curves[line.number], model, measured, sign)
-        for line in _trials_to_forecast(history, curves)
+        _fan(history, planned, curves[planned.number], model, measured, sign)
+        for planned in _trials_to_forecast(history, curves)
     )
     fans = [fan for fan in found if fan is not None]
     course = course_of(history)
@@ -127,33 +128,33 @@ def first_step(history: History) -> int:
 def _trials_to_forecast(history: History, curves: Mapping[int, Curve]) -> list[PlannedTrial]:
     """Trials with a finite report: all that train, and the best of those that wait."""
     alive = [
-        line
-        for line in history.trials
-        if line.alive and line.mode != "stop" and line.number in curves
+        planned
+        for planned in history.trials
+        if planned.alive and planned.mode != "stop" and planned.number in curves
     ]
-    waiting = [line for line in alive if line.owner is None]
-    waiting.sort(key=lambda line: (-curves[line.number].best[-1], line.number))
-    return [*(line for line in alive if line.owner is not None), *waiting[:_WAITING]]
+    waiting = [planned for planned in alive if planned.owner is None]
+    waiting.sort(key=lambda planned: (-curves[planned.number].best[-1], planned.number))
+    return [*(planned for planned in alive if planned.owner is not None), *waiting[:_WAITING]]
 
 
 def _fan(
     history: History,
-    line: PlannedTrial,
+    planned: PlannedTrial,
     curve: Curve,
     model: Doublings,
     measured: Measured,
     sign: float,
 ) -> Fan | None:
-    running = line.owner is not None
-    slots = max(1, line.slots) if running else 1
-    if line.number not in measured.seconds:
+    running = planned.owner is not None
+    slots = max(1, planned.slots) if running else 1
+    if planned.number not in measured.seconds:
         return None
-    a_step = measured.seconds[line.number] / max(measured.speedup(slots), 1e-9)
+    a_step = measured.seconds[planned.number] / max(measured.speedup(slots), 1e-9)
     start = history.now if running else history.now + measured.overhead.startup
     last = curve.steps[-1]
     until = history.deadline
-    if line.horizon is not None:
-        until = min(until, start + max(0.0, line.horizon - last) * a_step)
+    if planned.horizon is not None:
+        until = min(until, start + max(0.0, planned.horizon - last) * a_step)
     if until <= start or a_step <= 0:
         return None
     at = [start + (until - start) * i / _POINTS for i in range(_POINTS + 1)]
@@ -162,7 +163,7 @@ def _fan(
         at.append(history.deadline)
         look.append(look[-1])
     return Fan(
-        line.number, running, slots if running else 0, tuple(at),
+        planned.number, running, slots if running else 0, tuple(at),
         tuple([sign * levels[_MID] for levels in look]),
         tuple([sign * levels[_LOW] for levels in look]),
         tuple([sign * levels[_HIGH] for levels in look]),

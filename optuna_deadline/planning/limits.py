@@ -25,10 +25,10 @@ class SlotLimits:
         # By trial and fence, the slots on which a step was trained, and not to be taken back.
         self._proven: dict[tuple[int, int], int] = {}
 
-    def take_trial(self, line: PlannedTrial) -> None:
+    def take_trial(self, planned: PlannedTrial) -> None:
         """Take a trial as the table has it, living or not."""
-        if line.slot_limit is not None:
-            self._limits[line.number] = line.slot_limit
+        if planned.slot_limit is not None:
+            self._limits[planned.number] = planned.slot_limit
 
     def take_segment(self, row: SegmentRow) -> None:
         """Take a segment, again where it has come further."""
@@ -68,10 +68,11 @@ class SlotLimits:
         )
 
 
-def limited(lines: Sequence[PlannedTrial], limits: SlotLimits) -> Iterator[str]:
+def limited(planned_rows: Sequence[PlannedTrial], limits: SlotLimits) -> Iterator[str]:
     """A study's limit, then that of each living trial with its reason, the newest first."""
     if words := limits.describe():
         yield words
-    for line in reversed(lines):
-        if line.alive and line.slot_limit is not None:
-            yield f"trial {line.number} trains on {at_most(line.slot_limit)}: {line.limit_reason}"
+    for planned in reversed(planned_rows):
+        if planned.alive and planned.slot_limit is not None:
+            limit = at_most(planned.slot_limit)
+            yield f"trial {planned.number} trains on {limit}: {planned.limit_reason}"

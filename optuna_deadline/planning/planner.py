@@ -153,20 +153,20 @@ class Planner:
             return self._close(term, reading, orders)
         if not reading.workers:
             return told > 0  # its own lease is over: the table takes nobody for alive
-        plan, wished = self._plan(reading)
+        plan, unconstrained = self._plan(reading)
         size = 0
         if self._pool_budget is not None:
             size = self._pool_budget.wanted_slots(reading, orders, plan)
             if less := self._pool_budget.shrink_to_paid_slots(reading, plan, size):
                 reading = less
-                plan = wished = replace(self._plan(less)[0], pool_slots=plan.pool_slots)
-        if self._is_finished(reading, wished):
+                plan = unconstrained = replace(self._plan(less)[0], pool_slots=plan.pool_slots)
+        if self._is_finished(reading, unconstrained):
             return self._close(term, reading, orders)
-        self._set_claim(term, reading, wished)
+        self._set_claim(term, reading, unconstrained)
         changed = False
         if not self._is_unchanged(reading, plan):
             changed = self._write(term, reading, plan, self._clock() - began)
-        elif not told and plan is wished and self._pool_budget is None:
+        elif not told and plan is unconstrained and self._pool_budget is None:
             self.quiet_until = self._quiet_until(reading, orders, plan)
         if self._pool_budget is not None:
             changed |= self._pool_budget.write_pool_size(
@@ -191,7 +191,7 @@ class Planner:
 
     def _fail_if_hopeless(self, reading: Reading) -> None:
         """An objective that only fails would be started again and again until the deadline."""
-        self._failed.update([line.number for line in reading.ended if line.state == "failed"])
+        self._failed.update([row.number for row in reading.ended if row.state == "failed"])
         if self._failed_before is None:
             self._failed_before = len(self._failed)
         new = len(self._failed) - self._failed_before
@@ -244,14 +244,14 @@ class Planner:
         if alone or snapshot.money is not None:  # who pays says itself how many slots it wants
             plan = self._bound_planner.plan(self._policy, reading)
             return plan, plan
-        wished = unconstrained_plan(self._policy, reading, self._max_pool_slots)
+        unconstrained = unconstrained_plan(self._policy, reading, self._max_pool_slots)
         if snapshot.capacity == 0:
-            return idle_plan(snapshot, wished), wished
-        return self._bound_planner.plan(self._policy, reading), wished
+            return idle_plan(snapshot, unconstrained), unconstrained
+        return self._bound_planner.plan(self._policy, reading), unconstrained
 
-    def _set_claim(self, term: int, reading: Reading, wished: Plan) -> None:
+    def _set_claim(self, term: int, reading: Reading, unconstrained: Plan) -> None:
         """Tell the pool what the study needs: when that changes, and a few times in a lease."""
-        now, said = self._clock(), self._claim_estimator.estimate(reading, wished)
+        now, said = self._clock(), self._claim_estimator.estimate(reading, unconstrained)
         before = self._last_claim
         same = before is not None and (before.live, before.most) == (said.live, said.most)
         if not same or now >= self._claim_again_at:
@@ -284,13 +284,13 @@ class Planner:
             del orders[number]
         bounds = self._bound_planner.bindings
         placed = assign_workers(orders, reading.capacities, current, bounds, spread_rules(reading))
-        lines = changed_assignments(fit_to_batches(placed, current), current)
-        lines += self._bound_planner.reason_changes(current)
-        for part in batches(lines):
+        rows = changed_assignments(fit_to_batches(placed, current), current)
+        rows += self._bound_planner.reason_changes(current)
+        for part in batches(rows):
             self._table.write_plan(self._worker_id, term, part, seconds)
         self._table.set_gate(self._worker_id, term, plan.gate_open)
         self._last_written = reading, plan
-        return bool(lines)
+        return bool(rows)
 
     def _is_unchanged(self, reading: Reading, plan: Plan) -> bool:
         """Whether nothing was to write for this very plan, and nobody has written since."""
@@ -333,18 +333,18 @@ class Planner:
     def _settle(self, term: int, reading: Reading, deadline: float) -> bool:
         """End every trial that nobody trains; close the study once none is left."""
         living = {worker.id for worker in reading.workers}
-        alive = [line for line in reading.trials.values() if line.alive]
-        if any(line.owner in living for line in alive):
+        alive = [row for row in reading.trials.values() if row.alive]
+        if any(row.owner in living for row in alive):
             return False  # a trial still on its slots may bring a better model
         # Where an owner has died the trial is reaped soon.
-        waiting = [line.number for line in alive if line.owner is None]
+        waiting = [row.number for row in alive if row.owner is None]
         self._end_reporter.complete_winner(self._worker_id, term)
         self._give_up(term, waiting)
-        lines = self._table.trials()
-        self._end_reporter.report_all(lines)
-        if any(line.alive for line in lines):
+        rows = self._table.trials()
+        self._end_reporter.report_all(rows)
+        if any(row.alive for row in rows):
             return True
-        self._trials.end_strays({line.number for line in lines})
+        self._trials.end_strays({row.number for row in rows})
         self._table.settle(self._worker_id, term, deadline)  # unless it was extended since
         return True
 
@@ -354,9 +354,9 @@ class Planner:
         Once the others are told to stop, it is all but the best one. Returns whether any was.
         """
         waiting = [
-            line.number
-            for line in reading.trials.values()
-            if line.alive and line.owner is None and (line.mode != "run" or closes_in <= 0)
+            row.number
+            for row in reading.trials.values()
+            if row.alive and row.owner is None and (row.mode != "run" or closes_in <= 0)
         ]
         each = _REPORTING_SLACK * self._end_reporter.seconds_per_end(self._poll_trips[-1])
         if len(waiting) < 2 or len(waiting) * each < closes_in:

@@ -237,18 +237,18 @@ class EndReporter:
         self._check_again_at = 0.0
         self._seconds_per_end: float | None = None
 
-    def report(self, lines: Iterable[PlannedTrial]) -> int:
+    def report(self, rows: Iterable[PlannedTrial]) -> int:
         """Tell every end that Optuna does not know, but the best model's; returns how many."""
-        untold = [line for line in lines if not line.end_reported and not line.alive]
-        return self._report([line for line in untold if not self._is_deferred(line)])
+        untold = [row for row in rows if not row.end_reported and not row.alive]
+        return self._report([row for row in untold if not self._is_deferred(row)])
 
-    def report_all(self, lines: Iterable[PlannedTrial]) -> int:
+    def report_all(self, rows: Iterable[PlannedTrial]) -> int:
         """The same with the best model's, which has its end, when the study is over.
 
         What never had a slot was not tried: an enqueued configuration waits for an extension.
         """
         return self._report(
-            [line for line in lines if not line.end_reported and not line.alive], over=True
+            [row for row in rows if not row.end_reported and not row.alive], over=True
         )
 
     def complete_winner(self, worker_id: str, term: int) -> None:
@@ -261,14 +261,14 @@ class EndReporter:
         Raises:
             LeaseLost: Another term has begun.
         """
-        lines = {line.number: line for line in self._table.trials()}
+        rows = {row.number: row for row in self._table.trials()}
         lost = {
             number
-            for number, line in lines.items()
-            if line.end_reported and line.state in _LOST_STATES
+            for number, row in rows.items()
+            if row.end_reported and row.state in _LOST_STATES
         }
         while (winner := self._best_model.find(excluded=lost)) is not None:
-            if not self._trials.ended_as_loser(lines[winner.number]):
+            if not self._trials.ended_as_loser(rows[winner.number]):
                 self._table.conclude(
                     worker_id, term, winner.number, "complete", "the best model", winner.value,
                     unreported=True,
@@ -292,27 +292,27 @@ class EndReporter:
         began = self._clock()
         for first in range(0, len(ended), _BATCH):
             told = ended[first : first + _BATCH]
-            for line in told:
-                if over and line.fence == 0:
-                    self._trials.drop(line.number)
+            for row in told:
+                if over and row.fence == 0:
+                    self._trials.drop(row.number)
                 else:
-                    self._trials.end(line, partial(self._table.reports, number=line.number))
+                    self._trials.end(row, partial(self._table.reports, number=row.number))
                 crashpoint("tell.after")
-            self._table.mark_ends_reported(*[line.number for line in told])
+            self._table.mark_ends_reported(*[row.number for row in told])
         if ended:
             self._seconds_per_end = (self._clock() - began) / len(ended)
         return len(ended)
 
-    def _is_deferred(self, line: PlannedTrial) -> bool:
+    def _is_deferred(self, row: PlannedTrial) -> bool:
         """Whether a trial's end is kept; its file is read again where another may be better."""
-        if line.state == "complete" or line.fence == 0:
+        if row.state == "complete" or row.fence == 0:
             return False
-        now, kept = self._clock(), line.number == self._deferred
+        now, kept = self._clock(), row.number == self._deferred
         if kept and now < self._check_again_at:
             return True
         keeps = (
-            kept and not self._best_model.has_rival(line.number)
-        ) or self._best_model.belongs_to(line.number)
+            kept and not self._best_model.has_rival(row.number)
+        ) or self._best_model.belongs_to(row.number)
         if keeps:
-            self._deferred, self._check_again_at = line.number, now + self._table.ttl
+            self._deferred, self._check_again_at = row.number, now + self._table.ttl
         return keeps

@@ -41,13 +41,13 @@ class RendezvousHistory:
         self._gang_workers: dict[Key, frozenset[str]] = {}
         self._ended: dict[Key, SegmentRow] = {}
 
-    def take_trials(self, lines: Iterable[PlannedTrial]) -> None:
+    def take_trials(self, planned_rows: Iterable[PlannedTrial]) -> None:
         """Take the trials as they stand: a gang's workers are known only while it trains."""
-        for line in lines:
-            if line.owner is not None and line.others:
-                team = frozenset((line.owner, *(name for name, _ in line.others)))
+        for planned in planned_rows:
+            if planned.owner is not None and planned.others:
+                team = frozenset((planned.owner, *(name for name, _ in planned.others)))
                 # before a plan moves it
-                self._gang_workers.setdefault((line.number, line.fence), team)
+                self._gang_workers.setdefault((planned.number, planned.fence), team)
 
     def take_segment(self, row: SegmentRow) -> None:
         """Take a segment, again when it has ended."""
@@ -161,8 +161,8 @@ class SnapshotReader:
         table = self._table
         now = table.now()
         rows = table.trials() if self._read_all else table.unreported_trials()
-        lines = {line.number: line for line in rows}
-        ended = [line for line in lines.values() if line.state not in ALIVE]
+        planned_rows = {planned.number: planned for planned in rows}
+        ended = [planned for planned in planned_rows.values() if planned.state not in ALIVE]
         new = self._new_reports.read(now)
         self.best_reports.take(new)
         stale = self._reports.take(new)
@@ -171,8 +171,8 @@ class SnapshotReader:
         roster = table.roster()
         capacities = roster.lent
         reap_from = math.inf if roster.lease is None else roster.lease + table.grace
-        seen = self._update_views(lines, stale)
-        self._rendezvous_history.take_trials(lines.values())
+        seen = self._update_views(planned_rows, stale)
+        self._rendezvous_history.take_trials(planned_rows.values())
         crossing = self._rendezvous_history.allowed_groups(roster.workers, now)
         self._read_all = False
         snapshot = Snapshot(
@@ -189,7 +189,7 @@ class SnapshotReader:
         )
         return Reading(
             snapshot,
-            lines,
+            planned_rows,
             ended,
             roster.workers,
             capacities,
@@ -236,26 +236,28 @@ class SnapshotReader:
         return self._throughputs.learn()
 
     def _update_views(
-        self, lines: Mapping[int, PlannedTrial], stale: set[int]
+        self, planned_rows: Mapping[int, PlannedTrial], stale: set[int]
     ) -> tuple[TrialView, ...]:
         """The trials as a policy sees them; the same objects as long as nothing has changed."""
-        before, self._last_unreported = self._last_unreported, lines
-        if not stale and lines == before:
+        before, self._last_unreported = self._last_unreported, planned_rows
+        if not stale and planned_rows == before:
             return self._seen
         self._requests = tuple(
-            Request(line.number, line.held is not None, line.pinned)
-            for line in lines.values()
-            if (line.held is not None or line.pinned is not None) and line.alive
+            Request(planned.number, planned.held is not None, planned.pinned)
+            for planned in planned_rows.values()
+            if (planned.held is not None or planned.pinned is not None) and planned.alive
         )
         known = self._trials
-        if any([known[number].alive for number in before.keys() - lines.keys()]):
+        if any([known[number].alive for number in before.keys() - planned_rows.keys()]):
             # Somebody else told their ends, which were not seen.
-            lines = {line.number: line for line in self._table.trials()}
-        for line in [line for number, line in lines.items() if known.get(number) is not line]:
-            if known.get(line.number) != line:
-                known[line.number] = line
-                stale.add(line.number)
-                self.limits.take_trial(line)
+            planned_rows = {planned.number: planned for planned in self._table.trials()}
+        for planned in [
+            planned for number, planned in planned_rows.items() if known.get(number) is not planned
+        ]:
+            if known.get(planned.number) != planned:
+                known[planned.number] = planned
+                stale.add(planned.number)
+                self.limits.take_trial(planned)
         if stale:
             for number in sorted(stale & known.keys()):
                 self._update_view(number)
@@ -276,18 +278,18 @@ class SnapshotReader:
             self._views.sort(key=attrgetter("number"))
             self._places = {seen.number: place for place, seen in enumerate(self._views)}
 
-    def _view(self, line: PlannedTrial) -> TrialView:
+    def _view(self, planned: PlannedTrial) -> TrialView:
         return TrialView(
-            number=line.number,
+            number=planned.number,
             # Who was told to stop is given up, though it may hold its slots for a moment.
-            state="retired" if line.alive and line.mode == "stop" else line.state,
-            slots=line.slots if line.mode == "run" and line.alive else 0,
-            reports=self._reports.of(line.number),
-            changed=line.since,
-            horizon=line.horizon,
-            step_seconds=self._throughputs.step_seconds.get(line.number),
-            batch=line.batch,
-            slot_limit=line.slot_limit,
+            state="retired" if planned.alive and planned.mode == "stop" else planned.state,
+            slots=planned.slots if planned.mode == "run" and planned.alive else 0,
+            reports=self._reports.of(planned.number),
+            changed=planned.since,
+            horizon=planned.horizon,
+            step_seconds=self._throughputs.step_seconds.get(planned.number),
+            batch=planned.batch,
+            slot_limit=planned.slot_limit,
         )
 
 

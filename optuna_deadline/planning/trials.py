@@ -45,7 +45,7 @@ class Trials(Protocol):
     def exhausted(self) -> bool:
         """Whether nothing is left to search, so that no new trial is worth its slots."""
 
-    def end(self, line: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
+    def end(self, planned: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
         """End a trial as the table has it; one that has ended stays as it is.
 
         Args:
@@ -68,7 +68,7 @@ class Trials(Protocol):
     def configured_strays(self, known: set[int]) -> list[tuple[int, int]]:
         """Number and id of those of them whose configuration no other trial will have."""
 
-    def ended_as_loser(self, line: PlannedTrial) -> bool:
+    def ended_as_loser(self, planned: PlannedTrial) -> bool:
         """Whether the study's record has an end of the trial that is not the winner's."""
 
 
@@ -96,30 +96,30 @@ class OptunaTrials:
             states = (TrialState.WAITING,)
             return not self._study.get_trials(deepcopy=False, states=states)
 
-    def end(self, line: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
+    def end(self, planned: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
         """Tell Optuna how a trial ended, and what it has not heard of its reports."""
-        state = _STATES[line.state]
-        values = line.value if state is TrialState.COMPLETE else None
+        state = _STATES[planned.state]
+        values = planned.value if state is TrialState.COMPLETE else None
         try:
             with self._tolerate_other_processes():
-                self._report_all(line, reports)
+                self._report_all(planned, reports)
                 crashpoint("tell.before")
-                self._tell_optuna(line.number, values, state)
+                self._tell_optuna(planned.number, values, state)
         except ValueError as error:
-            _logger.warning("Optuna did not take the end of trial %d: %s", line.number, error)
+            _logger.warning("Optuna did not take the end of trial %d: %s", planned.number, error)
 
-    def _report_all(self, line: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
+    def _report_all(self, planned: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
         """Optuna learns what a worker wrote into the table and died before it told Optuna."""
         rows = reports()
         if not rows:
             return
         storage = self._study._storage
-        trial = storage.get_trial(line.trial_id)
+        trial = storage.get_trial(planned.trial_id)
         if trial.state.is_finished():
             return
         known = trial.intermediate_values
         if unheard := {row.step: row.value for row in rows if row.step not in known}:
-            store_values(storage, line.trial_id, unheard)
+            store_values(storage, planned.trial_id, unheard)
 
     def drop(self, number: int) -> None:
         """End it as pruned; it has neither parameters nor reports.
@@ -149,10 +149,10 @@ class OptunaTrials:
             if trial.system_attrs.keys() & {_ENQUEUED, _CELL}
         ]
 
-    def ended_as_loser(self, line: PlannedTrial) -> bool:
+    def ended_as_loser(self, planned: PlannedTrial) -> bool:
         """Whether it is PRUNED or has failed, whichever process has told it."""
         with unless_deleted(self._study):
-            state = self._trial(line.number).state
+            state = self._trial(planned.number).state
         return state.is_finished() and state is not TrialState.COMPLETE
 
     def _strays(self, known: set[int]) -> list[FrozenTrial]:
@@ -250,7 +250,7 @@ class TrialOpener:
         if not self._may_have_strays:
             return
         self._drop_unregistered()
-        known = {line.number for line in self._table.trials()}
+        known = {planned.number for planned in self._table.trials()}
         for number, trial_id in self._trials.configured_strays(known):
             self._table.open_trial(self._worker_id, term, number, trial_id)
         self._may_have_strays = False
@@ -260,6 +260,6 @@ class TrialOpener:
         if self._unregistered is None:
             return
         number, _ = self._unregistered
-        if all(line.number != number for line in self._table.trials()):
+        if all(planned.number != number for planned in self._table.trials()):
             self._trials.drop(number)
         self._unregistered = None

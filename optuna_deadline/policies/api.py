@@ -1,8 +1,7 @@
-"""What a policy answers: a whole plan, as immutable values. Workers carry it out.
+"""The interface of a policy: a snapshot of the study goes in, a plan for every trial comes out.
 
-What a policy sees: the study at one instant, as immutable values.
-
-Money, as a policy sees it: what may be spent, what a slot costs, how the bill is rounded.
+All are immutable values. The snapshot has the trials, the slots and the money at one instant; the
+plan has an order for every live trial. Workers carry it out.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ from typing import NamedTuple, Protocol
 
 from optuna_deadline.forecasting.throughput import Overhead, Speedup
 
+#: Ranks below every score; the score of a NaN.
+WORST = -math.inf
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Money:
-    """A study's purse, and the terms on which slots are bought.
+    """A study's money, and the terms on which slots are bought.
 
     Slots come in nodes. A node is billed from the moment it is asked for, its start-up included,
     until it has been given back, in whole units of the granularity.
@@ -83,9 +84,6 @@ class Money:
         if self.entrance > 0:
             most = min(most, have + math.floor(self.left / self.entrance + _ROUNDING))
         return most * self.node
-
-
-WORST = -math.inf
 
 
 class Report(NamedTuple):

@@ -38,7 +38,7 @@ class RequestPolicy:
     many are not to be had at once: it never trains on fewer, and while it waits others use what
     there is. Where two gangs do not fit together, those that train go first, then the older ones.
 
-    Where slots cost money a pinned gang has nodes of its own, and the policy is shown a purse
+    Where slots cost money a pinned gang has nodes of its own, and the policy is shown money
     without what these cost until the deadline.
 
     No trial has more slots than it can train on, also where it is pinned to more.
@@ -121,7 +121,7 @@ class RequestPolicy:
             pins, min(snapshot.capacity, wanted), snapshot.largest_gang, money.node
         )
         cost = money.nodes(wanted) * money.charge(snapshot.time_left)
-        purse = replace(
+        money_left = replace(
             money,
             spent=min(money.budget, money.spent + cost),
             offer=money.offer - wanted,
@@ -132,7 +132,7 @@ class RequestPolicy:
                 rest,
                 capacity=max(0, snapshot.capacity - wanted),
                 largest_gang=max(1, min(snapshot.largest_gang, money.offer - wanted)),
-                money=purse,
+                money=money_left,
             )
         )
         size = plan.pool_slots

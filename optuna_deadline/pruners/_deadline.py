@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.policies.base import check_resources
-from optuna_deadline.pruners._book import Book, Clock, ProcessClock
+from optuna_deadline.pruners._clock import Clock, ProcessClock
+from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
 from optuna_deadline.study.terms import Terms
@@ -117,12 +119,12 @@ class DeadlinePruner(BasePruner):
         step = trial.last_step
         if step is None:
             return False
-        book = self.book(study)
-        pace = book.reported(trial, step)
-        eliminated = book.check(trial, step)
-        if book.is_too_late(trial.number, pace) or math.isnan(trial.intermediate_values[step]):
+        tracker = self.tracker(study)
+        pace = tracker.reported(trial, step)
+        eliminated = tracker.check(trial, step)
+        if tracker.is_too_late(trial.number, pace) or math.isnan(trial.intermediate_values[step]):
             return True
-        return eliminated and not book.rungs.finished(step)
+        return eliminated and not tracker.rungs.finished(step)
 
     def out_of_time(self, study: Study, trial: FrozenTrial) -> bool:
         """Whether the trial should end with the value it has, which is not elimination.
@@ -137,14 +139,14 @@ class DeadlinePruner(BasePruner):
         step = trial.last_step
         if step is None:
             return False
-        book = self.book(study)
-        pace = book.reported(trial, step)
-        if book.rungs.finished(step):
+        tracker = self.tracker(study)
+        pace = tracker.reported(trial, step)
+        if tracker.rungs.finished(step):
             return True
-        if not book.is_too_late(trial.number, pace):
+        if not tracker.is_too_late(trial.number, pace):
             return False
-        book.refresh()
-        return book.is_too_late(trial.number, pace)
+        tracker.refresh()
+        return tracker.is_too_late(trial.number, pace)
 
     def admit(self, study: Study) -> bool:
         """Refuse the first trial of this process where it could not be of use.
@@ -162,29 +164,29 @@ class DeadlinePruner(BasePruner):
             StudyGone: The study was deleted.
         """
         with self._lock:
-            joined = study._study_id in self._books.get(study._storage, {})
-        book = self.book(study)
+            joined = study._study_id in self._trackers.get(study._storage, {})
+        tracker = self.tracker(study)
         # Also the first of another study.optimize, after the gate has ended one.
-        if joined and not (book.stopping and not study._stop_flag):
+        if joined and not (tracker.stopping and not study._stop_flag):
             return False
-        if book.time_left() <= 0:
-            book.refresh()
-        left, quickest = book.time_left(), _quickest_report(study)
+        if tracker.time_left() <= 0:
+            tracker.refresh()
+        left, quickest = tracker.time_left(), _quickest_report(study)
         if left <= 0:
-            raise _terms.over(book.terms)
+            raise _terms.over(tracker.terms)
         if left < quickest:
-            raise _terms.too_late(book.terms, left, quickest)
+            raise _terms.too_late(tracker.terms, left, quickest)
         return True
 
     def terms(self, study: Study) -> Terms:
         """The study's terms as last read here, fixed now if nobody has."""
-        return self.book(study).terms
+        return self.tracker(study).terms
 
-    def book(self, study: Study) -> Book:
+    def tracker(self, study: Study) -> StudyTracker:
         """What this process knows of ``study``; the first call fixes or joins its terms."""
         with self._lock:
-            books = self._books.setdefault(study._storage, {})
-            if study._study_id not in books:
+            trackers = self._trackers.setdefault(study._storage, {})
+            if study._study_id not in trackers:
                 engine = open_table(study, self._table)
                 terms = _terms.fix(
                     engine,
@@ -195,18 +197,25 @@ class DeadlinePruner(BasePruner):
                     extend=self._extend,
                     elapsed=self._clock.now() - self._constructed,
                 )
-                books[study._study_id] = Book(engine, terms, self._clock)
-            return books[study._study_id]
+                trackers[study._study_id] = StudyTracker(engine, terms, self._clock)
+            return trackers[study._study_id]
+
+    def book(self, study: Study) -> StudyTracker:
+        """The former name of :meth:`tracker`."""
+        warnings.warn(
+            "DeadlinePruner.book is DeadlinePruner.tracker now.", DeprecationWarning, stacklevel=2
+        )
+        return self.tracker(study)
 
     def _forget(self) -> None:
         # By storage, since studies in memory all begin at id 0.
-        self._books: weakref.WeakKeyDictionary[BaseStorage, dict[int, Book]]
-        self._books = weakref.WeakKeyDictionary()
+        self._trackers: weakref.WeakKeyDictionary[BaseStorage, dict[int, StudyTracker]]
+        self._trackers = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        del state["_books"], state["_lock"]
+        del state["_trackers"], state["_lock"]
         # Another process's monotonic clock may count from elsewhere.
         state["_constructed"] = self._clock.now() - self._constructed
         return state

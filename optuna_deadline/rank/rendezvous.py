@@ -120,7 +120,7 @@ class RankServer:
         self.endpoint = LeaderEndpoint(
             address, int(self._socket.getsockname()[1]), secrets.token_hex(32)
         )
-        threading.Thread(target=self._serve, name="reception", daemon=True).start()
+        threading.Thread(target=self._serve, name="rank-server", daemon=True).start()
 
     def close(self) -> None:
         """Let nobody in any more."""

@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from optuna_deadline.forecasting.learning_curves import LEVELS
+from optuna_deadline.forecasting.curve_priors import LEVELS
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.records import History
 from optuna_deadline.policies.api import Policy
@@ -35,7 +35,7 @@ def calibrate(
         as_it_is: Simulated, by draw.
         changed: With a change, in the same draws; empty where nothing was changed.
         levels: The forecast of the best score as it is, at each of
-            :data:`~optuna_deadline.forecasting.learning_curves.LEVELS`.
+            :data:`~optuna_deadline.forecasting.curve_priors.LEVELS`.
         best: The best score now.
 
     Returns:
@@ -183,7 +183,7 @@ class Scenario:
         coarse run, where the study is large. Other numbers than halves would waver with each run.
         """
         looks = usual_looks(self._initial)
-        if len(self._initial.lines) < _LARGE:
+        if len(self._initial.planned_rows) < _LARGE:
             return looks
         began = self._clock()
         run(self._initial, self._rests.draw(0), AS_IT_IS, self._make, _COARSE_LOOKS)

@@ -76,7 +76,7 @@ def machines(present: InitialState, slots: int) -> dict[str, int]:
 
 def usual_looks(present: InitialState) -> int:
     """How often a worker looks at the plan until the deadline, where plans take no long time."""
-    looks = _PLANNED_TRIALS // max(1, len(present.lines))
+    looks = _PLANNED_TRIALS // max(1, len(present.planned_rows))
     return min(_MOST_LOOKS, max(_LEAST_LOOKS, looks))
 
 
@@ -99,7 +99,7 @@ def make_world(
     cluster = _cluster(present, left[1] - left[0], looks or usual_looks(present))
     timeline = Timeline(present.now)
     table = MemoryTable(now=timeline.now, deadline=left[1], ttl=cluster.ttl, grace=cluster.grace)
-    trials = CountedTrials(opened=max(present.lines, default=-1) + 1)
+    trials = CountedTrials(opened=max(present.planned_rows, default=-1) + 1)
     world = World(rest, cluster, left[1], 0, timeline, table, trials)
     offers = machines(present, change.slots)
     names = {worker: f"machine{place}" for place, worker in enumerate(offers)}
@@ -132,11 +132,11 @@ def _write_trials(
 ) -> None:
     history = present.history
     began = history.started
-    for line in history.trials:
-        study.put(_standing(line, began, workers))
-        if line.owner in workers:
-            world.warm.add(line.number)
-        _save(present, world, study, line)
+    for planned in history.trials:
+        study.put(_standing(planned, began, workers))
+        if planned.owner in workers:
+            world.warm.add(planned.number)
+        _save(present, world, study, planned)
     ended = [row if row.ended is not None else row._replace(ended=history.now)
              for row in history.segments]  # fmt: skip
     for row in sorted(ended, key=lambda row: row.ended or 0.0):
@@ -150,33 +150,33 @@ def _write_trials(
         )
 
 
-def _standing(line: PlannedTrial, began: float, workers: Mapping[str, str]) -> PlannedTrial:
+def _standing(planned: PlannedTrial, began: float, workers: Mapping[str, str]) -> PlannedTrial:
     """A trial's row, with nobody on its slots: who was there takes them first of all."""
-    state = "paused" if line.state == "running" else line.state
-    held = None if line.held is None else line.held - began
-    there = line.owner or line.worker
-    line = replace(
-        line, state=state, owner=None, since=line.since - began, held=held, value=None,
-        end_reported=not line.alive,
+    state = "paused" if planned.state == "running" else planned.state
+    held = None if planned.held is None else planned.held - began
+    there = planned.owner or planned.worker
+    planned = replace(
+        planned, state=state, owner=None, since=planned.since - began, held=held, value=None,
+        end_reported=not planned.alive,
     )  # fmt: skip
-    if line.alive and line.mode == "run":
+    if planned.alive and planned.mode == "run":
         worker = workers.get(there or "")
         if worker is None:
-            return replace(line, mode="pause", worker=None, slots=0)
-        return replace(line, worker=worker)
-    return line
+            return replace(planned, mode="pause", worker=None, slots=0)
+        return replace(planned, worker=worker)
+    return planned
 
 
-def _save(present: InitialState, world: World, study: MemoryStudy, line: PlannedTrial) -> None:
+def _save(present: InitialState, world: World, study: MemoryStudy, planned: PlannedTrial) -> None:
     """Its training so far can be gone on with, and its best model is in hand."""
-    curve, position = present.curves.get(line.number), present.position(line)
+    curve, position = present.curves.get(planned.number), present.position(planned)
     if position <= 0:
         return
     path, state = world.disk.write(position), world.table.state
     best = None if curve is None else curve.best[-1]
-    saved = Checkpoint(line.number, line.fence, int(position), best, path, 1, "simulated")
+    saved = Checkpoint(planned.number, planned.fence, int(position), best, path, 1, "simulated")
     state.checkpoint_ids += 1
-    study.checkpoints[line.number] = [(state.checkpoint_ids, saved)]
+    study.checkpoints[planned.number] = [(state.checkpoint_ids, saved)]
 
 
 def _fund(
@@ -240,15 +240,15 @@ class Draws:
         """
         present = self._present
         rng = np.random.default_rng([self._seed, number])
-        lines = present.lines
-        first = max([*lines, *present.curves], default=-1) + 1
+        planned_rows = present.planned_rows
+        first = max([*planned_rows, *present.curves], default=-1) + 1
         places = draw_places(rng, first + NEWCOMERS)
         like = rng.choice(np.array(present.sources), first + NEWCOMERS).tolist()
         curves: list[tuple[float, ...]] = []
         seconds: list[float] = []
         for trial in range(first + NEWCOMERS):
-            line = lines.get(trial)
-            if trial < first and (line is None or not line.alive):
+            planned = planned_rows.get(trial)
+            if trial < first and (planned is None or not planned.alive):
                 curves.append((0.0,))  # it has ended and is not trained again
                 seconds.append(present.usual_seconds)
                 continue
@@ -306,7 +306,7 @@ def run(
     world.write_all_progress()
     winner = find_winner(world.table, "maximize", world.disk.has_checkpoint)
     best = present.sign * history.improvements[-1].value
-    bill, opened = world.slot_time, world.trials.opened - max(present.lines, default=-1) - 1
+    bill, opened = world.slot_time, world.trials.opened - max(present.planned_rows, default=-1) - 1
     spent, now = None, world.timeline.now()
     if world.budget_account is not None:
         world.budget_account.read(now)

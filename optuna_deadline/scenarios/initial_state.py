@@ -99,9 +99,9 @@ class InitialState:
         return max(1e-9, self.measured.seconds.get(number, self.usual_seconds))
 
     @cached_property
-    def lines(self) -> dict[int, PlannedTrial]:
+    def planned_rows(self) -> dict[int, PlannedTrial]:
         """The trials by number."""
-        return {line.number: line for line in self.history.trials}
+        return {planned.number: planned for planned in self.history.trials}
 
     @cached_property
     def every(self) -> int:
@@ -109,7 +109,7 @@ class InitialState:
         steps = [curve.steps for curve in self.curves.values()]
         gaps = [int(b - a) for some in steps for a, b in pairwise(some)]
         usual = max(1, round(median(gaps))) if gaps else 1
-        longest = max(self._horizon(number) for number in [*self.sources, *self.lines])
+        longest = max(self._horizon(number) for number in [*self.sources, *self.planned_rows])
         return max(usual, math.ceil(longest / _REPORTS))
 
     def reports(self, number: int) -> list[float]:
@@ -119,12 +119,12 @@ class InitialState:
 
     def _horizon(self, number: int) -> float:
         """The step at which a trial would stop: as its objective says, or as others' do."""
-        line, curve = self.lines.get(number), self.curves.get(number)
+        planned, curve = self.planned_rows.get(number), self.curves.get(number)
         last = curve.steps[-1] if curve is not None else 0.0
-        if line is not None and line.state == "complete" and last:
+        if planned is not None and planned.state == "complete" and last:
             return last
-        if line is not None and line.horizon is not None:
-            return max(last, line.horizon)
+        if planned is not None and planned.horizon is not None:
+            return max(last, planned.horizon)
         if self._usual_horizon is not None:
             return max(last, self._usual_horizon)
         # Nobody says: as far as it gets on the largest gang.
@@ -134,7 +134,7 @@ class InitialState:
 
     @cached_property
     def _usual_horizon(self) -> float | None:
-        known = [line.horizon for line in self.history.trials if line.horizon is not None]
+        known = [planned.horizon for planned in self.history.trials if planned.horizon is not None]
         said = self.history.parameters.get("max_resource")
         return max(known) if known else said
 
@@ -147,15 +147,15 @@ class InitialState:
                 found[row.number] = max(found.get(row.number, 0.0), row.position_to)
         return found
 
-    def position(self, line: PlannedTrial) -> float:
+    def position(self, planned: PlannedTrial) -> float:
         """How many steps a trial has trained by now."""
-        saved = self._saved.get(line.number, 0.0)
-        curve = self.curves.get(line.number)
+        saved = self._saved.get(planned.number, 0.0)
+        curve = self.curves.get(planned.number)
         last = curve.steps[-1] if curve is not None else 0.0
-        if line.owner is None or curve is None:
+        if planned.owner is None or curve is None:
             return max(saved, last)
-        reported = max(row.at for row in self.history.curves_by_trial[line.number])
-        speed = self.measured.speedup(max(1, line.slots)) / self.step_seconds(line.number)
+        reported = max(row.at for row in self.history.curves_by_trial[planned.number])
+        speed = self.measured.speedup(max(1, planned.slots)) / self.step_seconds(planned.number)
         since = min(_ALMOST * self.every, (self.history.now - reported) * speed)
         return max(saved, last + max(0.0, since))
 

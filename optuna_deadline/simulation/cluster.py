@@ -134,7 +134,7 @@ class Funding:
 
 
 class Provider:
-    """Brings and takes nodes, and is the purse of the study's planner.
+    """Brings and takes nodes, and is the budget account of the study's planner.
 
     Args:
         timeline: Virtual time.
@@ -160,13 +160,13 @@ class Provider:
         self._wanted = 0
         self._asked = 0
 
-    # The purse.
+    # The budget account.
 
     def read(self, now: float) -> None:
         """It knows what has happened."""
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
-        """The purse now; what workers offer already does not limit what can be had."""
+        """The money now; what workers offer already does not limit what can be had."""
         return self._bill.money(now, {}, self._funding.offer)
 
     def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:

@@ -125,7 +125,7 @@ class PeerWorker(Protocol):
         """A worker has died, and gangs with it."""
 
 
-class Search(Protocol):
+class ConfigurationSampler(Protocol):
     """Chooses what a new trial trains, as a sampler does in life."""
 
     def __call__(self, world: World, number: int) -> int:
@@ -153,7 +153,7 @@ class World:
     budget_account: BudgetAccount | None = None  #: where slots cost money
     host_types: dict[str, str] = field(default_factory=dict)  #: where they cost it by host
     warm: set[int] = field(default_factory=set)  #: trials that began on their slots
-    search: Search | None = None  #: None takes the configurations in their order
+    search: ConfigurationSampler | None = None  #: None takes the configurations in their order
     configurations: dict[int, int] = field(default_factory=dict)  #: by trial
 
     @property

@@ -39,13 +39,13 @@ class SimulatedSegment:
     """
 
     def __init__(
-        self, world: World, worker: SegmentOwner, grant: Grant, line: PlannedTrial
+        self, world: World, worker: SegmentOwner, grant: Grant, row: PlannedTrial
     ) -> None:
         self.number, self.grant = grant.number, grant
         self.directive: Directive = KEEP
         self.stop_seconds: float | None = None
         self._world, self._worker = world, worker
-        self._failures = line.failures
+        self._failures = row.failures
         workload, cluster, number = world.workload, world.cluster, grant.number
         configuration = world.configuration(number)
         self._curve, self._every = workload.curves[configuration], workload.every

@@ -14,7 +14,7 @@ from optuna_deadline.allocation.records import Event
 from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.policies.api import Policy
 from optuna_deadline.simulation.cluster import Cluster, Funding, Provider
-from optuna_deadline.simulation.environment import Search, World
+from optuna_deadline.simulation.environment import ConfigurationSampler, World
 from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
 
@@ -161,7 +161,7 @@ class Simulation:
         deadline: float,
         seed: int = 0,
         funding: Funding | None = None,
-        search: Search | None = None,
+        search: ConfigurationSampler | None = None,
     ) -> None:
         if not 0 < deadline < math.inf:
             raise ValueError(f"deadline must be a positive number of seconds, but got {deadline}.")
@@ -217,7 +217,7 @@ def simulate(
     deadline: float,
     seed: int = 0,
     funding: Funding | None = None,
-    search: Search | None = None,
+    search: ConfigurationSampler | None = None,
 ) -> Outcome:
     """Run one study; see :class:`Simulation` for the arguments."""
     return Simulation(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from optuna_deadline.allocation.records import MachineInfo, Orders, PlannedTrial
 from optuna_deadline.directives import Directive, Kind, directive_for
@@ -47,7 +47,7 @@ class SimulatedWorker:
         self._reconciled: tuple[PlannedTrial, ...] = ()
         self._lacks_slots = False  #: of slots for a line of these: somebody holds them yet
         self._slowest_stop = _FIRST_STOP
-        self._timers: dict[str, Timer] = {}
+        self._timers: dict[Callable[[], None], Timer] = {}
         self._asked_for = 0
         self._term = world.table.ttl / 6  # from one election to the next
         self._skipped_elections: list[float] = []  # that were left out
@@ -92,13 +92,13 @@ class SimulatedWorker:
         self._schedule_end()
         dies = world.cluster.faults.host_dies_after(world.seed, self._host, self._incarnation)
         if now + dies < world.deadline:
-            self._reschedule("vanish", now + dies)
+            self._reschedule(self._vanish, now + dies)
 
-    def _reschedule(self, what: str, instant: float) -> None:
-        """Let one of the methods below happen at an instant, and not when it was to happen."""
-        if what in self._timers:
-            self._timers[what].cancel()
-        self._timers[what] = self._world.timeline.at(instant, getattr(self, f"_{what}"))
+    def _reschedule(self, action: Callable[[], None], instant: float) -> None:
+        """Call one of the methods below at an instant, and no longer when it was due before."""
+        if action in self._timers:
+            self._timers[action].cancel()
+        self._timers[action] = self._world.timeline.at(instant, action)
 
     def _renew(self, at: float, held: Collection[tuple[int, int]]) -> None:
         """Renew leases as of an instant.
@@ -219,28 +219,28 @@ class SimulatedWorker:
         if orders.trials is self._reconciled and not self._lacks_slots:
             return
         known, self._reconciled, self._lacks_slots = self._reconciled, orders.trials, False
-        for line in _changed_rows(known, orders.trials):
-            if line.owner == self.id:
-                segment = self._segments[line.number]
+        for row in _changed_rows(known, orders.trials):
+            if row.owner == self.id:
+                segment = self._segments[row.number]
                 grant = segment.grant
                 others = tuple((part.worker, part.size) for part in grant.others)
-                segment.send_directive(directive_for(line, self.id, grant.size, others))
+                segment.send_directive(directive_for(row, self.id, grant.size, others))
         if orders.end - orders.now > closing_seconds(self._slowest_stop):
-            self._start([line for line in orders.trials if self._is_to_start(line)])
+            self._start([row for row in orders.trials if self._is_to_start(row)])
 
-    def _is_to_start(self, line: PlannedTrial) -> bool:
-        ready = line.owner is None and line.mode == "run" and line.worker == self.id
-        return ready and line.number not in self._segments
+    def _is_to_start(self, row: PlannedTrial) -> bool:
+        ready = row.owner is None and row.mode == "run" and row.worker == self.id
+        return ready and row.number not in self._segments
 
-    def _start(self, lines: list[PlannedTrial]) -> None:
-        free = self._world.table.free_slots(self.id) if lines else []
+    def _start(self, rows: list[PlannedTrial]) -> None:
+        free = self._world.table.free_slots(self.id) if rows else []
         taken: list[tuple[int, int]] = []
-        for line in lines:
-            grant, own = None, line.slots - sum([slots for _, slots in line.others])
+        for row in rows:
+            grant, own = None, row.slots - sum([slots for _, slots in row.others])
             if len(free) >= own:
                 table = self._world.table
-                others = {name: table.free_slots(name)[:slots] for name, slots in line.others}
-                grant = table.acquire(self.id, line.number, free[:own], others)
+                others = {name: table.free_slots(name)[:slots] for name, slots in row.others}
+                grant = table.acquire(self.id, row.number, free[:own], others)
             if grant is None:
                 self._lacks_slots = True
                 continue
@@ -249,7 +249,7 @@ class SimulatedWorker:
                 with self._world.timeline.as_of(self._world.latest):
                     self._world.table.renew(part.worker, part.slots)
             taken += grant.slots
-            self._segments[line.number] = SimulatedSegment(self._world, self, grant, line)
+            self._segments[row.number] = SimulatedSegment(self._world, self, grant, row)
         if taken:
             self._renew(self._world.latest, taken)
 
@@ -272,8 +272,8 @@ class SimulatedWorker:
     # The end.
 
     def _schedule_end(self) -> None:
-        self._reschedule("close", self._end - closing_seconds(self._slowest_stop))
-        self._reschedule("kill", self._end - _LAST_MOMENT)
+        self._reschedule(self._close, self._end - closing_seconds(self._slowest_stop))
+        self._reschedule(self._kill, self._end - _LAST_MOMENT)
 
     def _close(self) -> None:
         for segment in list(self._segments.values()):
@@ -330,4 +330,4 @@ def _changed_rows(
 ) -> list[PlannedTrial]:
     """The lines that are not the very rows of before: most of a plan stays as it was."""
     known = set(map(id, before))
-    return [line for line in after if id(line) not in known]
+    return [row for row in after if id(row) not in known]

@@ -24,12 +24,13 @@ from optuna_deadline.errors import LeaseLost
 from optuna_deadline.forecasting.throughput import closing_seconds, distant_database_seconds
 from optuna_deadline.planning.sampling import SamplerErrors
 from optuna_deadline.rank.objective import ObjectiveSource
+from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 from optuna_deadline.worker.devices import Offer
 from optuna_deadline.worker.event_loop import EventLoop
 from optuna_deadline.worker.fork import RankSettings
 from optuna_deadline.worker.gang_member import CrossHostGangs, busy_slots
 from optuna_deadline.worker.launcher import SegmentLauncher
-from optuna_deadline.worker.lease_clock import DATABASE_ERRORS, LeaseClock
+from optuna_deadline.worker.lease_clock import LeaseClock
 from optuna_deadline.worker.outbox import Outbox
 from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.registration import PoolMembership
@@ -47,9 +48,9 @@ _POLL_SECONDS = 0.2  # seconds between two looks at the clock
 class Agent:
     """One worker process's loop.
 
-    Two threads share the work. The caller's hears the ranks and minds the time, and never touches
-    the database; the clerk's carries out passes that do. So a stalled database neither blocks the
-    ranks' pipes nor lets the deadline pass unseen.
+    Two threads share the work. The caller's thread receives messages of ranks, enforces time
+    limits and never touches the database; the table thread does. So a stalled database neither
+    blocks the ranks' pipes nor lets the deadline pass unseen.
 
     Args:
         study: The Optuna study; only this process and the planner touch it.
@@ -145,7 +146,7 @@ class Agent:
             self._sampler_errors,
         )
         self._outbox = Outbox(table, self.id, self._parking, replan)
-        self._table_thread = PeriodicThread("clerk", self._table_pass)
+        self._table_thread = PeriodicThread("table", self._table_pass)
 
     @property
     def ready(self) -> bool:
@@ -292,7 +293,7 @@ class Agent:
 
     def _sweep_all_ended(self) -> None:
         """Nor do those that ended elsewhere, or while they waited, once the study is over."""
-        ended = [line.number for line in self._table.trials() if not line.alive and line.fence]
+        ended = [row.number for row in self._table.trials() if not row.alive and row.fence]
         self._sweeper.sweep_all_ended(ended, self._table.checkpoints())
 
     def _keep_leases(self) -> None:
@@ -315,27 +316,27 @@ class Agent:
         self._parking.extend_trust(self._lease_clock.trusted_until)
 
     def _reconcile(self, orders: Orders) -> None:
-        wanted = {line.number: line for line in orders.trials}
+        wanted = {row.number: row for row in orders.trials}
         for gang in self._gangs.values():
-            line = wanted.get(gang.number)
-            if line is None or line.owner != self.id or line.fence != gang.grant.fence:
+            row = wanted.get(gang.number)
+            if row is None or row.owner != self.id or row.fence != gang.grant.fence:
                 if gang.outcome is None:
                     gang.lost = True
                     gang.kill()
                 continue
-            gang.send_directive(self._directive_for(gang, line))
-        for line in orders.trials:
-            if line.owner == self.id and line.number not in self._gangs:
+            gang.send_directive(self._directive_for(gang, row))
+        for row in orders.trials:
+            if row.owner == self.id and row.number not in self._gangs:
                 # Granted, but the answer was lost: no rank of ours runs under this fence.
-                self._table.cancel_grant(self.id, line.number, line.fence)
+                self._table.cancel_grant(self.id, row.number, row.fence)
         if self.leaving is not None or self._membership.drained or not self._may_start():
             self._parking.clear()
             return
         self._parking.reconcile(orders.trials)
         if self._event_loop.fork_server.ready:
-            for line in orders.trials:
+            for row in orders.trials:
                 self._keep_leases()
-                self._launcher.start(line, self._gangs, busy_slots(self._member.gangs))
+                self._launcher.start(row, self._gangs, busy_slots(self._member.gangs))
 
     def _may_start(self) -> bool:
         left, stop = self._deadline - time.monotonic(), self._outbox.slowest_stop
@@ -355,12 +356,12 @@ class Agent:
         if drained and not busy and self.leaving is None:
             self.leave("the host is drained")
 
-    def _directive_for(self, gang: Gang, line: PlannedTrial) -> Directive:
+    def _directive_for(self, gang: Gang, row: PlannedTrial) -> Directive:
         if self.leaving is not None:
             return Directive(Kind.PAUSE, self.leaving)
         if gang.directive.leave:
             return gang.directive  # on its way out already
-        asked = directive_for(line, self.id, gang.size, gang.others)
+        asked = directive_for(row, self.id, gang.size, gang.others)
         if not asked.leave:
             return gang.directive
         return self._parking.allow_parking(asked, gang, self._gangs.values())

@@ -1,4 +1,4 @@
-"""All pipes of a worker in one place: its ranks', its zygote's, and the one that wakes it."""
+"""All pipes of a worker in one place: its ranks', its fork server's, and the one that wakes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
-from optuna_deadline.worker.segment import Gang, Rank
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang
 from optuna_deadline.worker.watchdog import Watchdog
 
 #: So many zygotes in a row that die while they load the objective are enough.
@@ -25,7 +26,7 @@ class EventLoop:
     """Waits on every pipe and passes what comes to the gang that it concerns.
 
     Args:
-        source: The objective that the zygote loads.
+        source: The objective that the fork server loads.
         threads: Threads per rank.
         watchdog: Learns of every rank.
         worker_id: The worker, which its ranks name in their environment.
@@ -56,7 +57,7 @@ class EventLoop:
         begins, and one that was parked speaks in its new gang, the last that has it.
 
         Raises:
-            DeadlineError: The zygote could not load the objective.
+            DeadlineError: The fork server could not load the objective.
         """
         control = [self.fork_server.control] if self.fork_server.alive else []
         woken = False
@@ -72,7 +73,7 @@ class EventLoop:
         return woken
 
     def replace_dead(self, gangs: Iterable[Gang]) -> None:
-        """Start what has died again: the watchdog, and the zygote.
+        """Start what has died again: the watchdog, and the fork server.
 
         Raises:
             DeadlineError: Zygotes die again and again before the objective is loaded.
@@ -92,7 +93,7 @@ class EventLoop:
         self.fork_server = ForkServer(self._source, self._threads, self._worker_id)
 
     def close(self) -> None:
-        """End the zygote and with it, by their pipes, what it forked."""
+        """End the fork server and with it, by their pipes, what it forked."""
         self.fork_server.close()
         os.close(self._wake_reader)
         os.close(self._wake_writer)

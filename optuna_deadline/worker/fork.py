@@ -12,7 +12,8 @@ from optuna_deadline.checkpoints.restore import CheckpointFolders
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.process import LocalRank, RankSpec
 from optuna_deadline.rank.rendezvous import LeaderEndpoint
-from optuna_deadline.worker.segment import Gang, Rank
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _fork(fork_server: ForkServer, gang: Gang, spec: RankSpec) -> None:
     number, fence, index = gang.number, gang.grant.fence, spec.rank
     try:
         link = fork_server.fork((number, fence, index), spec)
-    except OSError:  # the zygote has just died: the segment ends like any other death
+    except OSError:  # the fork server has just died: the segment ends like any other death
         ours, theirs = Pipe()
         theirs.close()
         gang.add_rank(Rank(index, ours, forked_fence=fence, orphaned=True))

@@ -11,7 +11,8 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.rank.rendezvous import RankServer
 from optuna_deadline.worker.devices import free_port
 from optuna_deadline.worker.fork import LocalRanks
-from optuna_deadline.worker.segment import Gang, Rank
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang
 
 
 class GangLeader:
@@ -31,10 +32,10 @@ class GangLeader:
         self._worker_id = worker_id
         self._rank_server = rank_server
 
-    def free_member_slots(self, line: PlannedTrial) -> dict[str, list[int]] | None:
+    def free_member_slots(self, row: PlannedTrial) -> dict[str, list[int]] | None:
         """Free slots of the further workers that the plan names; None where some are lacking."""
         found = {}
-        for name, count in line.others:
+        for name, count in row.others:
             free = self._table.free_slots(name)
             if len(free) < count or self._rank_server is None:
                 return None

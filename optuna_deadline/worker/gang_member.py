@@ -23,7 +23,8 @@ from optuna_deadline.worker.event_loop import EventLoop
 from optuna_deadline.worker.fork import LocalRanks, RankSettings, fork_ranks
 from optuna_deadline.worker.gang_leader import GangLeader
 from optuna_deadline.worker.lease_clock import LeaseClock
-from optuna_deadline.worker.segment import Gang, Rank
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -36,7 +37,7 @@ class GangMember:
     Args:
         table: The allocation table.
         worker_id: The worker.
-        event_loop: Has the zygote.
+        event_loop: Has the fork server.
         fetcher: Brings checkpoints here.
         lease_clock: How far the leases are believed.
         settings: What all ranks of the worker have in common.
@@ -196,7 +197,7 @@ class GangMember:
             membership.number, membership.trial_id, membership.fence, part.slots, part.devices
         )
         gang = self._gangs[key] = Gang(grant, 0, 0.0, inbox=_NullInbox())
-        crew = LocalRanks(
+        local_ranks = LocalRanks(
             part.first_rank,
             membership.size,
             part.first_rank // part.size,
@@ -207,7 +208,7 @@ class GangMember:
         fork_ranks(
             self._event_loop.fork_server,
             gang,
-            crew,
+            local_ranks,
             resume,
             self._settings(),
             self._lease_clock.trusted_until,
@@ -249,7 +250,7 @@ class CrossHostGangs:
     Args:
         table: The allocation table.
         worker_id: The worker.
-        event_loop: Has the zygote.
+        event_loop: Has the fork server.
         fetcher: Brings checkpoints of others' trials here.
         lease_clock: How far the leases are believed.
         settings: What all ranks of the worker have in common.

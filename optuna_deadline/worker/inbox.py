@@ -19,8 +19,9 @@ from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone, at_most
 from optuna_deadline.planning.optuna_storage import store_values, unless_deleted
 from optuna_deadline.planning.sampling import SamplerErrors
-from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
-from optuna_deadline.worker.segment import Gang, Rank, SegmentOutcome
+from optuna_deadline.worker.database_errors import DATABASE_ERRORS
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang, SegmentOutcome
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -55,7 +56,20 @@ class TrialInbox:
         storage = trial.study._storage
         with unless_deleted(trial.study):
             self._reported = set(storage.get_trial(trial._trial_id).intermediate_values)
-        self._warned_unsaved = False  # whether that was said already
+        self._warned_unsaved = False
+        self._handlers: dict[str, Callable[..., None]] = {
+            "progress": self._on_progress,
+            "horizon": self._on_horizon,
+            "even": self._on_even,
+            "limit": self._on_limit,
+            "report": self._on_report,
+            "checkpoint": self._on_checkpoint,
+            "parked": self._on_parked,
+            "obeys": self._on_obeys,
+            "waiting": self._on_waiting,
+            "leaving": self._on_leaving,
+            "unsaved": self._on_unsaved,
+        }
 
     @property
     def never_reported(self) -> bool:
@@ -79,7 +93,7 @@ class TrialInbox:
                 )
         else:
             what, facts = rest
-            getattr(self, f"_on_{what}")(**facts)
+            self._handlers[what](**facts)
 
     def _answer_request(
         self, rank: Rank, number: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -30,7 +30,7 @@ class SegmentLauncher:
         study: The Optuna study.
         table: The allocation table.
         worker_id: The worker.
-        event_loop: Has the zygote.
+        event_loop: Has the fork server.
         settings: What all ranks of the worker have in common.
         fetcher: Finds what a trial goes on from.
         sweeper: Deletes checkpoints that no row names any more.
@@ -73,7 +73,7 @@ class SegmentLauncher:
         self._gang_leader = gang_leader
 
     def start(
-        self, line: PlannedTrial, gangs: dict[int, Gang], occupied: Collection[int] = ()
+        self, row: PlannedTrial, gangs: dict[int, Gang], occupied: Collection[int] = ()
     ) -> None:
         """Start a trial's segment where that can be done now, and add it to the others.
 
@@ -82,58 +82,58 @@ class SegmentLauncher:
         The gang is among the others before its first rank is forked: whoever hears of a rank must
         find it there.
         """
-        ready = line.owner is None and line.mode == "run" and line.worker == self._worker_id
-        if not ready or line.number in gangs:
+        ready = row.owner is None and row.mode == "run" and row.worker == self._worker_id
+        if not ready or row.number in gangs:
             return
         free = [slot for slot in self._free_slots(gangs) if slot not in occupied]
-        own = line.slots - sum(count for _, count in line.others)
+        own = row.slots - sum(count for _, count in row.others)
         if len(free) < own:
             return
         # Everything that reads comes first: a failure after the grant would hold idle slots.
-        parked = self._parking.slot_for(line, free)
-        saved = self._table.checkpoints(line.number) if parked is None else []
-        if parked is None and not self._can_resume(line, saved):
+        parked = self._parking.slot_for(row, free)
+        saved = self._table.checkpoints(row.number) if parked is None else []
+        if parked is None and not self._can_resume(row, saved):
             return
-        others = self._gang_leader.free_member_slots(line)
+        others = self._gang_leader.free_member_slots(row)
         if others is None:
             return
         with unless_deleted(self._study):
             self._study.get_trials(deepcopy=False)  # Optuna's cache knows what others opened
-            trial = Trial(self._study, line.trial_id)
-        trained = self._table.trained_before(line.number, line.fence + 1)
+            trial = Trial(self._study, row.trial_id)
+        trained = self._table.trained_before(row.number, row.fence + 1)
         sent = time.monotonic()
         slots = self._parking.least_missed_first(free)[:own] if parked is None else [parked]
-        grant = self._table.acquire(self._worker_id, line.number, slots, others)
+        grant = self._table.acquire(self._worker_id, row.number, slots, others)
         if grant is None or time.monotonic() >= self._lease_clock.trusted_until:
             return  # frozen since it was sent: somebody else may have the slots by now
-        if grant.fence == line.fence + 1:
-            self._sweeper.sweep_unnamed(line.number, line.fence)
-        gang = Gang(grant, line.failures, trained, granted_at=sent, patience=self._patience)
+        if grant.fence == row.fence + 1:
+            self._sweeper.sweep_unnamed(row.number, row.fence)
+        gang = Gang(grant, row.failures, trained, granted_at=sent, patience=self._patience)
         gang.inbox = TrialInbox(
             self._table, self._worker_id, gang, trial, self._sweeper.sweep, self._sampler_errors
         )
-        gangs[line.number] = gang
+        gangs[row.number] = gang
         if parked is not None:
-            self._parking.unpark(line.number, gang)
+            self._parking.unpark(row.number, gang)
             return
-        resume = self._fetcher.result(line.number)
-        crew = self._gang_leader.open_rendezvous(gang, resume, saved)
+        resume = self._fetcher.result(row.number)
+        local_ranks = self._gang_leader.open_rendezvous(gang, resume, saved)
         fork_ranks(
             self._event_loop.fork_server,
             gang,
-            crew,
+            local_ranks,
             resume,
             self._settings(),
             self._lease_clock.trusted_until,
         )
 
-    def _can_resume(self, line: PlannedTrial, saved: list[Checkpoint]) -> bool:
+    def _can_resume(self, row: PlannedTrial, saved: list[Checkpoint]) -> bool:
         """Whether what the trial goes on from is here, where no parked process of its goes on."""
-        self._parking.end(line.number)
-        if saved and not self._reaches(self._table.checkpoint_origins(number=line.number)[-1]):
+        self._parking.end(row.number)
+        if saved and not self._reaches(self._table.checkpoint_origins(number=row.number)[-1]):
             return False  # it was saved elsewhere since the plan was made, which is soon made anew
-        self._sweeper.scan(line.number, line.fence, saved)
-        return self._fetcher.request(line.number, line.fence, saved)
+        self._sweeper.scan(row.number, row.fence, saved)
+        return self._fetcher.request(row.number, row.fence, saved)
 
     def _free_slots(self, gangs: Mapping[int, Gang]) -> list[int]:
         busy = {slot for gang in gangs.values() for slot, _ in gang.grant.slots}

@@ -1,8 +1,6 @@
-"""How long a worker may believe in its leases, by its own monotonic clock.
+"""How long a worker may trust its leases, by its own monotonic clock.
 
 ``trusted_until = before sending the renewal + ttl - margin``: a slow answer can only shorten it.
-
-Telling a database that is away from everything else that can go wrong.
 """
 
 from __future__ import annotations
@@ -11,37 +9,11 @@ import logging
 import time
 from collections.abc import Collection
 
-import sqlalchemy as sa
-from optuna.exceptions import StorageInternalError
-
 from optuna_deadline.allocation.records import Renewal
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import DatabaseGone
+from optuna_deadline.worker.database_errors import describe_database_error
 from optuna_deadline.worker.watchdog import Watchdog
-
-#: Raised by SQLAlchemy, and by Optuna around it, when the database does not answer.
-DATABASE_ERRORS = (
-    sa.exc.OperationalError,
-    sa.exc.InterfaceError,
-    sa.exc.InternalError,
-    sa.exc.TimeoutError,
-    StorageInternalError,
-)
-
-
-def describe_database_error(error: BaseException) -> str:
-    """One line of what the database said, without statements or passwords."""
-    original = driver_error(error)
-    lines = str(original).strip().splitlines()
-    return lines[0] if lines else type(original).__name__
-
-
-def driver_error(error: BaseException) -> BaseException:
-    """What the database's driver raised, where there is such a thing."""
-    while isinstance(error, StorageInternalError) and error.__cause__ is not None:
-        error = error.__cause__
-    return getattr(error, "orig", None) or error
-
 
 _logger = logging.getLogger("optuna_deadline")
 

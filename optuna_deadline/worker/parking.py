@@ -48,19 +48,19 @@ class ParkedProcesses:
         """Keep a process whose slot was released."""
         self._parked[gang.number] = gang
 
-    def reconcile(self, lines: Collection[PlannedTrial]) -> None:
+    def reconcile(self, rows: Collection[PlannedTrial]) -> None:
         """End those that the plan has retired or wants elsewhere, and forget the dead."""
-        wanted = {(line.number, line.fence) for line in lines if line.owner is None}
+        wanted = {(row.number, row.fence) for row in rows if row.owner is None}
         for number, gang in list(self._parked.items()):
             if (number, gang.grant.fence) not in wanted or _has_ended(gang) or _is_silent(gang):
                 self.end(number)
         for gang in [gang for gang in self._ending if gang.exited]:
             self._ending.remove(gang)
 
-    def slot_for(self, line: PlannedTrial, free: Collection[int]) -> int | None:
+    def slot_for(self, row: PlannedTrial, free: Collection[int]) -> int | None:
         """The free slot on which a trial's parked process goes on; None where it cannot."""
-        gang = self._parked.get(line.number)
-        if gang is None or _has_ended(gang) or (line.slots, line.fence) != (1, gang.grant.fence):
+        gang = self._parked.get(row.number)
+        if gang is None or _has_ended(gang) or (row.slots, row.fence) != (1, gang.grant.fence):
             return None
         had = gang.grant.slots[0][0]
         if had in free:

@@ -1,66 +1,22 @@
-"""A running segment from the worker's side: its ranks, what they say, and how it ends.
-
-One rank as its worker knows it: a pipe, a process here or far away, its last words.
-"""
+"""A running segment from the worker's side: its ranks, their messages, and how it ends."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optuna_deadline.allocation.records import Grant, NewReport, OtherWorkers
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.directives import KEEP, Directive
-from optuna_deadline.rank.rendezvous import shut_down
 from optuna_deadline.worker.pending_writes import PendingWrites
+from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.watchdog import kill_rank
 
 if TYPE_CHECKING:
     from optuna_deadline.rank.link import RawLink
-
-
-@dataclass
-class Rank:
-    """One rank as the worker knows it."""
-
-    index: int
-    link: RawLink | None  #: None as long as it has not come from another host
-    pid: int | None = None
-    forked_fence: int = 0  #: fence of the segment that it was forked for
-    end_message: tuple[str, Any] | None = None  #: its last words: (kind, payload)
-    end_message_at: float = math.inf  #: when it said them
-    closed: bool = False
-    exit_code: int | None = None
-    orphaned: bool = False  #: nobody will tell its exit code: the zygote died, or it is far
-    remote: bool = False  #: on another host, whose worker guards it
-    lock: threading.Lock = field(default_factory=threading.Lock)  #: of what is sent to it
-
-    @property
-    def exited(self) -> bool:
-        """Whether the process has exited."""
-        return self.exit_code is not None or (self.orphaned and self.closed)
-
-    def disconnect(self) -> None:
-        """End a connection to another host, or expect it no more: its rank ends by that."""
-        with self.lock:
-            if self.link is None:
-                self.closed = True
-            elif not self.closed:
-                shut_down(self.link)
-
-    def send(self, message: tuple[Any, ...]) -> None:
-        """Tell it something, if it still listens."""
-        with self.lock:
-            if self.link is None or self.closed or self.exited:
-                return
-            with suppress(OSError):  # it has just ended; its last words are still to be read
-                self.link.send(message)
-
 
 #: Seconds that the other ranks get once one of them is dead.
 _STRAGGLER_SECONDS = 3.0
@@ -124,8 +80,7 @@ class Progress:
 class Gang:
     """A segment in flight, shared by the thread that hears its ranks and the one that writes.
 
-    What is in ``pending_writes`` is written in its order, and again while the database is away: no
-    report
+    ``pending_writes`` is written in order, and again while the database is away: no report
     overtakes another, and none is lost.
     """
 

@@ -17,7 +17,7 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.databases import open_storage
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.testing.postgres import PostgresServer
-from optuna_deadline.worker.lease_clock import describe_database_error
+from optuna_deadline.worker.database_errors import describe_database_error
 
 ESSAY = Path(__file__).parents[2] / "docs" / "design" / "allocation.md"
 ROLES = ("viewer", "worker", "planner")

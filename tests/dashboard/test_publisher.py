@@ -17,7 +17,7 @@ from optuna_deadline.dashboard import publisher as publishing
 from optuna_deadline.dashboard.attributes import OURS, DashboardAttributes
 from optuna_deadline.dashboard.publisher import Publisher, figures, make_publisher
 from optuna_deadline.elastic import agree
-from optuna_deadline.elastic.lifecycle import should_publish
+from optuna_deadline.elastic.background import should_publish
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.reader import HistoryReader, read_history
 

@@ -1,7 +1,7 @@
 """Real ranks for the tests: processes, gloo and training are real, only the worker is played.
 
-One forkserver holds torch and Lightning, as the worker's zygote does; each segment forks its ranks
-from it. Rank 0's directives come from a script by global step.
+One process holds torch and Lightning, as the worker's fork server does; each segment forks its
+ranks from it. Rank 0's directives come from a script by global step.
 """
 
 from __future__ import annotations

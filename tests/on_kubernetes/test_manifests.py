@@ -11,7 +11,7 @@ from manifests import ROOT, Manifest, of_kind, rendered, written
 from typer.main import get_command
 
 from optuna_deadline.cli import app
-from optuna_deadline.elastic.lifecycle import HEARTBEAT_VARIABLE as PULSE
+from optuna_deadline.elastic.heartbeat import HEARTBEAT_VARIABLE as PULSE
 from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE as ADDRESS
 
 NAME = "optuna-deadline-worker"

@@ -39,7 +39,7 @@ def _train(trial: optuna.Trial, clock: Any, seconds: float, steps: int = 10**6) 
 def test_optimize_returns_by_the_deadline(storage: str | None, clock: Any) -> None:
     study = _study(storage, deadline="1000s", clock=clock)
     study.optimize(lambda trial: _train(trial, clock, 10.0, 16), callbacks=[DeadlineGate()])
-    left = study.pruner.book(study).time_left()  # type: ignore[attr-defined]
+    left = study.pruner.tracker(study).time_left()  # type: ignore[attr-defined]
     # The sixth trial ended at 960 s; a seventh would need 4 steps and a tenth to matter.
     assert len(study.trials) == 6
     assert 35 < left < 45
@@ -74,7 +74,7 @@ def test_a_one_off_set_up_leaves_the_study_its_time(storage: str | None, clock: 
         return _train(trial, clock, 0.5, 27)
 
     study.optimize(objective, callbacks=[DeadlineGate()])
-    assert study.pruner.book(study).time_left() < 10  # type: ignore[attr-defined]
+    assert study.pruner.tracker(study).time_left() < 10  # type: ignore[attr-defined]
     assert study.trials[0].last_step == 27
     assert len(study.trials) >= 5
 
@@ -87,7 +87,7 @@ def test_a_set_up_of_each_trial_leaves_the_study_its_time(storage: str | None, c
         return _train(trial, clock, 0.5, 27)
 
     study.optimize(objective, callbacks=[DeadlineGate()])
-    left = study.pruner.book(study).time_left()  # type: ignore[attr-defined]
+    left = study.pruner.tracker(study).time_left()  # type: ignore[attr-defined]
     assert 0 < left < 27
     assert {trial.last_step for trial in study.trials[:5]} == {27}
     assert min(trial.last_step or 0 for trial in study.trials) > 6
@@ -106,7 +106,7 @@ def test_steps_that_begin_late_leave_the_study_its_time(storage: str | None, clo
 
     study.optimize(objective, callbacks=[DeadlineGate()])
     # A newcomer needs 5 of 20 steps.
-    assert study.pruner.book(study).time_left() < 6  # type: ignore[attr-defined]
+    assert study.pruner.tracker(study).time_left() < 6  # type: ignore[attr-defined]
 
 
 def test_an_early_return_is_explained(
@@ -176,7 +176,7 @@ def test_what_follows_the_last_report_is_measured(storage: str | None, clock: An
     study.optimize(objective, callbacks=[DeadlineGate()])
     # Three trials end at 250, 500 and 750 s, the fourth trains to 940 s and saves by 990.
     assert [trial.last_step for trial in study.trials] == [20, 20, 20, 19]
-    assert study.pruner.book(study).time_left() > 0  # type: ignore[attr-defined]
+    assert study.pruner.tracker(study).time_left() > 0  # type: ignore[attr-defined]
 
 
 def test_threads_stop_too(storage: str | None, clock: Any) -> None:
@@ -212,7 +212,7 @@ def test_a_thread_that_ends_after_the_gate_is_closed_does_not_open_it(
     study = _study(storage, deadline="100s", clock=clock)
     gate = DeadlineGate()
     study.optimize(lambda trial: 1.0, callbacks=[gate, gate])
-    study.pruner.book(study).refresh()  # type: ignore[attr-defined]
+    study.pruner.tracker(study).refresh()  # type: ignore[attr-defined]
     assert _gate(study) is not None
 
 
@@ -221,7 +221,7 @@ def test_an_objective_that_never_reports(storage: str | None, clock: Any) -> Non
     study.optimize(lambda trial: _pass(clock, 50), callbacks=[DeadlineGate()])
     # Nine trials leave 50 s, and a tenth for safety is lacking for another.
     assert 8 <= len(study.trials) <= 9
-    assert study.pruner.book(study).time_left() > 0  # type: ignore[attr-defined]
+    assert study.pruner.tracker(study).time_left() > 0  # type: ignore[attr-defined]
 
 
 def test_a_process_that_saw_no_report_goes_by_its_own_trials(storage_url: str, clock: Any) -> None:

@@ -69,7 +69,7 @@ def test_two_statements_at_a_rung_and_one_between(
 ) -> None:
     study = pruned_study(storage_url)
     trial = study.ask()
-    study.pruner.book(study)  # type: ignore[attr-defined]
+    study.pruner.tracker(study)  # type: ignore[attr-defined]
     _fill(study, trials)
     monkeypatch.setattr(study, "get_trials", lambda *_, **__: pytest.fail("read all trials"))
     for step in range(20):

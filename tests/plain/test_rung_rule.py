@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.pruners._book import RungRule
+from optuna_deadline.pruners._rung_rule import RungRule
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True)
 ETA = st.integers(2, 8)

@@ -35,8 +35,8 @@ def _work(url: str, seed: int, n_jobs: int, ready: Barrier, answers: Any) -> Non
         study_name="s", storage=url, pruner=pruner, sampler=DeadlineSampler(seed=seed)
     )
     study.optimize(_objective, n_jobs=n_jobs, callbacks=[DeadlineGate()])
-    book = pruner.book(study)
-    answers.put((book.time_left(), book.terms.deadline))
+    tracker = pruner.tracker(study)
+    answers.put((tracker.time_left(), tracker.terms.deadline))
 
 
 @pytest.mark.slow

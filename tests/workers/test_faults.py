@@ -217,16 +217,16 @@ def test_a_frozen_workers_ranks_end_even_if_its_watchdog_is_frozen_too(
     wait_until(reported(study, 8))
 
 
-def test_a_killed_zygote_is_replaced(
+def test_a_killed_fork_server_is_replaced(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
     agree(study, AMPLE, None, {"reduction_factor": 4})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 3))
     rank = psutil.Process(pids(log)[0])
-    zygote = rank.parent()
-    assert zygote is not None
-    zygote.kill()
+    fork_server = rank.parent()
+    assert fork_server is not None
+    fork_server.kill()
     rank.kill()
     wait_until(lambda: len(pids(log)) > 1)
     worker.send_signal(signal.SIGTERM)
@@ -234,7 +234,7 @@ def test_a_killed_zygote_is_replaced(
     assert "another one is started" in said()
 
 
-def test_a_zygote_killed_while_it_loads_the_objective_is_replaced(
+def test_a_fork_server_killed_while_it_loads_the_objective_is_replaced(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
     agree(study, AMPLE, None, {})

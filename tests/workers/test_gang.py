@@ -8,7 +8,8 @@ from typing import Any
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.worker.event_loop import _read_rank
-from optuna_deadline.worker.segment import Gang, Rank
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang
 
 
 class Ear:

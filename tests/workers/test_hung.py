@@ -12,7 +12,8 @@ from optuna_deadline.allocation.records import Grant
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.worker import segment as gangs
 from optuna_deadline.worker.outbox import decide_outcome
-from optuna_deadline.worker.segment import Gang, Rank
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang
 
 
 class Ear:

@@ -14,7 +14,7 @@ from tables import running, table_of, wait_until
 
 import optuna_deadline
 from optuna_deadline._threads import PeriodicThread
-from optuna_deadline.elastic import lifecycle
+from optuna_deadline.elastic import background
 from optuna_deadline.errors import DeadlineError
 
 ENDLESS = """
@@ -41,10 +41,10 @@ time.sleep(600)
 def test_planning_begins_when_the_objective_is_loaded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lifecycle, "_IMPORT_WARNING_SECONDS", -1.0)
+    monkeypatch.setattr(background, "_IMPORT_WARNING_SECONDS", -1.0)
     agent: Any = SimpleNamespace(ready=False, closing=False)
     planner = PeriodicThread("planner", lambda: 60.0)
-    look = lifecycle.planner_starter(planner, agent)
+    look = background.planner_starter(planner, agent)
     look()
     look()
     assert planner.ident is None
@@ -59,7 +59,7 @@ def test_planning_begins_when_the_objective_is_loaded(
 def test_planning_begins_at_the_studys_end_without_an_objective() -> None:
     agent: Any = SimpleNamespace(ready=False, closing=False)
     planner = PeriodicThread("planner", lambda: 60.0)
-    look = lifecycle.planner_starter(planner, agent)
+    look = background.planner_starter(planner, agent)
     agent.closing = True
     look()
     assert planner.ident is not None

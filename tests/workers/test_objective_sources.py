@@ -172,7 +172,7 @@ def _write(files: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_an_objective_that_does_not_load_is_said_by_the_worker(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import a_library_that_is_not_here\n")
-    zygote = ForkServer(source_of(f"{tmp_path}/broken.py:objective"))
+    fork_server = ForkServer(source_of(f"{tmp_path}/broken.py:objective"))
     with pytest.raises(DeadlineError, match="a_library_that_is_not_here"):
-        zygote.poll_ready(timeout=20)
-    assert not zygote.alive
+        fork_server.poll_ready(timeout=20)
+    assert not fork_server.alive

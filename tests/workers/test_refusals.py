@@ -13,7 +13,8 @@ from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.worker.outbox import Outbox, decide_outcome
 from optuna_deadline.worker.parking import ParkedProcesses
-from optuna_deadline.worker.segment import Gang, Rank, SegmentOutcome
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang, SegmentOutcome
 
 CRASH = ("error", ("ValueError: no", "Traceback"))
 

@@ -58,7 +58,7 @@ class MemoryGangs(MemoryRequests):
     def _add_parts(
         self,
         worker_id: str,
-        line: PlannedTrial,
+        planned: PlannedTrial,
         size: int,
         first: int,
         theirs: Mapping[str, list[Slot]],
@@ -70,9 +70,9 @@ class MemoryGangs(MemoryRequests):
             slots = tuple((row.id, row.fence + 1) for row in rows)
             part = GangPart(name, first, slots, tuple(row.device for row in rows))
             hand = GangMembership(
-                line.number, line.trial_id, line.fence, worker_id, size, part, active=True
+                planned.number, planned.trial_id, planned.fence, worker_id, size, part, active=True
             )
-            study.memberships[line.number, line.fence, name] = hand
+            study.memberships[planned.number, planned.fence, name] = hand
             parts.append(part)
             first += len(rows)
         return tuple(parts)
@@ -110,27 +110,27 @@ class MemoryLeases(MemoryGangs):
         others = others or {}
         with self._lock:
             now, study = self.now(), self._study
-            line = None if study is None else study.trials.get(number)
-            if study is None or line is None:
+            planned = None if study is None else study.trials.get(number)
+            if study is None or planned is None:
                 return None
-            if line.owner is not None or line.state not in ("ready", "paused"):
+            if planned.owner is not None or planned.state not in ("ready", "paused"):
                 return None
-            if (line.mode, line.worker) != ("run", worker_id):
+            if (planned.mode, planned.worker) != ("run", worker_id):
                 return None
-            if not as_planned(line.slots, line.others, slot_ids, others):
+            if not as_planned(planned.slots, planned.others, slot_ids, others):
                 return None
-            if line.held is not None or line.slots > (line.slot_limit or line.slots):
+            if planned.held is not None or planned.slots > (planned.slot_limit or planned.slots):
                 return None
             if study.settled is not None or now >= min(study.deadline, study.funds_end):
                 return None
             if study.pool_slots is not None and not self._within_budget(
-                line.slots, study.pool_slots
+                planned.slots, study.pool_slots
             ):
                 return None
             rows, theirs = self._takeable(worker_id, slot_ids), {}
             for name, ids in others.items():
                 theirs[name] = self._takeable(name, ids) if self._lease_runs(name, now) else []
-            if len(rows) + sum(map(len, theirs.values())) != line.slots:
+            if len(rows) + sum(map(len, theirs.values())) != planned.slots:
                 return None
             return self._grant(worker_id, number, rows, now, theirs)
 
@@ -162,7 +162,7 @@ class MemoryLeases(MemoryGangs):
         theirs = theirs or {}
         holders = {row.id: name for name, of in theirs.items() for row in of}
         everything = sorted([*rows, *[row for of in theirs.values() for row in of]], key=_BY_ID)
-        line = self._put(before, owner=worker_id, state="running", fence=before.fence + 1)
+        planned = self._put(before, owner=worker_id, state="running", fence=before.fence + 1)
         for row in everything:
             holder = holders.get(row.id, worker_id)
             held = changed(
@@ -176,9 +176,9 @@ class MemoryLeases(MemoryGangs):
             self.state.slots[row.id] = held
             self._event("acquire", number=number, slot=row.id, fence=held.fence, worker=holder)
         size = len(everything)
-        study.running[number, line.fence] = SegmentRow(
+        study.running[number, planned.fence] = SegmentRow(
             number,
-            line.fence,
+            planned.fence,
             size,
             now,
             None,
@@ -194,21 +194,21 @@ class MemoryLeases(MemoryGangs):
         self._event(
             kind,
             number=number,
-            fence=line.fence,
+            fence=planned.fence,
             worker=worker_id,
             slots=size,
-            reason=line.reason,
+            reason=planned.reason,
             **placement_detail(
                 [(name, len(of)) for name, of in theirs.items()], [row.host for row in everything]
             ),
         )
         return Grant(
             number=number,
-            trial_id=line.trial_id,
-            fence=line.fence,
+            trial_id=planned.trial_id,
+            fence=planned.fence,
             slots=tuple((row.id, row.fence + 1) for row in rows),
             devices=tuple(row.device for row in rows),
-            others=self._add_parts(worker_id, line, size, len(rows), theirs),
+            others=self._add_parts(worker_id, planned, size, len(rows), theirs),
         )
 
     def renew(self, worker_id: str, held: Collection[tuple[int, int]]) -> Renewal:
@@ -244,10 +244,10 @@ class MemoryLeases(MemoryGangs):
                 return False
             study = self._study
             assert study is not None
-            line = study.trials[grant.number]
-            worker = worker_id if stays and line.mode == "pause" else line.worker
+            planned = study.trials[grant.number]
+            worker = worker_id if stays and planned.mode == "pause" else planned.worker
             self._put(
-                line, owner=None, state=outcome, value=value, failures=failures, worker=worker
+                planned, owner=None, state=outcome, value=value, failures=failures, worker=worker
             )
             for pair in grant.slots:
                 if self._holds(worker_id, pair):
@@ -272,7 +272,7 @@ class MemoryLeases(MemoryGangs):
                 return False
             study = self._study
             assert study is not None
-            line = study.trials[number]
+            planned = study.trials[number]
             held = [
                 row
                 for row in self.state.slots.values()
@@ -280,15 +280,15 @@ class MemoryLeases(MemoryGangs):
             ]
             slots = tuple((row.id, row.fence) for row in held)
             devices = tuple(row.device for row in held)
-            grant = Grant(number, line.trial_id, fence, slots, devices)
+            grant = Grant(number, planned.trial_id, fence, slots, devices)
             self._reclaim_parts(number, fence)
             return self.release(
                 worker_id,
                 grant,
                 "paused",
                 ended="disowned",
-                value=line.value,
-                failures=line.failures,
+                value=planned.value,
+                failures=planned.failures,
             )
 
     def reap(self) -> int:
@@ -325,8 +325,10 @@ class MemoryLeases(MemoryGangs):
             held = [row for row in self.state.slots.values() if row.holder in names]
             self._reap(held)
             for study_id, study in self.state.studies.items():
-                lines = [line for line in study.unreported.values() if line.alive]
-                self._release_orphans_of(study_id, [line for line in lines if line.owner in names])
+                planned_rows = [planned for planned in study.unreported.values() if planned.alive]
+                self._release_orphans_of(
+                    study_id, [planned for planned in planned_rows if planned.owner in names]
+                )
             rows = self.state.workers.values()
             gone = [row for row in rows if row.id in names and row.state == "live"]
             for worker in gone:

@@ -147,27 +147,27 @@ class MemoryPlans(MemoryReads):
             self._guard_planner(worker_id, term)
             pool, study, now = self._pool, self._study, self.now()
             assert pool is not None
-            for line in changes:
-                known = None if study is None else study.trials.get(line.number)
+            for planned in changes:
+                known = None if study is None else study.trials.get(planned.number)
                 if known is not None and known.alive:
                     self._put(
                         known,
-                        mode=line.mode,
-                        worker=line.worker,
-                        slots=line.slots,
-                        others=line.others,
-                        reason=line.reason,
+                        mode=planned.mode,
+                        worker=planned.worker,
+                        slots=planned.slots,
+                        others=planned.others,
+                        reason=planned.reason,
                         since=now,
                     )
                 self._event(
                     "plan",
-                    number=line.number,
+                    number=planned.number,
                     term=term,
-                    worker=line.worker,
-                    mode=line.mode,
-                    slots=line.slots,
-                    reason=line.reason,
-                    **placement_detail(line.others),
+                    worker=planned.worker,
+                    mode=planned.mode,
+                    slots=planned.slots,
+                    reason=planned.reason,
+                    **placement_detail(planned.others),
                     **duration_detail(seconds),
                 )
                 seconds = None
@@ -189,14 +189,14 @@ class MemoryPlans(MemoryReads):
         with self._lock:
             self._guard_planner(worker_id, term)
             study = self._study
-            line = None if study is None else study.trials.get(number)
-            if line is None or line.owner is not None:
+            planned = None if study is None else study.trials.get(number)
+            if planned is None or planned.owner is not None:
                 return False
-            if not line.alive and not (
-                unreported and not line.end_reported and line.state != "complete"
+            if not planned.alive and not (
+                unreported and not planned.end_reported and planned.state != "complete"
             ):
                 return False
-            self._put(line, state=state, value=value, mode="stop", slots=0, reason=reason)
+            self._put(planned, state=state, value=value, mode="stop", slots=0, reason=reason)
             self._event(state, number=number, term=term, worker=worker_id, reason=reason)
             return True
 
@@ -286,8 +286,8 @@ class MemoryPlans(MemoryReads):
 
     def _owns(self, worker_id: str, number: int, fence: int) -> bool:
         study = self._study
-        line = None if study is None else study.trials.get(number)
-        return line is not None and line.owner == worker_id and line.fence == fence
+        planned = None if study is None else study.trials.get(number)
+        return planned is not None and planned.owner == worker_id and planned.fence == fence
 
     def _holds(self, worker_id: str, pair: tuple[int, int]) -> bool:
         row = self.state.slots.get(pair[0])
@@ -295,8 +295,13 @@ class MemoryPlans(MemoryReads):
 
     def _guard(self, worker_id: str, grant: Grant) -> MemoryStudy:
         study = self.state.studies.get(self.study_id)
-        line = None if study is None else study.trials.get(grant.number)
-        if study is None or line is None or line.owner != worker_id or line.fence != grant.fence:
+        planned = None if study is None else study.trials.get(grant.number)
+        if (
+            study is None
+            or planned is None
+            or planned.owner != worker_id
+            or planned.fence != grant.fence
+        ):
             raise LeaseLost(f"Trial {grant.number} no longer belongs to segment {grant.fence}.")
         return study
 
@@ -318,19 +323,25 @@ class MemoryPlans(MemoryReads):
             if row.holder is not None
         }
         for study_id in of_pool & set(self.state.studies):
-            lines = self.state.studies[study_id].unreported.values()
-            owned = [line for line in lines if line.alive and line.owner is not None]
-            orphans = [line for line in owned if (study_id, line.number, line.owner) not in held]
+            planned_rows = self.state.studies[study_id].unreported.values()
+            owned = [
+                planned for planned in planned_rows if planned.alive and planned.owner is not None
+            ]
+            orphans = [
+                planned
+                for planned in owned
+                if (study_id, planned.number, planned.owner) not in held
+            ]
             self._release_orphans_of(study_id, orphans)
 
     def _release_orphans_of(self, study_id: int, orphans: Iterable[PlannedTrial]) -> None:
         study = self.state.studies[study_id]
-        for line in orphans:
-            owner = self.state.workers.get(line.owner or "")
-            study.put(changed(line, owner=None, state="paused"))
-            self._end_segment(study, line.number, line.fence, "lost", None)
+        for planned in orphans:
+            owner = self.state.workers.get(planned.owner or "")
+            study.put(changed(planned, owner=None, state="paused"))
+            self._end_segment(study, planned.number, planned.fence, "lost", None)
             self._event(
-                "lost", number=line.number, fence=line.fence, worker=line.owner,
+                "lost", number=planned.number, fence=planned.fence, worker=planned.owner,
                 study_id=study_id, pool=None if owner is None else owner.pool,
             )  # fmt: skip
 
@@ -365,20 +376,20 @@ class MemoryRequests(MemoryPlans):
     def hold(self, number: int, held: bool) -> bool:
         """Keep a trial from slots, or let it go on."""
         with self._lock:
-            line = self._living(number)
-            if line is not None and (line.held is not None) != held:
-                self._put(line, held=self.now() if held else None)
+            planned = self._living(number)
+            if planned is not None and (planned.held is not None) != held:
+                self._put(planned, held=self.now() if held else None)
                 self._event("hold", number=number, held=held)
-            return line is not None
+            return planned is not None
 
     def pin(self, number: int, slots: int | None) -> bool:
         """Pin the size of a trial's gang, or leave it to the policy."""
         with self._lock:
-            line = self._living(number)
-            if line is not None and line.pinned != slots:
-                self._put(line, pinned=slots)
+            planned = self._living(number)
+            if planned is not None and planned.pinned != slots:
+                self._put(planned, pinned=slots)
                 self._event("pin", number=number, slots=slots)
-            return line is not None
+            return planned is not None
 
     def set_price(
         self,
@@ -421,5 +432,5 @@ class MemoryRequests(MemoryPlans):
 
     def _living(self, number: int) -> PlannedTrial | None:
         study = self._study
-        line = None if study is None else study.trials.get(number)
-        return line if line is not None and line.alive else None
+        planned = None if study is None else study.trials.get(number)
+        return planned if planned is not None and planned.alive else None

@@ -190,11 +190,12 @@ class MemoryReads:
         with self._lock:
             study = self._study
             found = [] if study is None else list(study.memberships.values())
-            lines = {} if study is None else study.trials
+            planned_rows = {} if study is None else study.trials
         mine = [hand for hand in found if worker_id in (hand.part.worker, hand.leader)]
         mine.sort(key=lambda hand: (hand.number, hand.fence, hand.part.first_rank))
         stands = [
-            (lines[hand.number].owner, lines[hand.number].fence) == (hand.leader, hand.fence)
+            (planned_rows[hand.number].owner, planned_rows[hand.number].fence)
+            == (hand.leader, hand.fence)
             for hand in mine
         ]
         return [changed(hand, active=stand) for hand, stand in zip(mine, stands, strict=True)]
@@ -304,10 +305,10 @@ class MemoryReads:
                         break
             return found
 
-    def _put(self, line: PlannedTrial, **changes: object) -> PlannedTrial:
+    def _put(self, planned: PlannedTrial, **changes: object) -> PlannedTrial:
         """Write a trial's row with some columns changed."""
         study = self._study
         assert study is not None
-        line = changed(line, **changes)
-        study.put(line)
-        return line
+        planned = changed(planned, **changes)
+        study.put(planned)
+        return planned

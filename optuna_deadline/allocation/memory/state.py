@@ -109,31 +109,31 @@ class MemoryStudy:
         """When its money is used up, as the table keeps it."""
         return None if math.isinf(self.funds_end) else self.funds_end
 
-    def put(self, line: PlannedTrial) -> None:
+    def put(self, planned: PlannedTrial) -> None:
         """Write a trial's row."""
-        number = line.number
+        number = planned.number
         before = self.trials.get(number)
-        self.trials[number] = line
-        self._index_by_worker(before, line)
-        if line.end_reported and not line.alive:
+        self.trials[number] = planned
+        self._index_by_worker(before, planned)
+        if planned.end_reported and not planned.alive:
             self.unreported.pop(number, None)
         else:
             new = number not in self.unreported
-            self.unreported[number] = line
+            self.unreported[number] = planned
             if new:
                 _sort_the_last(self.unreported)
         if before is None:
             _sort_the_last(self.trials)
 
-    def _index_by_worker(self, before: PlannedTrial | None, line: PlannedTrial) -> None:
+    def _index_by_worker(self, before: PlannedTrial | None, planned: PlannedTrial) -> None:
         """Nobody else's orders have changed."""
-        number = line.number
+        number = planned.number
         if before is not None and before.alive:
             for worker in (before.owner, before.worker):
                 self.orders_by_worker.pop(worker, None)
                 self.trials_by_worker[worker].discard(number)
-        if line.alive:
-            for worker in (line.owner, line.worker):
+        if planned.alive:
+            for worker in (planned.owner, planned.worker):
                 self.orders_by_worker.pop(worker, None)
                 self.trials_by_worker.setdefault(worker, set()).add(number)
 

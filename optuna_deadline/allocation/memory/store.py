@@ -265,9 +265,9 @@ class MemoryTable(MemoryLeases):
     def limit_slots(self, worker_id: str, grant: Grant, slots: int, reason: str) -> None:
         """Say on how many slots the trial can train at most."""
         with self._lock:
-            line = self._guard(worker_id, grant).trials[grant.number]
-            if line.slot_limit is None or line.slot_limit > slots:
-                self._put(line, slot_limit=slots, limit_reason=reason)
+            planned = self._guard(worker_id, grant).trials[grant.number]
+            if planned.slot_limit is None or planned.slot_limit > slots:
+                self._put(planned, slot_limit=slots, limit_reason=reason)
                 self._event(
                     "limit",
                     number=grant.number,

@@ -129,34 +129,36 @@ def write(
     """Write what has changed in the plan, and how long it took; returns the new epoch."""
     guard_planner(tx, worker_id, term)
     concerned: list[str | None] = []
-    for line in sorted(changes, key=lambda line: line.number):  # rows are locked in one order
+    for planned in sorted(
+        changes, key=lambda planned: planned.number
+    ):  # rows are locked in one order
         owners = tx.execute(
             sa.update(trial)
             .where(
                 trial.c.study_id == tx.study_id,
-                trial.c.number == line.number,
+                trial.c.number == planned.number,
                 trial.c.state.in_(ALIVE),
             )
             .values(
-                desired_mode=line.mode,
-                desired_worker=line.worker,
-                desired_slots=line.slots,
-                desired_others=json.dumps(line.others) if line.others else None,
-                reason=line.reason,
+                desired_mode=planned.mode,
+                desired_worker=planned.worker,
+                desired_slots=planned.slots,
+                desired_others=json.dumps(planned.others) if planned.others else None,
+                reason=planned.reason,
                 desired_since=tx.now,
             )
             .returning(trial.c.owner)
         )
-        concerned += [line.worker, *owners.scalars(), *[name for name, _ in line.others]]
+        concerned += [planned.worker, *owners.scalars(), *[name for name, _ in planned.others]]
         tx.event(
             "plan",
-            number=line.number,
+            number=planned.number,
             term=term,
-            worker=line.worker,
-            mode=line.mode,
-            slots=line.slots,
-            reason=line.reason,
-            **placement_detail(line.others),
+            worker=planned.worker,
+            mode=planned.mode,
+            slots=planned.slots,
+            reason=planned.reason,
+            **placement_detail(planned.others),
             **duration_detail(seconds),
         )
         seconds = None

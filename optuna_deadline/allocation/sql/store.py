@@ -234,7 +234,7 @@ class AllocationTable:
     def reap(self) -> int:
         """Free what dead workers held; returns the number of slots.
 
-        None while the database's clock may have been stepped: see :class:`EvenClock`.
+        None while the database's clock may have been stepped: see :class:`ClockMonitor`.
         """
         with self._tx("reap") as tx:
             if not self._tx.may_compare(self.ttl + self.grace, self.grace / 2, self.ttl / 2):

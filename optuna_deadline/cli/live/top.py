@@ -27,7 +27,7 @@ from optuna_deadline.cli.live.view import (
     finite,
 )
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.worker.lease_clock import DATABASE_ERRORS
+from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE = 12

@@ -1,4 +1,4 @@
-"""How a study with a budget sees its pool: only the slots that it pays for, and its purse.
+"""How a study with a budget sees its pool: only the slots that it pays for, and its money.
 
 A price is told while the study runs: the end of its money moves with it, at once.
 
@@ -38,7 +38,7 @@ class BudgetAccount(Protocol):
         """Take in what has happened until now; what is asked then goes by it."""
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
-        """The purse now, where live workers offer such slots and so many can be had."""
+        """The money now, where live workers offer such slots and so many can be had."""
 
     def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
         """As many of these slots as the budget pays for taking now."""
@@ -77,18 +77,18 @@ class PoolBudget:
         self._deadline = math.inf  # and until when
 
     def limit_to_paid_slots(self, reading: Reading, orders: Orders) -> Reading:
-        """The reading with the purse, and with the slots alone that the study pays for."""
-        snapshot, purse = reading.snapshot, self._account
-        purse.read(snapshot.now)
+        """The reading with the money, and with the slots alone that the study pays for."""
+        snapshot, billed = reading.snapshot, self._account
+        billed.read(snapshot.now)
         self._lent = reading.capacities
         offer = Counter[str]()
         for worker, slots in reading.reach.items():
-            offer[purse.host_type(worker)] += slots
-        money = purse.money(snapshot.now, offer, max(self._max_pool_slots, offer.total()))
+            offer[billed.host_type(worker)] += slots
+        money = billed.money(snapshot.now, offer, max(self._max_pool_slots, offer.total()))
         # After an extension, until the pool is sized anew, it is what it was.
-        known = purse.host_type() == "" and orders.pool_slots is not None
+        known = billed.host_type() == "" and orders.pool_slots is not None
         offers = self._paid_slots_by_worker(
-            reading, {"": orders.pool_slots or 0} if known else purse.wanted
+            reading, {"": orders.pool_slots or 0} if known else billed.wanted
         )
         priced = snapshot.speedup
         snapshot = replace(
@@ -149,16 +149,16 @@ class PoolBudget:
         no planner is left too. More than the budget pays for is not asked for. Returns whether the
         size has changed.
         """
-        now, purse = reading.snapshot.now, self._account
-        types = purse.affordable(now, self._slots_by_type(reading, wanted))
+        now, billed = reading.snapshot.now, self._account
+        types = billed.affordable(now, self._slots_by_type(reading, wanted))
         slots, end = sum(types.values()), orders.deadline
         if slots or not wanted:
-            end = purse.lasts_until(now, types, orders.deadline)
+            end = billed.lasts_until(now, types, orders.deadline)
         else:  # there is no money for anything more
-            end = min(orders.end, purse.lasts_until(now, {}, now))
+            end = min(orders.end, billed.lasts_until(now, {}, now))
         before, resized = orders.funds_end, slots != orders.pool_slots
-        typed = purse.host_type() != ""
-        resized = resized or (typed and types != +Counter(purse.wanted))
+        typed = billed.host_type() != ""
+        resized = resized or (typed and types != +Counter(billed.wanted))
         if resized or before is None or end < before or end > before + _MIN_CHANGE_SECONDS:
             written = self._table.resize_pool(
                 worker_id, term, slots, end,
@@ -190,17 +190,17 @@ class PoolBudget:
 
         What is not there is taken to be as before, and beyond that as the dearest.
         """
-        purse, now = self._account, reading.snapshot.now
+        billed, now = self._account, reading.snapshot.now
         there = Counter[str]()
         for worker, slots in self._lent.items():
-            there[purse.host_type(worker)] += slots
+            there[billed.host_type(worker)] += slots
         types, left = Counter[str](), wanted
-        for of in (there, Counter(purse.wanted)):
-            for kind in sorted(of, key=lambda kind: (purse.price(kind, now), kind)):
+        for of in (there, Counter(billed.wanted)):
+            for kind in sorted(of, key=lambda kind: (billed.price(kind, now), kind)):
                 more = min(left, max(0, of[kind] - types[kind]))
                 types[kind] += more
                 left -= more
-        types[purse.host_type()] += left
+        types[billed.host_type()] += left
         return {kind: slots for kind, slots in types.items() if slots}
 
     def _paid_slots_by_worker(self, reading: Reading, types: Mapping[str, int]) -> dict[str, int]:

@@ -53,7 +53,7 @@ class Invoice:
         return self.closed_cost + self._costs(self.since, now)
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
-        """The purse as a policy sees it.
+        """The money as a policy sees it.
 
         A slot costs what those on offer cost in the middle, which is never less than those that
         are taken cost, since the cheapest are taken first. Of the rounding it is told the worst.

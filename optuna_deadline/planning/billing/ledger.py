@@ -98,7 +98,7 @@ class BillingLedger:
     # By what was read last.
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
-        """The purse now, where workers offer slots of these types and so many can be had."""
+        """The money now, where workers offer slots of these types and so many can be had."""
         return self._invoice.money(now, offer, most)
 
     def spent(self, now: float) -> float:

@@ -40,9 +40,9 @@ class BoundPlanner:
         )
         living = {worker.id for worker in reading.workers}
         self._unreaped = {
-            line.number: _UNREAPED
-            for line in reading.trials.values()
-            if line.alive and line.owner is not None and line.owner not in living
+            row.number: _UNREAPED
+            for row in reading.trials.values()
+            if row.alive and row.owner is not None and row.owner not in living
         }
 
     def plan(self, policy: Policy, reading: Reading) -> Plan:
@@ -90,14 +90,14 @@ def plan_with_bindings(
     stuck |= unreaped or {}
     for _ in range(_ROUNDS):
         plan = policy.plan(_with_held(snapshot, stuck))
-        lines = assign_workers(plan.orders, capacities, current, bindings, spread)
-        idle = sum(capacities.values()) - sum(line.slots for line in lines) - plan.start
+        rows = assign_workers(plan.orders, capacities, current, bindings, spread)
+        idle = sum(capacities.values()) - sum(row.slots for row in rows) - plan.start
         more = {
-            line.number: bindings[line.number].reason
-            for line in lines
-            if line.mode == "pause"
-            and line.number in bindings
-            and isinstance(plan.orders[line.number], Run)
+            row.number: bindings[row.number].reason
+            for row in rows
+            if row.mode == "pause"
+            and row.number in bindings
+            and isinstance(plan.orders[row.number], Run)
         }
         if not more or idle <= 0:
             break

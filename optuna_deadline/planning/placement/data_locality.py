@@ -64,9 +64,9 @@ class CheckpointLocality:
         stores = {worker.store for worker in workers}
         known: dict[tuple[str | None, str | None], HostBinding | None] = {}
         found = {}
-        for number, line in trials.items():
-            place = by_id.get(line.owner or "") or self._newest.get(number)
-            if place is None or not line.alive:
+        for number, row in trials.items():
+            place = by_id.get(row.owner or "") or self._newest.get(number)
+            if place is None or not row.alive:
                 continue
             key = place.host, place.store
             if key not in known:

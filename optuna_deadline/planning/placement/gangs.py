@@ -103,18 +103,18 @@ def assign_workers(
     """
     bindings, spread = bindings or {}, spread or SpreadRules()
     free = FreeSlots(capacities)
-    lines: dict[int, Assignment] = {}
+    assignments: dict[int, Assignment] = {}
     pinned: list[tuple[int, Run]] = []
     bound: list[tuple[int, Run]] = []
     others: list[tuple[int, Run]] = []
     for number, order in orders.items():
         if isinstance(order, Pause):
-            lines[number] = Assignment(number, "pause", None, 0, order.reason)
+            assignments[number] = Assignment(number, "pause", None, 0, order.reason)
         elif isinstance(order, Retire):
-            lines[number] = Assignment(number, "stop", None, 0, order.reason)
+            assignments[number] = Assignment(number, "stop", None, 0, order.reason)
         else:
-            line = current.get(number)
-            whole = line is not None and line.pinned is not None
+            row = current.get(number)
+            whole = row is not None and row.pinned is not None
             (pinned if whole else bound if number in bindings else others).append((number, order))
     for runs in (pinned, bound, others):
         movers = []
@@ -123,41 +123,43 @@ def assign_workers(
                 order, current.get(number), free, bindings.get(number), spread.groups
             )
             if stays:
-                lines[number] = _take(number, order, stays, free)
+                assignments[number] = _take(number, order, stays, free)
             else:
                 movers.append((number, order))
         for number, order in movers:
-            line = current.get(number)
-            parked = line.worker if line is not None and line.mode == "pause" else None
-            lines[number] = _assign_new_worker(
+            row = current.get(number)
+            parked = row.worker if row is not None and row.mode == "pause" else None
+            assignments[number] = _assign_new_worker(
                 number, order, free, bindings.get(number), parked, spread, whole=runs is pinned
             )
-    for number, placed in list(lines.items()):
+    for number, placed in list(assignments.items()):
         if placed.others:
-            lines[number] = _bring_together(placed, free, bindings.get(number), spread.tradeoff)
-    return [lines[number] for number in orders]
+            assignments[number] = _bring_together(
+                placed, free, bindings.get(number), spread.tradeoff
+            )
+    return [assignments[number] for number in orders]
 
 
 def _keep_workers(
     order: Run,
-    line: PlannedTrial | None,
+    row: PlannedTrial | None,
     free: Mapping[str, int],
     bound: HostBinding | None,
     crossing: WorkerGroups,
 ) -> OtherWorkers:
     """The workers where a trial is, the first of them first, if it can stay there."""
-    if line is None or line.mode != "run" or line.worker is None:
+    if row is None or row.mode != "run" or row.worker is None:
         return ()
-    if line.others:
-        if line.slots != order.slots:
+    if row.others:
+        if row.slots != order.slots:
             return ()
-        own = line.slots - sum(slots for _, slots in line.others)
-        there: OtherWorkers = ((line.worker, own), *line.others)
+        own = row.slots - sum(slots for _, slots in row.others)
+        there: OtherWorkers = ((row.worker, own), *row.others)
         names = {name for name, _ in there}
         if not any(names <= group for group in crossing.groups):
             return ()
     else:
-        there = ((line.worker, order.slots),)
+        there = ((row.worker, order.slots),)
     fits = all(free.get(name, 0) >= slots for name, slots in there)
     reached = bound is None or all(name in bound.workers for name, _ in there)
     return there if fits and reached else ()
@@ -215,36 +217,36 @@ def _spread(
 
 
 def _bring_together(
-    line: Assignment, free: FreeSlots, bound: HostBinding | None, worth: SpreadTradeoff
+    row: Assignment, free: FreeSlots, bound: HostBinding | None, worth: SpreadTradeoff
 ) -> Assignment:
     """Bring a spread gang together, where one worker has room for it by now and that pays."""
-    parts = ((line.worker or "", line.slots - sum(n for _, n in line.others)), *line.others)
+    parts = ((row.worker or "", row.slots - sum(n for _, n in row.others)), *row.others)
     for name, slots in parts:
         free.take(name, -slots)
-    worker = free.tightest(line.slots, None if bound is None else bound.workers)
-    if worker is None or not worth.gathering_pays(line.slots):
+    worker = free.tightest(row.slots, None if bound is None else bound.workers)
+    if worker is None or not worth.gathering_pays(row.slots):
         for name, slots in parts:
             free.take(name, slots)
-        return line
-    free.take(worker, line.slots)
-    return line._replace(worker=worker, others=())
+        return row
+    free.take(worker, row.slots)
+    return row._replace(worker=worker, others=())
 
 
 def changed_assignments(
-    lines: list[Assignment], current: Mapping[int, PlannedTrial]
+    assignments: list[Assignment], current: Mapping[int, PlannedTrial]
 ) -> list[Assignment]:
     """Only what differs from the table: a new reason alone is no change."""
     return [
-        line
-        for line in lines
-        if (before := current.get(line.number)) is None
+        row
+        for row in assignments
+        if (before := current.get(row.number)) is None
         or (before.mode, before.worker, before.slots, before.others)
-        != (line.mode, line.worker, line.slots, line.others)
+        != (row.mode, row.worker, row.slots, row.others)
     ]
 
 
 def fit_to_batches(
-    lines: Sequence[Assignment], current: Mapping[int, PlannedTrial]
+    assignments: Sequence[Assignment], current: Mapping[int, PlannedTrial]
 ) -> list[Assignment]:
     """The same lines, in sizes that fit; a size that a person has pinned is let be.
 
@@ -252,21 +254,21 @@ def fit_to_batches(
         lines: As they were placed.
         current: The trials as the table has them.
     """
-    return [_fit_to_batch(line, current.get(line.number)) for line in lines]
+    return [_fit_to_batch(row, current.get(row.number)) for row in assignments]
 
 
-def _fit_to_batch(line: Assignment, known: PlannedTrial | None) -> Assignment:
-    if line.mode != "run" or known is None or known.batch is None or known.pinned is not None:
-        return line
-    size = largest_divisor(line.slots, known.batch)
-    if size == line.slots:
-        return line
-    hosts = 1 + len(line.others)  # which give as many slots each
+def _fit_to_batch(row: Assignment, known: PlannedTrial | None) -> Assignment:
+    if row.mode != "run" or known is None or known.batch is None or known.pinned is not None:
+        return row
+    size = largest_divisor(row.slots, known.batch)
+    if size == row.slots:
+        return row
+    hosts = 1 + len(row.others)  # which give as many slots each
     while hosts > 1 and size % hosts:
         size = largest_divisor(size - 1, known.batch) if size > hosts else 1
         hosts = hosts if size >= hosts else 1
     if hosts == 1:
-        size = largest_divisor(line.slots - sum(slots for _, slots in line.others), known.batch)
-    others = tuple((name, size // hosts) for name, _ in line.others) if hosts > 1 else ()
-    reason = f"{line.reason}; {divisor_reason(line.slots, known.batch)}"
-    return line._replace(slots=size, others=others, reason=reason)
+        size = largest_divisor(row.slots - sum(slots for _, slots in row.others), known.batch)
+    others = tuple((name, size // hosts) for name, _ in row.others) if hosts > 1 else ()
+    reason = f"{row.reason}; {divisor_reason(row.slots, known.batch)}"
+    return row._replace(slots=size, others=others, reason=reason)

@@ -77,7 +77,7 @@ class FreezeThaw(Resources):
             newcomers, end = self.trials_left_to_open(snapshot), snapshot.deadline
             return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)
         pool, course, lots = self._schedule(snapshot, view, opened, view.step_seconds)
-        line = queue_trials(view, course, opened)
+        queue = queue_trials(view, course, opened)
         room = course.counts[0] - len(opened)
         wanted = None
         if snapshot.money is not None:
@@ -86,16 +86,16 @@ class FreezeThaw(Resources):
             largest = min(snapshot.largest_gang, pool.largest_gang)
             snapshot = replace(snapshot, capacity=usable, largest_gang=largest)
         newcomers = room if snapshot.time_left > 0 else 0
-        if 0 < newcomers < snapshot.capacity and _keeps_gang(snapshot, line, course.rungs[-1]):
+        if 0 < newcomers < snapshot.capacity and _keeps_gang(snapshot, queue, course.rungs[-1]):
             newcomers = 0
-        if len(line.going) + newcomers >= snapshot.capacity:
-            plan = one_slot_each(snapshot, _with_controls(line, lots), newcomers=newcomers)
+        if len(queue.going) + newcomers >= snapshot.capacity:
+            plan = one_slot_each(snapshot, _with_controls(queue, lots), newcomers=newcomers)
             orders, start, until = dict(plan.orders), plan.start, math.inf
         else:
-            orders, start = _spread(snapshot, line, newcomers, course.rungs[-1]), newcomers
+            orders, start = _spread(snapshot, queue, newcomers, course.rungs[-1]), newcomers
             until = _growth_pays_until(snapshot, orders)
         kept = max(course.counts[1:], default=0) + 2 * snapshot.capacity + 8
-        _pause_or_retire_others(orders, line, lots.spared, kept)
+        _pause_or_retire_others(orders, queue, lots.spared, kept)
         if course.seconds <= snapshot.time_left:
             until = min(until, snapshot.deadline - course.seconds)
         return Plan(
@@ -144,20 +144,20 @@ class FreezeThaw(Resources):
         return (*choose_pool(snapshot, pool, self.trials_left_to_open(snapshot), lay_over), lots)
 
 
-def _with_controls(line: TrialQueue, lots: Controls) -> list[SlotCandidate]:
+def _with_controls(queue: TrialQueue, lots: Controls) -> list[SlotCandidate]:
     """Controls go before all others: what they have to say is wanted early."""
     words = "by lot: trained to its end, to see whether ranks hold"
     numbers = {trial.number for trial in lots.training}
-    others = [claim for claim in line.going if claim.trial.number not in numbers]
+    others = [claim for claim in queue.going if claim.trial.number not in numbers]
     return [*(SlotCandidate(trial, words) for trial in lots.training), *others]
 
 
-def _spread(snapshot: Snapshot, line: TrialQueue, newcomers: int, last: int) -> dict[int, Order]:
+def _spread(snapshot: Snapshot, queue: TrialQueue, newcomers: int, last: int) -> dict[int, Order]:
     """Fewer go on than there are slots: early ones join them, gangs take the rest."""
-    free = snapshot.capacity - len(line.going) - newcomers
-    claims = [*line.going, *line.early[:free]]
+    free = snapshot.capacity - len(queue.going) - newcomers
+    claims = [*queue.going, *queue.early[:free]]
     if not claims and not newcomers:
-        claims = [SlotCandidate(trial, "the best that waits") for trial in line.waiting[:1]]
+        claims = [SlotCandidate(trial, "the best that waits") for trial in queue.waiting[:1]]
     words = {claim.trial.number: claim.reason for claim in claims}
     trials = [claim.trial for claim in claims]
     if newcomers:
@@ -166,18 +166,18 @@ def _spread(snapshot: Snapshot, line: TrialQueue, newcomers: int, last: int) -> 
         dealt = _gangs(snapshot, trials, last)
     orders: dict[int, Order] = {n: replace(order, reason=words[n]) for n, order in dealt.items()}
     unused = snapshot.capacity - newcomers - sum(order.slots for order in dealt.values())
-    others = [trial for trial in line.waiting if trial.number not in orders]
+    others = [trial for trial in queue.waiting if trial.number not in orders]
     for trial in others[:unused]:
         orders[trial.number] = Run(1, "nobody above it can use the slot")
     return orders
 
 
-def _keeps_gang(snapshot: Snapshot, line: TrialQueue, last: int) -> bool:
+def _keeps_gang(snapshot: Snapshot, queue: TrialQueue, last: int) -> bool:
     """Whether a gang would go on without newcomers: it is not taken apart for a few of them."""
-    if len(line.going) >= snapshot.capacity:
+    if len(queue.going) >= snapshot.capacity:
         return False
     gangs = [trial.number for trial in snapshot.trials if trial.running and trial.slots > 1]
-    orders = _spread(snapshot, line, 0, last) if gangs else {}
+    orders = _spread(snapshot, queue, 0, last) if gangs else {}
     kept = [orders[number] for number in gangs if number in orders]
     return any(isinstance(order, Run) and order.slots > 1 for order in kept)
 
@@ -205,12 +205,12 @@ def _growth_pays_until(snapshot: Snapshot, orders: Mapping[int, Order]) -> float
 
 
 def _pause_or_retire_others(
-    orders: dict[int, Order], line: TrialQueue, spared: Collection[int], kept: int
+    orders: dict[int, Order], queue: TrialQueue, spared: Collection[int], kept: int
 ) -> None:
     """Who may still be let go on stays; the others slow every call to Optuna."""
-    for claim in (*line.going, *line.early):
+    for claim in (*queue.going, *queue.early):
         orders.setdefault(claim.trial.number, Pause("waits for a free slot"))
-    for place, trial in enumerate(line.waiting):
+    for place, trial in enumerate(queue.waiting):
         if trial.number not in orders:
             waits = place < kept or trial.number in spared
             orders[trial.number] = _WAITS if waits else _BEATEN

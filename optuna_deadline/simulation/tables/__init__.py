@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
+from optuna_deadline._moved import renamed
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.simulation.tables import (
@@ -26,11 +27,12 @@ from optuna_deadline.simulation.tables import (
     taskset,
 )
 from optuna_deadline.simulation.tables.curves import open_archive
-from optuna_deadline.simulation.tables.spot_prices import Price
+from optuna_deadline.simulation.tables.spot_prices import InstancePrice
 from optuna_deadline.simulation.workload import FAMILIES, Workload, generate
 
-__all__ = ["Price", "load", "load_prices", "load_speedups", "own"]
+__all__ = ["InstancePrice", "load", "load_prices", "load_speedups", "own"]
 
+__getattr__ = renamed(__name__, {"Price": "InstancePrice"})
 _logger = logging.getLogger("optuna_deadline")
 
 _ARCHIVES: tuple[ModuleType, ...] = (taskset, lcbench, curves)
@@ -90,13 +92,13 @@ def load_speedups(folder: str | Path) -> dict[str, Speedup]:
     return {where.name: pollux.read_speedup(where) for where in folders}
 
 
-def load_prices(folder: str | Path) -> list[Price]:
+def load_prices(folder: str | Path) -> list[InstancePrice]:
     """Every machine with GPUs in the price lists below a folder.
 
     Raises:
         DeadlineError: There are none, or a line is malformed; it is named.
     """
-    found: list[Price] = []
+    found: list[InstancePrice] = []
     for path in _files(folder):
         if path.suffix == ".csv" and spot_prices.recognises(_header(path)):
             found += spot_prices.read(path)

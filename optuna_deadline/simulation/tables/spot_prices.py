@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from optuna_deadline._moved import renamed
 from optuna_deadline.errors import DeadlineError
 
+__getattr__ = renamed(__name__, {"Price": "InstancePrice"})
 _CLOUD = {"Cloud", "GPU Type", "GPUs", "On-demand", "Name"}
 _SAGEMAKER = {"instance", "GPU", "price"}
 
 
 @dataclass(frozen=True)
-class Price:
+class InstancePrice:
     """One kind of machine.
 
     Attributes:
@@ -49,7 +51,7 @@ def recognises(header: set[str]) -> bool:
     return header >= _CLOUD or header >= _SAGEMAKER
 
 
-def read(path: Path) -> list[Price]:
+def read(path: Path) -> list[InstancePrice]:
     """Every machine of one list that has a GPU.
 
     Raises:
@@ -77,15 +79,19 @@ def read(path: Path) -> list[Price]:
     return found
 
 
-def _cloud(row: Mapping[str, str]) -> Price | None:
+def _cloud(row: Mapping[str, str]) -> InstancePrice | None:
     if not row["GPUs"] or not row["On-demand"]:
         return None
     kind = row["GPU Type"]
     spot = float(row["Spot"]) if row.get("Spot") else None
     hour, gpus = float(row["On-demand"]), int(row["GPUs"])
-    return Price(row["Cloud"], row["Name"] or kind, gpus, kind, hour, spot)
+    return InstancePrice(row["Cloud"], row["Name"] or kind, gpus, kind, hour, spot)
 
 
-def _sagemaker(row: Mapping[str, str]) -> Price | None:
+def _sagemaker(row: Mapping[str, str]) -> InstancePrice | None:
     gpus = int(row["GPU"])
-    return Price("SageMaker", row["instance"], gpus, "", float(row["price"])) if gpus else None
+    return (
+        InstancePrice("SageMaker", row["instance"], gpus, "", float(row["price"]))
+        if gpus
+        else None
+    )

@@ -37,8 +37,8 @@ class GangSuite:
             assert holders[slot] == ("a", fence, grant.number, world.time + TTL)
         for slot, fence in theirs.slots:
             assert holders[slot] == ("b", fence, grant.number, world.time + TTL)
-        [line] = table.trials()
-        assert (line.owner, line.slots, line.others) == ("a", 3, (("b", 2),))
+        [planned] = table.trials()
+        assert (planned.owner, planned.slots, planned.others) == ("a", 3, (("b", 2),))
         [segment] = table.segments()
         assert (segment.slots, segment.workers) == (3, 2)
         [start] = table.events(kinds=["start"])

@@ -38,8 +38,8 @@ class LeaseSuite:
         for row in world.table().slots():
             assert (row.holder, row.number, row.fence) == ("a", grant.number, 1)
             assert row.lease == world.time + TTL
-        [line] = world.table().trials()
-        assert (line.owner, line.state, line.fence) == ("a", "running", 1)
+        [planned] = world.table().trials()
+        assert (planned.owner, planned.state, planned.fence) == ("a", "running", 1)
 
     def test_a_slot_and_a_trial_have_one_holder(self, world: AllocationWorld) -> None:
         slots = world.join("a", cpus=2)
@@ -207,8 +207,8 @@ class LeaseSuite:
         table = world.table()
         assert table.release("a", grant, "complete", ended="complete", value=0.25, stop=0.1)
         assert all(slot.holder is None and slot.lease is None for slot in table.slots())
-        [line] = table.trials()
-        assert (line.state, line.value, line.end_reported) == ("complete", 0.25, False)
+        [planned] = table.trials()
+        assert (planned.state, planned.value, planned.end_reported) == ("complete", 0.25, False)
         [segment] = table.segments()
         assert (segment.outcome, segment.slots, segment.stop) == ("complete", 2, 0.1)
         assert segment.ended == world.time and table.segments(world.time + 1) == []
@@ -224,8 +224,13 @@ class LeaseSuite:
         assert term is not None
         table.write_plan("planner", term, [Assignment(grant.number, "pause", None, 0, "rest")])
         assert table.release("a", grant, "paused", ended="park", stays=True)
-        [line] = table.orders("a").trials
-        assert (line.state, line.mode, line.worker, line.owner) == ("paused", "pause", "a", None)
+        [planned] = table.orders("a").trials
+        assert (planned.state, planned.mode, planned.worker, planned.owner) == (
+            "paused",
+            "pause",
+            "a",
+            None,
+        )
         assert table.free_slots("a") and not table.orders("b").trials
         assert table.acquire("a", grant.number, table.free_slots("a")) is None
         table.write_plan("planner", term, [Assignment(grant.number, "run", "b", 1, "go on")])
@@ -234,7 +239,7 @@ class LeaseSuite:
         assert again is not None and again.fence == grant.fence + 1
         table.write_plan("planner", term, [Assignment(grant.number, "run", "a", 1, "back")])
         assert table.release("b", again, "paused", ended="park", stays=True)
-        assert [line.worker for line in table.trials()] == ["a"]
+        assert [planned.worker for planned in table.trials()] == ["a"]
 
     def test_orders_name_what_a_worker_has_and_what_it_shall_have(
         self, world: AllocationWorld
@@ -246,18 +251,18 @@ class LeaseSuite:
         moved = world.grant("a").number
         world.plan("b", number=moved)
         table = world.table()
-        assert {line.number for line in table.orders("a").trials} == {
+        assert {planned.number for planned in table.orders("a").trials} == {
             running.number,
             wanted,
             moved,
         }
-        assert [line.number for line in table.orders("b").trials] == [moved]
+        assert [planned.number for planned in table.orders("b").trials] == [moved]
         assert table.acquire("b", moved, theirs) is None  # not before the other has let go
         orders = table.orders("a")
         assert (orders.now, orders.deadline) == (world.time, world.deadline)
         assert not orders.settled and orders.epoch == 4
         table.release("a", running, "failed", ended="error", failures=1)
-        assert running.number not in {line.number for line in table.orders("a").trials}
+        assert running.number not in {planned.number for planned in table.orders("a").trials}
 
 
 class ReapingSuite:
@@ -270,8 +275,8 @@ class ReapingSuite:
         assert world.table().reap() == 0
         world.time += 0.2
         assert world.table().reap() == 1
-        [line] = world.table().trials()
-        assert (line.owner, line.state, line.number) == (None, "paused", grant.number)
+        [planned] = world.table().trials()
+        assert (planned.owner, planned.state, planned.number) == (None, "paused", grant.number)
 
     def test_the_grace_is_the_pools_and_not_the_reapers(self, world: AllocationWorld) -> None:
         world.join("a", cpus=1)
@@ -333,8 +338,8 @@ class ReapingSuite:
         world.time += GRACE
         lab.renew("b", [])
         assert (lab.reap(), lab.roster().lease) == (1, None)
-        [line] = lab.trials()
-        assert (line.owner, line.state) == (None, "paused")
+        [planned] = lab.trials()
+        assert (planned.owner, planned.state) == (None, "paused")
         assert world.table().slots()[0].holder is None
         assert_legal(lab.events())
 
@@ -347,8 +352,8 @@ class ReapingSuite:
         world.time += TTL + GRACE + 1
         assert world.table(study="two").reap() == 1
         one, two = world.table(study="one"), world.table(study="two")
-        [line] = one.trials()
-        assert (line.owner, line.state, line.fence) == (None, "paused", grant.fence)
+        [planned] = one.trials()
+        assert (planned.owner, planned.state, planned.fence) == (None, "paused", grant.fence)
         assert [row.outcome for row in one.segments()] == ["lost"]
         # The audit of each study is whole by itself.
         assert changes_of_slots(two.events()) == {}

@@ -54,9 +54,9 @@ class PlanSuite:
         world.time += TTL + 1
         assert table.elect_planner("b") == old + 1
         before = (table.trials(), table.orders("a"), len(table.events()))
-        line = Assignment(0, "run", "a", 1, "late")
+        planned = Assignment(0, "run", "a", 1, "late")
         for write in (
-            lambda: table.write_plan("a", old, [line]),
+            lambda: table.write_plan("a", old, [planned]),
             lambda: table.open_trial("a", old, 99, 99),
             lambda: table.conclude("a", old, 0, "retired", "late"),
             lambda: table.set_gate("a", old, False),
@@ -87,8 +87,8 @@ class PlanSuite:
         assert term is not None
         world.time += 5
         table.write_plan("planner", term, [Assignment(first, "pause", None, 0, "rest")])
-        lines = {line.number: line for line in table.trials()}
-        changed, kept = lines[first], lines[second]
+        planned_rows = {planned.number: planned for planned in table.trials()}
+        changed, kept = planned_rows[first], planned_rows[second]
         assert (changed.mode, changed.worker, changed.slots) == ("pause", None, 0)
         assert (changed.reason, changed.since) == ("rest", world.time)
         assert (kept.mode, kept.worker, kept.since) == ("run", "a", world.time - 5)
@@ -101,8 +101,8 @@ class PlanSuite:
         world.join("b", cpus=1)
         grant = world.grant("a")
         world.plan("b", number=grant.number)
-        [line] = world.table().trials()
-        assert (line.owner, line.worker) == ("a", "b")
+        [planned] = world.table().trials()
+        assert (planned.owner, planned.worker) == ("a", "b")
         assert world.table().renew("a", grant.slots).kept == set(grant.slots)
 
     def test_a_trial_in_training_is_not_concluded(self, world: AllocationWorld) -> None:
@@ -129,8 +129,12 @@ class PlanSuite:
         win = ("planner", term, grant.number, "complete", "the best model", 0.5)
         assert not table.conclude(*win)
         assert table.conclude(*win, unreported=True)
-        [line] = table.unreported_trials()
-        assert (line.state, line.value, line.reason) == ("complete", 0.5, "the best model")
+        [planned] = table.unreported_trials()
+        assert (planned.state, planned.value, planned.reason) == (
+            "complete",
+            0.5,
+            "the best model",
+        )
         assert not table.conclude("planner", term, grant.number, "retired", "no", unreported=True)
 
     def test_an_end_that_optuna_knows_stays_as_it_is(self, world: AllocationWorld) -> None:
@@ -144,7 +148,7 @@ class PlanSuite:
         assert not table.conclude(
             "planner", term, grant.number, "complete", "the best model", 0.5, unreported=True
         )
-        assert [line.state for line in table.trials()] == ["retired"]
+        assert [planned.state for planned in table.trials()] == ["retired"]
 
     def test_trials_retire_together_but_those_in_training(self, world: AllocationWorld) -> None:
         world.join("a", cpus=1)
@@ -158,7 +162,10 @@ class PlanSuite:
         reasons = {2: "worse", 1: "late", 3: "late", grant.number: "late", 99: "unknown"}
         assert table.retire("planner", term, reasons) == 2
         assert table.retire("planner", term, reasons) == 0
-        rows = [(line.number, line.state, line.mode, line.reason) for line in table.trials()]
+        rows = [
+            (planned.number, planned.state, planned.mode, planned.reason)
+            for planned in table.trials()
+        ]
         assert rows[1:3] == [(1, "retired", "stop", "late"), (2, "retired", "stop", "worse")]
         assert [rows[0][1], rows[3][1]] == ["running", "complete"]
         said = table.events(kinds=("retired",))
@@ -166,7 +173,7 @@ class PlanSuite:
             (1, "late"), (2, "worse"),
         ]  # fmt: skip
         table.mark_ends_reported(1, 2, 99)
-        assert [line.number for line in table.unreported_trials()] == [grant.number, 3]
+        assert [planned.number for planned in table.unreported_trials()] == [grant.number, 3]
         with pytest.raises(LeaseLost):
             table.retire("planner", term - 1, {1: "late"})
 
@@ -180,8 +187,8 @@ class PlanSuite:
         assert table.unreported_trials() == table.trials()
         table.mark_ends_reported(grant.number)
         assert table.unreported_trials() == []
-        [line] = table.trials()
-        assert (line.state, line.value, line.end_reported) == ("complete", 0.5, True)
+        [planned] = table.trials()
+        assert (planned.state, planned.value, planned.end_reported) == ("complete", 0.5, True)
 
     def test_living_trials_are_untold_and_come_by_number(self, world: AllocationWorld) -> None:
         world.join("a", cpus=2)
@@ -191,10 +198,10 @@ class PlanSuite:
         for number in (3, 1, 2):
             table.open_trial("planner", term, number, 100 + number)
         assert table.conclude("planner", term, 2, "retired", "no")
-        assert [line.number for line in table.unreported_trials()] == [1, 2, 3]
+        assert [planned.number for planned in table.unreported_trials()] == [1, 2, 3]
         assert table.unreported_trials() == table.trials()
         table.mark_ends_reported(2)
-        assert [line.number for line in table.unreported_trials()] == [1, 3]
+        assert [planned.number for planned in table.unreported_trials()] == [1, 3]
 
     def test_a_study_is_not_closed_at_a_deadline_that_has_moved(
         self, world: AllocationWorld
@@ -248,9 +255,10 @@ class RequestSuite:
         number, table = world.plan("a"), world.table()
         assert table.hold(number, True)
         assert table.acquire("a", number, slots) is None
-        [line] = table.orders("a").trials
+        [planned] = table.orders("a").trials
         assert (
-            line.held == world.time and line == table.trials()[0] == table.unreported_trials()[0]
+            planned.held == world.time
+            and planned == table.trials()[0] == table.unreported_trials()[0]
         )
         assert table.hold(number, False) and table.trials()[0].held is None
         assert table.acquire("a", number, slots) is not None

@@ -152,9 +152,9 @@ class WriteSuite:
         for fence in (1, 2, 3):
             table.add_checkpoint("a", grant, checkpoint(grant, 10 * fence, 0.5))
             assert table.release("a", grant, "paused", ended="pause")
-            [line] = table.trials()
+            [planned] = table.trials()
             newest = table.checkpoints(grant.number)[0]
-            assert (line.state, line.fence, newest.fence) == ("paused", fence, fence)
+            assert (planned.state, planned.fence, newest.fence) == ("paused", fence, fence)
             with pytest.raises(LeaseLost):  # it comes too late: the segment is over
                 table.add_checkpoint("a", grant, checkpoint(grant, 99, 0.9))
             again = table.acquire("a", grant.number, slots)
@@ -205,9 +205,9 @@ class WriteSuite:
         slots = world.join("a", cpus=2)
         grant, table = world.grant("a", slots=2), world.table()
         table.limit_slots("a", grant, 1, "its batches are whole")
-        [line] = table.trials()
-        assert (line.slot_limit, line.limit_reason) == (1, "its batches are whole")
-        assert table.orders("a").trials == (line,) and table.unreported_trials() == [line]
+        [planned] = table.trials()
+        assert (planned.slot_limit, planned.limit_reason) == (1, "its batches are whole")
+        assert table.orders("a").trials == (planned,) and table.unreported_trials() == [planned]
         assert table.renew("a", grant.slots).kept == set(grant.slots), "it trains until it leaves"
         table.release("a", grant, "paused", ended="limit")
         assert table.acquire("a", grant.number, slots) is None, "the plan is from before"
@@ -255,11 +255,11 @@ class LostAnswerSuite:
         number = world.plan("a", 2)
         table = world.table()
         assert table.acquire("a", number, slots) is not None  # the answer is lost
-        [line] = table.orders("a").trials
-        assert (line.owner, line.fence) == ("a", 1)
-        assert table.cancel_grant("a", number, line.fence)
-        [line] = table.trials()
-        assert (line.owner, line.state, line.mode) == (None, "paused", "run")
+        [planned] = table.orders("a").trials
+        assert (planned.owner, planned.fence) == ("a", 1)
+        assert table.cancel_grant("a", number, planned.fence)
+        [planned] = table.trials()
+        assert (planned.owner, planned.state, planned.mode) == (None, "paused", "run")
         assert all(slot.holder is None for slot in table.slots())
         assert [row.outcome for row in table.segments()] == ["disowned"]
         again = table.acquire("a", number, slots)
@@ -361,8 +361,8 @@ class LostAnswerSuite:
         term = table.elect_planner("planner")
         assert term is not None
         table.open_trial("planner", term, number, 100 + number)
-        [line] = table.trials()
-        assert (line.mode, line.worker) == ("run", "a")
+        [planned] = table.trials()
+        assert (planned.mode, planned.worker) == ("run", "a")
         assert table.settle("planner", term)
         assert table.settle("planner", term)
         kinds = [event.kind for event in table.events()]

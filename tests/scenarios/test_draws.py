@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optuna_deadline.forecasting.curve_priors import LEVELS
 from optuna_deadline.forecasting.futures import Future, draw_places
-from optuna_deadline.forecasting.learning_curves import LEVELS, Curve, learn_doublings
+from optuna_deadline.forecasting.learning_curves import Curve, learn_doublings
 from optuna_deadline.scenarios.comparison import calibrate
 
 scores = st.lists(st.floats(0.0, 1.0, allow_subnormal=False), min_size=1, max_size=8)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from optuna_deadline.elastic.lifecycle import HEARTBEAT_VARIABLE, heartbeat_file
+from optuna_deadline.elastic.heartbeat import HEARTBEAT_VARIABLE, heartbeat_file
 from optuna_deadline.errors import DeadlineError
 
 

@@ -168,7 +168,7 @@ class Spy:
         return Plan(orders=waits, pool_slots=snapshot.money.offer)
 
 
-def test_what_a_pinned_gang_costs_until_the_deadline_is_not_in_the_purse() -> None:
+def test_what_a_pinned_gang_costs_until_the_deadline_is_not_in_the_budget() -> None:
     money = Money(budget=1000.0, spent=0.0, price=1.0, node=2, offer=8, held=4)
     asked = (Request(0, pinned=3), Request(1, pinned=9))  # nobody has nine side by side
     view = Snapshot(0.0, 0.0, 100.0, 4, 4, (trial(0, 0), trial(1, 0)), money=money, requests=asked)

@@ -14,7 +14,8 @@ import pytest
 from optuna_deadline.allocation.records import GangPart, Grant
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank.rendezvous import RankServer, connect_to_leader, shut_down
-from optuna_deadline.worker.segment import Gang, Rank
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang
 
 Guests = queue.SimpleQueue[tuple[int, int, int, Any]]
 

@@ -14,7 +14,8 @@ from optuna_deadline.errors import StudyGone
 from optuna_deadline.planning.sampling import SamplerErrors
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.pending_writes import PendingWrites
-from optuna_deadline.worker.segment import Gang, Rank
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang
 
 
 class Silent:

@@ -14,7 +14,8 @@ from optuna_deadline.allocation.records import Grant, PlannedTrial
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank import link
 from optuna_deadline.worker.parking import ParkedProcesses
-from optuna_deadline.worker.segment import Gang, Rank
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang
 
 Park = Callable[..., Gang]
 

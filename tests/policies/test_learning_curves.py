@@ -10,16 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import rises
+from optuna_deadline.forecasting.curve_priors import ERRORS, LEVELS, SHARE, told
 from optuna_deadline.forecasting.futures import best_by, measures, times_ahead
-from optuna_deadline.forecasting.learning_curves import (
-    ERRORS,
-    LEVELS,
-    SHARE,
-    Curve,
-    Doublings,
-    learn_doublings,
-    told,
-)
+from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
 from optuna_deadline.simulation import generate
 from optuna_deadline.simulation.tables import own
 

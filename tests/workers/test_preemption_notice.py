@@ -16,12 +16,8 @@ from tables import table_of, wait_until
 
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.worker.time_limit import (
-    PreemptionWatcher,
-    WorkerTimeLimit,
-    read_notice,
-    seconds_left,
-)
+from optuna_deadline.worker.preemption import PreemptionWatcher, read_notice, seconds_left
+from optuna_deadline.worker.time_limit import WorkerTimeLimit
 
 NOW = 1_800_000_000.0
 

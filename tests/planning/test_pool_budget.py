@@ -177,7 +177,7 @@ def test_nothing_is_paid_for_once_the_last_workers_lease_is_over(paid: Paid, hou
     goes_on(paid, hours)
 
 
-def test_the_workers_of_another_study_bury_it_too(paid: Paid) -> None:
+def test_the_workers_of_another_study_reap_it_too(paid: Paid) -> None:
     assert isinstance(paid.table, MemoryTable)
     other = MemoryTable("pool", 2, now=lambda: paid.now, state=paid.table.state)
     other.register("c", "elsewhere", 3, [], 1)

@@ -22,7 +22,8 @@ from optuna_deadline.rank.trial import RankSegment, RankTrial
 from optuna_deadline.segments import SegmentEnd, WholeTrial
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.outbox import decide_outcome
-from optuna_deadline.worker.segment import Gang, Rank
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang
 
 
 def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:

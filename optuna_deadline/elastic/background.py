@@ -1,0 +1,136 @@
+"""What runs beside an agent in its process: planning, notices, notifications, the publisher."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from optuna.study import Study
+
+from optuna_deadline._threads import PeriodicThread
+from optuna_deadline.allocation.sql.database.notify import NotificationListener
+from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.planning.planner import Planner
+from optuna_deadline.study.terms import Terms
+from optuna_deadline.worker.agent import Agent
+from optuna_deadline.worker.database_errors import DATABASE_ERRORS, RETRY_SECONDS
+from optuna_deadline.worker.preemption import PreemptionWatcher
+from optuna_deadline.worker.time_limit import WorkerTimeLimit
+
+if TYPE_CHECKING:
+    from optuna_deadline.dashboard.publisher import Publisher
+
+_logger = logging.getLogger("optuna_deadline")
+
+_IMPORT_WARNING_SECONDS = 30.0  # seconds for an import
+
+
+def planner_thread(
+    ticks: Sequence[Callable[[], bool]], interval: float, changed: Callable[[], None]
+) -> PeriodicThread:
+    """A thread that plans: what it changed is looked at now, a database that is away soon.
+
+    Args:
+        ticks: Each plans once, and says whether it changed anything.
+        interval: Seconds between two passes.
+        changed: Called after a change.
+    """
+
+    def work() -> float:
+        try:
+            if any([tick() for tick in ticks]):
+                changed()
+        except DATABASE_ERRORS:
+            return RETRY_SECONDS  # the worker says so, once
+        return interval
+
+    return PeriodicThread("planner", work)
+
+
+def planner_starter(planner: PeriodicThread, agent: Agent) -> Callable[[], None]:
+    """What lets planning begin once the objective is loaded: no trial could start before.
+
+    Where it never is, planning begins at the end, since the study has to be settled.
+    """
+    began, told = time.monotonic(), False
+
+    def look() -> None:
+        nonlocal told
+        if planner.ident is not None:
+            return
+        if agent.ready or agent.closing:
+            planner.start()
+        elif not told and time.monotonic() > began + _IMPORT_WARNING_SECONDS:
+            told = True
+            _logger.warning(
+                "The objective is not loaded after %.0f s; trials start when its import ends.",
+                _IMPORT_WARNING_SECONDS,
+            )
+
+    return look
+
+
+@contextmanager
+def watching_preemption(
+    source: str | None, until: WorkerTimeLimit, agent: Agent
+) -> Iterator[None]:
+    """Ask meanwhile whether this host is taken back, where that is wanted."""
+    if source is None:
+        yield
+        return
+    notice = PreemptionWatcher(source, until, agent.wake)
+    notice.poll()  # what cannot be asked is told at once
+    thread = PeriodicThread("notice", notice.poll)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.stop(0.0)
+
+
+@contextmanager
+def listening_for_notifications(
+    engine: sa.Engine, pool: str, agent: Agent, planner: PeriodicThread, *, wanted: bool
+) -> Iterator[None]:
+    """Look at once when PostgreSQL says that something changed; polling goes on anyway."""
+    if not wanted:
+        yield
+        return
+
+    def look() -> None:
+        agent.wake()
+        planner.wake()
+
+    listener = NotificationListener(engine, pool, agent.id, look)
+    listener.start()
+    try:
+        yield
+    finally:
+        listener.end()
+
+
+def dashboard_publisher(
+    engine: sa.Engine,
+    study: Study,
+    table: AllocationTable,
+    terms: Terms,
+    planner: Planner,
+    *,
+    wanted: bool | None,
+) -> Publisher | None:
+    """What keeps optuna-dashboard fresh, where it shows this study and that is wanted."""
+    if not should_publish(wanted):
+        return None
+    from optuna_deadline.dashboard.publisher import make_publisher
+
+    return make_publisher(engine, study, table, terms, lambda: planner.is_elected)
+
+
+def should_publish(publish: bool | None) -> bool:
+    """Whether to publish: as asked, else where optuna-dashboard is installed."""
+    return find_spec("optuna_dashboard") is not None if publish is None else publish

@@ -1,0 +1,52 @@
+"""One rank as its worker knows it: a pipe, a process on this host or another, its end message."""
+
+from __future__ import annotations
+
+import math
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from optuna_deadline.rank.rendezvous import shut_down
+
+if TYPE_CHECKING:
+    from optuna_deadline.rank.link import RawLink
+
+
+@dataclass
+class Rank:
+    """One rank as the worker knows it."""
+
+    index: int
+    link: RawLink | None  #: None as long as it has not come from another host
+    pid: int | None = None
+    forked_fence: int = 0  #: fence of the segment that it was forked for
+    end_message: tuple[str, Any] | None = None  #: its last words: (kind, payload)
+    end_message_at: float = math.inf  #: when it said them
+    closed: bool = False
+    exit_code: int | None = None
+    orphaned: bool = False  #: nobody will tell its exit code: the fork server died, or it is far
+    remote: bool = False  #: on another host, whose worker guards it
+    lock: threading.Lock = field(default_factory=threading.Lock)  #: of what is sent to it
+
+    @property
+    def exited(self) -> bool:
+        """Whether the process has exited."""
+        return self.exit_code is not None or (self.orphaned and self.closed)
+
+    def disconnect(self) -> None:
+        """End a connection to another host, or expect it no more: its rank ends by that."""
+        with self.lock:
+            if self.link is None:
+                self.closed = True
+            elif not self.closed:
+                shut_down(self.link)
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Tell it something, if it still listens."""
+        with self.lock:
+            if self.link is None or self.closed or self.exited:
+                return
+            with suppress(OSError):  # it has just ended; its last words are still to be read
+                self.link.send(message)
