@@ -9,10 +9,14 @@ DATABASE ?= postgresql
 SEED ?= 1
 BIN := .venv/bin
 INPUTS := pyproject.toml constraints.txt
+# One file's slow tests run one after the other, and the longest files begin first.
+PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder
+# Without compiled files each process that a test starts compiles the packages anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all chaos lint types imports docs clean
+.PHONY: help demo test landing test-all chaos lint types imports docs clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,11 +25,14 @@ help:  ## Say what there is to make
 demo: .venv/demo.stamp  ## Tune a small network by a deadline of 60 s, pausing and resizing trials
 	@$(BIN)/optuna-deadline demo $(ARGS)
 
-test: .venv/test.stamp  ## Run the tests that take minutes, on SQLite and on a PostgreSQL server of their own
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" $(ARGS)
+test: .venv/test.stamp  ## Run the tests of each commit, some three minutes
+	@$(PYTEST) -n 2 $(ARGS)
 
-test-all: .venv/test.stamp  ## Run all tests, those with real workers and real training too
-	@HYPOTHESIS_PROFILE=many $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+landing: .venv/test.stamp  ## Run the tests of each landing, some ten minutes
+	@$(PYTEST) -n 4 --tier landing $(ARGS)
+
+test-all: .venv/test.stamp  ## Run all tests, every real worker and every real training
+	@HYPOTHESIS_PROFILE=many $(PYTEST) -n 4 --tier all $(ARGS)
 
 chaos: .venv/test.stamp  ## Kill, freeze and cut off real workers for SECONDS, then check what they did
 	@$(BIN)/python -m benchmarks.chaos --seconds $(SECONDS) --database $(DATABASE) --seed $(SEED)

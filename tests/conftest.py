@@ -17,10 +17,10 @@ import hypothesis
 import optuna
 import pytest
 import typer.testing
-from hypothesis import is_hypothesis_test
 from hypothesis.internal.conjecture import providers
 from optuna.storages._rdb import storage
 
+pytest_plugins = ("tiers",)
 pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
 
 from optuna_deadline.allocation.sql.database import engine as engines  # noqa: E402
@@ -80,23 +80,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("reasons for skips")
     for reason, count in reasons.most_common():
         terminalreporter.line(f"{count:5} {reason.removeprefix('Skipped: ')}")
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Under xdist real workers take turns, and so do real trainings; all else runs beside them."""
-    if is_hypothesis_test(getattr(item, "obj", None)):
-        item.add_marker(pytest.mark.examples)
-    if item.config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("slow"):
-        item.add_marker(pytest.mark.xdist_group(_turn(item.path)))
-
-
-def _turn(path: Path) -> str:
-    if path.parent.name in ("lightning", "pytorch"):
-        return "training"
-    if path.parent.name in ("allocation", "simulation"):
-        return path.stem  # no processes
-    # Its cases wait for leases most of the time, and for each other's anyway.
-    return "crashes" if path.stem == "test_crashpoints" else "workers"
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,8 @@ from benchmarks.bulk import add_trials
 from optuna_deadline import DeadlinePruner
 from optuna_deadline.simulation.tables import load
 
+pytestmark = [pytest.mark.nightly_but(r"^$"), pytest.mark.slow_names(r"^test_a_backtest")]
+
 
 def test_bulk_loaded_trials_are_what_optuna_reads(storage_url: str) -> None:
     study = optuna.create_study(storage=storage_url, study_name="bulk")

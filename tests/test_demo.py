@@ -11,7 +11,7 @@ import pytest
 import torch
 from optuna_deadline_demo.digits import Digits, Net
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.nightly_but(r"postgres")]
 KEYS = {
     "deadline_s", "ended_s", "overshoot_s", "trials", "complete", "pruned", "running_left",
     "pauses", "resumes", "resizes", "overhead_s", "best_value", "best_trial", "checkpoint",

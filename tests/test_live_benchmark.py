@@ -13,6 +13,8 @@ from benchmarks.live.contender import missing
 from benchmarks.live.reports import Report, append, read
 from optuna_deadline.errors import DeadlineError
 
+pytestmark = pytest.mark.nightly_but(r"^$")
+
 
 def _outcome(contender: str, seed: int, value: float | None) -> Outcome:
     return Outcome(contender, 30.0, seed, value, 0.5 + seed, gone=2.0, trials=4, epochs=20)

@@ -24,6 +24,8 @@ from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.study import policy_choice
 from optuna_deadline.testing.postgres import PostgresServer
 
+pytestmark = pytest.mark.nightly_but(r"^$")
+
 SMALL, LARGE = Size(8, studies=2, served=1), Size(32, studies=8, served=1)
 
 

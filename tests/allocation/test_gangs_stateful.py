@@ -162,7 +162,6 @@ def _sqlite(folder: Path) -> AllocationWorld:
     return sql_world(f"sqlite:///{folder / 'table.db'}")
 
 
-@pytest.mark.examples
 @pytest.mark.parametrize("make", [lambda _: memory_world(), _sqlite], ids=["memory", "sqlite"])
 def test_no_part_of_a_gang_is_held_alone(
     make: Callable[[Path], AllocationWorld], tmp_path: Path

@@ -37,7 +37,10 @@ from optuna_deadline.errors import LeaseLost
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.testing.postgres import PostgresServer
 
-pytestmark = pytest.mark.postgres
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.nightly_but(r"acquire/plan-False|renew/reap-False|lend/acquire-False"),
+]
 Act = Callable[["Scene", AllocationTable], Any]
 
 NOON = 1e9  # when every scene begins, so that outcomes compare

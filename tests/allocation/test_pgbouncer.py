@@ -25,6 +25,7 @@ pytestmark = [
         Bouncer.binary() is None,
         reason="pgbouncer is not installed (Debian: apt install pgbouncer)",
     ),
+    pytest.mark.nightly_but(r"a_worker_behind"),
 ]
 
 

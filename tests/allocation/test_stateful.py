@@ -52,12 +52,10 @@ def in_memory(
     return Machine
 
 
-@pytest.mark.examples
 def test_I1_no_slot_and_no_trial_ever_has_two_users_in_memory() -> None:
     run(in_memory(), EXAMPLES)
 
 
-@pytest.mark.examples
 @pytest.mark.postgres
 def test_I1_no_slot_and_no_trial_ever_has_two_users_on_postgresql(table_only_url: str) -> None:
     class Machine(AllocationMachine):

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly_but(r"exact_training|counts_outside|behind\[15"),
+]
 
 _HERE = Path(__file__).parent
 _LOOPS, _FITS = "checked_objectives.py", "checked_fits.py"

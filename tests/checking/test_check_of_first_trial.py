@@ -21,6 +21,8 @@ from optuna_deadline.allocation.sql.database.schema import trial
 from optuna_deadline.cli import app
 from optuna_deadline.segments import WholeTrial
 
+pytestmark = pytest.mark.nightly_but(r"differs_is_found")
+
 _PLACE = Path(__file__).with_name("checked_objectives.py")
 
 

@@ -28,6 +28,8 @@ from optuna_deadline.history.reader import table_of
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.values.budgets import make_budget
 
+pytestmark = pytest.mark.slow_names(r"^test_what_if_is_simulated")
+
 
 @pytest.fixture
 def url(sqlite_url: str, tmp_path: Path) -> str:

@@ -18,7 +18,7 @@ from scenes import Lab
 import optuna_deadline
 from optuna_deadline.dashboard import publisher
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 sys.path.insert(0, str(Path(__file__).parents[1] / "workers"))
 FIGURES = ("allocation", "forecast", "budget", "utilization", "rungs")
 PATIENCE = 20_000  # milliseconds

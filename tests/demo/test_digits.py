@@ -11,7 +11,7 @@ pytest.importorskip("sklearn")
 import torch
 from optuna_deadline_demo import digits
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_the_split_is_the_same_each_time_and_shares_no_image() -> None:

@@ -12,7 +12,12 @@ from sites import Site, until
 
 from optuna_deadline.testing.network import Network
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.postgres,
+    pytest.mark.timeout(240),
+    pytest.mark.nightly,
+]
 
 _AHEAD = """
 #define _GNU_SOURCE

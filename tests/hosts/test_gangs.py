@@ -15,7 +15,12 @@ from sites import GRACE, TTL, Site, until
 from optuna_deadline.testing.allocation.world import assert_whole
 from optuna_deadline.testing.network import Host
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.postgres,
+    pytest.mark.timeout(240),
+    pytest.mark.nightly_but(r"victim|follower"),
+]
 
 WIDE = {**os.environ, "COLUMNS": "160"}
 GANG = {"objective": "gang_objective.py:train"}

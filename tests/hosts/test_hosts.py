@@ -12,7 +12,12 @@ from sites import GRACE, TTL, Site, until
 
 from optuna_deadline.testing.network import Network
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.postgres,
+    pytest.mark.timeout(240),
+    pytest.mark.nightly_but(r"cut|drained"),
+]
 
 
 def test_a_host_cut_off_stops_before_its_slots_are_given_away(

@@ -10,7 +10,7 @@ import torch
 from chains import limited
 from elastic_harness import Plan
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"summed_loss|anew")]
 
 PLAN = Plan("", training="elastic_apart", schedule="")  # 6 steps in an epoch
 

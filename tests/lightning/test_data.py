@@ -9,7 +9,7 @@ import pytest
 from chains import assert_same, chain, trace
 from elastic_harness import Plan, run_segment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"stream_reports|begun_again_and")]
 
 EACH_STEP = [(1, 0)] * 60
 

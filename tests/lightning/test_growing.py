@@ -11,7 +11,10 @@ import pytest
 from chains import assert_same, chain, trace
 from elastic_harness import Plan, run_segment
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly_but(r"grown_and_shrunk\[linear|test_adascale|refused"),
+]
 
 BASE = 0.1
 #: 6 batches in an epoch; on two slots 3 steps.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from elastic_harness import Plan, run_segment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"named\[")]
 OWN = "no trainer_options"
 
 

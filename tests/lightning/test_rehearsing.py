@@ -17,6 +17,10 @@ from optuna_deadline_torch.rehearsal import Rehearsal
 
 from optuna_deadline.segments import SegmentEnd
 
+pytestmark = pytest.mark.slow_names(
+    r"^test_(wherever|however_the_module_steps\[(?!sum-\]|mean-\]|sum-manual))"
+)
+
 
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:

@@ -9,7 +9,12 @@ import pytest
 from chains import assert_same, chain, reports, trace
 from elastic_harness import Plan
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly_but(
+        r"explicit_loader|changing_slots|validation after each|twice|dropout|last_batch.*epoch 0"
+    ),
+]
 
 
 MOVES = [(1, 4), (2, 9), (1, 13), (2, None)]  # 6 steps per epoch: all in the middle of one

@@ -12,6 +12,8 @@ from chains import chain, reports, trace
 from elastic_harness import Plan, run_segment
 from optuna_deadline_lightning.results import merged, share
 
+pytestmark = pytest.mark.nightly_but(r"epoch\[resized|val_errors|load_without|divided_is_refused")
+
 PLAN = Plan("", training="elastic_results", samples=99, batch=15)
 EACH_STEP = [(1, 0)] * 60
 MOVES = [(1, 4), (2, 9), (1, 13), (2, None)]

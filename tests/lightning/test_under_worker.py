@@ -17,7 +17,7 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.policies import registry
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"no_step|lost")]
 
 
 def train(folder: Path, sizes: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from clocks import FakeClock
 
 from optuna_deadline.allocation.sql.database.engine import open_table
 
-POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
+POSTGRES = pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

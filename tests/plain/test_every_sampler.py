@@ -41,6 +41,7 @@ FINITE: dict[str, Callable[[], BaseSampler]] = {
 pytestmark = [
     pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:optuna"),
+    pytest.mark.slow_names(r"gp"),
 ]
 
 

@@ -16,6 +16,8 @@ from pruned import pruned_study, reported
 from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import open_table
 
+pytestmark = pytest.mark.slow_names(r"1000")
+
 
 def _fill(study: optuna.Study, trials: int) -> None:
     """Finished trials with ten reports each, written past the ORM."""

@@ -14,6 +14,8 @@ from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, best,
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.study import terms
 
+pytestmark = pytest.mark.nightly_but(r"postgres")
+
 
 def _objective(trial: optuna.Trial) -> float:
     x = trial.suggest_float("x", 0, 1)

@@ -16,6 +16,8 @@ from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_
 from optuna_deadline.simulation import generate
 from optuna_deadline.simulation.tables import own
 
+pytestmark = pytest.mark.slow_names(r"^test_rises_of_studies")
+
 # Of sixty-fourths sums are exact, in any of the units below.
 scores = st.lists(st.integers(-64, 64).map(lambda n: n / 64), min_size=1, max_size=30)
 cohorts = st.lists(scores, min_size=1, max_size=6)

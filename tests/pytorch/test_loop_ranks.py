@@ -10,7 +10,10 @@ import torch
 from chains import assert_same, chain, limited
 from elastic_harness import LEFT, Plan, run_segment
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly_but(r"sigterm.*1|resized_in.*4|adds_up.*4|dropout"),
+]
 
 PLAN = Plan("", training="loop_training")  # 6 batches in an epoch
 

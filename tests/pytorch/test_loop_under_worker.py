@@ -17,7 +17,7 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.policies import Plan, Run, Snapshot, registry
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"no_step_is_lost.*2|no_third")]
 
 
 class OnceItDied(worker_objective.Scripted):

@@ -20,6 +20,8 @@ from optuna_deadline_torch.parked_memory import (
 )
 from torch import nn
 
+pytestmark = pytest.mark.slow_names(r"^test_parked_between_two_steps.*\[(?!adam\]|sgd|momentum)")
+
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, 0.01, amsgrad=True),

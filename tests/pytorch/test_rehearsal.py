@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader, default_collate
 
 from optuna_deadline.segments import SegmentEnd
 
+pytestmark = pytest.mark.slow_names(r"^test_dropout_and_norms")
+
 
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:

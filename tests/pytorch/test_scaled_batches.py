@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from optuna_deadline.errors import DeadlineError
 
+pytestmark = pytest.mark.nightly_but(r"grown_and_shrunk\[linear|test_adascale|refused")
+
 BASE = 0.1
 #: 6 batches in an epoch; on two slots 3 steps.
 PLAN = Plan("", training="loop_training", optimizer="sgd", schedule="", epochs=4)

@@ -12,6 +12,8 @@ from optuna_deadline.scenarios.futures import Change, make_world
 from optuna_deadline.scenarios.initial_state import InitialState
 from optuna_deadline.visualization._budget import chart_budget
 
+pytestmark = pytest.mark.slow_names(r"^test_the_rest_is_paid.*seer")
+
 
 def make(policy: str, **given: object) -> Played:
     study = Played(policy=policy, share=0.4, stopped=0.5, **given)  # type: ignore[arg-type]

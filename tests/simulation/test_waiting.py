@@ -15,6 +15,8 @@ from optuna_deadline.simulation import Cluster, Faults, Simulation, generate
 from optuna_deadline.simulation.clock import SkippableTimer, Timeline
 from optuna_deadline.simulation.study import events
 
+pytestmark = pytest.mark.slow_names(r"^test_who_is_asked_less")
+
 BEATS = 20
 
 

@@ -16,6 +16,8 @@ from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineConflict, DeadlineError
 from optuna_deadline.values.budgets import Budget, make_budget
 
+pytestmark = pytest.mark.nightly_but(r"seer")
+
 PER_SLOT_SECOND = 3600.0
 
 

@@ -28,6 +28,10 @@ from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.prices import Price
 
+pytestmark = pytest.mark.nightly_but(
+    r"(acquire|add_checkpoint|write_plan|settle|lend|meet)\.commit:exit|checkpoint\.publish|tell\.before|release\.committed|acquire\.commit:freeze"
+)
+
 PACKAGE = Path(__file__).parents[2] / "optuna_deadline"
 
 #: Transitions; each has a point before its commit and one after it.

@@ -18,6 +18,8 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.rendezvous import RankServer, interface_of, own_address
 from optuna_deadline.testing.allocation.world import assert_whole
 
+pytestmark = pytest.mark.nightly_but(r"postgres")
+
 Start = Callable[..., WorkerProcess]
 
 

@@ -23,7 +23,12 @@ from optuna_deadline.elastic import agree
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly_but(
+        r"\[(2|15)?-?postgres|\[postgres|killed_worker_that|no_orphan|\[cut|whole|at_the_start"
+    ),
+]
 Start = Callable[..., WorkerProcess]
 Said = Callable[[], str]
 

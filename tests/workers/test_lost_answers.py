@@ -16,7 +16,7 @@ import optuna_deadline
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import intact
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"grant")]
 
 
 @pytest.fixture

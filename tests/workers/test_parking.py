@@ -19,7 +19,7 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"postgres|frozen|two_slots|no_more")]
 Start = Callable[..., WorkerProcess]
 
 

@@ -21,7 +21,10 @@ from optuna_deadline.allocation.sql.database.schema import leader, worker
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly_but(r"\[postgres-3|\[3-postgres|killed_leader.*postgres|market.*postgres"),
+]
 CPUS = 4
 Start = Callable[..., WorkerProcess]
 

@@ -25,7 +25,7 @@ from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.study import terms
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"another_machine|as_one_here|away")]
 Start = Callable[..., WorkerProcess]
 
 

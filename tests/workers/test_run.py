@@ -25,7 +25,10 @@ from optuna_deadline.history.series import measure
 from optuna_deadline.policies import Plan, Run, Snapshot, registry
 from optuna_deadline.samplers._prospects import TableLook, by_dates
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly_but(r"postgres|plain|pause|raises|only_fails|never|nan|in_memory"),
+]
 
 
 def states(study: optuna.Study) -> list[TrialState]:

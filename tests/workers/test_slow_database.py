@@ -16,7 +16,12 @@ from tables import table_of, wait_until
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.testing.network import Proxy
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.postgres,
+    pytest.mark.timeout(400),
+    pytest.mark.nightly_but(r"\[35"),
+]
 SLOTS = 4
 
 

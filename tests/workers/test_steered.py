@@ -18,7 +18,7 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"postgres|pinned|drain|asked")]
 Start = Callable[..., WorkerProcess]
 
 
