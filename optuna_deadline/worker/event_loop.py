@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
+from optuna_deadline._wake_pipe import WakePipe
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
@@ -16,7 +16,7 @@ from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
 from optuna_deadline.worker.watchdog import Watchdog
 
-#: So many zygotes in a row that die while they load the objective are enough.
+#: Fork servers in a row that die while they load the objective.
 _MAX_FAILED_STARTS = 3
 
 _logger = logging.getLogger("optuna_deadline")
@@ -41,14 +41,11 @@ class EventLoop:
         self._worker_id = worker_id
         self.fork_server = ForkServer(source, threads, worker_id)
         self._failed_starts = 0
-        self._wake_reader, self._wake_writer = os.pipe()
-        for end in (self._wake_reader, self._wake_writer):
-            os.set_blocking(end, False)
+        self._wake_pipe = WakePipe()
 
     def wake(self) -> None:
         """End the wait; callable from any thread or signal handler."""
-        with suppress(BlockingIOError, OSError):
-            os.write(self._wake_writer, b".")
+        self._wake_pipe.wake()
 
     def poll(self, gangs: Callable[[], Sequence[Gang]], timeout: float) -> bool:
         """Pass on what has come; returns whether somebody called :meth:`wake`.
@@ -60,11 +57,10 @@ class EventLoop:
             DeadlineError: The fork server could not load the objective.
         """
         control = [self.fork_server.control] if self.fork_server.alive else []
-        woken = False
-        for ready in connection.wait([*_links(gangs()), *control, self._wake_reader], timeout):
-            if ready is self._wake_reader:
-                with suppress(BlockingIOError):
-                    os.read(self._wake_reader, 4096)
+        woken, wakes = False, self._wake_pipe.fileno()
+        for ready in connection.wait([*_links(gangs()), *control, wakes], timeout):
+            if ready == wakes:
+                self._wake_pipe.drain()
                 woken = True
             elif ready is self.fork_server.control:
                 self._read_fork_server(gangs)
@@ -76,7 +72,7 @@ class EventLoop:
         """Start what has died again: the watchdog, and the fork server.
 
         Raises:
-            DeadlineError: Zygotes die again and again before the objective is loaded.
+            DeadlineError: Fork servers die again and again before the objective is loaded.
         """
         self._watchdog.check()
         if self.fork_server.alive:
@@ -95,8 +91,7 @@ class EventLoop:
     def close(self) -> None:
         """End the fork server and with it, by their pipes, what it forked."""
         self.fork_server.close()
-        os.close(self._wake_reader)
-        os.close(self._wake_writer)
+        self._wake_pipe.close()
 
     def _read_fork_server(self, gangs: Callable[[], Sequence[Gang]]) -> None:
         if not self.fork_server.poll_ready():

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import random
 import select
 import threading
@@ -23,6 +22,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from optuna_deadline._wake_pipe import WakePipe
 from optuna_deadline.allocation.sql.database.transaction import Transaction
 
 _MAX_NOTIFIED = 8  #: workers that are named one by one; with more of them everybody looks
@@ -80,7 +80,7 @@ class NotificationListener(threading.Thread):
         self._worker_id = worker_id
         self._wake = wake
         self._ended = threading.Event()
-        self._ending_pipe, self._ender = os.pipe()
+        self._ending = WakePipe()
         self.connected = threading.Event()
 
     @staticmethod
@@ -91,14 +91,11 @@ class NotificationListener(threading.Thread):
     def end(self) -> None:
         """Stop listening; does not wait for a server that hangs."""
         self._ended.set()
-        with suppress(OSError):
-            os.write(self._ender, b".")
+        self._ending.wake()
         if self.is_alive():
             self.join(timeout=1)
         if not self.is_alive():
-            for end in (self._ending_pipe, self._ender):
-                with suppress(OSError):
-                    os.close(end)
+            self._ending.close()
 
     def run(self) -> None:
         """Listen until :meth:`end`, and connect again with growing pauses."""
@@ -137,7 +134,7 @@ class NotificationListener(threading.Thread):
         self.connected.set()
         self._wake()  # what was said while nobody listened is lost: look
         while not self._ended.is_set():
-            ready, _, _ = select.select([connection.fileno(), self._ending_pipe], [], [])
+            ready, _, _ = select.select([connection.fileno(), self._ending], [], [])
             if connection.fileno() in ready and receive(connection):
                 self._wake()
 
