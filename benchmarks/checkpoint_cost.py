@@ -38,7 +38,7 @@ class _Ear:
     def __init__(self) -> None:
         self.last: dict[str, Any] = {}
 
-    def tell(self, what: str, **facts: Any) -> None:
+    def notify(self, what: str, **facts: Any) -> None:
         if what != "checkpoint":
             raise RuntimeError(f"the disk failed: {facts}")
         self.last = facts

@@ -104,7 +104,7 @@ class Worker(threading.Thread):
     def _follow(self) -> bool:
         """Do what the plan wants; whether something was released, and is to be looked at again."""
         released = False
-        for line in self._timed("orders", lambda: self._table.orders(self._me)).desired:
+        for line in self._timed("orders", lambda: self._table.orders(self._me)).trials:
             grant = self._held.get(line.number)
             if grant is not None and line.worker != self._me:
                 self._timed("release", partial(self._give_up, grant))

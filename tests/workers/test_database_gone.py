@@ -107,11 +107,14 @@ def full(url: str, tmp_path: Path) -> Iterator[str]:
 
     def fill() -> None:
         assert real
-        for name in ("renew", "release", "add_reports", "add_checkpoint", "set_progress", "elect"):
+        writes = ("renew", "release", "add_reports", "add_checkpoint", "set_progress")
+        for name in (*writes, "elect_planner"):
             patch.setattr(AllocationTable, name, fail)
 
-    yield url, fill  # type: ignore[misc]
-    patch.undo()
+    try:
+        yield url, fill  # type: ignore[misc]
+    finally:
+        patch.undo()
 
 
 Away = Callable[[str, Path], Any]
