@@ -1,13 +1,55 @@
-"""Bringing a study's deadline forward, so that no test waits for it."""
+"""Bringing a study's deadline forward, so that no test waits for it or is late for it."""
 
 from __future__ import annotations
 
-from optuna_deadline.allocation.sql.database.engine import autocommit
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+
+import optuna_deadline
+from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.sql.studies import bring_forward
+from optuna_deadline.elastic import Result
 
 
 def end_within(table: AllocationTable, seconds: float) -> bool:
     """Let a study end so many seconds from now; False if it ends before that anyway."""
     with autocommit(table._tx.engine) as connection:
         return bring_forward(connection, table.study_id, table.now() + seconds)
+
+
+def saved(count: int) -> Callable[[AllocationTable], bool]:
+    """Whether the table has so many checkpoints, or more."""
+    return lambda table: len(table.checkpoints()) >= count
+
+
+def run_until(
+    condition: Callable[[AllocationTable], object],
+    study: optuna.Study,
+    objective: Any,
+    *,
+    seconds: float = 3.0,
+    **options: Any,
+) -> Result:
+    """``optuna_deadline.run`` whose deadline comes so many seconds after a condition holds.
+
+    A condition that never holds lets the study end after 100 s, without what the test looks for.
+    """
+    table = AllocationTable(open_table(study), study.study_name, study._study_id)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.1):
+            if condition(table) and end_within(table, seconds):
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        return optuna_deadline.run(study, objective, deadline="100s", **options)
+    finally:
+        over.set()
+        watcher.join()

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import datetime
 
 
 class FakeClock:
-    """Real time, and what the test adds to it; Optuna's datetimes are real."""
+    """Time that passes only when a test moves it; Optuna's datetimes are real.
+
+    Threads may move it at once: each finds the time that the others have added.
+    """
 
     def __init__(self) -> None:
-        self._shifts = [(0.0, 0.0)]
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self._shifts = [(0.0, 0.0)]  # since which real instant how much has passed
 
     def advance(self, seconds: float) -> None:
-        self._shifts.append((time.time(), self._shifts[-1][1] + seconds))
+        with self._lock:
+            self._shifts.append((time.time(), self._shifts[-1][1] + seconds))
 
     def now(self) -> float:
-        return time.monotonic() + self._shifts[-1][1]
+        return self._began + self._shifts[-1][1]
 
     def since(self, moment: datetime) -> float:
         at = moment.timestamp()
-        before = max(shift for since, shift in self._shifts if since <= at)
-        return max(0.0, time.time() - at + self._shifts[-1][1] - before)
+        with self._lock:
+            before = max(passed for since, passed in self._shifts if since <= at)
+            return self._shifts[-1][1] - before

@@ -12,9 +12,9 @@ import objectives
 import optuna
 import pytest
 import sqlalchemy as sa
+from endings import run_until, saved
 from tables import table_of
 
-import optuna_deadline
 from optuna_deadline.allocation.records import Assignment, MachineInfo
 from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import open_table
@@ -257,8 +257,8 @@ def test_a_study_of_the_same_name_in_another_database_deletes_none_of_its_checkp
         study = optuna.create_study(
             study_name="train", storage=f"sqlite:///{tmp_path / day}.db", direction="maximize"
         )
-        result = optuna_deadline.run(
-            study, objectives.elastic, cpus=2, deadline="5s", checkpoints=tmp_path / "shared"
+        result = run_until(
+            saved(4), study, objectives.elastic, cpus=2, checkpoints=tmp_path / "shared"
         )
         assert result.checkpoint_ok
         found.append(study)
@@ -274,14 +274,17 @@ def test_when_a_study_is_over_no_trial_has_a_file_without_a_row(
     """Pruned ones too, and whatever a worker that was killed left behind."""
     study = sqlite_study
     engine = open_table(study)
-    terms.fix(engine, study, "6s")
+    terms.fix(engine, study, "100s")
     folder = storage.root_of(tmp_path, study.study_name, terms.key(engine, study))
     assert isinstance(folder, Path)
     for number in range(3):
         (folder / f"trial-{number}").mkdir(parents=True)
         for name in (LOST, TORN, "notes.txt"):
             (folder / f"trial-{number}" / name).write_text("x")
-    result = optuna_deadline.run(study, objectives.elastic, cpus=2, checkpoints=tmp_path)
+    result = run_until(
+        lambda table: len(table.trials()) >= 3 and table.checkpoints(),
+        study, objectives.elastic, cpus=2, checkpoints=tmp_path,
+    )  # fmt: skip
     assert result.checkpoint_ok and len(study.trials) >= 3
     named = {checkpoint.path for checkpoint in table_of(study).checkpoints()}
     files = {path for path in folder.rglob("*") if path.is_file()}

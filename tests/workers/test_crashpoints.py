@@ -128,7 +128,7 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
         across = transition in OF_GANGS
         objective = "logged_for_long" if across else "brief"
         job = Job(
-            url, objective, folder, study=name, pool=POOL, cpus=cpus, ttl=2, grace=1,
+            url, objective, folder, study=name, pool=POOL, cpus=cpus, ttl=6, grace=2,
             across_hosts=across,
         )  # fmt: skip
         if across:
@@ -175,7 +175,7 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
         # With a model in hand, however slow the machine is; the slot of a mate that died is free
         # once its lease has run out, which the study does not wait for.
         for one in studies:
-            end_within(table_of(one, POOL), 9 if transition in OF_GANGS else 5)
+            end_within(table_of(one, POOL), 14 if transition in OF_GANGS else 6)
         finished = [other.wait(60) for other in (*others, *mates)]
         struck.send_signal(signal.SIGCONT)
         end = struck.wait(30)

@@ -14,11 +14,11 @@ import objectives
 import optuna
 import psutil
 import pytest
+from endings import run_until, saved
 from forked import WorkerProcess
 from optuna.trial import TrialState
 from tables import running, table_of, wait_until
 
-import optuna_deadline
 from optuna_deadline.elastic import agree
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.testing.postgres import EmbeddedPostgres
@@ -293,15 +293,17 @@ def test_a_deleted_study_ends_its_workers(
     agree(study, AMPLE, None, {})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 3))
-    while optuna.get_all_study_names(storage_url):
-        # Where a report arrives meanwhile, Optuna swallows the error and deletes nothing; where
-        # both wait for each other, the server may choose the deletion to give way.
+    [rank] = pids(log)
+    os.kill(rank, signal.SIGSTOP)  # where a report arrives meanwhile, Optuna deletes nothing
+    while optuna.get_all_study_names(study._storage):
+        # Where worker and deletion wait for each other, the server may choose the deletion.
         with suppress(optuna.exceptions.StorageInternalError):
-            optuna.delete_study(study_name="study", storage=storage_url)
+            optuna.delete_study(study_name="study", storage=study._storage)
+    os.kill(rank, signal.SIGCONT)
     assert worker.wait(30) == 1
     assert "The study was deleted while the worker ran" in said()
     assert "Traceback" not in said()
-    assert not running(pids(log)[0])
+    assert not running(rank)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
@@ -337,9 +339,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
 
 def test_the_winner_is_the_best_that_is_whole(tmp_path: Path) -> None:
     study = optuna.create_study(direction="maximize")
-    result = optuna_deadline.run(
-        study, objectives.elastic, cpus=1, deadline="4s", checkpoints=tmp_path
-    )
+    result = run_until(saved(2), study, objectives.elastic, cpus=1, checkpoints=tmp_path)
     assert result.checkpoint is not None
     result.checkpoint.write_text("torn")
     from optuna_deadline.planning.settlement import find_winner

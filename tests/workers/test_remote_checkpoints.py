@@ -12,11 +12,11 @@ from pathlib import Path
 import objectives
 import optuna
 import pytest
+from endings import run_until, saved
 from forked import WorkerProcess
 from object_store import BUCKET, environment, object_store
 from tables import table_of, wait_until
 
-import optuna_deadline
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.checkpoints import storage
 from optuna_deadline.checkpoints.files import intact, verified
@@ -154,9 +154,7 @@ def test_killed_between_the_upload_and_its_row(
 
 def test_the_winner_is_in_the_store_and_its_line_loads_it(bucket: str) -> None:
     study = optuna.create_study(direction="maximize")
-    result = optuna_deadline.run(
-        study, objectives.elastic, cpus=1, deadline="5s", checkpoints=bucket
-    )
+    result = run_until(saved(2), study, objectives.elastic, cpus=1, checkpoints=bucket)
     assert result.checkpoint_ok and str(result.checkpoint).startswith("s3://")
     line = result.how_to_load()
     program = f"import fsspec, json\n{line}\nprint(json.loads(checkpoint)['step'])"

@@ -13,12 +13,13 @@ from pathlib import Path
 import objectives
 import optuna
 import pytest
-from endings import end_within
+from endings import end_within, run_until, saved
 from forked import WorkerProcess
 from optuna.trial import FrozenTrial, TrialState
 from tables import table_of, wait_until
 
 import optuna_deadline
+from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.series import measure
@@ -48,9 +49,10 @@ def check_end(study: optuna.Study, result: Result) -> None:
 
 
 def test_the_best_model_is_complete_and_on_disk(study: optuna.Study, tmp_path: Path) -> None:
-    result = optuna_deadline.run(
-        study, objectives.elastic, cpus=2, deadline="9s", checkpoints=tmp_path
-    )
+    def has_paused(table: AllocationTable) -> bool:
+        return any(segment.outcome == "pause" for segment in table.segments())
+
+    result = run_until(has_paused, study, objectives.elastic, cpus=2, checkpoints=tmp_path)
     check_end(study, result)
     assert result.checkpoint is not None and result.checkpoint_ok and result.number is not None
     saved = json.loads(result.checkpoint.read_text())
@@ -137,9 +139,10 @@ class OneTrialOnOneTwoOne:
 def test_a_loop_that_cannot_pause_is_pruned_or_ends_in_time(
     sqlite_study: optuna.Study, tmp_path: Path
 ) -> None:
-    result = optuna_deadline.run(
-        sqlite_study, objectives.plain, cpus=2, deadline="6s", checkpoints=tmp_path
-    )
+    result = run_until(
+        lambda table: len(table.reports()) > 20,
+        sqlite_study, objectives.plain, cpus=2, checkpoints=tmp_path,
+    )  # fmt: skip
     check_end(sqlite_study, result)
     assert TrialState.COMPLETE in states(sqlite_study)
     assert not any(segment.slots > 1 for segment in table_of(sqlite_study).segments())
@@ -149,9 +152,10 @@ def test_an_objective_that_raises_fails_alone(
     sqlite_study: optuna.Study, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="optuna_deadline"):
-        result = optuna_deadline.run(
-            sqlite_study, objectives.raises, cpus=2, deadline="6s", checkpoints=tmp_path
-        )
+        result = run_until(
+            lambda table: len(table.trials()) > 1 and table.checkpoints(),
+            sqlite_study, objectives.raises, cpus=2, checkpoints=tmp_path,
+        )  # fmt: skip
     check_end(sqlite_study, result)
     assert states(sqlite_study)[1] is TrialState.FAIL and result.checkpoint_ok
     assert "Trial 1: the objective raised RuntimeError: this configuration" in caplog.text
@@ -173,9 +177,10 @@ def test_an_objective_that_never_reports_is_ended_and_named(
     sqlite_study: optuna.Study, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="optuna_deadline"):
-        result = optuna_deadline.run(
-            sqlite_study, objectives.silent, cpus=1, deadline="4s", checkpoints=tmp_path
-        )
+        result = run_until(
+            lambda table: table.segments(),
+            sqlite_study, objectives.silent, cpus=1, checkpoints=tmp_path,
+        )  # fmt: skip
     check_end(sqlite_study, result)
     assert result.number is None
     assert "Trial 0 had not reported by the deadline, " in caplog.text
@@ -186,21 +191,18 @@ def test_nan_ranks_last_and_is_said(
     sqlite_study: optuna.Study, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="optuna_deadline"):
-        result = optuna_deadline.run(
-            sqlite_study, objectives.diverges, cpus=2, deadline="6s", checkpoints=tmp_path
-        )
+        result = run_until(
+            lambda table: {row.number for row in table.reports()} >= {0, 1},
+            sqlite_study, objectives.diverges, cpus=2, checkpoints=tmp_path,
+        )  # fmt: skip
     check_end(sqlite_study, result)
     assert result.value is not None and not math.isnan(result.value)
     assert "Trial 1 reported NaN at step 0" in caplog.text
 
 
 def test_a_callable_object_carries_its_data(sqlite_study: optuna.Study, tmp_path: Path) -> None:
-    result = optuna_deadline.run(
-        sqlite_study,
-        objectives.WithData([1.0, 2.0, 3.0]),
-        cpus=1,
-        deadline="4s",
-        checkpoints=tmp_path,
+    result = run_until(
+        saved(1), sqlite_study, objectives.WithData([1.0, 2.0, 3.0]), cpus=1, checkpoints=tmp_path
     )
     check_end(sqlite_study, result)
     assert result.value is not None
@@ -208,9 +210,7 @@ def test_a_callable_object_carries_its_data(sqlite_study: optuna.Study, tmp_path
 
 def test_in_memory_studies_work_in_one_process(tmp_path: Path) -> None:
     study = optuna.create_study(direction="minimize")
-    result = optuna_deadline.run(
-        study, objectives.elastic, cpus=1, deadline="4s", checkpoints=tmp_path
-    )
+    result = run_until(saved(1), study, objectives.elastic, cpus=1, checkpoints=tmp_path)
     check_end(study, result)
     values = [v for t in study.trials for v in t.intermediate_values.values()]
     assert result.value == min(values)
