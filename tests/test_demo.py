@@ -1,4 +1,4 @@
-"""The main job as a user starts it: the demo's command, on both databases."""
+"""The main job as a user starts it: the demo's command."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import optuna
 import pytest
 import torch
+from endings import end_within
 from optuna_deadline_demo.digits import Digits, Net
+from tables import table_of, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.nightly_but(r"postgres")]
+from optuna_deadline.allocation.sql.store import AllocationTable
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.postgres]
 KEYS = {
     "deadline_s", "ended_s", "overshoot_s", "trials", "complete", "pruned", "running_left",
     "pauses", "resumes", "resizes", "overhead_s", "best_value", "best_trial", "checkpoint",
@@ -19,22 +25,32 @@ KEYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("database", "workers"),
-    [("sqlite", 1), pytest.param("postgres", 2, marks=pytest.mark.postgres)],
-)
-def test_demo(database: str, workers: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue("postgres_url") if database == "postgres" else None
-    options = ["--storage", url] if url else []
-    done = subprocess.run(
-        [
-            sys.executable, "-c", "from optuna_deadline.cli import app; app()", "demo",
-            "--deadline", "40s", "--cpus", "2", "--workers", str(workers), "--json", "out.json",
-            *options,
-        ],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def has_shown_all(url: str) -> AllocationTable | None:
+    """The study's table, once its trials have paused and come back or changed their size."""
+    for name in optuna.get_all_study_names(url):
+        table = table_of(optuna.load_study(study_name=name, storage=url))
+        outcomes = [segment.outcome for segment in table.segments()]
+        moved = any(segment.fence > 1 and segment.startup for segment in table.segments())
+        if "pause" in outcomes and moved and table.checkpoints():
+            return table
+    return None
+
+
+def test_demo(postgres_url: str, tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-c", "from optuna_deadline.cli import app; app()", "demo",
+        "--deadline", "150s", "--cpus", "2", "--workers", "2", "--json", "out.json",
+        "--storage", postgres_url,
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        wait_until(lambda: demo.poll() is not None or has_shown_all(postgres_url), 140, every=1)
+        if table := has_shown_all(postgres_url):
+            end_within(table, 8)
+        done = SimpleNamespace(stdout="", stderr="")
+        done.stdout, done.stderr = demo.communicate(timeout=60)
+    assert demo.returncode == 0, done.stderr
     outcome = json.loads((tmp_path / "out.json").read_text())
     assert set(outcome) == KEYS
     told = (outcome, done.stdout[-2000:])

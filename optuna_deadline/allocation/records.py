@@ -138,6 +138,7 @@ class PlannedTrial:
     batch: int | None = None  #: what the size of its gang is to divide
     slot_limit: int | None = None  #: the most slots that it can train on
     limit_reason: str | None = None  #: why, in one sentence
+    pausable: bool | None = None  #: False once its objective has reported without its segment
     others: OtherWorkers = ()  #: of its slots, those of further workers
 
     @property

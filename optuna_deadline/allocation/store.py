@@ -313,11 +313,12 @@ class AllocationStore(Protocol):
         trained: float | None,
         horizon: int | None,
         batch: int | None = None,
+        pausable: bool | None = None,
     ) -> None:
         """Say how far and how fast a segment has come.
 
-        A horizon of None leaves the known one, and so does a batch, which the size of the gang is
-        to divide.
+        None leaves what is known of the trial: its horizon, the batch that the size of its gang is
+        to divide, and whether its objective can be paused.
 
         Raises:
             LeaseLost: The worker does not own the trial under the grant's fence.

@@ -29,6 +29,7 @@ from optuna_deadline.planning.settlement import BestModel, EndReporter
 from optuna_deadline.planning.snapshot import SnapshotReader
 from optuna_deadline.planning.trials import TrialOpener, Trials
 from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Retire, Run
+from optuna_deadline.policies.unpausable import UnpausablePolicy, cannot_pause, stopping_policy
 from optuna_deadline.policies.wrappers import BatchDivisorPolicy, RequestPolicy
 
 _logger = logging.getLogger("optuna_deadline")
@@ -79,7 +80,8 @@ class Planner:
         self._trials = trials
         self._table = table
         self._policy = FiniteSearchPolicy(
-            RequestPolicy(BatchDivisorPolicy(policy)), self._opener.exhausted
+            RequestPolicy(BatchDivisorPolicy(UnpausablePolicy(policy, stopping_policy(policy)))),
+            self._opener.exhausted,
         )
         self._worker_id = worker_id
         self._clock = clock
@@ -92,6 +94,7 @@ class Planner:
         self._claim_estimator = ClaimEstimator()
         self._last_claim: StudyClaim | None = None
         self._logged_limit: int | None = None
+        self._warned_unpausable = False
         self._claim_again_at = 0.0
         self._idle_plans = 0
         self._failed: set[int] = set()
@@ -147,6 +150,7 @@ class Planner:
         if self._pool_budget is not None:
             reading = self._pool_budget.limit_to_paid_slots(reading, orders)
         self._log_learned_limit()
+        self._warn_of_unpausable(reading)
         self._fail_if_hopeless(reading)
         told = self._end_reporter.report(reading.ended)
         if closes_in <= 0:
@@ -188,6 +192,16 @@ class Planner:
         if learned != self._logged_limit and learned is not None:
             _logger.warning("From here on %s.", self._reader.limits.describe())
         self._logged_limit = learned
+
+    def _warn_of_unpausable(self, reading: Reading) -> None:
+        if not self._warned_unpausable and cannot_pause(reading.snapshot.trials):
+            self._warned_unpausable = True
+            _logger.warning(
+                "The objective never asks for its segment, so its trials cannot be paused or "
+                "resized: each keeps its slot until it ends, is pruned by its rank, or the "
+                "deadline comes. To let trials pause, save and resume them by "
+                "optuna_deadline.segment(trial), DeadlineCallback or ElasticLoop."
+            )
 
     def _fail_if_hopeless(self, reading: Reading) -> None:
         """An objective that only fails would be started again and again until the deadline."""

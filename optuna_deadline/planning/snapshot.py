@@ -290,6 +290,7 @@ class SnapshotReader:
             step_seconds=self._throughputs.step_seconds.get(planned.number),
             batch=planned.batch,
             slot_limit=planned.slot_limit,
+            pausable=planned.pausable,
         )
 
 

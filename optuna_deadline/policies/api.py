@@ -107,6 +107,7 @@ class TrialView:
     step_seconds: float | None = None  #: seconds a step takes on one slot
     batch: int | None = None  #: what the size of its gang is to divide; None for any size
     slot_limit: int | None = None  #: the most slots that it can train on, kept for every policy
+    pausable: bool | None = None  #: False once its objective has reported without its segment
 
     @property
     def alive(self) -> bool:

@@ -196,13 +196,20 @@ class RankTrial(BaseTrial):
         self._segment = segment
         self._number = number
         self._pausable = False
+        self._sent_unpausable = False
         self._asked = 0
 
     @property
     def segment(self) -> RankSegment:
         """Where to resume from, where to save, whether to leave."""
-        self._pausable = True  # whoever looks here knows how to come back
+        self._pausable = True  # an objective that looks here knows how to resume
+        if self._sent_unpausable:
+            self._send_pausable(True)
         return self._segment
+
+    def _send_pausable(self, pausable: bool) -> None:
+        self._sent_unpausable = not pausable
+        self._link.notify("pausable", pausable=pausable)
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
@@ -239,6 +246,8 @@ class RankTrial(BaseTrial):
         """Report a value; of a gang only the first rank's counts."""
         if self._segment.rank != 0:
             return
+        if not self._pausable and not self._sent_unpausable:
+            self._send_pausable(False)
         self._link.notify(
             "report", value=float(value), step=int(step), trained=self._segment.trained
         )

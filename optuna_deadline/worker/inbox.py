@@ -62,6 +62,7 @@ class TrialInbox:
             "horizon": self._on_horizon,
             "even": self._on_even,
             "limit": self._on_limit,
+            "pausable": self._on_pausable,
             "report": self._on_report,
             "checkpoint": self._on_checkpoint,
             "parked": self._on_parked,
@@ -125,6 +126,15 @@ class TrialInbox:
     def _on_even(self, batch: int) -> None:
         self._gang.progress.batch = batch
         self._gang.progress_changed = True
+
+    def _on_pausable(self, pausable: bool) -> None:
+        """Written before the report that follows it: no plan pauses the trial meanwhile."""
+        self._gang.progress.pausable = pausable
+        self._gang.pending_writes.add(self._write_progress)
+
+    def _write_progress(self) -> None:
+        gang = self._gang
+        self._table.set_progress(self._worker_id, gang.grant, **gang.progress.fields())
 
     def _on_limit(self, slots: int, reason: str) -> None:
         gang = self._gang

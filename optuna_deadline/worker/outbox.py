@@ -249,16 +249,7 @@ class Outbox:
         progress, began = gang.progress, time.monotonic()
         gang.progress_changed = False  # it may change again meanwhile
         try:
-            self._table.set_progress(
-                self._worker_id,
-                gang.grant,
-                startup=progress.startup,
-                position_from=progress.start,
-                position_to=progress.position,
-                trained=progress.trained,
-                horizon=progress.horizon,
-                batch=progress.batch,
-            )
+            self._table.set_progress(self._worker_id, gang.grant, **progress.fields())
         except BaseException:
             gang.progress_changed = True
             raise

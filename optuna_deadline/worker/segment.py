@@ -74,6 +74,19 @@ class Progress:
     trained: float | None = None
     horizon: int | None = None
     batch: int | None = None
+    pausable: bool | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """As the table takes it."""
+        return {
+            "startup": self.startup,
+            "position_from": self.start,
+            "position_to": self.position,
+            "trained": self.trained,
+            "horizon": self.horizon,
+            "batch": self.batch,
+            "pausable": self.pausable,
+        }
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A rank says that its objective has taken note of the end: who has not may hang."""
+"""What a rank tells its worker of its objective: that it has seen the end, or cannot pause."""
 
 from __future__ import annotations
 
@@ -37,3 +37,25 @@ def test_whichever_way_the_objective_asks(tmp_path: Path, world_size: int, quest
     segment.park()
     asked()
     assert told == ["obeys", "parked", "obeys"], "the next segment has an end of its own"
+
+
+def test_an_objective_that_reports_without_its_segment_cannot_be_paused(tmp_path: Path) -> None:
+    told: list[Any] = []
+    link: Any = SimpleNamespace(
+        newest=KEEP, notify=lambda what, **facts: told.append(facts.get("pausable", what))
+    )
+    segment = RankSegment(
+        cast(Link, link), rank=0, world_size=1, fence=1, folder=tmp_path, resume=None,
+        direction="minimize",
+    )  # fmt: skip
+    trial = RankTrial(cast(Link, link), segment, 0)
+    trial.report(0.5, 1)
+    trial.report(0.4, 2)
+    assert [each for each in told if each != "progress"] == [False, "report", "report"]
+    assert trial.segment is segment  # it knows how to resume after all
+    told.clear()
+    trial.report(0.3, 3)
+    other = RankTrial(cast(Link, link), segment, 1)
+    assert other.segment is segment
+    other.report(0.5, 1)
+    assert [each for each in told if each != "progress"] == ["report", "report"]

@@ -30,10 +30,11 @@ def objective(trial):
     return x * 4
 """
 RUN = """
+TWO = {"policy": "fifo", "policy_parameters": {"most_trials": 2}}  # it ends once these have
 study = optuna.create_study(
     study_name="s", storage="sqlite:///s.db", load_if_exists=True, direction="maximize"
 )
-result = optuna_deadline.run(study, objective, cpus=1, deadline="4s")
+result = optuna_deadline.run(study, objective, cpus=1, deadline="90s", **TWO)
 print("value", result.value, "trials", len(study.trials))
 """
 GUARDED = "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in RUN.splitlines())
@@ -47,7 +48,7 @@ NOTEBOOK = f"cells = [{OBJECTIVE!r}, {RUN!r}]\nfor cell in cells:\n    exec(cell
 def test_a_script_runs_once_however_it_is_written(script: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(script)
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=30
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("value") == 1 and "None" not in done.stdout

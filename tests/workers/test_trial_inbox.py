@@ -1,4 +1,4 @@
-"""What ranks say while their study is deleted."""
+"""What an inbox makes of the messages of ranks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, cast
 import optuna
 import pytest
 
+from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.planning.sampling import SamplerErrors
@@ -54,3 +55,19 @@ def test_a_deleted_study_is_no_mistake_of_the_objective(
     optuna.delete_study(study_name=study.study_name, storage=sqlite_url)
     with pytest.raises(StudyGone, match="was deleted while the worker ran"):
         gang.pending_writes.write(hearing.store, hearing.copy_to_optuna, math.inf)
+
+
+def test_the_table_knows_that_a_trial_cannot_be_paused_before_it_has_a_report() -> None:
+    wrote: list[str] = []
+    table: Any = SimpleNamespace(
+        set_progress=lambda *_, pausable, **__: wrote.append(f"pausable {pausable}"),
+        add_reports=lambda *_: wrote.append("report"),
+    )
+    study = optuna.create_study()
+    gang = Gang(cast(Grant, SimpleNamespace(number=0)), 0, 0.0)
+    inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, SamplerErrors())
+    rank = cast(Rank, SimpleNamespace())
+    inbox.receive(rank, ("event", "pausable", {"pausable": False}))
+    inbox.receive(rank, ("event", "report", {"value": 0.5, "step": 1, "trained": 1.0}))
+    gang.pending_writes.write(inbox.store, lambda _: None, math.inf)
+    assert wrote == ["pausable False", "report"]

@@ -248,6 +248,7 @@ class MemoryTable(MemoryLeases):
         trained: float | None,
         horizon: int | None,
         batch: int | None = None,
+        pausable: bool | None = None,
     ) -> None:
         """Say how far and how fast a segment has come."""
         with self._lock:
@@ -257,10 +258,9 @@ class MemoryTable(MemoryLeases):
             study.running[key] = SegmentRow(
                 *row[:6], startup, row.stop, position_from, position_to, trained, row.workers
             )
-            if horizon is not None:
-                self._put(study.trials[grant.number], horizon=horizon)
-            if batch is not None:
-                self._put(study.trials[grant.number], batch=batch)
+            facts = {"horizon": horizon, "batch": batch, "pausable": pausable}
+            if known := {name: value for name, value in facts.items() if value is not None}:
+                self._put(study.trials[grant.number], **known)
 
     def limit_slots(self, worker_id: str, grant: Grant, slots: int, reason: str) -> None:
         """Say on how many slots the trial can train at most."""

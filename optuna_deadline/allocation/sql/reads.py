@@ -57,6 +57,7 @@ _DESIRED = (
     trial.c.batch,
     trial.c.slot_limit,
     trial.c.limit_reason,
+    trial.c.pausable,
     trial.c.desired_others,
 )
 _BY_ID = attrgetter("id")

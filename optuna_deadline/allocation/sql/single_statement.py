@@ -157,8 +157,8 @@ def _telling() -> sa.Select[Any]:
         .values(**seconds)
     )
     told = {
-        name: sa.func.coalesce(sa.bindparam(f"said_{name}", type_=sa.Integer()), trial.c[name])
-        for name in OF_TRIAL
+        name: sa.func.coalesce(sa.bindparam(f"said_{name}", type_=column.type), column)
+        for name, column in ((name, trial.c[name]) for name in OF_TRIAL)
     }
     changed = (
         sa.update(trial)

@@ -288,6 +288,7 @@ class AllocationTable:
         trained: float | None,
         horizon: int | None,
         batch: int | None = None,
+        pausable: bool | None = None,
     ) -> None:
         """Say how far and how fast a segment has come."""
         said = {
@@ -297,6 +298,7 @@ class AllocationTable:
             "trained": trained,
             "horizon": horizon,
             "batch": batch,
+            "pausable": pausable,
         }
         if self._at_once:
             with self._tx.single_statement() as (connection, _):

@@ -23,7 +23,7 @@ from optuna_deadline.errors import LeaseLost
 #: What a segment says of itself, and of its trial.
 OF_SEGMENT, OF_TRIAL = (
     ("startup", "position_from", "position_to", "trained"),
-    ("horizon", "batch"),
+    ("horizon", "batch", "pausable"),
 )
 
 
@@ -155,7 +155,7 @@ def none_if_nan(value: float | None) -> float | None:
 def set_progress(
     tx: Transaction, worker_id: str, grant: Grant, said: Mapping[str, float | None]
 ) -> None:
-    """Say how far and how fast the segment has come; a horizon or batch of None leaves it."""
+    """Say how far and how fast the segment has come; None leaves what is known of the trial."""
     guard(tx, worker_id, grant)
     tx.execute(
         sa.update(segment)

@@ -179,6 +179,7 @@ class WriteSuite:
             "a", grant, startup=None, position_from=1, position_to=2, trained=None, horizon=None
         )
         assert table.trials()[0].horizon == 9 and table.trials()[0].batch is None
+        assert table.trials()[0].pausable is None
         table.set_progress(
             "a",
             grant,
@@ -188,8 +189,10 @@ class WriteSuite:
             trained=None,
             horizon=None,
             batch=64,
+            pausable=False,
         )
-        assert (table.trials()[0].horizon, table.trials()[0].batch) == (9, 64)
+        [known] = table.trials()
+        assert (known.horizon, known.batch, known.pausable) == (9, 64, False)
         with pytest.raises(LeaseLost):
             table.set_progress(
                 "b", grant, startup=9.0, position_from=9, position_to=9, trained=9.0, horizon=7

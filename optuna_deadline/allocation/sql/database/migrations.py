@@ -205,6 +205,11 @@ def _add_keys_and_boots(connection: sa.Connection) -> None:
     _let_events_go_with_their_study(connection)
 
 
+def _add_pausable(connection: sa.Connection) -> None:
+    """A trial may have an objective that cannot be paused."""
+    _add_columns(connection, schema.SINCE_13)
+
+
 def _let_events_go_with_their_study(connection: sa.Connection) -> None:
     """An event refers to no row, so that it can be written whatever is deleted meanwhile."""
     study = schema.study.name
@@ -225,4 +230,5 @@ MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _add_trial_batch,
     _index_workers_by_study,
     _add_keys_and_boots,
+    _add_pausable,
 ]

@@ -190,6 +190,8 @@ trial = _table(
     # Since version 12: the most slots that it can train on, and why.
     sa.Column("slot_limit", sa.Integer),
     sa.Column("limit_reason", sa.Text),
+    # Since version 13: false once its objective has reported without asking for its segment.
+    sa.Column("pausable", sa.Boolean),
 )
 
 segment = _table(
@@ -313,6 +315,9 @@ SINCE_12 = (
     study.c.key, worker.c.boot, study.c.earlier, study.c.max_slots,
     trial.c.slot_limit, trial.c.limit_reason,
 )  # fmt: skip
+
+#: Columns that version 13 of the schema brought.
+SINCE_13 = (trial.c.pausable,)
 
 #: Since version 5 without the slot's provider.
 SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)

@@ -1,0 +1,57 @@
+"""Objectives that cannot be paused: each trial keeps its slot until it ends or is pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from optuna_deadline.policies.api import Plan, Policy, Snapshot, TrialView
+from optuna_deadline.policies.base import Resources
+from optuna_deadline.policies.baselines.fifo import Fifo
+from optuna_deadline.policies.baselines.halving import Asha
+from optuna_deadline.policies.baselines.stopping import Median, OneEpoch
+
+#: Policies that give trials up and never pause them.
+NEVER_PAUSING = (Fifo, Asha, Median, OneEpoch)
+
+
+def cannot_pause(trials: Iterable[TrialView]) -> bool:
+    """Whether a study's objective cannot be paused; its first trial that has reported decides."""
+    known = (trial for trial in trials if trial.reports or trial.pausable is not None)
+    first = next(known, None)
+    return first is not None and first.pausable is False
+
+
+@dataclass(frozen=True)
+class UnpausablePolicy:
+    """A policy, and another one that takes its place where the objective cannot be paused.
+
+    For such an objective a pause is the end of a trial. A policy that pauses its best trials to
+    open new ones would lose them.
+
+    Args:
+        policy: Decides about objectives that can be paused.
+        stopping: Decides about all others; gives trials up for good and never pauses them.
+    """
+
+    policy: Policy
+    stopping: Policy
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The plan of the policy that fits the objective."""
+        chosen = self.stopping if cannot_pause(snapshot.trials) else self.policy
+        return chosen.plan(snapshot)
+
+
+def stopping_policy(policy: Policy) -> Policy:
+    """The policy itself if it never pauses, else asynchronous successive halving by stopping."""
+    if isinstance(policy, NEVER_PAUSING):
+        return policy
+    if not isinstance(policy, Resources):
+        return Asha()
+    return Asha(
+        policy.min_resource,
+        policy.max_resource,
+        policy.reduction_factor,
+        most_trials=policy.most_trials,
+    )
