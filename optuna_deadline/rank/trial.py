@@ -257,8 +257,8 @@ class RankTrial(BaseTrial):
     def should_prune(self) -> bool:
         """Whether to stop; the n-th call answers the same on every rank.
 
-        An objective that never looks at its segment cannot be paused, so for it a pause is the
-        end; a resize is then not asked of it.
+        An objective that never asks for its segment cannot be paused, so for it a pause is the
+        end. Plans do not pause such trials; only a worker that leaves, or that loses the slot, does.
         """
         directive = self._agreed()
         final = directive.kind is Kind.STOP
