@@ -10,7 +10,11 @@ import lightning.pytorch as pl
 import optuna
 import torch
 from lightning.pytorch.callbacks import Callback
-from optuna_deadline_torch.decisions import direction_of
+from optuna_deadline_torch.direction import (
+    direction_of,
+    known_direction,
+    warn_of_minimized_score,
+)
 from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.loaders import elastic_loader
 from optuna_deadline_torch.sampler import ElasticBatchSampler
@@ -53,7 +57,7 @@ class DeadlineCallback(Callback):
         trial: The trial that the objective was called with.
         monitor: The metric to report, as logged in validation.
         mode: Which way is better, ``"min"`` or ``"max"``; needed only where the study does not
-            say it.
+            say it. One that contradicts the study is refused.
         seed: Draws the order of samples and each step's random numbers, under a worker.
         save_every: Seconds between safety checkpoints, under a worker. Each best value and each
             pause is saved anyway.
@@ -102,6 +106,8 @@ class DeadlineCallback(Callback):
         self._elastic: ElasticFit | None = None
         self._steps = ReportSteps()
         self._unhook: Callable[[], None] = lambda: None
+        if trial.number == 0 and self.segment.rank == 0 and self.segment.resume is None:
+            warn_of_minimized_score(monitor, known_direction(trial, self.segment, mode))
         if self.segment.elastic:
             direction = direction_of(trial, self.segment, mode)
             self._elastic = ElasticFit(
@@ -115,7 +121,9 @@ class DeadlineCallback(Callback):
             )
             self._steps = self._elastic.steps
             before_runs(self._look_at)
-        elif scaling is not None:
+        else:
+            known_direction(trial, self.segment, mode)  # refuses a mode that contradicts it
+        if self._elastic is None and scaling is not None:
             Scaling(scaling)  # one device has nothing to scale; a wrong name is wrong all the same
 
     # ---- what the objective asks for

@@ -12,8 +12,9 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from optuna_deadline_torch.consensus import ReplicatedState
-from optuna_deadline_torch.decisions import Direction, SegmentController
+from optuna_deadline_torch.decisions import SegmentController
 from optuna_deadline_torch.differences import warn_of_differences, warn_of_restart
+from optuna_deadline_torch.direction import Direction
 from optuna_deadline_torch.measures import MetricWatcher
 from optuna_deadline_torch.parked_memory import TrainingObjects
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt

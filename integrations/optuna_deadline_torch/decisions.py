@@ -1,7 +1,4 @@
-"""What a rank does at a place where training may be left: agree, save, leave.
-
-Which way is better, and the best value so far.
-"""
+"""What a rank does at a place where training may be left: agree, save, leave."""
 
 from __future__ import annotations
 
@@ -9,35 +6,17 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
 from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
+from optuna_deadline_torch.direction import Direction
 from optuna_deadline_torch.parked_memory import TrainingObjects
 from optuna_deadline_torch.ranks import TermFlag
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.saver import CheckpointSaver
-
-Direction = Literal["minimize", "maximize"]
-
-
-def direction_of(trial: Any, segment: Any, mode: str | None) -> Direction:
-    """Which way is better: the worker's word, then the study's, then ``mode``.
-
-    Raises:
-        DeadlineError: Nobody knows.
-    """
-    said = getattr(segment, "direction", None)
-    if said is None:
-        said = getattr(getattr(trial, "study", None), "direction", None)
-    word = str(getattr(said, "name", said) if said is not None else mode or "").lower()
-    if word in ("min", "minimize"):
-        return "minimize"
-    if word in ("max", "maximize"):
-        return "maximize"
-    raise DeadlineError("Say which way is better: pass mode='min' or mode='max'.")
 
 
 class BestValue:

@@ -22,8 +22,9 @@ from optuna_deadline.directives import Directive
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import segment
 from optuna_deadline_torch.consensus import ReplicatedState
-from optuna_deadline_torch.decisions import SegmentController, direction_of
+from optuna_deadline_torch.decisions import SegmentController
 from optuna_deadline_torch.differences import warn_of_differences, warn_of_restart
+from optuna_deadline_torch.direction import direction_of
 from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.loaders import main_process_reader
 from optuna_deadline_torch.measures import MetricWatcher
@@ -63,7 +64,8 @@ class ElasticLoop:
         seed: Draws the order of samples and, under a worker, each step's random numbers.
         save_every: Seconds between safety checkpoints, under a worker. Each best value and each
             pause is saved anyway.
-        mode: Which way is better, ``"min"`` or ``"max"``; needed only where the study does not
+        mode: Which way is better, ``"min"`` or ``"max"``; refused where it contradicts the study,
+            needed only where the study does not
             say it.
         ddp: Options of ``DistributedDataParallel``, used where there are several slots.
         even_slices: Give the trial only numbers of slots that divide its batch. Else slices of

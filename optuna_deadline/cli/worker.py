@@ -115,7 +115,13 @@ def work(elastic: ElasticWorker, log: Log) -> None:
         typer.Exit: The worker was asked to leave before the study's end, or its time was over.
     """
     terms, watcher = elastic.terms, StudyWatcher(elastic.table, elastic.terms)
-    _logger.info("Working on %s, deadline %s.", terms.name, terms, extra={"study": terms.name})
+    _logger.info(
+        "Working on %s, which %s its value; deadline %s.",
+        terms.name,
+        "maximizes" if terms.maximize else "minimizes",
+        terms,
+        extra={"study": terms.name},
+    )
     with logged(watcher) if log is Log.json else showing_study(watcher, console):
         result = elastic.run()
     if log is Log.json:

@@ -258,7 +258,7 @@ class RankTrial(BaseTrial):
         """Whether to stop; the n-th call answers the same on every rank.
 
         An objective that never asks for its segment cannot be paused, so for it a pause is the
-        end. Plans do not pause such trials; only a worker that leaves, or that loses the slot, does.
+        end. Plans do not pause such trials; only a worker that leaves or loses the slot does.
         """
         directive = self._agreed()
         final = directive.kind is Kind.STOP

@@ -1,0 +1,64 @@
+"""Which way is better, where the study, the callback and the metric's name may disagree."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any, Literal
+
+from optuna_deadline.errors import DeadlineError
+
+Direction = Literal["minimize", "maximize"]
+
+_logger = logging.getLogger("optuna_deadline")
+_WORDS: dict[str, Direction] = {
+    "min": "minimize",
+    "minimize": "minimize",
+    "max": "maximize",
+    "maximize": "maximize",
+}
+#: Parts of names of metrics that are better when they are larger, and parts that say otherwise.
+_SCORES = {"acc", "accuracy", "auc", "auroc", "f1", "r2", "score"}
+_LOSSES = {"loss", "error", "err", "nll"}
+
+
+def direction_of(trial: Any, segment: Any, mode: str | None) -> Direction:
+    """Which way is better: by the worker, else by the study, else by ``mode``.
+
+    Raises:
+        DeadlineError: None of them says it, or ``mode`` contradicts the study.
+    """
+    found = known_direction(trial, segment, mode)
+    if found is None:
+        raise DeadlineError("Say which way is better: pass mode='min' or mode='max'.")
+    return found
+
+
+def known_direction(trial: Any, segment: Any, mode: str | None) -> Direction | None:
+    """The same, and None where nothing says it.
+
+    Raises:
+        DeadlineError: ``mode`` contradicts the study.
+    """
+    said = getattr(segment, "direction", None)
+    if said is None:
+        said = getattr(getattr(trial, "study", None), "direction", None)
+    known = _WORDS.get(str(getattr(said, "name", said)).lower())
+    asked = _WORDS.get(str(mode).lower())
+    if known is not None and asked is not None and known != asked:
+        raise DeadlineError(
+            f"mode={mode!r} contradicts the study, which is to {known} its value: create the "
+            f"study with direction={asked!r}, or leave mode out."
+        )
+    return known or asked
+
+
+def warn_of_minimized_score(monitor: str, direction: Direction | None) -> None:
+    """Log a warning where a metric that sounds like a score is minimized."""
+    parts = set(re.split(r"[^a-z0-9]+", monitor.lower()))
+    if direction == "minimize" and parts & _SCORES and not parts & _LOSSES:
+        _logger.warning(
+            "The study minimizes %s, which sounds as if larger were better: for that create it "
+            "with direction='maximize' (--direction maximize).",
+            monitor,
+        )
