@@ -9,6 +9,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from optuna.pruners import BasePruner
@@ -17,9 +18,10 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.forecasting.reporting import may_enter
 from optuna_deadline.policies.base import check_resources
 from optuna_deadline.pruners._clock import Clock, ProcessClock
-from optuna_deadline.pruners._study_tracker import StudyTracker
+from optuna_deadline.pruners._study_tracker import StudyTracker, seconds_needed
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
 from optuna_deadline.study.terms import Terms
@@ -39,7 +41,8 @@ class DeadlinePruner(BasePruner):
     eliminated. The rule is our reconstruction of HyperSched's, save that it is final here. A trial
     whose next report would come after the deadline ends as well:
     :func:`optuna_deadline.out_of_time` tells that from elimination, so that the objective can
-    return its value.
+    return its value. After such a trial no new one starts in this process, if it could not matter
+    any more: ``study.optimize`` returns.
 
     Example:
 
@@ -122,7 +125,10 @@ class DeadlinePruner(BasePruner):
         tracker = self.tracker(study)
         pace = tracker.reported(trial, step)
         eliminated = tracker.check(trial, step)
-        if tracker.is_too_late(trial.number, pace) or math.isnan(trial.intermediate_values[step]):
+        if tracker.is_too_late(trial.number, pace):
+            self._stop_if_over(study, tracker)
+            return True
+        if math.isnan(trial.intermediate_values[step]):
             return True
         return eliminated and not tracker.rungs.finished(step)
 
@@ -146,7 +152,18 @@ class DeadlinePruner(BasePruner):
         if not tracker.is_too_late(trial.number, pace):
             return False
         tracker.refresh()
-        return tracker.is_too_late(trial.number, pace)
+        late = tracker.is_too_late(trial.number, pace)
+        if late:
+            self._stop_if_over(study, tracker)
+        return late
+
+    def _stop_if_over(self, study: Study, tracker: StudyTracker) -> None:
+        """End ``study.optimize`` where no new trial could matter: it may have no gate."""
+        if not may_enter(
+            tracker.time_left(), seconds_needed(study, tracker) + tracker.ending_seconds
+        ):
+            with suppress(RuntimeError):  # of ask and tell, which has no loop to end
+                study.stop()
 
     def admit(self, study: Study) -> bool:
         """Refuse the first trial of this process where it could not be of use.

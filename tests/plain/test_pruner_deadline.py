@@ -12,7 +12,7 @@ import optuna
 import pytest
 from pruned import pruned_study, reported
 
-from optuna_deadline import DeadlinePruner, DeadlineSampler
+from optuna_deadline import DeadlinePruner, DeadlineSampler, out_of_time
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import (
     DeadlineConflict,
@@ -153,3 +153,34 @@ def test_a_deadline_without_a_time_zone_is_refused_at_once() -> None:
 def test_senseless_arguments_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(DeadlineError, match=message):
         DeadlinePruner("1h", **wrong)
+
+
+@pytest.mark.parametrize("asks", ["both", "should_prune"])
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_optimize_returns_without_a_gate(
+    storage: str | None, clock: Any, n_jobs: int, asks: str
+) -> None:
+    study = pruned_study(storage, deadline="100s", clock=clock)
+
+    def train(trial: optuna.Trial) -> float:
+        for step in range(1, 6):
+            clock.advance(5.0)
+            trial.report(1.0 / step, step)
+            if asks == "both" and out_of_time(trial):
+                break
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return 1.0 / step
+
+    study.optimize(train, n_jobs=n_jobs)
+    assert all(trial.state.is_finished() for trial in study.trials)
+    left = study.pruner.tracker(study).time_left()  # type: ignore[attr-defined]
+    assert -5.0 * n_jobs <= left < 25, "no trial starts in vain, and none is left out"
+
+
+def test_out_of_time_where_a_trial_is_asked_for_and_told(storage: str | None, clock: Any) -> None:
+    study = pruned_study(storage, deadline="10s", clock=clock)
+    trial = study.ask()
+    clock.advance(9.0)
+    trial.report(1.0, 1)
+    assert trial.should_prune()  # there is no loop to end, and no error
