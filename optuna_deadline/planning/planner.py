@@ -29,6 +29,7 @@ from optuna_deadline.planning.settlement import BestModel, EndReporter
 from optuna_deadline.planning.snapshot import SnapshotReader
 from optuna_deadline.planning.trials import TrialOpener, Trials
 from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Retire, Run
+from optuna_deadline.policies.diverged import DivergedPolicy
 from optuna_deadline.policies.unpausable import UnpausablePolicy, cannot_pause, stopping_policy
 from optuna_deadline.policies.wrappers import BatchDivisorPolicy, RequestPolicy
 
@@ -79,9 +80,9 @@ class Planner:
         self._opener = TrialOpener(trials, table, worker_id)
         self._trials = trials
         self._table = table
+        steady = UnpausablePolicy(policy, stopping_policy(policy))
         self._policy = FiniteSearchPolicy(
-            RequestPolicy(BatchDivisorPolicy(UnpausablePolicy(policy, stopping_policy(policy)))),
-            self._opener.exhausted,
+            DivergedPolicy(RequestPolicy(BatchDivisorPolicy(steady))), self._opener.exhausted
         )
         self._worker_id = worker_id
         self._clock = clock

@@ -128,7 +128,7 @@ class DeadlinePruner(BasePruner):
         if tracker.is_too_late(trial.number, pace):
             self._stop_if_over(study, tracker)
             return True
-        if math.isnan(trial.intermediate_values[step]):
+        if not math.isfinite(trial.intermediate_values[step]):
             return True
         return eliminated and not tracker.rungs.finished(step)
 

@@ -56,7 +56,7 @@ class TrialInbox:
         storage = trial.study._storage
         with unless_deleted(trial.study):
             self._reported = set(storage.get_trial(trial._trial_id).intermediate_values)
-        self._warned_unsaved = False
+        self._warned_unsaved = self._warned_diverged = False
         self._handlers: dict[str, Callable[..., None]] = {
             "progress": self._on_progress,
             "horizon": self._on_horizon,
@@ -184,11 +184,15 @@ class TrialInbox:
             gang.kill()
         self._reported.update(values)
         self._sampler_errors.record_success(gang.number)
-        for step, value, _ in reports:
-            if math.isnan(value):
-                _logger.warning(
-                    "Trial %d reported NaN at step %d; it ranks last.", gang.number, step
-                )
+        diverged = [report for report in reports if not math.isfinite(report.value)]
+        if diverged and not self._warned_diverged:
+            self._warned_diverged = True
+            _logger.warning(
+                "Trial %d reported %s at step %d; it is pruned.",
+                gang.number,
+                "NaN" if math.isnan(diverged[0].value) else diverged[0].value,
+                diverged[0].step,
+            )
 
     def _on_checkpoint(
         self, path: str, step: int, value: float | None, size: int, checksum: str

@@ -67,5 +67,5 @@ def test_a_sampler_that_breaks_after_reports_ends_the_worker_and_the_trials_are_
             policy="fifo",
         )  # fmt: skip
     states = [trial.state for trial in study.get_trials()]
-    assert states.count(TrialState.FAIL) == 3
+    assert states.count(TrialState.FAIL) >= 3
     assert states[0] is not TrialState.FAIL and len(states) <= 8
