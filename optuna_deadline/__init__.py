@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from optuna_deadline import _moved
 
 if TYPE_CHECKING:
+    __version__: str
+
     from optuna_deadline._out_of_time import out_of_time
     from optuna_deadline.callbacks import DeadlineGate
     from optuna_deadline.elastic import Result, run
@@ -37,6 +39,10 @@ else:
     def __getattr__(name):
         from importlib import import_module
 
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("optuna-deadline")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from typer.core import TyperGroup
 
+import optuna_deadline
 from optuna_deadline.cli.databases import error_message
 from optuna_deadline.cli.logs import writes_json
 from optuna_deadline.errors import DatabaseGone, DeadlineError, StudyGone, on_command_line
@@ -67,12 +68,30 @@ class _Contents(TyperGroup):
 app = typer.Typer(
     name="optuna-deadline",
     cls=_Contents,
-    help="The best model by a deadline, from the GPUs there are.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
 )
 P = ParamSpec("P")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(optuna_deadline.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """The best model by a deadline, from the GPUs there are."""
+
 
 #: One console for messages and the live view, so that neither overwrites the other.
 console = Console(stderr=True)

@@ -42,6 +42,10 @@ def agree(
 
     A reduction factor of None is the one that holds already, or the policy's own.
     """
+    if not isinstance(study, Study):
+        raise DeadlineError(
+            f"{study!r} is no study: pass optuna.create_study(...) or optuna.load_study(...)."
+        )
     engine = open_table(study, table)
     if deadline is not None:
         if parameters.get("reduction_factor", 0) is None:

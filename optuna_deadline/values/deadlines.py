@@ -10,7 +10,7 @@ from typing import Union
 
 from optuna_deadline.errors import DeadlineError, spelled
 
-DeadlineLike = Union[str, timedelta, datetime, "Deadline"]
+DeadlineLike = Union[str, float, timedelta, datetime, "Deadline"]
 
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _UNIT = re.compile(
@@ -23,6 +23,7 @@ _INSTANT = re.compile(
     re.IGNORECASE,
 )
 _LONGEST = 100 * 365.25 * 86400.0
+_LONGEST_NUMBER = 1e8  #: seconds, some three years; a larger number is likely an instant
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def parse_deadline(deadline: DeadlineLike) -> Deadline:
 
     Args:
         deadline: A :class:`~datetime.timedelta`, an aware :class:`~datetime.datetime`, a duration
-            such as ``"2h30m"``, ``"90s"``, ``"1.5h"`` or ``"1d2h"``, or an ISO 8601 time with its
-            zone such as ``"2026-11-21T18:00:00Z"``.
+            such as ``"2h30m"``, ``"90s"``, ``"1.5h"`` or ``"1d2h"``, a number of seconds, or an
+            ISO 8601 time with its zone such as ``"2026-11-21T18:00:00Z"``.
 
     Raises:
         DeadlineError: It is none of these, has no zone, or is not a positive duration.
@@ -79,6 +80,13 @@ def parse_deadline(deadline: DeadlineLike) -> Deadline:
         return _from_datetime(deadline, repr(deadline.isoformat(sep=" ")))
     if isinstance(deadline, str):
         return _from_text(deadline)
+    if isinstance(deadline, (int, float)) and not isinstance(deadline, bool):
+        if deadline > _LONGEST_NUMBER:
+            raise DeadlineError(
+                f"{deadline!r} s are more than three years: give an instant as a datetime with "
+                "its zone."
+            )
+        return Deadline(duration=float(deadline))
     raise DeadlineError(f"{deadline!r} is no deadline; {_ways()}.")
 
 

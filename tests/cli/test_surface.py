@@ -9,6 +9,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+import optuna_deadline
 from optuna_deadline.cli import app
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
@@ -108,3 +109,8 @@ def test_every_command_and_option_is_explained_and_in_the_reference() -> None:
             assert getattr(parameter, "help", None), (name, parameter.name)
             if SURFACE[name] is not None and parameter.param_type_name == "option":
                 assert f"`{parameter.opts[0]}`" in text, (name, parameter.opts[0])
+
+
+def test_the_version_is_printed() -> None:
+    said = CliRunner().invoke(app, ["--version"])
+    assert (said.exit_code, said.stdout.strip()) == (0, optuna_deadline.__version__)

@@ -7,6 +7,9 @@ import time
 from datetime import datetime
 
 
+_moving = threading.Lock()  # one for all: a clock is pickled with its pruner
+
+
 class FakeClock:
     """Time that passes only when a test moves it; Optuna's datetimes are real.
 
@@ -15,11 +18,10 @@ class FakeClock:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._lock = threading.Lock()
         self._shifts = [(0.0, 0.0)]  # since which real instant how much has passed
 
     def advance(self, seconds: float) -> None:
-        with self._lock:
+        with _moving:
             self._shifts.append((time.time(), self._shifts[-1][1] + seconds))
 
     def now(self) -> float:
@@ -27,6 +29,6 @@ class FakeClock:
 
     def since(self, moment: datetime) -> float:
         at = moment.timestamp()
-        with self._lock:
+        with _moving:
             before = max(passed for since, passed in self._shifts if since <= at)
             return self._shifts[-1][1] - before

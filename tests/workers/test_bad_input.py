@@ -223,3 +223,8 @@ def test_creating_twice_joins_and_another_deadline_is_a_conflict(tmp_path: Path)
     conflict = runner.invoke(app, [*command, "2h"])
     assert conflict.exit_code == 2
     assert runner.invoke(app, [*command, "2h", "--extend"]).exit_code == 0
+
+
+def test_a_name_is_no_study() -> None:
+    with pytest.raises(DeadlineError, match=r"'train' is no study: pass optuna\.create_study"):
+        optuna_deadline.run("train", lambda trial: 0.0, cpus=1, deadline="1h")  # type: ignore[arg-type]
