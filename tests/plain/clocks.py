@@ -6,7 +6,6 @@ import threading
 import time
 from datetime import datetime
 
-
 _moving = threading.Lock()  # one for all: a clock is pickled with its pruner
 
 
