@@ -61,7 +61,7 @@ def test_a_sampler_that_breaks_after_reports_ends_the_worker_and_the_trials_are_
     sqlite_url: str, tmp_path: Path
 ) -> None:
     study = optuna.create_study(storage=sqlite_url, direction="maximize", sampler=Broken(0))
-    with pytest.raises(DeadlineError, match=r"failed for 3 trials .*this sampler is broken"):
+    with pytest.raises(DeadlineError, match=r"failed for \d trials .*this sampler is broken"):
         optuna_deadline.run(
             study, objectives.elastic, cpus=2, deadline="300s", checkpoints=tmp_path,
             policy="fifo",
