@@ -81,15 +81,15 @@ def evaluate_alone(trainer: pl.Trainer) -> None:
 
 def _watched(trainer: pl.Trainer, collective: Callable[..., Any]) -> Callable[..., Any]:
     """Warn once where the user's own code combines what it evaluates."""
-    told = False
+    warned = False
 
     @functools.wraps(collective)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        nonlocal told
-        if not told and evaluating(trainer):
+        nonlocal warned
+        if not warned and evaluating(trainer):
             caller = str(sys._getframe(1).f_globals.get("__name__"))
-            told = caller.partition(".")[0] not in _LIBRARIES
-            if told and trainer.is_global_zero:
+            warned = caller.partition(".")[0] not in _LIBRARIES
+            if warned and trainer.is_global_zero:
                 _log.warning(
                     "%s calls torch.distributed.%s in validation, where every slot sees all of the"
                     " data: a sum over the slots counts it %d times. Leave it out.",

@@ -203,11 +203,11 @@ class TrainingObjects:
 
     def memory(self) -> DeviceMemory:
         """All that lies on the device now."""
-        more = [told() for one in self._objects if (told := getattr(one, "on_park", None))]
+        more = [on_park() for one in self._objects if (on_park := getattr(one, "on_park", None))]
         return DeviceMemory([*self._objects, *more, *frame_locals()], beyond=self._beyond)
 
     def after_restore(self) -> None:
         """Everything lies on the device again."""
         for one in self._objects:
-            if (told := getattr(one, "on_unpark", None)) is not None:
-                told()
+            if (on_park := getattr(one, "on_unpark", None)) is not None:
+                on_park()

@@ -48,7 +48,7 @@ def load_best(
             raise DeadlineError(f"{saved.path} is on {away.host} alone; run this command there.")
         to = _copied(saved.path, to)
     path: Location | None = to or (None if saved is None else saved.path)
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "trial": best.number,
         "value": best.value,
         "step": best.step,
@@ -56,11 +56,11 @@ def load_best(
         "params": found.trials[best.number].params,
     }
     if as_json:
-        print_json(told)
+        print_json(answer)
         return
     step = "" if best.step is None else f", step {best.step}"
     print(f"{study}: best value {best.value:.6g}, trial {best.number}{step}")
-    print(f"parameters: {told['params']}")
+    print(f"parameters: {answer['params']}")
     if path is None:
         print(f"# {_unsaved(table, best.number)}")
     else:

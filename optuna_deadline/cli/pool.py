@@ -87,8 +87,8 @@ def show(
         print("There is no pool yet: the first worker of a study makes one.")
     console = Console()
     for table in tables:
-        told = table.now(), table.tenants(), table.slots(), table.workers()
-        console.print(render(table.pool, *told))
+        read = table.now(), table.tenants(), table.slots(), table.workers()
+        console.print(render(table.pool, *read))
         for sentence in shortfalls(read_pool(table).snapshot):
             console.print(Text(sentence, style="yellow"))
 

@@ -54,16 +54,16 @@ def plain_view(history: History) -> View:
         best_value=best.value if best else None,
         best_trial=best.number if best else None,
         best_step=best.step if best else None,
-        rows=tuple(_row(history, line) for line in history.trials),
+        rows=tuple(_row(history, planned) for planned in history.trials),
     )
 
 
-def _row(history: History, line: PlannedTrial) -> TrialRow:
-    values = tuple(row.value for row in history.curves_by_trial.get(line.number, ()))
+def _row(history: History, planned: PlannedTrial) -> TrialRow:
+    values = tuple(row.value for row in history.curves_by_trial.get(planned.number, ()))
     return TrialRow(
-        number=line.number,
-        state=_SHOWN.get(line.state, line.state),
-        step=history.curves_by_trial[line.number][-1].step if values else None,
+        number=planned.number,
+        state=_SHOWN.get(planned.state, planned.state),
+        step=history.curves_by_trial[planned.number][-1].step if values else None,
         value=values[-1] if values else None,
         best=(max(values) if history.maximize else min(values)) if values else None,
         curve=values,

@@ -34,7 +34,7 @@ _STATES = {
 }
 
 
-def study_note(history: History, told: list[TrialTimeline], expected: Forecast) -> str:
+def study_note(history: History, timelines: list[TrialTimeline], expected: Forecast) -> str:
     """The study at a glance: time, money, the best, who runs where, what was decided last."""
     lines = [f"**Deadline** {format_instant(history.deadline)}, {_when(history)}."]
     lines.append(f"**Best** {_best(history, expected)}")
@@ -46,14 +46,14 @@ def study_note(history: History, told: list[TrialTimeline], expected: Forecast) 
             f"**Money** {paid:.4g} of {history.budget} spent, {left:.4g} left at "
             f"{history.budget.rate}{_by_then(history, expected)}."
         )
-    if not history.plain and any(life.segments for life in told):
+    if not history.plain and any(life.segments for life in timelines):
         lines.append(f"**Slots** {usage(history)}.")
-    states = Counter(life.state for life in told)
+    states = Counter(life.state for life in timelines)
     counted = [f"{states[state]} {words}" for state, words in _STATES.items() if states[state]]
     lines.append(f"**Trials** {', '.join(counted) or 'none yet'}.")
     if wishes := _asked_for(history):
         lines.append(f"**Asked for** {wishes}.")
-    parts = ["  \n".join(lines), _running(history, told), _decisions(history)]
+    parts = ["  \n".join(lines), _running(history, timelines), _decisions(history)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -77,9 +77,13 @@ def _when(history: History) -> str:
 
 def _asked_for(history: History) -> str:
     """What people ask for now: "trial 3 held; trial 7 pinned to 4; node2 drained"."""
-    living = [line for line in history.trials if line.alive]
-    held = [f"trial {line.number} held" for line in living if line.held is not None]
-    pins = [f"trial {line.number} pinned to {line.pinned}" for line in living if line.pinned]
+    living = [planned for planned in history.trials if planned.alive]
+    held = [f"trial {planned.number} held" for planned in living if planned.held is not None]
+    pins = [
+        f"trial {planned.number} pinned to {planned.pinned}"
+        for planned in living
+        if planned.pinned
+    ]
     hosts = sorted({row.host for row in history.workers if row.drained is not None})
     return "; ".join([*held, *pins, *(f"{host} drained" for host in hosts)])
 
@@ -107,9 +111,9 @@ def places(slots: tuple[int, ...], known: dict[int, Slot]) -> str:
     return "; ".join(f"{', '.join(names)} on {host}" for host, names in by_host.items())
 
 
-def _running(history: History, told: list[TrialTimeline]) -> str:
+def _running(history: History, timelines: list[TrialTimeline]) -> str:
     known = {slot.id: slot for slot in history.slots}
-    running = [life for life in told if life.slots]
+    running = [life for life in timelines if life.slots]
     rows = [
         f"| {life.number} | {life.slots} | {_cell(places(spell.slots, known))} "
         f"| {format_time_of_day(spell.start)} | {_cell(spell.reason)} |"

@@ -113,7 +113,7 @@ def families(histories: Sequence[History]) -> Iterator[Metric]:
         offered = [slot for slot in history.slots if slot.offered_by]
         lent.add_metric(name, sum(slot.lent_to == mine for slot in offered))
         workers.add_metric(name, sum(row.study_id == mine for row in history.workers))
-        states = Counter(line.state for line in history.trials)
+        states = Counter(planned.state for planned in history.trials)
         for state in _STATES:
             trials.add_metric([history.name, state], states[state])
         held.add_metric(name, 3600.0 * paid.slot_hours)

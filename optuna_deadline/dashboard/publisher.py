@@ -122,10 +122,10 @@ class Publisher:
         """Read the history, and write what has changed of it."""
         history = self._reader.read()
         self._calm = self._clock() + history.time_left - _CALM
-        told = history.timelines
-        notes, user = self._changes(history, told)
+        shown = history.timelines
+        notes, user = self._changes(history, shown)
         expected = forecast(history)
-        note = study_note(history, told, expected)
+        note = study_note(history, shown, expected)
         self._attributes.write(figures(history, expected), {None: note}, {})
         ids = sorted(user.keys() | notes.keys())
         for place in range(0, len(ids), _AT_ONCE):
@@ -139,16 +139,16 @@ class Publisher:
         self._passes += 1
 
     def _changes(
-        self, history: History, told: list[TrialTimeline]
+        self, history: History, shown: list[TrialTimeline]
     ) -> tuple[dict[int, str], dict[int, dict[str, object]]]:
         """Notes and columns, by Optuna's id, that are not what was written last."""
-        ids = {line.number: line.trial_id for line in history.trials}
+        ids = {planned.number: planned.trial_id for planned in history.trials}
         segments: dict[int, list[SegmentRow]] = defaultdict(list)
         for row in history.segments:
             segments[row.number].append(row)
         notes: dict[int, str] = {}
         user: dict[int, dict[str, object]] = {}
-        for life in told:
+        for life in shown:
             trial_id = ids.get(life.number)
             if trial_id is None:
                 continue

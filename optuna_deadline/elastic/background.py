@@ -57,16 +57,16 @@ def planner_starter(planner: PeriodicThread, agent: Agent) -> Callable[[], None]
 
     Where it never is, planning begins at the end, since the study has to be settled.
     """
-    began, told = time.monotonic(), False
+    began, warned = time.monotonic(), False
 
     def look() -> None:
-        nonlocal told
+        nonlocal warned
         if planner.ident is not None:
             return
         if agent.ready or agent.closing:
             planner.start()
-        elif not told and time.monotonic() > began + _IMPORT_WARNING_SECONDS:
-            told = True
+        elif not warned and time.monotonic() > began + _IMPORT_WARNING_SECONDS:
+            warned = True
             _logger.warning(
                 "The objective is not loaded after %.0f s; trials start when its import ends.",
                 _IMPORT_WARNING_SECONDS,

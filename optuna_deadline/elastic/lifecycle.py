@@ -36,7 +36,7 @@ def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
         table: The allocation table.
         wait: Seconds to wait for slots that are taken, as by a worker that has just died.
     """
-    began, told = time.monotonic(), False
+    began, warned = time.monotonic(), False
     while True:
         try:
             _reap_killed_workers(table)
@@ -49,9 +49,9 @@ def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
         except SlotTaken as error:
             if time.monotonic() > began + wait:
                 raise
-            if not told:
+            if not warned:
                 _logger.warning("Waiting %g s at most: %s", wait, error)
-            told = True
+            warned = True
             time.sleep(_SLOT_RETRY_SECONDS)
             with suppress(*DATABASE_ERRORS):
                 table.reap()  # nobody else may be there to do it
@@ -71,15 +71,15 @@ def _reap_killed_workers(table: AllocationStore) -> None:
 
 
 @contextmanager
-def leaving_on_signals(agent: Agent) -> Iterator[None]:
+def leaving_on_signals(agent: Agent, *, resumable: bool = True) -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM checkpoint and release; a second Ctrl-C does not wait.
 
     A second SIGTERM does: who stops a job may send it more than once.
     """
+    asked: list[int] = []  # the signal that has come
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield asked
         return
-    asked: list[int] = []
 
     def leave(number: int, frame: object) -> None:
         if asked and number == signal.SIGINT:
@@ -87,12 +87,13 @@ def leaving_on_signals(agent: Agent) -> Iterator[None]:
         if asked:
             return
         asked.append(number)
-        _logger.warning("Saving and leaving; start the same command again to go on.")
+        again = "; start the same command again to go on" if resumable else ""
+        _logger.warning("Saving and leaving%s.", again)
         agent.leave("asked to leave")
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

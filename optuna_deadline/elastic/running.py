@@ -104,6 +104,8 @@ def run(
         DeadlineError: Something asked for cannot be had; the message says what to do.
         StudyGone: The study was deleted meanwhile.
         DatabaseGone: The worker had to leave, and the database stayed away.
+        KeyboardInterrupt: Ctrl-C asked it to leave, and its trials are saved; the same script goes
+            on with them, unless the study is in memory.
     """
     stop_if_loading()
     money = make_budget(budget, price)
@@ -127,4 +129,7 @@ def run(
         checkpoints=checkpoints, patience=patience, park=park, table=table, policy=policy,
         publish=publish, across_hosts=across_hosts, host_type=host_type, until=until,
     )  # fmt: skip
-    return worker.run()
+    result = worker.run()
+    if worker.interrupted and not result.settled:
+        raise KeyboardInterrupt  # all is saved, and the script must not go on as if it had ended
+    return result

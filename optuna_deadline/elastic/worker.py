@@ -6,6 +6,7 @@ import copy
 import logging
 import math
 import os
+import signal
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from optuna.pruners import NopPruner
+from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
 from optuna_deadline.allocation.sql.database.engine import open_table
@@ -154,6 +156,9 @@ class ElasticWorker:
         self._shared = _shared_by_name(
             self.table, join_location(place, study.study_name), self._folder
         )
+        backend = getattr(study._storage, "_backend", study._storage)
+        self._resumable = not isinstance(backend, InMemoryStorage)
+        self._asked: list[int] = []
         self._availability = CheckpointAvailability(self.table, host_name())
         self._source = replace(source_of(objective), library=library_name(self._folder))
 
@@ -222,7 +227,7 @@ class ElasticWorker:
                 listening_for_notifications(
                     self._engine, self.table.pool, agent, thread, wanted=self._listen
                 ),
-                leaving_on_signals(agent),
+                leaving_on_signals(agent, resumable=self._resumable) as self._asked,
                 heartbeat_file() as beat,
             ):
 
@@ -242,6 +247,11 @@ class ElasticWorker:
                 " see why its import does not end, or give a later deadline."
             )
         return result
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C asked this worker to leave."""
+        return signal.SIGINT in self._asked
 
     @property
     def reached_time_limit(self) -> bool:

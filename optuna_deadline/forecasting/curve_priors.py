@@ -64,17 +64,17 @@ RISES: dict[float, tuple[tuple[float, ...], ...]] = {
     ),
 }
 
-#: Probabilities at which a forecast is told.
+#: Probabilities of the quantiles that make a forecast.
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 
 
-def drawn(told: Sequence[float], count: int) -> NDArray[np.float64]:
-    """So many values, evenly from what was told; beyond its ends none."""
+def from_quantiles(quantiles: Sequence[float], count: int) -> NDArray[np.float64]:
+    """So many values, evenly spread over quantiles at :data:`LEVELS`; none lies beyond them."""
     even = (np.arange(count) + 0.5) / count
-    return np.interp(even, LEVELS, told)
+    return np.interp(even, LEVELS, quantiles)
 
 
-def told(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, ...]:
+def level_quantiles(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, ...]:
     """The quantiles of values at :data:`LEVELS`."""
     found: list[float] = np.quantile(np.asarray(values, dtype=float), LEVELS).tolist()
     return tuple(found)

@@ -25,7 +25,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from optuna_deadline.forecasting.curve_priors import LEVELS, RISES, drawn, told
+from optuna_deadline.forecasting.curve_priors import LEVELS, RISES, from_quantiles, level_quantiles
 from optuna_deadline.forecasting.learning_curves import Curve, Doublings, best_tenth
 
 Array = NDArray[np.float64]
@@ -124,9 +124,10 @@ def best_by(
         instant: Likewise; before ``now`` nothing rises.
     """
     rises = [
-        unit * drawn(times_ahead(one, now, instant), _DRAWS) for one, unit in enumerate(measured)
+        unit * from_quantiles(times_ahead(one, now, instant), _DRAWS)
+        for one, unit in enumerate(measured)
     ]
-    return tuple([best + rise for rise in told(np.concatenate(rises))])
+    return tuple([best + rise for rise in level_quantiles(np.concatenate(rises))])
 
 
 def times_ahead(measure: int, now: float, instant: float) -> list[float]:

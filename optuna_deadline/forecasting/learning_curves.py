@@ -21,7 +21,7 @@ from statistics import median
 
 import numpy as np
 
-from optuna_deadline.forecasting.curve_priors import ERRORS, SHARE, drawn, told
+from optuna_deadline.forecasting.curve_priors import ERRORS, SHARE, from_quantiles, level_quantiles
 
 _BEST = 0.9  # who is at least here among the others is of their best tenth
 _SHARES = 6  # so many curves of the study weigh as much as the prior
@@ -156,7 +156,7 @@ class Doublings:
             [
                 tuple(
                     [
-                        told(np.concatenate([own, drawn(prior, _ERRORS)]))
+                        level_quantiles(np.concatenate([own, from_quantiles(prior, _ERRORS)]))
                         for own, prior in zip(made, priors, strict=True)
                     ]
                 )

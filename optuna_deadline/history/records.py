@@ -157,11 +157,11 @@ def trial_timelines(events: Sequence[Event]) -> list[TrialTimeline]:
     Args:
         events: One study's, in the order of their ids.
     """
-    told: dict[int, _TimelineBuilder] = {}
+    builders: dict[int, _TimelineBuilder] = {}
     for event in events:
         if event.number is None:
             continue
-        one = told.setdefault(event.number, _TimelineBuilder(event.at))
+        one = builders.setdefault(event.number, _TimelineBuilder(event.at))
         if event.kind == "plan":
             one.ordered = str(event.detail.get("reason", ""))
         elif event.kind == "acquire" and event.slot is not None:
@@ -182,7 +182,7 @@ def trial_timelines(events: Sequence[Event]) -> list[TrialTimeline]:
             number, one.opened, one.state, tuple(one.segments), tuple(one.waits), one.ended,
             one.ordered,
         )
-        for number, one in sorted(told.items())
+        for number, one in sorted(builders.items())
     ]  # fmt: skip
 
 

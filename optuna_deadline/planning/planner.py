@@ -153,11 +153,11 @@ class Planner:
         self._log_learned_limit()
         self._warn_of_unpausable(reading)
         self._fail_if_hopeless(reading)
-        told = self._end_reporter.report(reading.ended)
+        reported = self._end_reporter.report(reading.ended)
         if closes_in <= 0:
             return self._close(term, reading, orders)
         if not reading.workers:
-            return told > 0  # its own lease is over: the table takes nobody for alive
+            return reported > 0  # its own lease is over: the table takes nobody for alive
         plan, unconstrained = self._plan(reading)
         size = 0
         if self._pool_budget is not None:
@@ -171,13 +171,13 @@ class Planner:
         changed = False
         if not self._is_unchanged(reading, plan):
             changed = self._write(term, reading, plan, self._clock() - began)
-        elif not told and plan is unconstrained and self._pool_budget is None:
+        elif not reported and plan is unconstrained and self._pool_budget is None:
             self.quiet_until = self._quiet_until(reading, orders, plan)
         if self._pool_budget is not None:
             changed |= self._pool_budget.write_pool_size(
                 self._worker_id, term, reading, orders, size
             )
-        return changed or told > 0
+        return changed or reported > 0
 
     def _closing_seconds(self, reading: Reading) -> float:
         """How long before the end nothing is trained any more."""

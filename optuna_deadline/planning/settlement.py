@@ -291,14 +291,14 @@ class EndReporter:
     def _report(self, ended: list[PlannedTrial], *, over: bool = False) -> int:
         began = self._clock()
         for first in range(0, len(ended), _BATCH):
-            told = ended[first : first + _BATCH]
-            for row in told:
+            batch = ended[first : first + _BATCH]
+            for row in batch:
                 if over and row.fence == 0:
                     self._trials.drop(row.number)
                 else:
                     self._trials.end(row, partial(self._table.reports, number=row.number))
                 crashpoint("tell.after")
-            self._table.mark_ends_reported(*[row.number for row in told])
+            self._table.mark_ends_reported(*[row.number for row in batch])
         if ended:
             self._seconds_per_end = (self._clock() - began) / len(ended)
         return len(ended)

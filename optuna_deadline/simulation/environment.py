@@ -36,9 +36,9 @@ class CountedTrials:
         """There is always another configuration."""
         return False
 
-    def end(self, line: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
+    def end(self, planned: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
         """Note the end; the first one stands."""
-        self.ends.setdefault(line.number, line.state)
+        self.ends.setdefault(planned.number, planned.state)
 
     def drop(self, number: int) -> None:
         """Note the end of a trial that never comes to the table."""
@@ -53,9 +53,9 @@ class CountedTrials:
         """None: configurations are numbers."""
         return []
 
-    def ended_as_loser(self, line: PlannedTrial) -> bool:
+    def ended_as_loser(self, planned: PlannedTrial) -> bool:
         """As it was told."""
-        return self.ends.get(line.number, "complete") != "complete"
+        return self.ends.get(planned.number, "complete") != "complete"
 
 
 @dataclass

@@ -160,13 +160,13 @@ class SimulatedSegment:
         self._timer = self._world.timeline.at(left, self._leave)
 
     def _leave(self) -> None:
-        told = self.directive
+        sent = self.directive
         self._set_progress(self._trained(), self._position())
-        if told.kind is Kind.STOP and not told.deadline:
-            self._close("retired", told.kind.value)
+        if sent.kind is Kind.STOP and not sent.deadline:
+            self._close("retired", sent.kind.value)
             return
         self._save(self._position(), None)
-        self._close("paused", "deadline" if told.deadline else told.kind.value)
+        self._close("paused", "deadline" if sent.deadline else sent.kind.value)
 
     def kill(self) -> None:
         """End without a word: the deadline is here."""

@@ -356,7 +356,7 @@ def _same(stored: Terms, wanted: Deadline) -> bool:
 
 def _held(stored: Terms, wanted: Deadline) -> bool:
     """Whether the study has the deadline, or had it until it was moved."""
-    before = [replace(stored, duration=told, deadline=at) for told, at in stored.earlier]
+    before = [replace(stored, duration=given, deadline=at) for given, at in stored.earlier]
     return any(_same(terms, wanted) for terms in (stored, *before))
 
 
@@ -404,5 +404,5 @@ def _terms(row: sa.Row[Any], now: float) -> Terms:
         read=now,
         budget=None if row.money is None else Budget.from_json(row.money),
         max_slots=row.max_slots,
-        earlier=tuple([(told, at) for told, at in json.loads(row.earlier or "[]")]),
+        earlier=tuple([(given, at) for given, at in json.loads(row.earlier or "[]")]),
     )

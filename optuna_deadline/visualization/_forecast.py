@@ -72,7 +72,7 @@ def chart_forecast(
     expected = forecast(history) if expected is None else expected
     curves = history.curves_by_trial
     shown = sorted(curves) if n_recent_trials is None else sorted(curves)[-n_recent_trials:]
-    alive = {line.number for line in history.trials if line.alive}
+    alive = {planned.number for planned in history.trials if planned.alive}
     parts: list[ChartPart] = []
     for name, colour, some in (
         ("trials that ended", GREY, [n for n in shown if n not in alive]),

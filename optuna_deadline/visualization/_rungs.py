@@ -74,7 +74,7 @@ def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
     first = max(1, _whole(history.parameters, "min_resource", 1))
     factor = max(2, _whole(history.parameters, "reduction_factor", 4))
     steps = milestones(first, factor, max(highest, first))
-    states = {line.number: line for line in history.trials}
+    states = {planned.number: planned for planned in history.trials}
     at_rung: list[dict[int, float]] = [{} for _ in steps]
     for number, rows in curves.items():
         for place, milestone in enumerate(steps):
@@ -92,9 +92,9 @@ def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
                 continue
             x = place + (0.0 if len(order) == 1 else 0.5 * (index / (len(order) - 1) - 0.5))
             went_on = not last and number in at_rung[place + 1]
-            line = states.get(number)
-            kind = _kind(went_on, line)
-            reason = "" if went_on or line is None else f"\n{line.reason}"
+            planned = states.get(number)
+            kind = _kind(went_on, planned)
+            reason = "" if went_on or planned is None else f"\n{planned.reason}"
             words = (
                 f"trial {number}: {format_value(values[number])} at step {steps[place]}, {kind}"
             )
@@ -134,15 +134,15 @@ def _summary(steps: list[int], reached: list[int], factor: int, shown: int, tria
     return words if shown == trials else f"{words}; the newest {shown} of {trials} trials"
 
 
-def _kind(went_on: bool, line: PlannedTrial | None) -> str:
-    if went_on or line is None:
+def _kind(went_on: bool, planned: PlannedTrial | None) -> str:
+    if went_on or planned is None:
         return "went on"
     ends = {
         "complete": "complete",
         "failed": "failed here",
         "retired": "given up here",
     }
-    return ends.get(line.state, "waits" if line.owner is None else "trains on from here")
+    return ends.get(planned.state, "waits" if planned.owner is None else "trains on from here")
 
 
 def _columns(

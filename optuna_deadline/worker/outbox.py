@@ -107,11 +107,11 @@ def _crashed(gang: Gang) -> bool:
 
 def _outcome_of(gang: Gang) -> SegmentOutcome:
     kind, payload = gang.end_message()
-    told = gang.directive
-    leaving = "deadline" if told.deadline else told.kind.value
+    sent = gang.directive
+    leaving = "deadline" if sent.deadline else sent.kind.value
     if kind == "result":
         return _outcome_of_value(payload)
-    if kind == "left" and gang.slot_limit is not None and not told.leave:
+    if kind == "left" and gang.slot_limit is not None and not sent.leave:
         return SegmentOutcome("paused", "limit", failures=gang.failures)
     if kind == "left":
         return SegmentOutcome("retired" if leaving == "stop" else "paused", leaving)
@@ -119,7 +119,7 @@ def _outcome_of(gang: Gang) -> SegmentOutcome:
         # Out of time is no judgement: the trial may still hold the best model.
         return (
             SegmentOutcome("paused", leaving)
-            if told.deadline
+            if sent.deadline
             else SegmentOutcome("retired", "pruned")
         )
     if kind == "error":
@@ -131,8 +131,8 @@ def _outcome_of(gang: Gang) -> SegmentOutcome:
         return SegmentOutcome(
             "failed", "error", log_message=f"the objective raised {line}\n{trace}"
         )
-    if told.leave:  # killed because it did not leave in time
-        state = "retired" if told.kind is Kind.STOP and not told.deadline else "paused"
+    if sent.leave:  # killed because it did not leave in time
+        state = "retired" if sent.kind is Kind.STOP and not sent.deadline else "paused"
         return SegmentOutcome(state, leaving, failures=gang.failures)
     if kind == "absent":
         words = "a rank on another host did not come; can the hosts reach each other?"

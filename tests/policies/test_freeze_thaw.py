@@ -30,7 +30,10 @@ from optuna_deadline.simulation import Cluster, simulate
 from optuna_deadline.simulation.tables import draw
 from optuna_deadline.testing.policies import PolicyTestCase
 
-pytestmark = pytest.mark.slow_names(r"^test_the_model_in_hand_was_trained.*16")
+pytestmark = [
+    pytest.mark.slow_names(r"^test_the_model_in_hand_was_trained.*16"),
+    pytest.mark.nightly_but(r"^$"),
+]
 
 RUNGS = (1, 3, 9, 27, 81)
 POLICY = FreezeThaw()

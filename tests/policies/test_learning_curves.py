@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import rises
-from optuna_deadline.forecasting.curve_priors import ERRORS, LEVELS, SHARE, told
+from optuna_deadline.forecasting.curve_priors import ERRORS, LEVELS, SHARE, level_quantiles
 from optuna_deadline.forecasting.futures import best_by, measures, times_ahead
 from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
 from optuna_deadline.simulation import generate
 from optuna_deadline.simulation.tables import own
 
-pytestmark = pytest.mark.slow_names(r"^test_rises_of_studies")
+pytestmark = [pytest.mark.slow_names(r"^test_rises_of_studies"), pytest.mark.nightly_but(r"^$")]
 
 # Of sixty-fourths sums are exact, in any of the units below.
 scores = st.lists(st.integers(-64, 64).map(lambda n: n / 64), min_size=1, max_size=30)
@@ -67,7 +67,7 @@ def test_the_prior_is_what_the_recording_says() -> None:
     for age, (some, priors) in enumerate(zip(made, ERRORS, strict=True)):
         for errors, prior, young in zip(some, priors, ERRORS[0], strict=True):
             if errors:
-                assert told(errors) == pytest.approx(prior, abs=0.01)
+                assert level_quantiles(errors) == pytest.approx(prior, abs=0.01)
             else:
                 assert age and prior == young
 

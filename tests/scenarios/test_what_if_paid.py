@@ -12,7 +12,10 @@ from optuna_deadline.scenarios.futures import Change, make_world
 from optuna_deadline.scenarios.initial_state import InitialState
 from optuna_deadline.visualization._budget import chart_budget
 
-pytestmark = pytest.mark.slow_names(r"^test_the_rest_is_paid.*seer")
+pytestmark = [
+    pytest.mark.slow_names(r"^test_the_rest_is_paid.*seer"),
+    pytest.mark.nightly_but(r"^$"),
+]
 
 
 def make(policy: str, **given: object) -> Played:

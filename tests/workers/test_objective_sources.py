@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tables import wait_until
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import source_of
 
-pytestmark = pytest.mark.nightly_but(r"guarded|said_by")
+pytestmark = pytest.mark.nightly_but(r"guarded|said_by|ctrl_c")
 
 OBJECTIVE = """
 import gc
@@ -179,3 +181,29 @@ def test_an_objective_that_does_not_load_is_said_by_the_worker(tmp_path: Path) -
     with pytest.raises(DeadlineError, match="a_library_that_is_not_here"):
         fork_server.poll_ready(timeout=20)
     assert not fork_server.alive
+
+
+INTERRUPTED = """
+if __name__ == "__main__":
+    study = optuna.create_study(storage=STORAGE)
+    optuna_deadline.run(study, objective, cpus=1, deadline="90s", policy="fifo")
+    print("goes on")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", ["sqlite:///s.db", None])
+def test_ctrl_c_saves_and_ends_the_script(storage: str | None, tmp_path: Path) -> None:
+    longer = OBJECTIVE.replace("range(5):", "range(5000):\n        open('started', 'w').close()")
+    script = longer + f"STORAGE = {storage!r}\n"
+    (tmp_path / "train.py").write_text(script + INTERRUPTED)
+    with subprocess.Popen(
+        [sys.executable, "train.py"], cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        wait_until(lambda: (tmp_path / "started").exists() or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT  # 130 in a shell
+    assert "goes on" not in out and "KeyboardInterrupt" in err
+    assert ("start the same command again" in err) == (storage is not None)

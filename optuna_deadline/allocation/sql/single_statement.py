@@ -156,7 +156,7 @@ def _telling() -> sa.Select[Any]:
         )
         .values(**seconds)
     )
-    told = {
+    of_trial = {
         name: sa.func.coalesce(sa.bindparam(f"said_{name}", type_=column.type), column)
         for name, column in ((name, trial.c[name]) for name in OF_TRIAL)
     }
@@ -165,9 +165,9 @@ def _telling() -> sa.Select[Any]:
         .where(
             trial.c.study_id == _SEGMENT["study"],
             trial.c.number == mine.c.number,
-            sa.or_(*(value.is_distinct_from(trial.c[name]) for name, value in told.items())),
+            sa.or_(*(value.is_distinct_from(trial.c[name]) for name, value in of_trial.items())),
         )
-        .values(**told)
+        .values(**of_trial)
     )
     return (
         sa.select(sa.func.count())

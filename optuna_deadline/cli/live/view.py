@@ -184,8 +184,8 @@ class StudyWatcher:
         limits = SlotLimits(self._terms.max_slots)
         for segment in segments:
             limits.take_segment(segment)
-        for line in trials:
-            limits.take_trial(line)
+        for planned in trials:
+            limits.take_trial(planned)
         ended = Counter(segment.outcome for segment in segments)
         starts = len(segments) - len({segment.number for segment in segments})
         return View(
@@ -202,7 +202,7 @@ class StudyWatcher:
             slots_total=sum(slot.lent_to == mine for slot in offered),
             slots_of_pool=len(offered),
             shares=self._shares(offered),
-            rows=tuple(self._row(line, hosts.get(line.number, ())) for line in trials),
+            rows=tuple(self._row(planned, hosts.get(planned.number, ())) for planned in trials),
             decisions=tuple(decision for _, decision in self._decisions),
             pauses=ended["pause"] + ended["park"],
             resumes=max(0, starts - ended["resize"]),
@@ -237,23 +237,23 @@ class StudyWatcher:
         score, number, step = max(reports)
         return self._sign * score, -number, -step
 
-    def _row(self, line: PlannedTrial, hosts: tuple[str, ...]) -> TrialRow:
-        curve = self._curves.get(line.number, {})
+    def _row(self, planned: PlannedTrial, hosts: tuple[str, ...]) -> TrialRow:
+        curve = self._curves.get(planned.number, {})
         steps = sorted(curve)
         values = tuple(None if math.isnan(curve[step]) else curve[step] for step in steps)
         known = [value for value in values if value is not None]
         best = (max(known) if self._terms.maximize else min(known)) if known else None
         return TrialRow(
-            number=line.number,
-            state=_SHOWN.get(line.state, line.state),
-            slots=line.slots if line.owner is not None else 0,
+            number=planned.number,
+            state=_SHOWN.get(planned.state, planned.state),
+            slots=planned.slots if planned.owner is not None else 0,
             step=steps[-1] if steps else None,
             value=values[-1] if values else None,
             best=best,
             curve=values,
-            reason=line.reason,
-            held=line.alive and line.held is not None,
-            pinned=line.pinned if line.alive else None,
+            reason=planned.reason,
+            held=planned.alive and planned.held is not None,
+            pinned=planned.pinned if planned.alive else None,
             hosts=hosts,
         )
 

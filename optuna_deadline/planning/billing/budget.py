@@ -209,9 +209,9 @@ class PoolBudget:
         Those workers come first on which most of it runs already.
         """
         wanted: Counter[str] = Counter()
-        for line in reading.trials.values():
-            if line.alive and line.mode == "run" and line.worker is not None:
-                wanted[line.worker] += line.slots
+        for planned in reading.trials.values():
+            if planned.alive and planned.mode == "run" and planned.worker is not None:
+                wanted[planned.worker] += planned.slots
         offers: dict[str, int] = {}
         left = Counter(types)
         for worker, size in sorted(self._lent.items(), key=lambda o: (-wanted[o[0]], o[0])):
