@@ -18,10 +18,9 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.sql.database.engine import open_table
-from optuna_deadline.forecasting.reporting import may_enter
 from optuna_deadline.policies.base import check_resources
 from optuna_deadline.pruners._clock import Clock, ProcessClock
-from optuna_deadline.pruners._study_tracker import StudyTracker, seconds_needed
+from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
 from optuna_deadline.study.terms import Terms
@@ -41,8 +40,8 @@ class DeadlinePruner(BasePruner):
     eliminated. The rule is our reconstruction of HyperSched's, save that it is final here. A trial
     whose next report would come after the deadline ends as well:
     :func:`optuna_deadline.out_of_time` tells that from elimination, so that the objective can
-    return its value. After such a trial no new one starts in this process, if it could not matter
-    any more: ``study.optimize`` returns.
+    return its value. Where no new trial could report once before the deadline, ``study.optimize``
+    returns after such a trial.
 
     Example:
 
@@ -128,7 +127,7 @@ class DeadlinePruner(BasePruner):
         if tracker.is_too_late(trial.number, pace):
             self._stop_if_over(study, tracker)
             return True
-        if not math.isfinite(trial.intermediate_values[step]):
+        if math.isnan(trial.intermediate_values[step]):
             return True
         return eliminated and not tracker.rungs.finished(step)
 
@@ -158,10 +157,9 @@ class DeadlinePruner(BasePruner):
         return late
 
     def _stop_if_over(self, study: Study, tracker: StudyTracker) -> None:
-        """End ``study.optimize`` where no new trial could matter: it may have no gate."""
-        if not may_enter(
-            tracker.time_left(), seconds_needed(study, tracker) + tracker.ending_seconds
-        ):
+        """End ``study.optimize``, which may have no gate, where no new trial could report once."""
+        quickest = min((pace.first_seconds for pace in tracker.paces()), default=0.0)
+        if tracker.time_left() < quickest:
             with suppress(RuntimeError):  # of ask and tell, which has no loop to end
                 study.stop()
 
