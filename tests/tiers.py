@@ -19,7 +19,7 @@ import pytest
 TIERS = ("commit", "landing", "all")
 #: CPU seconds of a tier on two cores of 2.6 GHz, processes that the tests start included.
 BUDGETS = {"commit": 400.0, "landing": 1100.0}
-ROOM = 1.3  # a budget fails only above this multiple: machines differ
+ROOM = 1.3  # what is above this multiple of a budget is named
 TURNS = 8  # landings until each nightly test has run once
 DEAREST = 15  # tests that the summary names
 #: These files start first, since they take longest from start to end.
@@ -131,7 +131,10 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The tier's CPU seconds; a whole tier above its budget fails."""
+    """The tier's CPU seconds, and the dearest tests of a whole tier above its budget.
+
+    It does not fail: the same tests take a third more on a machine that others use too.
+    """
     tier = tier_of(config)
     budget, total = BUDGETS.get(tier), sum(config.stash[_TOTAL]) or cpu_seconds()
     limit = f" of {budget:.0f}" if budget else ""
@@ -141,7 +144,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for seconds, name in sorted(config.stash[_USED], reverse=True)[:DEAREST]:
         terminalreporter.line(f"{seconds:6.1f} s  {name}")
     terminalreporter.line(f"Above the budget of the tier {tier}: mark tests `slow` or `nightly`.")
-    terminalreporter._session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _is_whole(config: pytest.Config) -> bool:
