@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import optuna
+from tables import table_of
 
 import optuna_deadline
-from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.elastic import Result
@@ -38,7 +39,7 @@ def run_until(
 
     A condition that never holds lets the study end after 100 s, without what the test looks for.
     """
-    table = AllocationTable(open_table(study), study.study_name, study._study_id)
+    table = table_of(study)
     over = threading.Event()
 
     def watch() -> None:

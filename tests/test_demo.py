@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -48,22 +47,21 @@ def test_demo(postgres_url: str, tmp_path: Path) -> None:
         wait_until(lambda: demo.poll() is not None or has_shown_all(postgres_url), 140, every=1)
         if table := has_shown_all(postgres_url):
             end_within(table, 8)
-        done = SimpleNamespace(stdout="", stderr="")
-        done.stdout, done.stderr = demo.communicate(timeout=60)
-    assert demo.returncode == 0, done.stderr
+        printed, errors = demo.communicate(timeout=60)
+    assert demo.returncode == 0, errors
     outcome = json.loads((tmp_path / "out.json").read_text())
     assert set(outcome) == KEYS
-    told = (outcome, done.stdout[-2000:])
+    told = (outcome, printed[-2000:])
     assert outcome["running_left"] == 0, told
     # A hang fails; how close the end is to the deadline is measured by benchmarks/live.
     assert outcome["overshoot_s"] <= 15, told
     assert outcome["checkpoint_ok"] and outcome["complete"] >= 1, told
     assert outcome["complete"] + outcome["pruned"] == outcome["trials"], told
     assert outcome["pauses"] >= 1 and outcome["resumes"] + outcome["resizes"] >= 1, told
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "Traceback" not in printed + errors
     when = "after" if outcome["overshoot_s"] > 0 else "before"
     for words in ("best value", "torch.load(", "optuna-dashboard", f"{when} the deadline"):
-        assert words in done.stdout
+        assert words in printed
     assert _accuracy(Path(outcome["checkpoint"])) == pytest.approx(outcome["best_value"], abs=1e-6)
 
 

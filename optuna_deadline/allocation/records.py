@@ -168,7 +168,7 @@ class Rendezvous:
 
     address: str
     port: int  #: for their own rendezvous
-    link_port: int  #: the port at which the first worker hears them
+    link_port: int  #: the port where the leader takes the ranks' messages
     key: str = field(repr=False)  #: who has it is let in there
     resume_location: str | None = None  #: the checkpoint's location
 

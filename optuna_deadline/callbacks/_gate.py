@@ -17,9 +17,15 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.reporting import may_enter
+from optuna_deadline.forecasting.reporting import (
+    may_enter,
+    seconds_to_enter,
+    seconds_to_matter,
+    step_before,
+    steps_to_matter,
+)
 from optuna_deadline.pruners import find_deadline_pruner
-from optuna_deadline.pruners._study_tracker import StudyTracker, seconds_needed
+from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.samplers._deadline import end_abandoned
 from optuna_deadline.study import terms as _terms
 from optuna_deadline.study.best import Best, best_of
@@ -139,7 +145,7 @@ class DeadlineGate:
         tracker = pruner.tracker(study)
         tracker.ended(trial)
         tracker.refresh()
-        needed, left = seconds_needed(study, tracker) + tracker.ending_seconds, tracker.time_left()
+        needed, left = _needed(study, tracker) + tracker.ending_seconds, tracker.time_left()
         if not may_enter(left, needed):
             self._stop(study, tracker, needed, left)
         else:
@@ -196,3 +202,26 @@ def _explain_stop(study: Study, tracker: StudyTracker, left: float) -> None:
 
 def _is_early(tracker: StudyTracker, left: float) -> bool:
     return left > _EARLY * (tracker.terms.deadline - tracker.joined)
+
+
+def _needed(study: Study, tracker: StudyTracker) -> float:
+    """Seconds that a newcomer needs in this process.
+
+    A trial of which this process has seen no report can only be taken as a whole.
+    """
+    paces = tracker.paces()
+    if not paces:
+        return (
+            seconds_to_matter(1, [], tracker.seconds_without_report)
+            if tracker.seconds_without_report
+            else 0.0
+        )
+    reports = [trial.intermediate_values for trial in study.get_trials(deepcopy=False)]
+    rungs = tracker.rungs
+    steps = steps_to_matter(
+        max((max(one) - step_before(one) for one in reports if one), default=0),
+        min_resource=rungs.min_resource,
+        max_resource=rungs.max_resource,
+        reduction_factor=rungs.reduction_factor,
+    )
+    return seconds_to_enter(steps, paces)

@@ -84,7 +84,7 @@ def watching_preemption(
         yield
         return
     notice = PreemptionWatcher(source, until, agent.wake)
-    notice.poll()  # what cannot be asked is told at once
+    notice.poll()  # raises now if the source cannot be asked
     thread = PeriodicThread("notice", notice.poll)
     thread.start()
     try:

@@ -156,8 +156,7 @@ class ElasticWorker:
         self._shared = _shared_by_name(
             self.table, join_location(place, study.study_name), self._folder
         )
-        backend = getattr(study._storage, "_backend", study._storage)
-        self._resumable = not isinstance(backend, InMemoryStorage)
+        self._resumable = not isinstance(study._storage, InMemoryStorage)
         self._asked: list[int] = []
         self._availability = CheckpointAvailability(self.table, host_name())
         self._source = replace(source_of(objective), library=library_name(self._folder))

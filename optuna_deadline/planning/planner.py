@@ -80,9 +80,9 @@ class Planner:
         self._opener = TrialOpener(trials, table, worker_id)
         self._trials = trials
         self._table = table
-        steady = UnpausablePolicy(policy, stopping_policy(policy))
+        unpausable = UnpausablePolicy(policy, stopping_policy(policy))
         self._policy = FiniteSearchPolicy(
-            DivergedPolicy(RequestPolicy(BatchDivisorPolicy(steady))), self._opener.exhausted
+            DivergedPolicy(RequestPolicy(BatchDivisorPolicy(unpausable))), self._opener.exhausted
         )
         self._worker_id = worker_id
         self._clock = clock

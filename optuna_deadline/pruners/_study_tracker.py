@@ -11,20 +11,12 @@ from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
-from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.sql import studies as _rung_rows
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.forecasting.reporting import (
-    ReportPace,
-    known_startup,
-    seconds_to_enter,
-    seconds_to_matter,
-    step_before,
-    steps_to_matter,
-)
+from optuna_deadline.forecasting.reporting import ReportPace, known_startup
 from optuna_deadline.pruners._clock import Clock
 from optuna_deadline.pruners._rung_rule import RungRule
 from optuna_deadline.study.terms import Terms
@@ -224,26 +216,3 @@ class StudyTracker:
                 format_duration(pace.first_seconds),
                 format_duration(whole),
             )
-
-
-def seconds_needed(study: Study, tracker: StudyTracker) -> float:
-    """Seconds that a newcomer needs in this process.
-
-    A trial of which this process has seen no report can only be taken as a whole.
-    """
-    paces = tracker.paces()
-    if not paces:
-        return (
-            seconds_to_matter(1, [], tracker.seconds_without_report)
-            if tracker.seconds_without_report
-            else 0.0
-        )
-    reports = [trial.intermediate_values for trial in study.get_trials(deepcopy=False)]
-    rungs = tracker.rungs
-    steps = steps_to_matter(
-        max((max(one) - step_before(one) for one in reports if one), default=0),
-        min_resource=rungs.min_resource,
-        max_resource=rungs.max_resource,
-        reduction_factor=rungs.reduction_factor,
-    )
-    return seconds_to_enter(steps, paces)

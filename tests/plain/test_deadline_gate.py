@@ -208,7 +208,7 @@ def test_a_thread_that_ends_after_the_gate_is_closed_does_not_open_it(
     storage: str | None, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = iter([1000.0, 1.0])
-    monkeypatch.setattr(_gates, "seconds_needed", lambda study, tracker: next(needed))
+    monkeypatch.setattr(_gates, "_needed", lambda study, tracker: next(needed))
     study = _study(storage, deadline="100s", clock=clock)
     gate = DeadlineGate()
     study.optimize(lambda trial: 1.0, callbacks=[gate, gate])

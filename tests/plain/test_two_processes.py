@@ -46,10 +46,9 @@ def _work(url: str, seed: int, n_jobs: int, ready: Barrier, answers: Any) -> Non
 def test_both_return_by_the_deadline_and_the_gate_is_closed(storage_url: str) -> None:
     study = optuna.create_study(storage=storage_url, study_name="s")
     start_server()
-    context = CONTEXT
-    ready, answers = context.Barrier(2), context.Queue()
+    ready, answers = CONTEXT.Barrier(2), CONTEXT.Queue()
     workers = [
-        context.Process(target=_work, args=(storage_url, seed, seed, ready, answers))
+        CONTEXT.Process(target=_work, args=(storage_url, seed, seed, ready, answers))
         for seed in (1, 2)
     ]
     for worker in workers:

@@ -67,7 +67,7 @@ class NotificationListener(threading.Thread):
     Args:
         engine: The table's engine; the connection is made like its own, outside its pool.
         pool: The pool to hear of.
-        worker_id: The worker; it hears what concerns it, or everybody.
+        worker_id: The worker; it is woken by notices for it alone and for the whole pool.
         wake: Called from this thread; must not block.
     """
 
