@@ -42,5 +42,5 @@ if __name__ == "__main__":
     print(f"Ended {-result.overshoot:.1f} s before the deadline.")
     if not result.checkpoint_ok:
         raise SystemExit("No epoch was saved in that time, for that money: give more of them.")
-    print(f"Best accuracy {result.value:.3f}: trial {result.number}, epoch {result.step}.")
+    print(f"Best accuracy {result.value:.3f}: trial {result.trial_number}, epoch {result.step}.")
     print(f"Its checkpoint, verified {result.checkpoint_ok}: {result.checkpoint}")

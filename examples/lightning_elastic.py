@@ -41,7 +41,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--deadline", default="40s", help="from now, as in 40s or 2h30m")
     parser.add_argument("--storage", default="sqlite:///examples.db")
-    parser.add_argument("--gpus", help="all, or 0,1; CPU slots if it is not given")
+    parser.add_argument("--gpus", help="all, or how many; CPU slots if it is not given")
     args = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -56,7 +56,7 @@ if __name__ == "__main__":
     print(f"{len(study.trials)} trials; ended {-result.overshoot:.1f} s before the deadline.")
     if not result.checkpoint_ok:
         raise SystemExit("No epoch was saved in that time: give a later deadline.")
-    print(f"Best val_acc {result.value:.3f}: trial {result.number}, epoch {result.step}.")
+    print(f"Best val_acc {result.value:.3f}: trial {result.trial_number}, epoch {result.step}.")
     print(study.best_params)
     print(f"Checkpoint verified: {result.checkpoint_ok}. To load it:")
     print(result.how_to_load())

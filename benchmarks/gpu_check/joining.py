@@ -80,7 +80,7 @@ def measure(folder: Path, *, gpus: list[int], cpus: int, seconds: float) -> list
     log = folder / "log"
     os.environ[_LOG] = str(log)
     study = optuna.create_study(storage=f"sqlite:///{folder}/study.db", direction="minimize")
-    slots: Any = {"gpus": ",".join(map(str, gpus[:2]))} if gpus else {"cpus": cpus}
+    slots: Any = {"gpu_ids": gpus[:2]} if gpus else {"cpus": cpus}
     most = min(len(gpus) or cpus, 2)
     if most == 1:
         slots |= {"policy_parameters": {"most_trials": 2, "quantum": 1.0}}

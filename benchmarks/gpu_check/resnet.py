@@ -138,7 +138,7 @@ def measure(folder: Path, *, gpu: int | None, seconds: float, tiny: bool) -> lis
             result = optuna_deadline.run(
                 study, f"{__file__}:objective", deadline=f"{seconds:g}s", checkpoints=here,
                 policy=policy, max_resource=9, publish=False,
-                **({"cpus": 1} if gpu is None else {"gpus": str(gpu)}),
+                **({"cpus": 1} if gpu is None else {"gpu_ids": [gpu]}),
             )  # fmt: skip
         table = AllocationTable(open_table(study), study.study_name, study._study_id)
         segments = Counter(one.number for one in table.segments())

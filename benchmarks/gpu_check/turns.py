@@ -139,7 +139,7 @@ def _train(
     optuna_deadline.run(
         study, f"{__file__}:objective", deadline=f"{seconds:g}s", checkpoints=folder,
         policy="round_robin", policy_parameters={"most_trials": trials, "quantum": 1.0},
-        park=park, publish=False, **({"cpus": 1} if gpu is None else {"gpus": str(gpu)}),
+        park=park, publish=False, **({"cpus": 1} if gpu is None else {"gpu_ids": [gpu]}),
     )  # fmt: skip
     table = AllocationTable(open_table(study), study.study_name, study._study_id)
     return table.segments()

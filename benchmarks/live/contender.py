@@ -57,7 +57,14 @@ def elastic(task: Task) -> None:
     """Ours with a worker, which has all the slots."""
     study = task.study(sampler=DeadlineSampler(TPESampler(seed=task.seed)))
     until = datetime.fromtimestamp(task.deadline, timezone.utc)
-    optuna_deadline.run(study, OBJECTIVE, cpus=task.slots, deadline=until, checkpoints=task.folder)
+    optuna_deadline.run(
+        study,
+        OBJECTIVE,
+        cpus=task.slots,
+        oversubscribe=True,
+        deadline=until,
+        checkpoints=task.folder,
+    )
 
 
 def plain(task: Task) -> None:

@@ -90,6 +90,7 @@ def measure(
             study,
             "benchmarks/rescale/ours.py:objective",
             cpus=slots,
+            oversubscribe=True,
             park=park,
             deadline=f"{seconds:.0f}s",
             policy=policy,

@@ -96,9 +96,10 @@ def options(
 #: One console for messages and the live view, so that neither overwrites the other.
 console = Console(stderr=True)
 
-#: Exit codes beside 0: the database or the study is gone, bad input, the worker's own time is
-#: over, asked to leave.
-GONE, BAD_INPUT, TIME_WAS_OVER, INTERRUPTED = 1, 2, 75, 130
+#: Exit codes beside 0: the database or the study is gone, or the study ended without a value; bad
+#: input; the worker's own time is over; asked to leave.
+GONE = NO_VALUE = 1
+BAD_INPUT, TIME_WAS_OVER, INTERRUPTED = 2, 75, 130
 
 Settings = Annotated[
     list[str] | None,
@@ -198,6 +199,16 @@ ReductionFactor = Annotated[
 ]
 MaxSlots = Annotated[
     int | None, typer.Option(help="The most slots that a trial may have; any number by default.")
+]
+Gpus = Annotated[
+    str | None, typer.Option(help="How many GPUs, or all; run takes all where nothing is said.")
+]
+GpuIds = Annotated[
+    str | None, typer.Option(help="Which GPUs, by their indices: 0,3; in place of --gpus.")
+]
+Cpus = Annotated[int | None, typer.Option(help="How many CPU slots; at most one for each core.")]
+Oversubscribe = Annotated[
+    bool, typer.Option("--oversubscribe", help="Allow more CPU slots than there are cores.")
 ]
 Money = Annotated[str | None, typer.Option(help="What may be spent, as in 20usd; needs --price.")]
 SlotPrice = Annotated[

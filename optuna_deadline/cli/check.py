@@ -20,7 +20,15 @@ from rich.table import Table
 from optuna_deadline.checking.moves import FEWEST, Check
 from optuna_deadline.checking.rows import ROUNDING, CheckRow, exit_code
 from optuna_deadline.checking.runs import TrainingRuns
-from optuna_deadline.cli.app import Json, ObjectivePlace, Patience, command, console, print_json
+from optuna_deadline.cli.app import (
+    GpuIds,
+    Json,
+    ObjectivePlace,
+    Patience,
+    command,
+    console,
+    print_json,
+)
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.objective import source_of
 from optuna_deadline.worker.devices import make_offer, present_gpus
@@ -52,8 +60,9 @@ def check(
     seed: Annotated[int, typer.Option(help="Draws the parameters that are not given.")] = 0,
     gpus: Annotated[
         str | None,
-        typer.Option(help="GPUs to train on: all, 0,1 or none; by default those there are."),
+        typer.Option(help="How many GPUs, all, or none; by default those there are."),
     ] = None,
+    gpu_ids: GpuIds = None,
     tolerance: Annotated[
         float, typer.Option(min=0.0, help="Relative; what a move may round otherwise.")
     ] = ROUNDING,
@@ -64,7 +73,7 @@ def check(
     for number in _ENDING:
         signal.signal(number, _end)
     source = source_of(objective)
-    devices = choose_devices(gpus, slots)
+    devices = choose_devices(gpus, gpu_ids, slots)
     trial = fixed_trial(params, seed)
     with (
         _progress() as progress,
@@ -111,21 +120,21 @@ def fixed_trial(params: str | None, seed: int) -> optuna.Trial:
     return study.ask()
 
 
-def choose_devices(gpus: str | None, slots: int) -> list[str]:
+def choose_devices(gpus: str | None, gpu_ids: str | None, slots: int) -> list[str]:
     """The devices to train on: GPUs where there are enough, else a CPU for each slot.
 
     Raises:
         DeadlineError: There are too few.
     """
-    if gpus is None:
+    if gpus is None and gpu_ids is None:
         present = present_gpus()
         if len(present) >= slots:
             return [f"gpu:{index}" for index in present[:slots]]
     elif gpus != "none":
-        named = make_offer(gpus=gpus).devices
+        named = make_offer(gpus=gpus, gpu_ids=gpu_ids).devices
         if len(named) < slots:
             raise DeadlineError(
-                f"A move to {slots} slots needs {slots} GPUs, and --gpus names {len(named)}: name"
+                f"A move to {slots} slots needs {slots} GPUs, and {len(named)} were named: name"
                 " more, try pauses alone with --slots 1, or train on CPUs with --gpus none."
             )
         return named[:slots]

@@ -187,7 +187,7 @@ def _outcome(
         "resizes": view.resizes,
         "overhead_s": round(sum((s.startup or 0.0) + (s.stop or 0.0) for s in segments), 3),
         "best_value": result.value,
-        "best_trial": result.number,
+        "best_trial": result.trial_number,
         "checkpoint": str(result.checkpoint) if result.checkpoint else None,
         "checkpoint_ok": result.checkpoint_ok,
     }

@@ -22,17 +22,22 @@ from rich.progress import Progress
 
 from optuna_deadline.cli.app import (
     INTERRUPTED,
+    NO_VALUE,
     TIME_WAS_OVER,
     AcrossHosts,
     CheckpointPlace,
+    Cpus,
     Deadline,
     Earlier,
+    GpuIds,
+    Gpus,
     HostType,
     MaxResource,
     MaxSlots,
     MinResource,
     Money,
     ObjectivePlace,
+    Oversubscribe,
     Park,
     Patience,
     PolicyName,
@@ -66,8 +71,10 @@ def worker(
     objective: ObjectivePlace,
     study: Annotated[str, typer.Option(help="Name of the study.")],
     storage: Storage,
-    gpus: Annotated[str | None, typer.Option(help="GPUs to offer: all, or 0,1.")] = None,
-    cpus: Annotated[int | None, typer.Option(help="CPU slots to offer.")] = None,
+    gpus: Gpus = None,
+    gpu_ids: GpuIds = None,
+    cpus: Cpus = None,
+    oversubscribe: Oversubscribe = False,
     pool: Annotated[str | None, typer.Option(help="Pool of slots; the study's own name.")] = None,
     weight: Annotated[
         float | None, typer.Option(help="The study's weight in the pool; 1 at first.")
@@ -94,7 +101,8 @@ def worker(
     """Train trials of a study on this machine's slots; start as many as there are machines."""
     choose(log)
     source, offer = prepare(
-        objective, gpus, cpus, weight=weight, divider=divider, patience=patience, park=park,
+        objective, gpus, cpus, gpu_ids=gpu_ids, oversubscribe=oversubscribe,
+        weight=weight, divider=divider, patience=patience, park=park,
         until=until, checkpoints=checkpoints,
     )  # fmt: skip
     found = load_study(study, storage)
@@ -112,7 +120,8 @@ def work(elastic: ElasticWorker, log: Log) -> None:
     """Run a worker in sight, and say what came of it.
 
     Raises:
-        typer.Exit: The worker was asked to leave before the study's end, or its time was over.
+        typer.Exit: The worker was asked to leave before the study's end, its time was over, or the
+            study has ended without a value.
     """
     terms, watcher = elastic.terms, StudyWatcher(elastic.table, elastic.terms)
     _logger.info(
@@ -128,24 +137,34 @@ def work(elastic: ElasticWorker, log: Log) -> None:
         print(json.dumps({"study": terms.name, **asdict(result)}, default=str), flush=True)
     else:
         print(describe(result, terms))
+    if code := exit_code(result, elastic.reached_time_limit):
+        raise typer.Exit(code)
+
+
+def exit_code(result: Result, time_was_over: bool) -> int:
+    """What a command ends with: 0 where the study has ended with a value."""
     if not result.settled:
-        raise typer.Exit(TIME_WAS_OVER if elastic.reached_time_limit else INTERRUPTED)
+        return TIME_WAS_OVER if time_was_over else INTERRUPTED
+    return NO_VALUE if result.trial_number is None else 0
 
 
 def describe(result: Result, terms: Terms) -> str:
     """The last words of a run."""
     if not result.settled:
         return f"Left {terms.name} before its end; start the same command again to go on."
-    if result.number is None:
+    if result.trial_number is None:
         return f"{terms.name} ended without a value: no trial reported one, or returned one."
     state = "verified" if result.checkpoint_ok else "not saved"
     if result.checkpoint_host is not None:
         state = f"on {result.checkpoint_host}, which alone has it"
     spent = f" Spent {result.spent:.4g} of {terms.budget}." if terms.budget else ""
     step = "" if result.step is None else f", step {result.step}"
+    differs = result.why_best_differs()
     return (
-        f"{terms.name}: best value {result.value:.6g}, trial {result.number}{step}; "
-        f"checkpoint {state}.{spent}\n{result.how_to_load()}"
+        f"{terms.name}: best value {result.value:.6g}, trial {result.trial_number}{step}; "
+        f"checkpoint {state}.{spent}\n"
+        + (f"{differs}\n" if differs else "")
+        + result.how_to_load()
     )
 
 
@@ -163,10 +182,10 @@ def run(
         str, typer.Option(help="URL of the study's database (SQLite, PostgreSQL).")
     ] = _STORAGE,
     direction: WhichWay = None,
-    gpus: Annotated[
-        str | None, typer.Option(help="GPUs to train on: all, or 0,1; all where nothing is said.")
-    ] = None,
-    cpus: Annotated[int | None, typer.Option(help="CPU slots to train on.")] = None,
+    gpus: Gpus = None,
+    gpu_ids: GpuIds = None,
+    cpus: Cpus = None,
+    oversubscribe: Oversubscribe = False,
     policy: PolicyName = DEFAULT,
     settings: Settings = None,
     min_resource: MinResource = 1,
@@ -189,13 +208,14 @@ def run(
     The same command again goes on with the study, as long as its deadline is ahead.
     """
     choose(log)
-    if gpus is None and cpus is None:
+    if gpus is None and gpu_ids is None and cpus is None:
         if not present_gpus():
             raise DeadlineError("This machine has no GPU: say how many CPU slots, as in --cpus 2.")
         gpus = "all"
     money = make_budget(budget, price_given(price, prices))
     source, offer = prepare(
-        objective, gpus, cpus, patience=patience, park=park, checkpoints=checkpoints,
+        objective, gpus, cpus, gpu_ids=gpu_ids, oversubscribe=oversubscribe,
+        patience=patience, park=park, checkpoints=checkpoints,
         budget=money, host_type=host_type, max_slots=max_slots,
     )  # fmt: skip
     made, terms = make(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ def prepare(
     gpus: str | int | None,
     cpus: int | None,
     *,
+    gpu_ids: str | Sequence[int] | None = None,
+    oversubscribe: bool = False,
     weight: float | None = None,
     divider: str = "even",
     patience: float = PATIENCE,
@@ -116,7 +119,7 @@ def prepare(
         place_of(checkpoints)
     if budget is not None and not (host_type or os.environ.get(HOST_TYPE)):
         budget.check_type(None, budget.prices)
-    offer = make_offer(gpus, cpus)
+    offer = make_offer(gpus, cpus, gpu_ids, oversubscribe)
     if max_slots is not None and max_slots > offer.size:
         _logger.warning(
             "%s is %d and there are %d slots here: it limits nothing until other workers come.",

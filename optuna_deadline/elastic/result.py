@@ -5,7 +5,9 @@ What a worker returns with.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
 
 from optuna.study import Study
 
@@ -21,8 +23,9 @@ from optuna_deadline.study.best import find_best
 class Result:
     """What is in hand when a worker returns."""
 
-    number: int | None  #: the best trial
-    value: float | None
+    trial_number: int | None  #: the trial with the best report
+    value: float | None  #: that report; where no trial reports, the best value that one returned
+    params: dict[str, Any] | None = field(hash=False)  #: the trial's parameters
     step: int | None  #: None where the trial only returned its value
     checkpoint: Location | None  #: a file, or the URL of one
     checkpoint_ok: bool  #: whether the file is the one that was written, byte for byte
@@ -31,6 +34,29 @@ class Result:
     settled: bool  #: False where the worker was asked to leave before the end
     spent: float | None = None  #: None where slots cost nothing
     checkpoint_host: str | None = None  #: where alone the file is, if not here
+    best_value: float | None = None  #: ``study.best_value``, which optuna-dashboard shows
+
+    @property
+    def number(self) -> int | None:
+        """The former name of ``trial_number``."""
+        warnings.warn(
+            "Result.number is Result.trial_number now.", DeprecationWarning, stacklevel=2
+        )
+        return self.trial_number
+
+    def why_best_differs(self) -> str | None:
+        """Why ``study.best_value`` is another value, in one sentence; None where it is the same.
+
+        Optuna keeps what an objective returns as the value of its trial. Where the trial has
+        reported a better value before that, this result and its checkpoint are of that report.
+        """
+        if self.best_value is None or self.value is None or self.best_value == self.value:
+            return None
+        return (
+            f"study.best_value is {self.best_value:.6g}: Optuna keeps what an objective returns, "
+            f"and {self.value:.6g} was reported before that; return the best report to have both "
+            "alike."
+        )
 
     @property
     def overshoot(self) -> float:
@@ -73,8 +99,9 @@ def study_result(
     if ledger is not None:
         ledger.read(now)
     return Result(
-        number=best.number if best else None,
+        trial_number=best.number if best else None,
         value=best.value if best else None,
+        params=_params(study, best.number) if best else None,
         step=best.step if best else None,
         checkpoint=saved.path if saved else None,
         checkpoint_ok=ok,
@@ -83,4 +110,19 @@ def study_result(
         ended=now,
         settled=orders.settled,
         spent=None if ledger is None else ledger.spent(now),
+        best_value=_best_value(study),
     )
+
+
+def _params(study: Study, number: int) -> dict[str, Any]:
+    storage = study._storage
+    trial_id = storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
+    return dict(storage.get_trial(trial_id).params)
+
+
+def _best_value(study: Study) -> float | None:
+    """What Optuna says; None as long as no trial is complete."""
+    try:
+        return study.best_value
+    except ValueError:
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ def run(
     *,
     cpus: int | None = None,
     gpus: str | int | None = None,
+    gpu_ids: str | Sequence[int] | None = None,
+    oversubscribe: bool = False,
     deadline: DeadlineLike | None = None,
     policy: policy_choice.PolicyLike | None = None,
     policy_parameters: Mapping[str, Any] | None = None,
@@ -56,7 +58,9 @@ def run(
         study: An Optuna study on SQLite, PostgreSQL or in memory.
         objective: The objective, or its place as "train.py:objective".
         cpus: CPU slots to offer; each trains with one thread.
-        gpus: GPUs to offer: "all", or numbers as in "0,1".
+        gpus: How many GPUs to offer, or "all".
+        gpu_ids: The indices of the GPUs to offer, as [0, 3], in place of their number.
+        oversubscribe: Whether there may be more CPU slots than cores.
         deadline: A timedelta, an aware datetime, "2h30m" or ISO 8601; None takes the study's own
             terms, or those of its :class:`~optuna_deadline.DeadlinePruner`.
         policy: Who decides, "freeze_thaw" by default: a name, a place as "policy.py:Mine", which
@@ -110,7 +114,8 @@ def run(
     stop_if_loading()
     money = make_budget(budget, price)
     source, offer = prepare(
-        objective, gpus, cpus, weight=weight, divider=divider, patience=patience, park=park,
+        objective, gpus, cpus, gpu_ids=gpu_ids, oversubscribe=oversubscribe,
+        weight=weight, divider=divider, patience=patience, park=park,
         until=until, checkpoints=checkpoints, budget=money, host_type=host_type,
         max_slots=max_slots,
     )  # fmt: skip

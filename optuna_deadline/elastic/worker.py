@@ -87,7 +87,8 @@ class ElasticWorker:
         ttl: Seconds that a lease lives, where this worker is the pool's first.
         grace: Seconds after a lease's end before it may be reaped, likewise.
         listen: Whether to be woken by PostgreSQL's notices.
-        offer: The slots, where somebody else knows them; else ``cpus`` and ``gpus`` say them.
+        offer: The slots, where somebody else knows them; else ``cpus``, which may be more than
+            there are cores, and ``gpus`` say them.
         ceiling: Slots that could be had if the study wants them, more than are offered now.
         across_hosts: Whether this worker's slots may be in gangs with other hosts' slots.
         host_type: By which the slots of this host are priced.
@@ -138,7 +139,7 @@ class ElasticWorker:
             self._ledger = BillingLedger(self.table, tariff_of(terms.budget, terms.started))
             self._ledger.read(self.table.now())
             terms.budget.check_type(self._host_type, self._ledger.tariff.rates)
-        self._offer = offer or make_offer(gpus, cpus)
+        self._offer = offer or make_offer(gpus, cpus, oversubscribe=True)
         self._ceiling = ceiling
         self._address = _address(engine) if across_hosts else None
         self._time_limit = math.inf if until is None else monotonic_end(until)
@@ -240,7 +241,7 @@ class ElasticWorker:
             left = min(self.terms.deadline - self.table.now(), until.ends_at - time.monotonic())
             publisher.finish(max(_SETTLE_SECONDS, left))
         result = self.result()
-        if result.settled and result.number is None and not agent.ready:
+        if result.settled and result.trial_number is None and not agent.ready:
             raise DeadlineError(
                 "The study ended without a value, and the objective was not loaded here by then:"
                 " see why its import does not end, or give a later deadline."

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -30,27 +31,48 @@ class Offer:
         return len(self.gpus) + self.cpus
 
 
-def make_offer(gpus: str | int | None = None, cpus: int | None = None) -> Offer:
+def make_offer(
+    gpus: str | int | None = None,
+    cpus: int | None = None,
+    gpu_ids: str | Sequence[int] | None = None,
+    oversubscribe: bool = False,
+) -> Offer:
     """Check what is offered against what the machine has.
 
     Args:
-        gpus: "all", a list such as "0,1", or a single number's index.
+        gpus: How many GPUs, or "all".
         cpus: CPU shares; each trains with one thread.
+        gpu_ids: The indices of the GPUs, as [0, 3] or "0,3", in place of their number.
+        oversubscribe: Whether there may be more CPU shares than cores.
 
     Raises:
-        DeadlineError: Nothing is offered, or a GPU is named that the machine does not have.
+        DeadlineError: Nothing is offered, or more than the machine has.
     """
-    if gpus is None and cpus is None:
+    if gpus is None and cpus is None and gpu_ids is None:
         some = spelled("gpus='all' or cpus=2", "--gpus all or --cpus 2")
         raise DeadlineError(f"No slots were offered: name some with {some}.")
     if cpus is not None and not (isinstance(cpus, Integral) and cpus >= 0):
         raise DeadlineError(
             f"{argument('cpus')} must be a positive number of slots, but got {cpus!r}."
         )
-    chosen = _choose_gpus(str(gpus)) if gpus is not None else ()
+    cores = _cores()
+    if cpus is not None and cpus > cores and not oversubscribe:
+        more = spelled("oversubscribe=True", "--oversubscribe")
+        raise DeadlineError(
+            f"{argument('cpus')} asks for {cpus} CPU slots, more than the cores of this process "
+            f"({cores}): ask for fewer, or add {more}."
+        )
+    chosen = _choose_gpus(gpus, gpu_ids)
     if not chosen and not cpus:
         raise DeadlineError("0 slots can train nothing: offer at least one GPU or CPU share.")
     return Offer(chosen, cpus or 0)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def present_gpus() -> list[int]:
@@ -81,7 +103,18 @@ def gpu_uuids() -> dict[int, str]:
     }
 
 
-def _choose_gpus(wanted: str) -> tuple[int, ...]:
+def _choose_gpus(gpus: str | int | None, gpu_ids: str | Sequence[int] | None) -> tuple[int, ...]:
+    if gpus is None and gpu_ids is None:
+        return ()
+    count, ids = argument("gpus"), argument("gpu_ids")
+    if gpus is not None and gpu_ids is not None:
+        raise DeadlineError(f"{count} and {ids} both say which GPUs to use: give one of them.")
+    wanted = str(gpus).strip()
+    if gpu_ids is None and (isinstance(gpus, bool) or not (wanted == "all" or wanted.isdecimal())):
+        raise DeadlineError(
+            f"{count} must be 'all' or a number of GPUs such as 2, not {gpus!r}; {ids} names them."
+        )
+    named = None if gpu_ids is None else _indices(gpu_ids)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if "MIG-" in visible:
         raise DeadlineError(
@@ -89,23 +122,33 @@ def _choose_gpus(wanted: str) -> tuple[int, ...]:
             " whole GPUs there, or leave it out."
         )
     present = present_gpus()
-    if wanted == "all":
-        if not present:
-            raise DeadlineError(
-                f"This machine has no GPU that the driver lists; use {argument('cpus')} instead."
-            )
-        return tuple(present)
-    try:
-        chosen = tuple(int(part) for part in wanted.split(",") if part.strip())
-    except ValueError:
+    if not present:
         raise DeadlineError(
-            f"{argument('gpus')} must be 'all' or numbers such as '0,1', not {wanted!r}."
+            f"This machine has no GPU that the driver lists; use {argument('cpus')} instead."
+        )
+    if named is not None:
+        if missing := sorted(set(named) - set(present)):
+            listed = ", ".join(map(str, present))
+            raise DeadlineError(
+                f"There is no GPU {missing[0]} on this machine (it has: {listed})."
+            )
+        return named
+    if wanted != "all" and int(wanted) > len(present):
+        raise DeadlineError(
+            f"{count} asks for {wanted} GPUs, more than this machine has ({len(present)}): "
+            f"ask for fewer; {ids} names single ones."
+        )
+    return tuple(present if wanted == "all" else present[: int(wanted)])
+
+
+def _indices(gpu_ids: str | Sequence[int]) -> tuple[int, ...]:
+    parts = gpu_ids.split(",") if isinstance(gpu_ids, str) else gpu_ids
+    try:
+        return tuple(dict.fromkeys(int(part) for part in parts))
+    except (TypeError, ValueError):
+        raise DeadlineError(
+            f"{argument('gpu_ids')} must be indices of GPUs such as 0,3, not {gpu_ids!r}."
         ) from None
-    missing = sorted(set(chosen) - set(present))
-    if missing:
-        listed = ", ".join(map(str, present)) or "none"
-        raise DeadlineError(f"There is no GPU {missing[0]} on this machine (it has: {listed}).")
-    return chosen
 
 
 def host_name() -> str:

@@ -54,7 +54,14 @@ def refused(words: str, code: int = 2) -> str:
         ("worker train.py:objective --study s @", "name some with --gpus all or --cpus 2"),
         ("worker train.py:objective --study s @ --cpus -1", "--cpus must be a positive number"),
         ("worker train.py:objective --study s @ --gpus all", "use --cpus instead"),
-        ("worker train.py:objective --study s @ --gpus x", "--gpus must be 'all' or numbers"),
+        (
+            "worker train.py:objective --study s @ --gpus x",
+            "--gpus must be 'all' or a number of GPUs",
+        ),
+        (
+            "worker train.py:objective --study s @ --cpus 9999",
+            "ask for fewer, or add --oversubscribe",
+        ),
         ("worker train.py:objective --study s @ --cpus 1 --weight 0", "--weight must be"),
         ("worker train.py:objective --study s @ --cpus 1 --park -1", "--park must be"),
         ("worker train.py:objective --study plain @ --cpus 1", "create plain --deadline 2h'"),

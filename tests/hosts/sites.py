@@ -66,7 +66,8 @@ class Site:
         return host.start(
             self.command(
                 "worker", str(HERE / objective), "--study", "study", "--cpus", str(cpus),
-                "--checkpoints", str(self.checkpoints), "--no-publish", *further,
+                "--oversubscribe", "--checkpoints", str(self.checkpoints), "--no-publish",
+                *further,
             ),
             log,
             {"HOST_LOG": str(self.folder / "ranks"), "COLUMNS": "400", **environment},

@@ -82,6 +82,7 @@ def test_a_trial_that_wants_even_slices_is_told_why_it_has_no_third_slot(
         study,
         f"{loop_objective.__file__}:objective",
         cpus=3,
+        oversubscribe=True,
         deadline="90s",
         policy="scripted",
         checkpoints=tmp_path,

@@ -45,14 +45,30 @@ def test_no_slots() -> None:
 def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "present_gpus", lambda: [0, 1])
     assert make_offer(gpus="all") == Offer(gpus=(0, 1))
-    assert make_offer(gpus="1").devices == ["gpu:1"]
+    assert make_offer(gpus="1").devices == make_offer(gpus=1).devices == ["gpu:0"]
+    assert make_offer(gpu_ids="1").devices == make_offer(gpu_ids=[1]).devices == ["gpu:1"]
+    with pytest.raises(DeadlineError, match=r"gpus asks for 4 GPUs, more than this machine has"):
+        make_offer(gpus=4)
+    with pytest.raises(DeadlineError, match="both say which"):
+        make_offer(gpus=1, gpu_ids="1")
     with pytest.raises(DeadlineError, match=r"no GPU 7 on this machine \(it has: 0, 1\)"):
-        make_offer(gpus="0,7")
-    with pytest.raises(DeadlineError, match="'all' or numbers such as '0,1', not 'zero'"):
-        make_offer(gpus="zero")
+        make_offer(gpu_ids="0,7")
+    with pytest.raises(
+        DeadlineError, match="a number of GPUs such as 2, not '0,1'; gpu_ids names them"
+    ):
+        make_offer(gpus="0,1")
+    with pytest.raises(DeadlineError, match="indices of GPUs such as 0,3, not 'zero'"):
+        make_offer(gpu_ids="zero")
     monkeypatch.setattr(devices, "present_gpus", list)
     with pytest.raises(DeadlineError, match="no GPU that the driver lists; use cpus"):
         make_offer(gpus="all")
+
+
+def test_no_more_cpu_slots_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_cores", lambda: 2)
+    with pytest.raises(DeadlineError, match=r"64 CPU slots, .*\(2\): .*add oversubscribe=True"):
+        make_offer(cpus=64)
+    assert make_offer(cpus=64, oversubscribe=True).size == 64
 
 
 def test_only_the_gpus_that_were_left_to_us(

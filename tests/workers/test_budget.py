@@ -44,7 +44,8 @@ def test_the_money_is_never_overspent(
     sqlite_study: optuna.Study, tmp_path: Path, policy: str
 ) -> None:
     result = optuna_deadline.run(
-        sqlite_study, objectives.elastic, cpus=4, deadline="24s", policy=policy,
+        sqlite_study, objectives.elastic, cpus=4, oversubscribe=True, deadline="24s",
+        policy=policy,
         budget="45usd", price=PER_SLOT_SECOND, checkpoints=tmp_path,
     )  # fmt: skip
     table = table_of(sqlite_study)

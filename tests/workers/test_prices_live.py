@@ -151,7 +151,8 @@ def test_whole_units_least_times_and_start_ups_are_within_the_budget(
 ) -> None:
     price = Price(CHEAP, granularity=5.0, minimum=10.0, startup=3.0)
     result = optuna_deadline.run(
-        study, objectives.elastic, cpus=4, deadline="30s", policy="seer", budget=70,
+        study, objectives.elastic, cpus=4, oversubscribe=True, deadline="30s",
+        policy="seer", budget=70,
         price={"cheap": price, "dear": DEAR}, host_type="cheap", checkpoints=tmp_path,
     )  # fmt: skip
     assert result.settled and result.spent is not None

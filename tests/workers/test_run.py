@@ -54,13 +54,15 @@ def test_the_best_model_is_complete_and_on_disk(study: optuna.Study, tmp_path: P
 
     result = run_until(has_paused, study, objectives.elastic, cpus=2, checkpoints=tmp_path)
     check_end(study, result)
-    assert result.checkpoint is not None and result.checkpoint_ok and result.number is not None
+    assert (
+        result.checkpoint is not None and result.checkpoint_ok and result.trial_number is not None
+    )
     saved = json.loads(result.checkpoint.read_text())
-    assert saved == {"number": result.number, "step": result.step}
+    assert saved == {"number": result.trial_number, "step": result.step}
     trials = study.get_trials(deepcopy=False)
     values = [v for t in trials for v in t.intermediate_values.values()]
     assert result.value == max(values)
-    assert trials[result.number].state is TrialState.COMPLETE
+    assert trials[result.trial_number].state is TrialState.COMPLETE
     assert set(states(study)) == {TrialState.COMPLETE, TrialState.PRUNED}
     ended = {segment.outcome for segment in table_of(study).segments()}
     assert "pause" in ended
@@ -182,7 +184,7 @@ def test_an_objective_that_never_reports_is_ended_and_named(
             sqlite_study, objectives.silent, cpus=1, checkpoints=tmp_path,
         )  # fmt: skip
     check_end(sqlite_study, result)
-    assert result.number is None
+    assert result.trial_number is None
     assert "Trial 0 had not reported by the deadline, " in caplog.text
     assert "call trial.report(value, step)" in caplog.text
 

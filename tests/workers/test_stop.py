@@ -39,7 +39,7 @@ def test_workers_keep_the_best_and_come_home(
     assert CliRunner().invoke(app, asked).exit_code == 0
     worker.join(60)
     [result] = results
-    assert result.settled and result.checkpoint_ok and result.number is not None
+    assert result.settled and result.checkpoint_ok and result.trial_number is not None
     trials = study.get_trials(deepcopy=False)
-    assert trials[result.number].state is TrialState.COMPLETE
+    assert trials[result.trial_number].state is TrialState.COMPLETE
     assert all(trial.state.is_finished() for trial in trials)

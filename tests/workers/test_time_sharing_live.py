@@ -29,7 +29,7 @@ def test_a_preempted_trial_goes_on_as_if_nobody_had_come_between(
     result = ElasticWorker(
         sqlite_study, objectives.noted, terms, cpus=2, checkpoints=tmp_path
     ).run()
-    assert result.settled and result.number == 1
+    assert result.settled and result.trial_number == 1
 
     table = table_of(sqlite_study)
     steps = list(range(objectives.LAST + 1))
