@@ -302,6 +302,13 @@ class AllocationStore(Protocol):
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
 
+    def drop_checkpoints(self, *paths: Location) -> list[Location]:
+        """Forget checkpoints of trials that have ended; those of others stay.
+
+        Returns:
+            The files that no row names any more.
+        """
+
     def set_progress(
         self,
         worker_id: str,

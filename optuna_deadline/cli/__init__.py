@@ -5,6 +5,7 @@ from __future__ import annotations
 # Each module registers its commands.
 from optuna_deadline.cli import (  # noqa: F401
     check,
+    clean,
     create,
     demo,
     doctor,

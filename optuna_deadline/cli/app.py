@@ -43,6 +43,7 @@ _CONTENTS = (
         "metrics",
     ),
     *(
+        "clean",
         "extend",
         "stop",
         "price",
@@ -222,6 +223,21 @@ PriceFile = Annotated[
 HostType = Annotated[
     str | None,
     typer.Option(envvar=HOST_TYPE, help="This host's type, where prices go by it."),
+]
+SamplerName = Annotated[
+    str | None,
+    typer.Option(help="tpe (default), gp, cmaes, qmc, random, grid; or FILE.py:NAME."),
+]
+SamplerSettings = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A parameter of the sampler; again for more."),
+]
+Trials = Annotated[
+    int | None, typer.Option("--n-trials", help="Trials at most; as many as the time allows.")
+]
+KeepAll = Annotated[
+    bool,
+    typer.Option("--keep-all", help="Keep all trials' checkpoints at the end, not the best's."),
 ]
 Earlier = Annotated[
     list[str] | None,

@@ -19,6 +19,7 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import (
     Deadline,
     Earlier,
+    KeepAll,
     MaxResource,
     MaxSlots,
     MinResource,
@@ -26,10 +27,13 @@ from optuna_deadline.cli.app import (
     PolicyName,
     PriceFile,
     ReductionFactor,
+    SamplerName,
+    SamplerSettings,
     Settings,
     SlotPrice,
     Storage,
     Study,
+    Trials,
     command,
 )
 from optuna_deadline.cli.databases import (
@@ -37,10 +41,9 @@ from optuna_deadline.cli.databases import (
     is_made,
     load_study,
     make_storage,
-    sampler_of,
     set_earlier_studies,
 )
-from optuna_deadline.elastic import agree, check, check_max_slots
+from optuna_deadline.elastic import agree, check, check_max_slots, keep_all_checkpoints
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.history.text import format_time_of_day
@@ -48,6 +51,7 @@ from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.samplers import check_earlier
+from optuna_deadline.samplers._named import keep_sampler, make_sampler, sampler_of
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.policy_choice import merge, parse_settings
 from optuna_deadline.study.terms import Terms, check_ahead, check_single_objective, passed
@@ -84,13 +88,17 @@ def create(
     price: SlotPrice = None,
     prices: PriceFile = None,
     earlier: Earlier = None,
+    sampler: SamplerName = None,
+    sampler_set: SamplerSettings = None,
+    n_trials: Trials = None,
+    keep_all: KeepAll = False,
     extend: Annotated[bool, typer.Option(help="Move an existing study's deadline.")] = False,
 ) -> None:
     """Create a study and fix its deadline; creating it again the same way changes nothing."""
     _, terms = make(
         study, storage, deadline, direction, policy, settings, min_resource, max_resource,
         reduction_factor, make_budget(budget, price_given(price, prices)), earlier, extend,
-        max_slots,
+        max_slots, sampler, sampler_set, n_trials, keep_all,
     )  # fmt: skip
     limits = f"deadline {terms}" + (f", budget {terms.budget}" if terms.budget else "")
     print(f"{study}: {terms.direction}, {limits}, policy {terms.policy}.")
@@ -111,6 +119,10 @@ def make(
     earlier: list[str] | None = None,
     extend: bool = False,
     max_slots: int | None = None,
+    sampler: str | None = None,
+    sampler_settings: list[str] | None = None,
+    n_trials: int | None = None,
+    keep_all: bool = False,
 ) -> tuple[optuna.Study, Terms]:
     """A study that exists, and its terms; see :func:`create` for the arguments.
 
@@ -126,6 +138,13 @@ def make(
         "max_resource": max_resource,
         "reduction_factor": reduction_factor,
     }
+    if n_trials is not None:
+        resources["most_trials"] = n_trials
+    sampled = parse_settings(sampler_settings, "--sampler-set")
+    if sampled and sampler is None:
+        raise DeadlineError("--sampler-set tells a sampler: name it, as in --sampler tpe.")
+    if sampler is not None:
+        make_sampler(sampler, sampled)
     parameters = merge(resources, parse_settings(settings))
     wanted = parse_deadline(deadline)
     check(policy, parameters)
@@ -148,6 +167,10 @@ def make(
     _check_direction(created, direction)
     if earlier:
         set_earlier_studies(created, earlier)
+    if sampler is not None:
+        keep_sampler(created, sampler, sampled)
+    if keep_all:
+        keep_all_checkpoints(created)
     created.sampler = sampler_of(created)
     return created, agree(
         created, wanted, policy, parameters, extend=extend, budget=money, max_slots=max_slots

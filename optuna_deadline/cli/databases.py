@@ -23,7 +23,8 @@ from optuna_deadline.allocation.sql.database.engine import has_table
 from optuna_deadline.allocation.sql.database.schema import report, worker
 from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.samplers import DeadlineSampler, winners
+from optuna_deadline.samplers import winners
+from optuna_deadline.samplers._named import keep_earlier, sampler_of
 from optuna_deadline.worker.database_errors import (
     DATABASE_ERRORS,
     describe_database_error,
@@ -188,9 +189,6 @@ def _without_password(text: str) -> str:
     return re.sub(r":[^:/]*@", ":***@", text)
 
 
-_EARLIER = "optuna_deadline:earlier"  #: an attribute of the study
-
-
 def load_study(name: str, url: str) -> Study:
     """A study that exists.
 
@@ -217,12 +215,7 @@ def set_earlier_studies(study: Study, earlier: list[str]) -> None:
         DeadlineError: One of them is none, or not of one objective.
     """
     winners(study, earlier)
-    study.set_user_attr(_EARLIER, earlier)
-
-
-def sampler_of(study: Study) -> DeadlineSampler:
-    """That of a study which workers train."""
-    return DeadlineSampler(earlier=study.user_attrs.get(_EARLIER, []))
+    keep_earlier(study, earlier)
 
 
 #: Round trips of one trial's turn to be written: its reports, Optuna's copy of them, a checkpoint,

@@ -32,6 +32,7 @@ from optuna_deadline.cli.app import (
     GpuIds,
     Gpus,
     HostType,
+    KeepAll,
     MaxResource,
     MaxSlots,
     MinResource,
@@ -44,9 +45,12 @@ from optuna_deadline.cli.app import (
     PriceFile,
     Publish,
     ReductionFactor,
+    SamplerName,
+    SamplerSettings,
     Settings,
     SlotPrice,
     Storage,
+    Trials,
     command,
     console,
 )
@@ -196,6 +200,10 @@ def run(
     price: SlotPrice = None,
     prices: PriceFile = None,
     earlier: Earlier = None,
+    sampler: SamplerName = None,
+    sampler_set: SamplerSettings = None,
+    n_trials: Trials = None,
+    keep_all: KeepAll = False,
     host_type: HostType = None,
     checkpoints: CheckpointPlace = str(CHECKPOINTS),
     patience: Patience = PATIENCE,
@@ -220,7 +228,8 @@ def run(
     )  # fmt: skip
     made, terms = make(
         study or _name(objective), storage, deadline, direction, policy, settings, min_resource,
-        max_resource, reduction_factor, money, earlier, max_slots=max_slots,
+        max_resource, reduction_factor, money, earlier, max_slots=max_slots, sampler=sampler,
+        sampler_settings=sampler_set, n_trials=n_trials, keep_all=keep_all,
     )  # fmt: skip
     worker = ElasticWorker(
         made, source, terms, offer=offer, checkpoints=checkpoints, patience=patience, park=park,

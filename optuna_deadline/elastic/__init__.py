@@ -1,6 +1,12 @@
 """Elastic use: a worker with its planner, in this process, until the study is settled."""
 
-from optuna_deadline.elastic.arguments import agree, check, check_max_slots, prepare
+from optuna_deadline.elastic.arguments import (
+    agree,
+    check,
+    check_max_slots,
+    keep_all_checkpoints,
+    prepare,
+)
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.running import run
 from optuna_deadline.elastic.worker import CHECKPOINTS, ElasticWorker
@@ -12,6 +18,7 @@ __all__ = [
     "agree",
     "check",
     "check_max_slots",
+    "keep_all_checkpoints",
     "prepare",
     "run",
 ]

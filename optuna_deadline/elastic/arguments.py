@@ -26,6 +26,7 @@ from optuna_deadline.worker.devices import Offer, make_offer
 from optuna_deadline.worker.segment import PATIENCE
 
 _logger = logging.getLogger("optuna_deadline")
+_KEEP_ALL = "optuna_deadline:keep_all"  # an attribute of the study
 
 
 def agree(
@@ -128,6 +129,16 @@ def prepare(
             offer.size,
         )
     return source, offer
+
+
+def keep_all_checkpoints(study: Study) -> None:
+    """Write into the study that its checkpoints stay once it is over."""
+    study.set_user_attr(_KEEP_ALL, True)
+
+
+def keeps_all_checkpoints(study: Study) -> bool:
+    """Whether all checkpoints of a study stay once it is over."""
+    return bool(study.user_attrs.get(_KEEP_ALL, False))
 
 
 def check_weight(weight: float | None) -> float | None:

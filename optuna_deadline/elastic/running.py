@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.study import Study
 
-from optuna_deadline.elastic.arguments import agree, prepare
+from optuna_deadline.elastic.arguments import agree, keep_all_checkpoints, prepare
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.worker import ElasticWorker
 from optuna_deadline.rank.objective import Objective, stop_if_loading
@@ -43,6 +43,8 @@ def run(
     checkpoints: str | Path | None = None,
     patience: float = PATIENCE,
     park: int = 0,
+    n_trials: int | None = None,
+    keep_all: bool = False,
     table: str | None = None,
     publish: bool | None = None,
     across_hosts: bool = False,
@@ -91,6 +93,9 @@ def run(
             for long before may be so for three times as long.
         park: How many paused trials may wait in this machine's memory, off their slots, so that
             they come back at once; each keeps a CUDA context on its GPU.
+        n_trials: Trials that are opened at most; None for as many as the time allows.
+        keep_all: Keep the checkpoints of all trials once the study is over, not the best one
+            alone; ``optuna-deadline clean`` deletes them later.
         table: A database for the table, where the study's storage is not SQL.
         publish: Keep figures, notes and columns in optuna-dashboard fresh; None does where that is
             installed.
@@ -124,11 +129,15 @@ def run(
         "max_resource": max_resource,
         "reduction_factor": reduction_factor,
     }
+    if n_trials is not None:
+        resources["most_trials"] = n_trials
     parameters = policy_choice.merge(resources, policy_parameters)
     agreed = agree(
         study, deadline, policy, parameters,
         extend=extend, table=table, budget=money, max_slots=max_slots,
     )  # fmt: skip
+    if keep_all:
+        keep_all_checkpoints(study)
     worker = ElasticWorker(
         study, source, agreed, offer=offer, pool=pool, weight=weight, divider=divider,
         checkpoints=checkpoints, patience=patience, park=park, table=table, policy=policy,

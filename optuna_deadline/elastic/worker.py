@@ -30,7 +30,12 @@ from optuna_deadline.checkpoints.storage import (
     place_of,
     root_of,
 )
-from optuna_deadline.elastic.arguments import check_park, check_patience, check_weight
+from optuna_deadline.elastic.arguments import (
+    check_park,
+    check_patience,
+    check_weight,
+    keeps_all_checkpoints,
+)
 from optuna_deadline.elastic.background import (
     dashboard_publisher,
     listening_for_notifications,
@@ -203,6 +208,7 @@ class ElasticWorker:
             budget_account=self._ledger,
             max_pool_slots=self._ceiling,
             max_slots=self.terms.max_slots,
+            keep_all=keeps_all_checkpoints(self._study),
         )
         leader = PoolLeader(self.table, self._divider, agent.id)
         ticks = (leader.tick, planner.tick)

@@ -25,7 +25,7 @@ from optuna_deadline.planning.placement.gangs import (
 from optuna_deadline.planning.pool_leader import batches
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.planning.sampling import FiniteSearchPolicy
-from optuna_deadline.planning.settlement import BestModel, EndReporter
+from optuna_deadline.planning.settlement import BestModel, EndReporter, superfluous
 from optuna_deadline.planning.snapshot import SnapshotReader
 from optuna_deadline.planning.trials import TrialOpener, Trials
 from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Retire, Run
@@ -56,6 +56,7 @@ class Planner:
         budget_account: Knows what was spent, where slots cost money.
         max_pool_slots: Slots that could be had if the study wants them.
         max_slots: The most that a trial may have; any number, if not given.
+        keep_all: Whether all checkpoints stay once the study is over, not the best model's alone.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Planner:
         budget_account: BudgetAccount | None = None,
         max_pool_slots: int = 0,
         max_slots: int | None = None,
+        keep_all: bool = False,
     ) -> None:
         self._pool_budget = (
             None if budget_account is None else PoolBudget(table, budget_account, max_pool_slots)
@@ -85,6 +87,7 @@ class Planner:
             DivergedPolicy(RequestPolicy(BatchDivisorPolicy(unpausable))), self._opener.exhausted
         )
         self._worker_id = worker_id
+        self._keep_all = keep_all
         self._clock = clock
         self._best_model = BestModel(
             table, direction, is_intact, lambda: self._reader.best_reports
@@ -360,6 +363,8 @@ class Planner:
         if any(row.alive for row in rows):
             return True
         self._trials.end_strays({row.number for row in rows})
+        if not self._keep_all:  # before the study is settled: then each worker deletes files
+            self._table.drop_checkpoints(*superfluous(self._table, self._best_model.find()))
         self._table.settle(self._worker_id, term, deadline)  # unless it was extended since
         return True
 

@@ -13,7 +13,7 @@ from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint, intact
 from optuna_deadline.checkpoints.sharing import is_reachable, reaches
-from optuna_deadline.checkpoints.storage import StoreAway
+from optuna_deadline.checkpoints.storage import Location, StoreAway
 from optuna_deadline.planning.reading import BestReports
 from optuna_deadline.planning.trials import Trials
 
@@ -204,6 +204,17 @@ class BestModel:
 
     def _better(self, one: float, other: float) -> bool:
         return one > other if self._direction == "maximize" else one < other
+
+
+def superfluous(table: AllocationStore, best: Winner | None) -> list[Location]:
+    """Checkpoints that nobody needs once the study is over: all but the best model's.
+
+    None is superfluous where the best model has no checkpoint that can be read.
+    """
+    if best is None or best.checkpoint is None:
+        return []
+    kept = best.checkpoint.path
+    return [checkpoint.path for checkpoint in table.checkpoints() if checkpoint.path != kept]
 
 
 class EndReporter:

@@ -58,7 +58,8 @@ def make(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> Policy:
             f"processes create it with a place, {place}."
         )
     if ":" in policy:
-        return build(_at_place(policy), parameters, _say(policy))
+        found = import_named(policy, "policy", lambda it: callable(it) or hasattr(it, "plan"))
+        return build(found, parameters, _say(policy))
     return build(find_policy(policy), parameters, _say(policy))
 
 
@@ -103,7 +104,7 @@ def merge(resources: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[s
     return {**resources, **(own or {})}
 
 
-def parse_settings(settings: list[str] | None) -> dict[str, Any]:
+def parse_settings(settings: list[str] | None, option: str = "--set") -> dict[str, Any]:
     """Parameters from a command line's ``name=value``; a value that is no JSON is a text.
 
     Raises:
@@ -113,7 +114,7 @@ def parse_settings(settings: list[str] | None) -> dict[str, Any]:
     for setting in settings or []:
         name, equals, value = setting.partition("=")
         if not equals or not name.strip().isidentifier():
-            raise DeadlineError(f"--set {setting} is no setting: write --set NAME=VALUE.")
+            raise DeadlineError(f"{option} {setting} is no setting: write {option} NAME=VALUE.")
         try:
             found[name.strip()] = json.loads(value)
         except ValueError:
@@ -121,18 +122,28 @@ def parse_settings(settings: list[str] | None) -> dict[str, Any]:
     return found
 
 
-def _at_place(place: str) -> Any:
+def import_named(place: str, what: str, fits: Callable[[Any], bool]) -> Any:
+    """What is at a place in the user's code.
+
+    Args:
+        place: FILE.py:NAME or MODULE:NAME.
+        what: What it is to be, for messages: "policy", "sampler".
+        fits: Whether an object can be that.
+
+    Raises:
+        DeadlineError: Nothing that fits is there.
+    """
     where, _, name = place.rpartition(":")
     if not where or not name:
-        raise DeadlineError(f"{place!r} names no policy: write FILE.py:NAME or MODULE:NAME.")
+        raise DeadlineError(f"{place!r} names no {what}: write FILE.py:NAME or MODULE:NAME.")
     if where.endswith(".py") and not Path(where).is_file():
         raise DeadlineError(
-            f"There is no file {where} with a policy here ({Path.cwd()}); it must be on every "
+            f"There is no file {where} with a {what} here ({Path.cwd()}); it must be on every "
             "machine that has a worker."
         )
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
-    return import_place(place, "policy", lambda it: callable(it) or hasattr(it, "plan"))
+    return import_place(place, what, fits)
 
 
 def _say(policy: PolicyLike | None) -> str:

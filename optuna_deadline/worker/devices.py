@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -156,8 +158,16 @@ def host_name() -> str:
     return os.environ.get("OPTUNA_DEADLINE_HOST") or socket.gethostname()
 
 
+#: Below the ports that systems give to outgoing connections, which may take one at any moment.
+_PORTS = range(10_000, 32_000)
+
+
 def free_port(address: str = "127.0.0.1") -> int:
     """A port that was free a moment ago."""
+    for _ in range(100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((address, _PORTS[secrets.randbelow(len(_PORTS))]))
+            return int(probe.getsockname()[1])
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])

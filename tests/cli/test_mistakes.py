@@ -64,6 +64,13 @@ def refused(words: str, code: int = 2) -> str:
         ),
         ("worker train.py:objective --study s @ --cpus 1 --weight 0", "--weight must be"),
         ("worker train.py:objective --study s @ --cpus 1 --park -1", "--park must be"),
+        (
+            "create new @ --deadline 2h --sampler tp",
+            "There is no sampler 'tp'; choose",
+        ),
+        ("create new @ --deadline 2h --sampler tpe --sampler-set seeds=1", "cannot be made"),
+        ("create new @ --deadline 2h --sampler-set seed=1", "name it, as in --sampler tpe"),
+        ("create new @ --deadline 2h --n-trials 0", "most_trials must be a whole number from 1"),
         ("worker train.py:objective --study plain @ --cpus 1", "create plain --deadline 2h'"),
         ("status plain @", "give it one with 'optuna-deadline create plain --deadline 2h'"),
     ],

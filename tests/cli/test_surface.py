@@ -15,19 +15,20 @@ from optuna_deadline.cli import app
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 SURFACE = {
     "run": [
-        "objective", "--deadline", "--study", "--storage", "--direction", "--gpus", "--cpus",
-        "--policy", "--set", "--min-resource", "--max-resource", "--reduction-factor",
-        "--max-slots", "--budget",
-        "--price", "--prices", "--earlier", "--host-type", "--checkpoints", "--patience", "--park",
-        "--publish", "--log",
+        "objective", "--deadline", "--study", "--storage", "--direction", "--gpus", "--gpu-ids",
+        "--cpus", "--oversubscribe", "--policy", "--set", "--min-resource", "--max-resource",
+        "--reduction-factor", "--max-slots", "--budget", "--price", "--prices", "--earlier",
+        "--sampler", "--sampler-set", "--n-trials", "--keep-all",
+        "--host-type", "--checkpoints", "--patience", "--park", "--publish", "--log",
     ],
     "create": [
         "study", "--storage", "--deadline", "--direction", "--policy", "--set", "--min-resource",
         "--max-resource", "--reduction-factor", "--max-slots", "--budget", "--price", "--prices",
-        "--earlier", "--extend",
+        "--earlier", "--sampler", "--sampler-set", "--n-trials", "--keep-all", "--extend",
     ],
     "worker": [
-        "objective", "--study", "--storage", "--gpus", "--cpus", "--pool", "--weight", "--divider",
+        "objective", "--study", "--storage", "--gpus", "--gpu-ids", "--cpus",
+        "--oversubscribe", "--pool", "--weight", "--divider",
         "--checkpoints", "--patience", "--park", "--publish", "--across-hosts",
         "--host-type", "--until", "--wait", "--preemption-notice", "--log",
     ],
@@ -44,6 +45,7 @@ SURFACE = {
     "load-best": ["study", "--storage", "--to", "--json"],
     "dashboard": ["--storage", "--port", "--host"],
     "metrics": ["--storage", "--study", "--port", "--host"],
+    "clean": ["study", "--storage", "--checkpoints"],
     "extend": ["study", "--storage", "--deadline"],
     "stop": ["study", "--storage", "--within"],
     "price": ["study", "prices", "--storage"],
@@ -54,7 +56,8 @@ SURFACE = {
     "pool create": ["pool", "--storage", "--ttl", "--grace"],
     "pool show": ["--storage", "--pool", "--json"],
     "check": [
-        "objective", "--steps", "--slots", "--params", "--seed", "--gpus", "--tolerance",
+        "objective", "--steps", "--slots", "--params", "--seed", "--gpus", "--gpu-ids",
+        "--tolerance",
         "--patience", "--json",
     ],
     "doctor": ["--storage", "--checkpoints", "--json"],

@@ -13,13 +13,9 @@ TABLE = [*table("lightning.md")]
 EACH_LANDING = {
     "DataLoader(shuffle=True)",
     "a batch_size that the slots do not divide",
-    "dropout",
     "num_workers=2, persistent_workers=True",
-    "accumulate_grad_batches=3",
     "a summed loss",
     "manual optimization",
-    "BatchNorm",
-    "torchmetrics in validation",
     "ModelCheckpoint",
 }
 

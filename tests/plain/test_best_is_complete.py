@@ -12,6 +12,8 @@ from optuna.trial import TrialState
 
 from optuna_deadline import DeadlineGate, DeadlinePruner, best, out_of_time
 
+pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
+
 Objective = Callable[[optuna.Trial], float]
 
 

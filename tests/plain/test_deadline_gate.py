@@ -13,6 +13,8 @@ from optuna_deadline import DeadlineGate, DeadlinePruner, out_of_time
 from optuna_deadline.callbacks import _gate as _gates
 from optuna_deadline.errors import DeadlineError
 
+pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
+
 
 def _study(storage: Any, **kwargs: Any) -> optuna.Study:
     return optuna.create_study(

@@ -22,6 +22,8 @@ from optuna_deadline.errors import (
     DeadlineError,
 )
 
+pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
+
 NAN, INF = math.nan, math.inf
 
 

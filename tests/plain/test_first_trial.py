@@ -17,6 +17,8 @@ from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, out_o
 from optuna_deadline.elastic.worker import _without_deadline_pruner
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, UnsupportedStorage
 
+pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
+
 
 def _study(storage: Any, deadline: str = "100s", **kwargs: Any) -> optuna.Study:
     return optuna.create_study(

@@ -11,6 +11,8 @@ import pytest
 
 from optuna_deadline import DeadlinePruner, best, out_of_time
 
+pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
+
 
 def _study(storage: Any, pruner: optuna.pruners.BasePruner) -> optuna.Study:
     return optuna.create_study(storage=storage, study_name="s", load_if_exists=True, pruner=pruner)

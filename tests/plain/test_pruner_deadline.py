@@ -20,6 +20,8 @@ from optuna_deadline.errors import (
 )
 from optuna_deadline.study import terms
 
+pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
+
 
 def test_ends_at_the_last_report_before_the_deadline(storage: str | None, clock: Any) -> None:
     study = pruned_study(storage, deadline="100s", clock=clock)

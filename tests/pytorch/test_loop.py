@@ -25,9 +25,12 @@ from optuna_deadline import DeadlinePruner
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import SegmentEnd
 
-pytestmark = pytest.mark.slow_names(
-    r"^test_left_after_every_single_step\[(?!momentum, per step|dropout, whole)"
-)
+pytestmark = [
+    pytest.mark.slow_names(
+        r"^test_left_after_every_single_step\[(?!momentum, per step|dropout, whole)"
+    ),
+    pytest.mark.nightly_but(r"\[(plateau|dropout, partial|augmented in|accumulated)"),
+]
 
 PLAN = Plan("", epochs=3)
 

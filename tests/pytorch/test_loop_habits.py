@@ -14,9 +14,7 @@ EACH_LANDING = {
     "DataLoader(shuffle=True)",
     "dropout",
     "a step every three batches",
-    "BatchNorm",
     "a summed loss",
-    "OneCycleLR",
 }
 
 

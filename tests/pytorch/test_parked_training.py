@@ -17,7 +17,7 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.policies import Plan, Run, Snapshot
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"by_hand")]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def alone(snapshot: Snapshot) -> Plan:

@@ -23,7 +23,7 @@ from optuna_deadline.policies import known_policies, make_policy
 from optuna_deadline.simulation import Cluster, Faults, Funding, Simulation, generate
 from optuna_deadline.simulation.study import events
 
-pytestmark = [pytest.mark.nightly_but(r"^$"), pytest.mark.slow_names(r"\[seer-0")]
+pytestmark = [pytest.mark.nightly_but(r"^$"), pytest.mark.slow_names(r"\[seer-0|-[12]\]")]
 
 DIGESTS = Path(__file__).with_name("decisions.json")
 VERSIONS = {

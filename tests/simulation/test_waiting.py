@@ -15,7 +15,10 @@ from optuna_deadline.simulation import Cluster, Faults, Simulation, generate
 from optuna_deadline.simulation.clock import SkippableTimer, Timeline
 from optuna_deadline.simulation.study import events
 
-pytestmark = pytest.mark.slow_names(r"^test_who_is_asked_less")
+pytestmark = [
+    pytest.mark.slow_names(r"^test_who_is_asked_less"),
+    pytest.mark.nightly_but(r"asha|hypersched"),
+]
 
 BEATS = 20
 

@@ -263,13 +263,14 @@ def test_a_study_of_the_same_name_in_another_database_deletes_none_of_its_checkp
         assert result.checkpoint_ok
         found.append(study)
     for study in found:
-        rows = table_of(study).checkpoints()
-        assert rows and all(map(intact, rows))
+        [row] = table_of(study).checkpoints()
+        assert intact(row)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("keep_all", [False, True])
 def test_when_a_study_is_over_no_trial_has_a_file_without_a_row(
-    sqlite_study: optuna.Study, tmp_path: Path
+    keep_all: bool, sqlite_study: optuna.Study, tmp_path: Path
 ) -> None:
     """Pruned ones too, and whatever a worker that was killed left behind."""
     study = sqlite_study
@@ -283,9 +284,11 @@ def test_when_a_study_is_over_no_trial_has_a_file_without_a_row(
             (folder / f"trial-{number}" / name).write_text("x")
     result = run_until(
         lambda table: len(table.trials()) >= 3 and table.checkpoints(),
-        study, objectives.elastic, cpus=2, checkpoints=tmp_path,
+        study, objectives.elastic, cpus=2, checkpoints=tmp_path, keep_all=keep_all,
     )  # fmt: skip
     assert result.checkpoint_ok and len(study.trials) >= 3
+    kept = [checkpoint.path for checkpoint in table_of(study).checkpoints()]
+    assert len(kept) > 1 if keep_all else kept == [result.checkpoint]
     named = {checkpoint.path for checkpoint in table_of(study).checkpoints()}
     files = {path for path in folder.rglob("*") if path.is_file()}
     assert named <= files and {one.name for one in files - named} == {

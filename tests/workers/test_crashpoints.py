@@ -29,7 +29,7 @@ from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.prices import Price
 
 pytestmark = pytest.mark.nightly_but(
-    r"(acquire|add_checkpoint|write_plan|settle|lend|meet)\.commit:exit|checkpoint\.publish|tell\.before|release\.committed|acquire\.commit:freeze"
+    r"(acquire|add_checkpoint|settle|meet)\.commit:exit|tell\.before|release\.committed|acquire\.commit:freeze"
 )
 
 PACKAGE = Path(__file__).parents[2] / "optuna_deadline"

@@ -23,7 +23,7 @@ from optuna_deadline.elastic import agree
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.nightly_but(r"\[postgres-3|\[3-postgres|killed_leader.*postgres|market.*postgres"),
+    pytest.mark.nightly_but(r"\[postgres-3|\[3-postgres|killed_leader.*postgres"),
 ]
 CPUS = 4
 Start = Callable[..., WorkerProcess]

@@ -26,7 +26,7 @@ from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import make_budget
 
-pytestmark = pytest.mark.nightly_but(r"shrinks")
+pytestmark = pytest.mark.nightly_but(r"^$")
 
 Start = Callable[..., WorkerProcess]
 CHEAP, DEAR = 3600.0, 3 * 3600.0  # a second of a slot costs 1, or 3

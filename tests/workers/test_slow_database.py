@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.postgres,
     pytest.mark.timeout(400),
-    pytest.mark.nightly_but(r"\[35"),
+    pytest.mark.nightly,
 ]
 SLOTS = 4
 

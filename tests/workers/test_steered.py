@@ -132,12 +132,13 @@ def test_a_drain_is_undone_as_long_as_the_worker_is_there(
     host = "node1"
     worker = start_worker(
         sqlite_url, "lingering", cpus=1, RANK_LOG=str(tmp_path / "ranks"),
-        OPTUNA_DEADLINE_HOST=host,
+        OPTUNA_DEADLINE_HOST=host, MAY_LEAVE=str(tmp_path / "may leave"),
     )  # fmt: skip
     wait_until(lambda: trains(table, 0))
     ask(f"drain {host}", sqlite_url)
     wait_until(lambda: line_of(table, 0).mode == "pause")
     ask(f"drain {host} --undo", sqlite_url)
+    (tmp_path / "may leave").touch()
     wait_until(lambda: len(segments_of(table, 0)) == 2 and trains(table, 0))
     end_within(table, 3)
     assert worker.wait(60) == 0

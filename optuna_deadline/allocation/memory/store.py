@@ -237,6 +237,22 @@ class MemoryTable(MemoryLeases):
                 study.written_by.pop(i, None)
             return gone
 
+    def drop_checkpoints(self, *paths: Location) -> list[Location]:
+        """Forget checkpoints of trials that have ended."""
+        with self._lock:
+            study, named, gone = self._study, {str(path) for path in paths}, list[Location]()
+            if study is None:
+                return gone
+            for number, rows in study.checkpoints.items():
+                if study.trials[number].alive:
+                    continue
+                dropped = [pair for pair in rows if str(pair[1].path) in named]
+                study.checkpoints[number] = [pair for pair in rows if pair not in dropped]
+                for row_id, row in dropped:
+                    study.written_by.pop(row_id, None)
+                    gone.append(row.path)
+            return gone
+
     def set_progress(
         self,
         worker_id: str,

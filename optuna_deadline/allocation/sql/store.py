@@ -277,6 +277,11 @@ class AllocationTable:
                 writes.add_reports(tx, worker_id, grant, reports)
             return writes.add_checkpoint(tx, worker_id, grant, new, KEPT_CHECKPOINTS)
 
+    def drop_checkpoints(self, *paths: Location) -> list[Location]:
+        """Forget checkpoints of trials that have ended."""
+        with self._tx("drop_checkpoints") as tx:
+            return writes.drop_checkpoints(tx, paths)
+
     def set_progress(
         self,
         worker_id: str,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from optuna_deadline.allocation.records import Grant, NewReport
+from optuna_deadline.allocation.records import ALIVE, Grant, NewReport
 from optuna_deadline.allocation.sql.database.schema import checkpoint, report, segment, trial
 from optuna_deadline.allocation.sql.database.transaction import Transaction
 from optuna_deadline.allocation.sql.requests import notify_planner
@@ -26,7 +26,7 @@ OF_SEGMENT, OF_TRIAL = (
     ("horizon", "batch", "pausable"),
 )
 
-
+_AT_ONCE = 500  # names or ids in one statement
 _ADD_EACH = sqlite.insert(report).on_conflict_do_nothing()
 
 
@@ -127,6 +127,27 @@ def add_checkpoint(
         )
     replaced = [one.path for place, one in coming.items() if place not in kept]
     return [*(parse_location(row.path) for row in there if row.id not in kept), *replaced]
+
+
+def drop_checkpoints(tx: Transaction, paths: Sequence[Location]) -> list[Location]:
+    """Delete the rows of checkpoints whose trials have ended; returns their files."""
+    ended = sa.select(trial.c.number).where(
+        trial.c.study_id == tx.study_id, trial.c.state.not_in(ALIVE)
+    )
+    found = []
+    for first in range(0, len(paths), _AT_ONCE):
+        part = [str(path) for path in paths[first : first + _AT_ONCE]]
+        found += tx.rows(
+            sa.select(checkpoint.c.id, checkpoint.c.path).where(
+                checkpoint.c.study_id == tx.study_id,
+                checkpoint.c.path.in_(part),
+                checkpoint.c.number.in_(ended),
+            )
+        )
+    for first in range(0, len(found), _AT_ONCE):
+        gone = [row.id for row in found[first : first + _AT_ONCE]]
+        tx.execute(sa.delete(checkpoint).where(checkpoint.c.id.in_(gone)))
+    return [parse_location(row.path) for row in found]
 
 
 def kept_ids(newest_first: Sequence[tuple[int, float | None]], keep: int) -> set[int]:

@@ -6,6 +6,7 @@ A call whose answer was lost is made again, or comes to light later: neither doe
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -134,6 +135,19 @@ class WriteSuite:
         kept = [row.step for row in world.table().checkpoints(grant.number)]
         assert kept == [5, 4, 1, 0]  # two newest; best if maximised; best if minimised
         assert sorted(gone) == ["1-2.ckpt", "1-3.ckpt"]
+
+    def test_checkpoints_are_forgotten_once_their_trial_has_ended(
+        self, world: AllocationWorld
+    ) -> None:
+        world.join("a", cpus=1)
+        table, grant = world.table(), world.grant("a")
+        saved = [checkpoint(grant, step, 1.0 / step) for step in (1, 2)]
+        table.add_checkpoint("a", grant, *saved)
+        assert table.drop_checkpoints(saved[0].path) == []  # it trains
+        table.release("a", grant, "complete", ended="complete", value=0.5)
+        assert table.drop_checkpoints(saved[0].path, Path("no file")) == [saved[0].path]
+        assert [row.path for row in table.checkpoints()] == [saved[1].path]
+        assert table.drop_checkpoints(saved[0].path) == []
 
     def test_a_checkpoint_of_nan_is_never_the_best(self, world: AllocationWorld) -> None:
         world.join("a", cpus=1)
