@@ -13,7 +13,7 @@ from benchmarks.live.contender import missing
 from benchmarks.live.reports import Report, append, read
 from optuna_deadline.errors import DeadlineError
 
-pytestmark = pytest.mark.nightly_but(r"^$")
+pytestmark = [pytest.mark.nightly_but(r"^$"), pytest.mark.timeout(400)]
 
 
 def _outcome(contender: str, seed: int, value: float | None) -> Outcome:

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import SegmentEnd, segment
 from optuna_deadline_lightning import boundaries, finders
+from optuna_deadline_lightning.checkpoint_io import FormerFolders
 from optuna_deadline_lightning.elastic import ElasticFit
 from optuna_deadline_lightning.mid_epoch import begin_again
 from optuna_deadline_lightning.options import (
@@ -104,6 +105,7 @@ class DeadlineCallback(Callback):
         if check:
             check_first(trial, self.segment)
         self._elastic: ElasticFit | None = None
+        self._folders = FormerFolders()
         self._steps = ReportSteps()
         self._unhook: Callable[[], None] = lambda: None
         if trial.number == 0 and self.segment.rank == 0 and self.segment.resume is None:
@@ -207,6 +209,7 @@ class DeadlineCallback(Callback):
                 " elastic worker."
             )
         if self._elastic is not None:
+            self._folders.note(trainer.callbacks)  # type: ignore[attr-defined]
             finders.refuse_batch_size(trainer)
             if self.segment.resume is not None:
                 finders.stop_searching(trainer)
@@ -377,5 +380,7 @@ class DeadlineCallback(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Go on where the checkpoint was made, before any worker of the loader prefetches."""
+        if self._elastic is not None:
+            self._folders.restore(checkpoint)
         if self._elastic is not None and _STATE in checkpoint:
             self._elastic.load(checkpoint[_STATE])

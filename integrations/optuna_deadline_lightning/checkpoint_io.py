@@ -7,15 +7,40 @@ synced. A power cut or a kill may then leave half a file under its final name.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.types import _PATH
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from optuna_deadline.checkpoints.files import write_atomically
+
+
+class FormerFolders:
+    """Lets each ModelCheckpoint without a ``dirpath`` go on in the folder of the segment before.
+
+    Its default folder has the logger's version, which is another one in each process; and in
+    another folder it forgets the best scores.
+    """
+
+    def __init__(self) -> None:
+        self._without: list[ModelCheckpoint] = []
+
+    def note(self, callbacks: Iterable[Callback]) -> None:
+        """See which ones have no folder of their own; call before they are set up."""
+        self._without = [
+            one for one in callbacks if isinstance(one, ModelCheckpoint) and one.dirpath is None
+        ]
+
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
+        """Give them their former folders; call before their states are loaded."""
+        states = checkpoint.get("callbacks", {})
+        for one in self._without:
+            if (former := states.get(one.state_key, {}).get("dirpath")) is not None:
+                one.dirpath = former
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -102,9 +102,24 @@ def _parts(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     parts |= {name: checkpoint[key] for key, name in _LIGHTNING.items() if key in checkpoint}
     parts |= checkpoint.get("states", {})
     if "callbacks" in checkpoint:  # their tensors; their numbers may be seconds
-        tensors = {key: one for key, one in _leaves(checkpoint["callbacks"]) if _is_tensor(one)}
+        named = _without_files(checkpoint["callbacks"])
+        tensors = {key: one for key, one in _leaves(named) if _is_tensor(one)}
         parts["callbacks"] = tensors
     return parts
+
+
+def _without_files(tree: Any) -> Any:
+    """The same with the state of each ModelCheckpoint as what it means.
+
+    It keeps its best scores by the paths of files, which differ, and Lightning does not restore
+    its current score, which the next validation sets.
+    """
+    if not isinstance(tree, Mapping):
+        return tree
+    if "best_k_models" in tree:
+        scores = sorted(tree["best_k_models"].values(), key=float)
+        return {"best": scores, "worst of them": tree.get("kth_value")}
+    return {key: _without_files(one) for key, one in tree.items()}
 
 
 def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

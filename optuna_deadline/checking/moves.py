@@ -76,6 +76,7 @@ class LeavePoints:
     within: int  #: in the middle of an epoch
     report: int | None  #: right after a report
     back: int  #: from several slots
+    later: int  #: after the report, in the middle of a later epoch, if the training comes so far
 
     @property
     def away(self) -> int:
@@ -95,7 +96,14 @@ def choose_steps(last: int, reported: list[int]) -> LeavePoints:
     within = next((one for one in near if one not in ends and one + 1 not in ends), near[0])
     report = next((one for one in sorted(ends) if 1 < one < last), None)
     back = max(2 * last // 3, within + 1, 0 if report is None else report + 1)
-    return LeavePoints(last, within, report, min(back, last - 1))
+    # What a hook does at the end of an epoch shows after it only.
+    others = [
+        step
+        for step in range(last if report is None else report + 1, last)
+        if step not in ends and step + 1 not in ends
+    ]
+    later = others[len(others) // 2] if others else within
+    return LeavePoints(last, within, report, min(back, last - 1), later)
 
 
 class Check:
@@ -139,7 +147,7 @@ class Check:
         still, steps = self._train_undisturbed()
         self._total -= steps.report is None
         yield self._train_twice(still, steps)
-        yield self._paused(f"paused in an epoch (step {steps.within})", still, steps, steps.within)
+        yield self._paused(f"paused in an epoch (step {steps.later})", still, steps, steps.later)
         yield self._paused_at_a_report(still, steps)
         if self._slots > 1:
             yield from self._moved(still, steps)

@@ -161,10 +161,18 @@ def set_up_logging() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     logger = logging.getLogger("optuna_deadline")
     if not logger.handlers:
-        handler = RichHandler(console=console, show_path=False, show_level=False, markup=False)
-        logger.addHandler(handler)
+        logger.addHandler(_message_handler())
         logger.setLevel(logging.INFO)
         logger.propagate = False
+
+
+def _message_handler() -> logging.Handler:
+    """Messages beside the live view on a terminal; elsewhere one unbroken line each."""
+    if console.is_terminal:
+        return RichHandler(console=console, show_path=False, show_level=False, markup=False)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%H:%M:%S"))
+    return handler
 
 
 def print_json(value: Any) -> None:

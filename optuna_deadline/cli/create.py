@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from enum import Enum
 from typing import Annotated
 
@@ -123,8 +124,11 @@ def make(
     sampler_settings: list[str] | None = None,
     n_trials: int | None = None,
     keep_all: bool = False,
+    before: Callable[[], object] = lambda: None,
 ) -> tuple[optuna.Study, Terms]:
-    """A study that exists, and its terms; see :func:`create` for the arguments.
+    """A study that exists, and its terms; see :func:`create` for the other arguments.
+
+    ``before`` is called before a study is made: what it refuses leaves nothing behind.
 
     All that can be refused is refused before there is anything that would be left behind.
 
@@ -153,10 +157,14 @@ def make(
         check_made(url)
     elif wanted.instant(now := time.time()) <= now and not is_made(url):
         raise passed(wanted)
+    if new := not is_made(url):
+        before()
     storage = make_storage(url)
     there = name in optuna.get_all_study_names(storage)
     if not there:
         check_ahead(connect(url), wanted)
+        if not new:
+            before()
     check_earlier(storage, name, earlier or [])
     created = optuna.create_study(
         study_name=name,

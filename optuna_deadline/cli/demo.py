@@ -20,11 +20,11 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import INTERRUPTED, PolicyName, Settings, SlotPrice, command, console
 from optuna_deadline.cli.databases import make_storage
-from optuna_deadline.cli.live.top import showing_study
-from optuna_deadline.cli.live.view import StudyWatcher
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import ElasticWorker, Result, agree, check, prepare
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.live.top import showing_study
+from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.samplers import DeadlineSampler
 from optuna_deadline.study.policy_choice import merge, parse_settings

@@ -15,8 +15,8 @@ from typing import Any
 
 import optuna
 
-from optuna_deadline.cli.live.top import lines, polling_views
-from optuna_deadline.cli.live.view import StudyWatcher, View
+from optuna_deadline.live.top import lines, polling_views
+from optuna_deadline.live.view import StudyWatcher, View
 
 _logger = logging.getLogger("optuna_deadline")
 _SECONDS = 1.0

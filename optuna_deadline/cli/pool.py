@@ -18,9 +18,9 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.cli.app import Json, Storage, app, command_of, print_json
 from optuna_deadline.cli.databases import check_made, make_storage
-from optuna_deadline.cli.live.view import clock
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.text import format_length, shortfalls
+from optuna_deadline.live.view import clock
 from optuna_deadline.planning.pool_leader import read_pool
 from optuna_deadline.values.deadlines import parse_duration
 

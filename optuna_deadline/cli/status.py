@@ -30,13 +30,13 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checking.rows import OUTCOME, summed_up
 from optuna_deadline.cli.app import Json, Storage, Study, command, console, print_json
 from optuna_deadline.cli.databases import load_study, measure, serving_storage
-from optuna_deadline.cli.live.top import render, showing_study
-from optuna_deadline.cli.live.view import StudyWatcher, TrialRow, View
 from optuna_deadline.dashboard.prometheus import StudyCollector, check_installed, serve
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history, table_of
 from optuna_deadline.history.records import History
 from optuna_deadline.history.text import event_sentence, format_time_of_day
+from optuna_deadline.live.top import render, showing_study
+from optuna_deadline.live.view import StudyWatcher, TrialRow, View
 
 _SHOWN = {"retired": "pruned"}
 

@@ -56,12 +56,13 @@ from optuna_deadline.cli.app import (
 )
 from optuna_deadline.cli.create import WhichWay, make, price_given
 from optuna_deadline.cli.databases import load_study
-from optuna_deadline.cli.live.top import showing_study
-from optuna_deadline.cli.live.view import StudyWatcher
 from optuna_deadline.cli.logs import Log, choose, logged
-from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree, prepare
+from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree, preload, prepare
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.live.top import showing_study
+from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.policies import DEFAULT
+from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import make_budget
 from optuna_deadline.worker.devices import present_gpus
@@ -120,12 +121,11 @@ def worker(
     work(elastic, log)
 
 
-def work(elastic: ElasticWorker, log: Log) -> None:
+def work(elastic: ElasticWorker, log: Log) -> Result:
     """Run a worker in sight, and say what came of it.
 
     Raises:
-        typer.Exit: The worker was asked to leave before the study's end, its time was over, or the
-            study has ended without a value.
+        typer.Exit: The worker was asked to leave before the study's end, or its time was over.
     """
     terms, watcher = elastic.terms, StudyWatcher(elastic.table, elastic.terms)
     _logger.info(
@@ -141,15 +141,9 @@ def work(elastic: ElasticWorker, log: Log) -> None:
         print(json.dumps({"study": terms.name, **asdict(result)}, default=str), flush=True)
     else:
         print(describe(result, terms))
-    if code := exit_code(result, elastic.reached_time_limit):
-        raise typer.Exit(code)
-
-
-def exit_code(result: Result, time_was_over: bool) -> int:
-    """What a command ends with: 0 where the study has ended with a value."""
     if not result.settled:
-        return TIME_WAS_OVER if time_was_over else INTERRUPTED
-    return NO_VALUE if result.trial_number is None else 0
+        raise typer.Exit(TIME_WAS_OVER if elastic.reached_time_limit else INTERRUPTED)
+    return result
 
 
 def describe(result: Result, terms: Terms) -> str:
@@ -226,16 +220,24 @@ def run(
         patience=patience, park=park, checkpoints=checkpoints,
         budget=money, host_type=host_type, max_slots=max_slots,
     )  # fmt: skip
+    server: ForkServer | None = None
+
+    def load() -> None:
+        nonlocal server
+        with show_wait("Loading the objective"):
+            server = preload(source, offer, deadline, checkpoints)
+
     made, terms = make(
         study or _name(objective), storage, deadline, direction, policy, settings, min_resource,
         max_resource, reduction_factor, money, earlier, max_slots=max_slots, sampler=sampler,
-        sampler_settings=sampler_set, n_trials=n_trials, keep_all=keep_all,
+        sampler_settings=sampler_set, n_trials=n_trials, keep_all=keep_all, before=load,
     )  # fmt: skip
     worker = ElasticWorker(
         made, source, terms, offer=offer, checkpoints=checkpoints, patience=patience, park=park,
-        publish=publish, host_type=host_type,
+        publish=publish, host_type=host_type, fork_server=server,
     )  # fmt: skip
-    work(worker, log)
+    if work(worker, log).trial_number is None:
+        raise typer.Exit(NO_VALUE)
 
 
 def _name(objective: str) -> str:

@@ -5,6 +5,7 @@ from optuna_deadline.elastic.arguments import (
     check,
     check_max_slots,
     keep_all_checkpoints,
+    preload,
     prepare,
 )
 from optuna_deadline.elastic.result import Result
@@ -19,6 +20,7 @@ __all__ = [
     "check",
     "check_max_slots",
     "keep_all_checkpoints",
+    "preload",
     "prepare",
     "run",
 ]

@@ -5,24 +5,28 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from optuna.study import Study
 
 from optuna_deadline.allocation.sql.database.engine import open_table
-from optuna_deadline.checkpoints.storage import place_of
+from optuna_deadline.checkpoints.storage import library_name, place_of
 from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.pruners import DeadlinePruner
+from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import HOST_TYPE, Budget
 from optuna_deadline.values.deadlines import DeadlineLike, parse_deadline
-from optuna_deadline.worker.devices import Offer, make_offer
+from optuna_deadline.worker.devices import Offer, make_offer, threads_of
 from optuna_deadline.worker.segment import PATIENCE
 
 _logger = logging.getLogger("optuna_deadline")
@@ -129,6 +133,50 @@ def prepare(
             offer.size,
         )
     return source, offer
+
+
+def preload(
+    source: ObjectiveSource, offer: Offer, deadline: DeadlineLike, checkpoints: str | Path
+) -> ForkServer | None:
+    """Load the objective before a study agrees on its deadline: a typo starts no clock.
+
+    Args:
+        source: The objective.
+        offer: The slots that it is to train on.
+        deadline: Until when it has to be loaded.
+        checkpoints: Where checkpoints go: what opens a store is imported too.
+
+    Returns:
+        None where the deadline has passed, which is refused elsewhere.
+
+    Raises:
+        DeadlineError: It cannot be loaded.
+    """
+    now = time.time()
+    seconds = parse_deadline(deadline).instant(now) - now
+    if seconds <= 0:
+        return None
+    library = library_name(place_of(checkpoints))
+    server = ForkServer(replace(source, library=library), threads_of(offer), str(uuid.uuid4()))
+    server.wait_until_ready(seconds)
+    return server
+
+
+def preload_for_new(
+    study: Study,
+    source: ObjectiveSource,
+    offer: Offer,
+    deadline: DeadlineLike | None,
+    checkpoints: str | Path,
+    *,
+    table: str | None = None,
+) -> ForkServer | None:
+    """The same where the study has no deadline yet, and is given one."""
+    if deadline is None or not isinstance(study, Study):
+        return None
+    if study_terms.read(open_table(study, table), study) is not None:
+        return None
+    return preload(source, offer, deadline, checkpoints)
 
 
 def keep_all_checkpoints(study: Study) -> None:

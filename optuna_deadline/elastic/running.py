@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 from optuna.study import Study
+from rich.console import Console
 
-from optuna_deadline.elastic.arguments import agree, keep_all_checkpoints, prepare
+from optuna_deadline.elastic.arguments import (
+    agree,
+    check,
+    keep_all_checkpoints,
+    preload_for_new,
+    prepare,
+)
 from optuna_deadline.elastic.result import Result
-from optuna_deadline.elastic.worker import ElasticWorker
+from optuna_deadline.elastic.worker import CHECKPOINTS, ElasticWorker
+from optuna_deadline.live.top import showing_study
+from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.rank.objective import Objective, stop_if_loading
 from optuna_deadline.study import policy_choice
 from optuna_deadline.values.budgets import BudgetLike, make_budget
@@ -47,6 +57,7 @@ def run(
     keep_all: bool = False,
     table: str | None = None,
     publish: bool | None = None,
+    show_progress: bool = True,
     across_hosts: bool = False,
     host_type: str | None = None,
     until: DeadlineLike | None = None,
@@ -99,6 +110,8 @@ def run(
         table: A database for the table, where the study's storage is not SQL.
         publish: Keep figures, notes and columns in optuna-dashboard fresh; None does where that is
             installed.
+        show_progress: Show the study on standard error: one live line on a terminal, else a line
+            for each event.
         across_hosts: Whether these slots may be in one gang with those of other hosts, whose
             workers say so too and keep their checkpoints in the same place.
         host_type: The type of this host, where slots are priced by it; None takes the environment
@@ -132,18 +145,33 @@ def run(
     if n_trials is not None:
         resources["most_trials"] = n_trials
     parameters = policy_choice.merge(resources, policy_parameters)
-    agreed = agree(
-        study, deadline, policy, parameters,
-        extend=extend, table=table, budget=money, max_slots=max_slots,
-    )  # fmt: skip
-    if keep_all:
-        keep_all_checkpoints(study)
-    worker = ElasticWorker(
-        study, source, agreed, offer=offer, pool=pool, weight=weight, divider=divider,
-        checkpoints=checkpoints, patience=patience, park=park, table=table, policy=policy,
-        publish=publish, across_hosts=across_hosts, host_type=host_type, until=until,
-    )  # fmt: skip
-    result = worker.run()
+    if deadline is not None:
+        check(policy, parameters)
+    places = checkpoints or CHECKPOINTS
+    server = preload_for_new(study, source, offer, deadline, places, table=table)
+    with ExitStack() as failing:
+        if server is not None:
+            failing.callback(server.close)
+        agreed = agree(
+            study, deadline, policy, parameters,
+            extend=extend, table=table, budget=money, max_slots=max_slots,
+        )  # fmt: skip
+        if keep_all:
+            keep_all_checkpoints(study)
+        worker = ElasticWorker(
+            study, source, agreed, offer=offer, pool=pool, weight=weight, divider=divider,
+            checkpoints=checkpoints, patience=patience, park=park, table=table, policy=policy,
+            publish=publish, across_hosts=across_hosts, host_type=host_type, until=until,
+            fork_server=server,
+        )  # fmt: skip
+        failing.pop_all()  # the worker ends it
+    with _progress(worker) if show_progress else nullcontext():
+        result = worker.run()
     if worker.interrupted and not result.settled:
         raise KeyboardInterrupt  # all is saved, and the script must not go on as if it had ended
     return result
+
+
+def _progress(worker: ElasticWorker) -> AbstractContextManager[None]:
+    watcher = StudyWatcher(worker.table, worker.terms)
+    return showing_study(watcher, Console(stderr=True), whole=False)

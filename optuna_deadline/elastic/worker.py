@@ -57,6 +57,7 @@ from optuna_deadline.planning.settlement import CheckpointAvailability
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.pruners import DeadlinePruner, find_deadline_pruner
+from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
 from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE, own_address
 from optuna_deadline.study import policy_choice
@@ -99,6 +100,7 @@ class ElasticWorker:
         host_type: By which the slots of this host are priced.
         wait: Seconds to wait for slots that are taken, as by a worker that has just died.
         preemption_notice: A command or a URL that says when this host is taken back.
+        fork_server: One that has loaded the objective; see :func:`preload`.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class ElasticWorker:
         until: DeadlineLike | None = None,
         wait: float = 0.0,
         preemption_notice: str | None = None,
+        fork_server: ForkServer | None = None,
     ) -> None:
         self.terms = terms
         engine = open_table(study, table)
@@ -150,6 +153,7 @@ class ElasticWorker:
         self._time_limit = math.inf if until is None else monotonic_end(until)
         self._wait = wait
         self._notice = preemption_notice
+        self._fork_server = fork_server
         self._agent: Agent | None = None
         self._leaving: str | None = None
         self._weight = check_weight(weight)
@@ -175,6 +179,8 @@ class ElasticWorker:
             StudyGone: The study was deleted.
         """
         if self.table.orders("").settled:
+            if self._fork_server is not None:
+                self._fork_server.close()
             return self.result()
         until = WorkerTimeLimit(self._time_limit, self._overhead())
         until.check()
@@ -193,6 +199,7 @@ class ElasticWorker:
             park=self._park,
             replan=lambda: thread.wake(),
             time_limit=until,
+            fork_server=self._fork_server,
         )
         self._agent = agent
         if self._leaving is not None:

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import Plan, Policy, Snapshot
+from optuna_deadline.policies.newcomers import comes_too_late
 
 
 class StoppableStudy(Study):
@@ -38,7 +39,7 @@ class StoppableStudy(Study):
 
 @dataclass(frozen=True)
 class FiniteSearchPolicy:
-    """A policy that starts no trial where nothing is left to search.
+    """A policy that starts no trial where nothing is left to search, or too little time.
 
     Args:
         policy: Decides; it is told so, and may give the slots to trials that are open.
@@ -51,7 +52,7 @@ class FiniteSearchPolicy:
     def plan(self, snapshot: Snapshot) -> Plan:
         """The policy's plan, with the gate closed at the search's end."""
         plan = self.policy.plan(snapshot)
-        if plan.start == 0 or not self.exhausted():
+        if plan.start == 0 or not (comes_too_late(snapshot) or self.exhausted()):
             return plan
         plan = self.policy.plan(replace(snapshot, exhausted=True))
         return replace(plan, start=0, gate_open=False)

@@ -129,7 +129,7 @@ def one_slot_each(
     for claim in served:
         orders[claim.trial.number] = Run(1, claim.reason)
     for claim in (*candidates, *leftovers):
-        orders.setdefault(claim.trial.number, Pause("waits for a free slot"))
+        orders.setdefault(claim.trial.number, Pause("others go first"))
     return Plan(
         orders=orders,
         start=start,

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from contextlib import suppress
 from multiprocessing import Pipe, connection, reduction
@@ -24,6 +25,7 @@ from optuna_deadline.rank.link import RawLink
 from optuna_deadline.rank.objective import Objective, ObjectiveSource
 from optuna_deadline.rank.process import RankSpec, run_rank
 from optuna_deadline.rank.processes import WORKER
+from optuna_deadline.rank.warn_once import SharedTexts, warn_once
 
 _PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 _DEATH_SIGNAL, _NO_SIGNAL = signal.SIGKILL, 0
@@ -40,6 +42,7 @@ class ForkServer:
     """
 
     def __init__(self, source: ObjectiveSource, threads: int | None = 1, worker: str = "") -> None:
+        self.worker = worker
         self.control, theirs = Pipe()
         environment = {**os.environ, WORKER: worker}
         if threads is not None:
@@ -78,6 +81,27 @@ class ForkServer:
                 raise DeadlineError(text)
             self.ready = True
         return self.ready
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Wait until the objective is loaded; where that fails the process is ended.
+
+        Raises:
+            DeadlineError: It cannot be loaded, or is not within so many seconds.
+        """
+        until = time.monotonic() + seconds
+        try:
+            while not self.poll_ready(min(1.0, max(0.0, until - time.monotonic()))):
+                if not self.alive:
+                    raise DeadlineError("The process that loads the objective dies at it.")
+                if time.monotonic() >= until:
+                    raise DeadlineError(
+                        "The objective is not loaded within the time until the deadline, and the "
+                        "study has not begun: see why its import does not end, or give a later "
+                        "deadline."
+                    )
+        except BaseException:
+            self.close()
+            raise
 
     def fork(self, key: object, spec: RankSpec) -> RawLink:
         """Fork a rank; its process id comes back later as ``("forked", key, pid)``."""
@@ -153,6 +177,7 @@ def _serve(control: RawLink, objective: Objective) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     children: dict[int, object] = {}
+    shown = SharedTexts()
     while True:
         ready = connection.wait([control, woken], timeout=1.0)
         if control in ready:
@@ -170,6 +195,7 @@ def _serve(control: RawLink, objective: Objective) -> None:
                 os.close(woken)
                 os.close(wake)
                 control.close()
+                warn_once(shown)
                 run_rank(Connection(handle), spec, objective)  # never returns
             with suppress(OSError):
                 os.setpgid(pid, pid)  # whoever comes first

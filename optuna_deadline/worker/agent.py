@@ -23,9 +23,10 @@ from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.forecasting.throughput import closing_seconds, distant_database_seconds
 from optuna_deadline.planning.sampling import SamplerErrors
+from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
-from optuna_deadline.worker.devices import Offer
+from optuna_deadline.worker.devices import Offer, threads_of
 from optuna_deadline.worker.event_loop import EventLoop
 from optuna_deadline.worker.fork import RankSettings
 from optuna_deadline.worker.gang_member import CrossHostGangs, busy_slots
@@ -65,6 +66,7 @@ class Agent:
         park: How many paused trials may wait in this machine's memory.
         replan: Called when something happened that the planner should see.
         time_limit: When it leaves by itself; never, by default.
+        fork_server: One that has loaded the objective; it says which id the worker has.
 
     Attributes:
         leaving: Why it leaves, once it does.
@@ -85,8 +87,9 @@ class Agent:
         park: int = 0,
         replan: Callable[[], None] = lambda: None,
         time_limit: WorkerTimeLimit | None = None,
+        fork_server: ForkServer | None = None,
     ) -> None:
-        self.id = str(uuid.uuid4())
+        self.id = str(uuid.uuid4()) if fork_server is None else fork_server.worker
         self._table = table
         self._poll = poll
         self._gangs: dict[int, Gang] = {}
@@ -104,7 +107,9 @@ class Agent:
         self._next_poll = 0.0
         self._watchdog = Watchdog()
         self._lease_clock = LeaseClock(table, self.id, self._watchdog)
-        self._event_loop = EventLoop(source, None if offer.gpus else 1, self._watchdog, self.id)
+        self._event_loop = EventLoop(
+            source, threads_of(offer), self._watchdog, self.id, fork_server
+        )
         self._folders = CheckpointFolders(folder)
         self._fetcher = CheckpointFetcher(self._folders, self.wake)
         self._member_fetcher = CheckpointFetcher(self._folders, self.wake)  # for others' gangs

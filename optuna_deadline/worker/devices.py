@@ -70,6 +70,11 @@ def make_offer(
     return Offer(chosen, cpus or 0)
 
 
+def threads_of(offer: Offer) -> int | None:
+    """Threads of each rank: one on a CPU share, as many as it likes beside a GPU."""
+    return None if offer.gpus else 1
+
+
 def _cores() -> int:
     """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):

@@ -30,16 +30,22 @@ class EventLoop:
         threads: Threads per rank.
         watchdog: Learns of every rank.
         worker_id: The worker, which its ranks name in their environment.
+        fork_server: One that has been started for the same source, threads and worker.
     """
 
     def __init__(
-        self, source: ObjectiveSource, threads: int | None, watchdog: Watchdog, worker_id: str = ""
+        self,
+        source: ObjectiveSource,
+        threads: int | None,
+        watchdog: Watchdog,
+        worker_id: str = "",
+        fork_server: ForkServer | None = None,
     ) -> None:
         self._source = source
         self._threads = threads
         self._watchdog = watchdog
         self._worker_id = worker_id
-        self.fork_server = ForkServer(source, threads, worker_id)
+        self.fork_server = fork_server or ForkServer(source, threads, worker_id)
         self._failed_starts = 0
         self._wake_pipe = WakePipe()
 

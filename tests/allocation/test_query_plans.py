@@ -16,7 +16,7 @@ from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.database.schema import PREFIX
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
-from optuna_deadline.cli.live.view import _KINDS
+from optuna_deadline.live.view import _KINDS
 from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres

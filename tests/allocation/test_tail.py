@@ -19,9 +19,9 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.database.schema import checkpoint, event, report
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
-from optuna_deadline.cli.live.view import StudyWatcher
 from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.history.reader import HistoryReader
+from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.planning.placement.data_locality import CheckpointLocality
 from optuna_deadline.planning.snapshot import SnapshotReader
 from optuna_deadline.study import terms as study_terms

@@ -106,7 +106,7 @@ def test_only_what_is_silent_or_lost_fails_a_pipeline(result: CheckResult, code:
 
 def test_a_training_is_left_within_an_epoch_and_at_a_report_that_is_made_on_more_slots() -> None:
     steps = choose_steps(18, reported=[10])
-    assert steps == LeavePoints(last=18, within=6, report=11, back=12)
+    assert steps == LeavePoints(last=18, within=6, report=11, back=12, later=15)
     assert steps.away < 11 <= steps.back
 
 
@@ -115,4 +115,4 @@ def test_a_training_is_left_within_an_epoch_and_at_a_report_that_is_made_on_more
 def test_steps_are_in_order_however_often_a_training_reports(last: int, every: int) -> None:
     steps = choose_steps(last, reported=list(range(every, last, every)))
     assert 1 <= steps.away < steps.back < steps.last == last
-    assert 1 <= steps.within < last
+    assert 1 <= steps.within < last and steps.within <= steps.later < last

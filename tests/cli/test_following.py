@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from optuna_deadline.cli.live.top import polling_views
-from optuna_deadline.cli.live.view import StudyWatcher
+from optuna_deadline.live.top import polling_views
+from optuna_deadline.live.view import StudyWatcher
 
 
 class Hung:

@@ -10,8 +10,8 @@ from datetime import datetime, timezone
 import pytest
 from rich.console import Console
 
-from optuna_deadline.cli.live.top import lines, render, sparkline
-from optuna_deadline.cli.live.view import Decision, TrialRow, View, by_relevance, clock, figure
+from optuna_deadline.live.top import lines, one_line, render, sparkline
+from optuna_deadline.live.view import Decision, TrialRow, View, by_relevance, clock, figure
 
 VIEW = View(
     study="digits",
@@ -113,9 +113,7 @@ def test_plain_lines_say_each_thing_once() -> None:
     )
     assert lines(VIEW, later) == [
         "  20.0 s  trial 2 resumes",
-        "  20.1 s  trial 3 failed, best -",
         "  20.1 s  best 0.9800 (trial 1, step 9)",
-        "  20.1 s  no new trial from here on",
         "  20.1 s  40 s left, 2 of 2 slots used; 1 running, 1 paused, 1 failed, 1 pruned",
     ]
 
@@ -127,3 +125,12 @@ def test_figures_and_times_stay_short() -> None:
     assert [clock(s) for s in (-1, 9.54, 42.4, 65, 7620)] == [
         *("0.0 s", "9.5 s", "42 s", "1:05", "2:07:00"),
     ]
+
+
+def test_one_line_says_what_is_left_and_what_is_best() -> None:
+    console = Console(record=True, file=io.StringIO(), width=120)
+    console.print(one_line(VIEW))
+    assert console.export_text().rstrip() == (
+        "digits  42 s left  best 0.9722 (trial 1, step 8)  2 of 2 slots  1 running, 1 ready, "
+        "1 paused, 1 pruned"
+    )

@@ -22,9 +22,9 @@ from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint, checksum
 from optuna_deadline.cli import app, databases, doctor
-from optuna_deadline.cli.live.view import StudyWatcher
 from optuna_deadline.elastic import agree
 from optuna_deadline.history.reader import table_of
+from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.values.budgets import make_budget
 
@@ -103,8 +103,16 @@ def test_top_ends_with_the_study(url: str) -> None:
     table = AllocationTable(open_table(study), "lab", study._study_id)
     term = table.elect_planner("me")
     assert term is not None
+    for mode, slots, why in (("pause", 0, "others go first"), ("run", 1, "early"), ("run", 2, "")):
+        table.write_plan("me", term, [Assignment(0, mode, "me", slots, why)])
     table.settle("me", term)
-    assert "best 0.9000" in run("top", "s", "--storage", url)
+    said = run("top", "s", "--storage", url)
+    assert "best 0.9000" in said
+    for words in (
+        "trial 0 starts on 2 slots: it is free", "trial 0 pauses at step 6: rank 1 of 1",
+        "trial 0 goes on with 1 slot at step 6: early", "trial 0 goes from 1 to 2 slots at step 6",
+    ):  # fmt: skip
+        assert words in said
 
 
 def test_the_gate_is_shown_as_it_stands(url: str) -> None:
@@ -177,7 +185,7 @@ def test_the_forecast_is_said_with_its_band_and_with_more_time(url: str) -> None
 def test_what_if_is_simulated_side_by_side(url: str) -> None:
     more = ("--later", "1h", "--gpus", "+4", "--draws", "2")
     text = run("forecast", "s", "--storage", url, *more)
-    assert "as it is" in text and "1 h later, 4 slots more" in text and "simulated ends" in text
+    assert "as it is" in text and "1 h later, 4 slots more" in text and "simulated end" in text
     found = read("forecast", "s", "--storage", url, *more)["what_if"]
     assert found["change"] == {"seconds": 3600, "slots": 4, "money": 0}
     assert found["changed"]["slot_hours"] > found["as_it_is"]["slot_hours"]

@@ -26,10 +26,12 @@ def objective(trial):
 """
 
 
-def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *options: str, objective: str = "train.py:objective"
+) -> subprocess.CompletedProcess[str]:
     program = "from optuna_deadline.cli import app; app()"
     return subprocess.run(
-        [sys.executable, "-c", program, "run", "train.py:objective", *options],
+        [sys.executable, "-c", program, "run", objective, *options],
         cwd=folder, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 
@@ -62,9 +64,18 @@ def test_a_study_begins_with_what_was_best_in_an_earlier_one(tmp_path: Path) -> 
     before.enqueue_trial({"x": 0.123})
     before.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=1)
     place = ("--study", "now", "--deadline", "10s", "--cpus", "1")
+    typo = run(tmp_path, *place, objective="train.py:objectiv")
+    assert typo.returncode == 2 and "has no objective 'objectiv'" in typo.stderr
+    assert optuna.get_all_study_names(url) == ["before"]  # no clock has started
     gone = run(tmp_path, *place, "--earlier", "befor")
     assert gone.returncode == 2 and "no earlier study 'befor' beside 'now'" in gone.stderr
     done = run(tmp_path, *place, "--earlier", "before")
     assert done.returncode == 0, done.stderr
     trials = optuna.load_study(study_name="now", storage=url).trials
     assert trials[0].params == {"x": 0.123} != trials[1].params
+
+
+def test_a_study_without_any_value_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time\n\ndef objective(_):\n    time.sleep(60)\n")
+    done = run(tmp_path, "--deadline", "3s", "--cpus", "1")
+    assert done.returncode == 1 and "ended without a value" in done.stdout, done.stderr

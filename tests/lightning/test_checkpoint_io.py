@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 from forking import CONTEXT
+from lightning.pytorch.callbacks import ModelCheckpoint
 from optuna_deadline_lightning import AtomicCheckpointIO
+from optuna_deadline_lightning.checkpoint_io import FormerFolders
 
 
 def half(state: Any, path: Path) -> None:
@@ -72,3 +74,20 @@ def test_own_folder_may_hold_any_hyper_parameters(tmp_path: Path) -> None:
     assert AtomicCheckpointIO(tmp_path).load_checkpoint(path) == {"hyper": Path("data")}
     with pytest.raises(Exception, match=r"[Ww]eights"):
         AtomicCheckpointIO(tmp_path / "other").load_checkpoint(path)
+
+
+@pytest.mark.parametrize("given", [None, "mine"])
+def test_the_best_score_is_known_after_a_pause_whatever_the_loggers_version(
+    given: str | None,
+) -> None:
+    """As Lightning does it: a default folder is set, then all states are loaded."""
+    first = ModelCheckpoint(given, monitor="val_acc")
+    first.dirpath = given or "logs/version_1/checkpoints"
+    first.best_model_score = torch.tensor(0.9)
+    resumed, folders = ModelCheckpoint(given, monitor="val_acc"), FormerFolders()
+    folders.note([resumed])
+    resumed.dirpath = given or "logs/version_2/checkpoints"
+    checkpoint = {"callbacks": {first.state_key: first.state_dict()}}
+    folders.restore(checkpoint)
+    resumed.load_state_dict(checkpoint["callbacks"][resumed.state_key])
+    assert (resumed.best_model_score, resumed.dirpath) == (first.best_model_score, first.dirpath)

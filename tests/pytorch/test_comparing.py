@@ -79,3 +79,16 @@ def test_files_of_another_kind_are_compared_by_their_bytes(tmp_path: Path) -> No
         (tmp_path / name).write_text(text)
     assert compare(tmp_path / "one", tmp_path / "same")["unlike"] == []
     assert compare(tmp_path / "one", tmp_path / "other")["unlike"]
+
+
+def test_best_scores_are_compared_whatever_their_files_are_called(tmp_path: Path) -> None:
+    def kept(scores: dict[str, float]) -> dict[str, Any]:
+        best = {name: torch.tensor(score) for name, score in scores.items()}
+        return {"state_dict": {}, "callbacks": {"ModelCheckpoint": {"best_k_models": best}}}
+
+    one = kept({"a/1.ckpt": 0.5, "a/2.ckpt": 0.7})
+    assert _compared(tmp_path, kept({"b/2-v1.ckpt": 0.7, "b/1.ckpt": 0.5}), one) == {
+        "parts": {"weights": 0.0, "callbacks": 0.0}, "unlike": [], "grows": False,
+    }  # fmt: skip
+    found = _compared(tmp_path, kept({"b/1.ckpt": 0.5, "b/2.ckpt": 0.6}), one)
+    assert found["parts"]["callbacks"] > 0.1

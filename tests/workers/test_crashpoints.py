@@ -37,8 +37,8 @@ PACKAGE = Path(__file__).parents[2] / "optuna_deadline"
 #: Transitions; each has a point before its commit and one after it.
 TRANSITIONS = (
     "register", "acquire", "release", "reap", "add_reports", "add_checkpoint", "open_trial",
-    "write_plan", "conclude", "retire", "mark_told", "settle", "resize_pool", "lend", "meet",
-    "give_back",
+    "write_plan", "conclude", "retire", "mark_told", "drop_checkpoints", "settle", "resize_pool",
+    "lend", "meet", "give_back",
 )  # fmt: skip
 #: Of a gang over two workers, whichever of them it falls to.
 OF_GANGS = ("meet", "give_back")

@@ -340,7 +340,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
 
 def test_the_winner_is_the_best_that_is_whole(tmp_path: Path) -> None:
     study = optuna.create_study(direction="maximize")
-    result = run_until(saved(2), study, objectives.elastic, cpus=1, checkpoints=tmp_path)
+    result = run_until(
+        saved(2), study, objectives.elastic, cpus=1, checkpoints=tmp_path, keep_all=True
+    )
     assert result.checkpoint is not None
     result.checkpoint.write_text("torn")
     from optuna_deadline.planning.settlement import find_winner

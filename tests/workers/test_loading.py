@@ -10,12 +10,14 @@ from typing import Any
 
 import optuna
 import pytest
-from tables import running, table_of, wait_until
+from tables import running, wait_until
 
 import optuna_deadline
 from optuna_deadline._threads import PeriodicThread
+from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.elastic import background
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.study import terms
 
 ENDLESS = """
 import os, pathlib, time
@@ -71,13 +73,13 @@ def test_an_import_that_does_not_end_is_an_error_and_leaves_no_trial(
     sqlite_study: optuna.Study, tmp_path: Path
 ) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
-    with pytest.raises(DeadlineError, match="not loaded here by then: see why its import"):
+    with pytest.raises(DeadlineError, match="has not begun: see why its import"):
         optuna_deadline.run(
             sqlite_study, f"{tmp_path}/endless.py:objective", cpus=1, deadline="5s",
             checkpoints=tmp_path / "checkpoints",
         )  # fmt: skip
     assert sqlite_study.get_trials() == []
-    assert table_of(sqlite_study).orders("").settled
+    assert terms.read(open_table(sqlite_study), sqlite_study) is None  # no deadline was fixed
 
 
 @pytest.mark.slow

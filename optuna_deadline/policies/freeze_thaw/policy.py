@@ -209,7 +209,7 @@ def _pause_or_retire_others(
 ) -> None:
     """Who may still be let go on stays; the others slow every call to Optuna."""
     for claim in (*queue.going, *queue.early):
-        orders.setdefault(claim.trial.number, Pause("waits for a free slot"))
+        orders.setdefault(claim.trial.number, Pause("others go first"))
     for place, trial in enumerate(queue.waiting):
         if trial.number not in orders:
             waits = place < kept or trial.number in spared

@@ -17,7 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from optuna_deadline.cli.live.view import (
+from optuna_deadline.errors import StudyGone
+from optuna_deadline.history.text import format_count
+from optuna_deadline.live.view import (
     StudyWatcher,
     TrialRow,
     View,
@@ -26,7 +28,6 @@ from optuna_deadline.cli.live.view import (
     figure,
     finite,
 )
-from optuna_deadline.errors import StudyGone
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -87,7 +88,8 @@ def lines(previous: View | None, view: View) -> list[str]:
     if previous is None:
         until = view.deadline.strftime("%H:%M:%S")
         heading = f"{view.study}: {clock(view.time_left)} until {until}"
-        return [f"{heading}, {view.slots_total} slots", *lines(_blank(view), view)]
+        slots = format_count(view.slots_total, "slot")
+        return [f"{heading}, {slots}", *lines(_blank(view), view)]
     said = [
         f"{_since(decision.at)}  {decision.words}"
         for decision in view.decisions
@@ -96,20 +98,30 @@ def lines(previous: View | None, view: View) -> list[str]:
     now = _since(view.duration - view.time_left)
     before = {row.number: row.state for row in previous.rows}
     for row in view.rows:
-        if row.state in ("complete", "pruned", "failed") and before.get(row.number) != row.state:
+        if row.state in ("complete", "pruned") and before.get(row.number) != row.state:
             said.append(f"{now}  trial {row.number} {row.state}, best {figure(row.best)}")
     if finite(view.best_value) and view.best_value != previous.best_value:
         where = f"trial {view.best_trial}, step {view.best_step}"
         said.append(f"{now}  best {figure(view.best_value)} ({where})")
     if view.shares != previous.shares and view.shares:
         said.append(f"{now}  {_shares(view)}")
-    if previous.gate_open and not view.gate_open:
-        said.append(f"{now}  no new trial from here on")
     if previous.time_left // 10 != view.time_left // 10:
         used = f"{view.slots_used} of {view.slots_total} slots used"
         money = "" if view.spent is None else f", {view.spent:.4g} of {view.budget} spent"
         said.append(f"{now}  {clock(view.time_left)} left, {used}{money}; {_states(view.rows)}")
     return said
+
+
+def one_line(view: View) -> RenderableType:
+    """The study in one line of a terminal."""
+    best = "none yet"
+    if finite(view.best_value):
+        best = f"{figure(view.best_value)} (trial {view.best_trial}, step {view.best_step})"
+    words = (
+        f"{view.study}  {clock(view.time_left)} left  best {best}  "
+        f"{view.slots_used} of {format_count(view.slots_total, 'slot')}  {_states(view.rows)}"
+    )
+    return Text(words, no_wrap=True, overflow="ellipsis")
 
 
 def sparkline(values: Sequence[float | None], low: float, high: float, width: int = _CURVE) -> str:
@@ -260,13 +272,22 @@ def _views(watcher: StudyWatcher, seconds: float, ending: threading.Event) -> It
 _SECONDS = 0.5
 
 
-def showing_study(watcher: StudyWatcher, console: Console) -> AbstractContextManager[None]:
-    """Keep the study in sight until the block ends, last state included."""
+def showing_study(
+    watcher: StudyWatcher, console: Console, *, whole: bool = True
+) -> AbstractContextManager[None]:
+    """Keep the study in sight until the block ends, last state included.
+
+    Args:
+        watcher: Reads the study.
+        console: Where it is shown: live on a terminal, else in lines.
+        whole: On a terminal, the whole screen; else one line.
+    """
 
     def on_terminal(looks: Iterator[View]) -> None:
         with Live(console=console, auto_refresh=False) as live:
             for view in looks:
-                live.update(render(view, console.height - 1), refresh=True)
+                shown = render(view, console.height - 1) if whole else one_line(view)
+                live.update(shown, refresh=True)
 
     def in_lines(looks: Iterator[View]) -> None:
         previous: View | None = None

@@ -16,7 +16,7 @@ from typing import TypeGuard
 from optuna_deadline.allocation.records import Event, PlannedTrial, SegmentRow, Slot
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
-from optuna_deadline.history.text import request_sentence
+from optuna_deadline.history.text import format_count, request_sentence
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.limits import SlotLimits, limited
@@ -135,6 +135,9 @@ _KINDS = (
     "plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "limit", "drain", "price",
 )  # fmt: skip
 _SHOWN = {"retired": "pruned"}
+_STARTS = "starts: "
+#: Reasons of pauses that a rank says better.
+_BY_RANK = ("not among the best of its rung", "others go first")
 
 
 class StudyWatcher:
@@ -152,6 +155,7 @@ class StudyWatcher:
         self._events = Tail(lambda after: table.events(after, _KINDS))
         self._decisions: list[tuple[int, Decision]] = []  # with their events' ids
         self._curves: dict[int, dict[int, float]] = {}
+        self._slots: dict[int, int] = {}  # by trial, as its last plan has it
         self._reports = Tail(table.reports)
         self._segments: dict[tuple[int, int], SegmentRow] = {}
         self._last_segments = 0.0
@@ -169,10 +173,10 @@ class StudyWatcher:
         """
         orders = self._table.orders("")
         now = orders.now
-        for event in self._events.read(now):
-            self._take_event(event)
         for row in self._reports.read(now):
             self._curves.setdefault(row.number, {}).setdefault(row.step, row.value)
+        for event in self._events.read(now):
+            self._take_event(event)
         trials = self._table.trials()
         offered = [slot for slot in self._table.slots() if slot.offered_by]
         workers, mine = self._table.workers(), self._table.study_id
@@ -265,12 +269,13 @@ class StudyWatcher:
 
     def _take_event(self, event: Event) -> None:
         if event.kind == "plan":
-            words = f"trial {event.number} {event.detail['reason']}"
+            if not (words := self._plan_words(event)):
+                return
         elif event.kind == "gate":
             words = (
-                "the gate opens: new trials may start"
+                "new trials may start again"
                 if event.detail["open"]
-                else "the gate closes: a new trial could not catch up any more"
+                else "no new trial starts for now: the plan has none that could catch up"
             )
         elif event.kind == "pool" and event.detail["slots"] != event.detail["before"]:
             words = f"the pool goes from {event.detail['before']} to {event.detail['slots']} slots"
@@ -279,12 +284,43 @@ class StudyWatcher:
         elif event.kind == "lost":
             words = f"trial {event.number} lost its worker"
         elif event.kind == "settle":
-            words = "the study is settled"
+            words = "the study has ended"
         elif not (words := request_sentence(event, f"trial {event.number}")):
             return
         said = event.id, Decision(event.at - self._terms.started, words)
         insort(self._decisions, said, key=itemgetter(0))
         del self._decisions[:-_DECISIONS]
+
+    def _plan_words(self, event: Event) -> str:
+        """What the plan says of a trial, in numbers; nothing where only its reason is another."""
+        number, detail = int(event.number or 0), event.detail
+        runs, reason = detail["mode"] == "run", str(detail["reason"])
+        slots = int(str(detail["slots"])) if runs else 0
+        before = self._slots.get(number, 0)
+        self._slots[number] = slots
+        step = max(self._curves.get(number, ()), default=None)
+        at = "" if step is None else f" at step {step}"
+        if not runs:
+            why = self._rank_words(number) if reason in _BY_RANK else ""
+            return f"trial {number} pauses{at}: {why or reason}"
+        if slots == before:
+            return ""
+        size = format_count(slots, "slot")
+        if before:
+            return f"trial {number} goes from {before} to {size}{at}: {reason}"
+        if reason.startswith(_STARTS):
+            return f"trial {number} starts on {size}: {reason.removeprefix(_STARTS)}"
+        return f"trial {number} goes on with {size}{at}: {reason}"
+
+    def _rank_words(self, number: int) -> str:
+        """Where a trial stands among all that have reported at its last step."""
+        mine = self._curves.get(number)
+        if not mine:
+            return ""
+        step = max(mine)
+        scores = [self._sign * curve[step] for curve in self._curves.values() if step in curve]
+        better = sum(score > self._sign * mine[step] for score in scores)
+        return f"rank {better + 1} of {len(scores)}"
 
 
 def _hosts(slots: list[Slot], study_id: int) -> dict[int, tuple[str, ...]]:
