@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -30,6 +32,9 @@ from optuna_deadline.simulation.workload import FAMILIES
 from optuna_deadline.study import policy_choice
 from optuna_deadline.values.deadlines import parse_duration
 
+T = TypeVar("T")
+
+_SECONDS = 10.0  # between two lines of progress
 _SPEEDUPS = {"linear": LINEAR, "sublinear": SUBLINEAR, "anti": ANTI}
 _PIPED = 100  #: columns where nobody says how many there are
 _COMPARED = [DEFAULT, "asha_promote", "hyperband", "fifo"]
@@ -109,7 +114,7 @@ def simulate(
         transient=True,
         disable=not console.is_terminal,
     )
-    outcomes = list(progress)
+    outcomes = list(_in_lines(progress, len(cases)))
     screen = Console()
     rows: list[PolicyRow] = []
     runs: list[dict[str, Any]] = []
@@ -126,6 +131,16 @@ def simulate(
     if json_file is not None:
         figures = {"rows": [asdict(row) for row in rows], "runs": runs}
         json_file.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def _in_lines(outcomes: Iterable[T], total: int) -> Iterator[T]:
+    """The same, with a line now and then where no terminal shows a bar."""
+    said = time.monotonic()
+    for done, outcome in enumerate(outcomes, 1):
+        if not console.is_terminal and time.monotonic() - said > _SECONDS:
+            said = time.monotonic()
+            console.print(f"Simulated {done} of {total} studies.", highlight=False)
+        yield outcome
 
 
 def _read_scaling(name: str, data: Path | None) -> Speedup:

@@ -12,12 +12,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import Event, PlannedTrial, Slot, Tenant
+from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.allocation.sql.reads import event_before, pools
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.tail import Tail
 from optuna_deadline.history.records import SlotInterval, slot_intervals
 from optuna_deadline.history.text import event_sentence
+from optuna_deadline.planning.reading import BestReports
 
 _NO_STUDY = 0  # a pool is read without being of one of its studies
 _BACK = 2000  # events that are read at first
@@ -149,8 +151,12 @@ class _Pool:
 
     def _read_study(self, study_id: int, now: float) -> list[PlannedTrial]:
         if study_id not in self._studies:
+            engine = self._table._tx.engine
+            asked = sa.select(schema.study.c.direction).where(schema.study.c.study_id == study_id)
+            with autocommit(engine) as connection:
+                direction = connection.scalar(asked) or "minimize"
             self._studies[study_id] = _Study(
-                AllocationTable(self._table._tx.engine, self._table.pool, study_id)
+                AllocationTable(engine, self._table.pool, study_id), direction
             )
         return self._studies[study_id].refresh(now)
 
@@ -171,6 +177,7 @@ class _Pool:
                 for state in _ORDER
             },
             "reports": study.reports,
+            "best": study.best,
         }
 
     def _slot(
@@ -244,17 +251,28 @@ class _Pool:
 
 
 class _Study:
-    """The last report of each trial of a study."""
+    """The last report of each trial of a study, and the best of all."""
 
-    def __init__(self, table: AllocationTable) -> None:
+    def __init__(self, table: AllocationTable, direction: str) -> None:
         self._table = table
+        self._best = BestReports(direction)
         self._new = Tail(table.reports)
         self.last: dict[int, tuple[int, float]] = {}
         self.reports = 0
 
     def refresh(self, now: float) -> list[PlannedTrial]:
-        for row in self._new.read(now):
+        rows = self._new.read(now)
+        self._best.take(rows)
+        for row in rows:
             self.reports += 1
             if row.number not in self.last or row.step >= self.last[row.number][0]:
                 self.last[row.number] = (row.step, row.value)
         return self._table.unreported_trials()
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """Value and trial of the best report; None as long as there is none that is finite."""
+        row = self._best.best()
+        if row is None or not math.isfinite(row.value):
+            return None
+        return {"value": row.value, "number": row.number}

@@ -18,7 +18,7 @@ own rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -128,6 +128,21 @@ def best_by(
         for one, unit in enumerate(measured)
     ]
     return tuple([best + rise for rise in level_quantiles(np.concatenate(rises))])
+
+
+def limits_of(curves: Iterable[Curve]) -> tuple[float, float]:
+    """Between which values scores can lie, as far as those that were seen tell.
+
+    Accuracies and other shares lie from 0 to 1, losses above 0. Scores are larger-is-better, so
+    that a loss is negative. A score outside of these lifts the limit. Our own rule.
+
+    Returns:
+        The lowest and the highest score, infinite where nothing limits them.
+    """
+    ends = [score for curve in curves for score in (curve.best[0], curve.best[-1])]
+    if ends and min(ends) >= 0.0 and max(ends) <= 1.0:
+        return 0.0, 1.0
+    return -math.inf, 0.0 if ends and max(ends) <= 0.0 else math.inf
 
 
 def times_ahead(measure: int, now: float, instant: float) -> list[float]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.forecasting.curve_priors import LEVELS
-from optuna_deadline.forecasting.futures import best_by, measures
+from optuna_deadline.forecasting.futures import best_by, limits_of, measures
 from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
 from optuna_deadline.forecasting.reporting import step_before_all
 from optuna_deadline.history.records import History
@@ -72,15 +74,17 @@ def forecast(history: History) -> Forecast:
     measured = measure(history.segments)
     curves = known_curves(history)
     model = learn_doublings(curves.values())
+    limits = limits_of(curves.values())
     found = (
-        _fan(history, planned, curves[planned.number], model, measured, sign)
+        _fan(history, planned, curves[planned.number], model, measured, sign, limits)
         for planned in _trials_to_forecast(history, curves)
     )
     fans = [fan for fan in found if fan is not None]
     course = course_of(history)
     now = max(course.steps[-1], history.now - history.started)
     apart = measures(curves.values(), course, now)
-    expected = best_by(course.best[-1], apart, now, history.deadline - history.started)
+    risen = best_by(course.best[-1], apart, now, history.deadline - history.started)
+    expected = tuple(np.clip(risen, *limits).tolist())
     return Forecast(
         best,
         sign * expected[_MID],
@@ -144,6 +148,7 @@ def _fan(
     model: Doublings,
     measured: Measured,
     sign: float,
+    limits: tuple[float, float],
 ) -> Fan | None:
     running = planned.owner is not None
     slots = max(1, planned.slots) if running else 1
@@ -158,7 +163,8 @@ def _fan(
     if until <= start or a_step <= 0:
         return None
     at = [start + (until - start) * i / _POINTS for i in range(_POINTS + 1)]
-    look = [model.quantiles(curve, last + (instant - start) / a_step) for instant in at]
+    steps = [last + (instant - start) / a_step for instant in at]
+    look = [np.clip(model.quantiles(curve, step), *limits).tolist() for step in steps]
     if until < history.deadline:  # what it has then, it keeps
         at.append(history.deadline)
         look.append(look[-1])

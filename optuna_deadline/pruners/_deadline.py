@@ -55,7 +55,9 @@ class DeadlinePruner(BasePruner):
             A duration counts from the construction of the pruner that fixes it.
         policy: The policy of elastic workers, recorded in the study: a name, a place as
             "policy.py:Mine", or an object or function, which serves this process alone; None for
-            the default.
+            the default. ``study.optimize`` follows those that never pause: "fifo" prunes for the
+            deadline alone, "median", "asha" and "hyperband" are Optuna's own pruners; with
+            another one the rule above decides, and a warning says so.
         policy_parameters: What that policy is told besides.
         min_resource: The first rung, in steps.
         max_resource: The step at which a trial ends normally, None where that is open.
@@ -124,6 +126,8 @@ class DeadlinePruner(BasePruner):
         tracker = self.tracker(study)
         pace = tracker.reported(trial, step)
         eliminated = tracker.check(trial, step)
+        if (rule := tracker.optuna_rule()) is not None:
+            eliminated = rule.prune(study, trial)
         if tracker.is_too_late(trial.number, pace):
             self._stop_if_over(study, tracker)
             return True

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
+from optuna.pruners import BasePruner
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.sql import studies as _rung_rows
@@ -18,6 +19,7 @@ from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.forecasting.reporting import ReportPace, known_startup
 from optuna_deadline.pruners._clock import Clock
+from optuna_deadline.pruners._optuna_rules import optuna_rule
 from optuna_deadline.pruners._rung_rule import RungRule
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.deadlines import format_duration
@@ -58,6 +60,8 @@ class StudyTracker:
             reduction_factor=parameters.get("reduction_factor") or 4,
             max_resource=parameters.get("max_resource"),
         )
+        self._rule: BasePruner | None = None
+        self._rule_is_known = False
         self._clock = clock
         self._ahead = terms.read - clock.now()
         self._trials: OrderedDict[int, _TrialPace] = OrderedDict()
@@ -145,6 +149,13 @@ class StudyTracker:
         return any(
             self.rungs.eliminates(row.better, row.total) for row in rows if row.rung is not None
         )
+
+    def optuna_rule(self) -> BasePruner | None:
+        """Optuna's pruner for the study's policy; None where the rungs decide."""
+        if not self._rule_is_known:
+            self._rule_is_known = True
+            self._rule = optuna_rule(self.terms.policy, self.terms.parameters)
+        return self._rule
 
     def refresh(self) -> None:
         """Read the deadline and the gate anew: another process may have moved them."""

@@ -5,6 +5,7 @@ Trials of ``study.optimize`` whose process has died are ended: none stays RUNNIN
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import warnings
@@ -25,6 +26,8 @@ from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.rank.processes import is_gone, own_boot
 from optuna_deadline.samplers._prospects import Look, ProspectiveStudy, TableLook, look_ahead
 from optuna_deadline.samplers._warm_start import OfTrial, StudyLike, WarmStart, Wrapper
+
+_logger = logging.getLogger("optuna_deadline")
 
 _PROCESS = (
     "optuna_deadline:process"  # an attribute of a trial: the id of its process, and its boot
@@ -139,6 +142,7 @@ class DeadlineSampler(Wrapper):
         self._floor, self._startup = floor, startup
         self._look = TableLook(table) if look is None else look
         self._seen: OfTrial[Study] = OfTrial()
+        self._warned = False
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Check the terms of a :class:`~optuna_deadline.DeadlinePruner` before anything trains.
@@ -158,6 +162,14 @@ class DeadlineSampler(Wrapper):
             mark_process(study, trial)
             if begins:
                 end_abandoned(study)
+        elif study._thread_local.in_optimize_loop and not self._warned:
+            self._warned = True
+            if math.isinf(self._look(study, []).left):
+                _logger.warning(
+                    "DeadlineSampler knows no deadline of this study and samples as %s does: "
+                    "create the study with pruner=DeadlinePruner('2h').",
+                    self._sampler,
+                )
         super().before_trial(study, trial)
 
     def infer_relative_search_space(

@@ -18,7 +18,8 @@ from statistics import fmean, stdev
 import numpy as np
 
 from optuna_deadline.forecasting.curve_priors import LEVELS
-from optuna_deadline.history.forecast import forecast
+from optuna_deadline.forecasting.futures import limits_of
+from optuna_deadline.history.forecast import forecast, known_curves
 from optuna_deadline.history.records import History
 from optuna_deadline.policies.api import Policy
 from optuna_deadline.scenarios.futures import Change, Draws, End, machines, run, usual_looks
@@ -210,6 +211,8 @@ class Scenario:
             [end.score for end in now], [end.score for end in then],
             forecast(history).levels, sign * best,
         )  # fmt: skip
+        limits = limits_of(known_curves(history).values())
+        before, after = (np.clip(scores, *limits).tolist() for scores in (before, after))
         return WhatIf(
             best=best,
             as_it_is=_prospect(now, before, sign),

@@ -50,6 +50,7 @@ function card(study) {
   const states = Object.entries(study.states).filter(([, count]) => count);
   const rows = [
     ["deadline", study.left > 0 ? `in ${lasting(study.left)}` : "over"],
+    ["best value", study.best === null ? "none yet" : `${figure(study.best.value)} (trial ${study.best.number})`],
     ["slots", `${study.used} of ${study.lent} in use`],
     ["could use", study.could_use === null ? "not said yet" : slots(study.could_use)],
     ["trials", states.map(([state, count]) => `${count} ${state}`).join(", ") || "none alive"],
