@@ -118,7 +118,7 @@ def test_a_sampler_trains_no_configuration_twice_and_only_those_of_the_table(sam
     workload = own()[0]
     search = TableSearch(workload, sampler, seed=0)
     policy = make_policy("median", {"max_resource": workload.steps})
-    deadline = 2 * workload.full_seconds
+    deadline = 4 * workload.full_seconds
     simulation = Simulation(policy, workload, Cluster(slots=4), deadline=deadline, search=search)
     simulation.run()
     chosen = list(simulation.world.configurations.values())
