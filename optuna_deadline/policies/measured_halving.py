@@ -69,7 +69,7 @@ class TimeLeft:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PruneReason:
     """Why a trial is given up.
 
     Attributes:
@@ -93,7 +93,7 @@ class Verdict:
         )
 
 
-class Rung:
+class RungStatistics:
     """The values at one rung, and what became of them at the next."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class Rungs:
     """All values of a study by rung; scores are larger-is-better."""
 
     def __init__(self) -> None:
-        self._rungs: list[Rung] = []
+        self._rungs: list[RungStatistics] = []
         self._scores: dict[int, dict[int, float]] = {}
 
     def add(self, number: int, rung: int, score: float) -> None:
@@ -154,7 +154,7 @@ class Rungs:
         if rung in mine:
             return
         while len(self._rungs) <= rung:
-            self._rungs.append(Rung())
+            self._rungs.append(RungStatistics())
         mine[rung] = score
         self._rungs[rung].add(score)
         if rung - 1 in mine:
@@ -173,7 +173,7 @@ class Rungs:
                 return rise
         return 0.0
 
-    def judge(self, number: int, reports: int, left: TimeLeft) -> Verdict | None:
+    def judge(self, number: int, reports: int, left: TimeLeft) -> PruneReason | None:
         """Why a trial is to be given up after so many reports, None where it goes on.
 
         Args:
@@ -198,7 +198,7 @@ class Rungs:
         better = rung.better_than(worst + gain)
         if better < max(1, math.ceil(top * total - _ROUNDING)):
             return None
-        return Verdict(2**place, better, total, gain, rung.trust)
+        return PruneReason(2**place, better, total, gain, rung.trust)
 
 
 def _share_that_lasts(left: TimeLeft) -> float:
