@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from optuna_deadline.cli.app import (
 )
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.objective import source_of
-from optuna_deadline.worker.devices import make_offer, present_gpus
+from optuna_deadline.worker.devices import make_offer, own_cores, present_gpus
 from optuna_deadline.worker.segment import PATIENCE
 
 _PIPED = 140  #: columns where nobody says how many there are
@@ -138,8 +137,8 @@ def choose_devices(gpus: str | None, gpu_ids: str | None, slots: int) -> list[st
                 " more, try pauses alone with --slots 1, or train on CPUs with --gpus none."
             )
         return named[:slots]
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if (there or 1) < slots:
+    there = own_cores()
+    if there < slots:
         raise DeadlineError(
             f"A move to {slots} slots needs {slots} CPUs, and this process has {there}: check on a"
             " larger machine, or try pauses alone with --slots 1."

@@ -93,7 +93,7 @@ class ElasticWorker:
         ttl: Seconds that a lease lives, where this worker is the pool's first.
         grace: Seconds after a lease's end before it may be reaped, likewise.
         listen: Whether to be woken by PostgreSQL's notices.
-        offer: The slots, where somebody else knows them; else ``cpus``, which may be more than
+        offer: The slots, where the caller has chosen them; else ``cpus``, which may be more than
             there are cores, and ``gpus`` say them.
         ceiling: Slots that could be had if the study wants them, more than are offered now.
         across_hosts: Whether this worker's slots may be in gangs with other hosts' slots.

@@ -21,6 +21,7 @@ from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.limits import SlotLimits, limited
 from optuna_deadline.planning.placement.data_locality import isolated_hosts
+from optuna_deadline.planning.reading import BestReports
 from optuna_deadline.study.terms import Terms
 
 
@@ -154,6 +155,7 @@ class StudyWatcher:
         self._sign = 1.0 if terms.maximize else -1.0
         self._events = Tail(lambda after: table.events(after, _KINDS))
         self._decisions: list[tuple[int, Decision]] = []  # with their events' ids
+        self._best_reports = BestReports(terms.direction)
         self._curves: dict[int, dict[int, float]] = {}
         self._slots: dict[int, int] = {}  # by trial, as its last plan has it
         self._reports = Tail(table.reports)
@@ -173,14 +175,16 @@ class StudyWatcher:
         """
         orders = self._table.orders("")
         now = orders.now
-        for row in self._reports.read(now):
+        reports = self._reports.read(now)
+        self._best_reports.take(reports)
+        for row in reports:
             self._curves.setdefault(row.number, {}).setdefault(row.step, row.value)
         for event in self._events.read(now):
             self._take_event(event)
         trials = self._table.trials()
         offered = [slot for slot in self._table.slots() if slot.offered_by]
         workers, mine = self._table.workers(), self._table.study_id
-        best, hosts = self._best(), _hosts(offered, mine)
+        best, hosts = self._best_reports.best(), _hosts(offered, mine)
         for segment in self._table.segments(self._last_segments - LATE_SECONDS):
             self._segments[segment.number, segment.fence] = segment
         self._last_segments = now
@@ -199,9 +203,9 @@ class StudyWatcher:
             duration=orders.deadline - self._terms.started,
             maximize=self._terms.maximize,
             gate_open=orders.gate_open and not orders.settled and now < orders.end,
-            best_value=best[0] if best else None,
-            best_trial=best[1] if best else None,
-            best_step=best[2] if best else None,
+            best_value=best.value if best else None,
+            best_trial=best.number if best else None,
+            best_step=best.step if best else None,
             slots_used=sum(slot.study_id == mine for slot in offered),
             slots_total=sum(slot.lent_to == mine for slot in offered),
             slots_of_pool=len(offered),
@@ -228,18 +232,6 @@ class StudyWatcher:
             return ()
         lent = Counter(slot.lent_to for slot in slots)
         return tuple((row.name, lent[row.study_id]) for row in self._table.tenants())
-
-    def _best(self) -> tuple[float, int, int] | None:
-        reports = [
-            (self._sign * value, -number, -step)
-            for number, curve in self._curves.items()
-            for step, value in curve.items()
-            if not math.isnan(value)
-        ]
-        if not reports:
-            return None
-        score, number, step = max(reports)
-        return self._sign * score, -number, -step
 
     def _row(self, planned: PlannedTrial, hosts: tuple[str, ...]) -> TrialRow:
         curve = self._curves.get(planned.number, {})

@@ -207,7 +207,7 @@ class BestModel:
 
 
 def superfluous(table: AllocationStore, best: Winner | None) -> list[Location]:
-    """Checkpoints that nobody needs once the study is over: all but the best model's.
+    """Checkpoints that are not needed once the study is over: all but the best model's.
 
     None is superfluous where the best model has no checkpoint that can be read.
     """

@@ -55,7 +55,7 @@ class TimeLeft:
 
     Attributes:
         reports: How many reports a trial that begins now could make by the deadline.
-        horizon: Reports of a whole training, None where nobody knows.
+        horizon: Reports of a whole training, None where it is not known.
         to_start: Trials that are left to start; None in an endless search.
         slots: Trials that train at a time.
         startup: What a trial takes before its first step, in reports.

@@ -126,7 +126,7 @@ class DeadlinePruner(BasePruner):
         tracker = self.tracker(study)
         pace = tracker.reported(trial, step)
         eliminated = tracker.check(trial, step)
-        if (rule := tracker.optuna_rule()) is not None:
+        if (rule := tracker.optuna_rule) is not None:
             eliminated = rule.prune(study, trial)
         if tracker.is_too_late(trial.number, pace):
             self._stop_if_over(study, tracker)

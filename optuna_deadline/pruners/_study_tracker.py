@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -60,8 +61,6 @@ class StudyTracker:
             reduction_factor=parameters.get("reduction_factor") or 4,
             max_resource=parameters.get("max_resource"),
         )
-        self._rule: BasePruner | None = None
-        self._rule_is_known = False
         self._clock = clock
         self._ahead = terms.read - clock.now()
         self._trials: OrderedDict[int, _TrialPace] = OrderedDict()
@@ -150,12 +149,10 @@ class StudyTracker:
             self.rungs.eliminates(row.better, row.total) for row in rows if row.rung is not None
         )
 
+    @cached_property
     def optuna_rule(self) -> BasePruner | None:
         """Optuna's pruner for the study's policy; None where the rungs decide."""
-        if not self._rule_is_known:
-            self._rule_is_known = True
-            self._rule = optuna_rule(self.terms.policy, self.terms.parameters)
-        return self._rule
+        return optuna_rule(self.terms.policy, self.terms.parameters)
 
     def refresh(self) -> None:
         """Read the deadline and the gate anew: another process may have moved them."""

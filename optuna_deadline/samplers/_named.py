@@ -31,7 +31,7 @@ def make_sampler(name: str, parameters: Mapping[str, Any]) -> BaseSampler:
     Args:
         name: "tpe", "gp", "cmaes", "qmc", "random" or "grid"; or the place of a class or function
             that makes one, as "samplers.py:mine".
-        parameters: What it is told by name.
+        parameters: Passed to it by name.
 
     Raises:
         DeadlineError: There is none of that name or at that place, it does not take its

@@ -57,7 +57,7 @@ def make_offer(
         raise DeadlineError(
             f"{argument('cpus')} must be a positive number of slots, but got {cpus!r}."
         )
-    cores = _cores()
+    cores = own_cores()
     if cpus is not None and cpus > cores and not oversubscribe:
         more = spelled("oversubscribe=True", "--oversubscribe")
         raise DeadlineError(
@@ -75,7 +75,7 @@ def threads_of(offer: Offer) -> int | None:
     return None if offer.gpus else 1
 
 
-def _cores() -> int:
+def own_cores() -> int:
     """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -65,7 +65,7 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_more_cpu_slots_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_cores", lambda: 2)
+    monkeypatch.setattr(devices, "own_cores", lambda: 2)
     with pytest.raises(DeadlineError, match=r"64 CPU slots, .*\(2\): .*add oversubscribe=True"):
         make_offer(cpus=64)
     assert make_offer(cpus=64, oversubscribe=True).size == 64
