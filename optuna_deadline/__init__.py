@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from optuna_deadline._out_of_time import out_of_time
     from optuna_deadline.callbacks import DeadlineGate
     from optuna_deadline.elastic import Result, run
-    from optuna_deadline.pruners import DeadlinePruner
+    from optuna_deadline.pruners import DeadlinePruner, deadline_report
     from optuna_deadline.samplers import DeadlineSampler
     from optuna_deadline.scenarios.api import forecast, what_if
     from optuna_deadline.segments import Segment, SegmentEnd, segment
@@ -30,6 +30,7 @@ else:
         "Result": "elastic",
         "run": "elastic",
         "DeadlinePruner": "pruners",
+        "deadline_report": "pruners",
         "DeadlineSampler": "samplers",
         "Segment": "segments",
         "SegmentEnd": "segments",
@@ -58,6 +59,7 @@ __all__ = [
     "DeadlinePruner",
     "DeadlineSampler",
     "DeadlineGate",
+    "deadline_report",
     "Price",
     "Result",
     "best",

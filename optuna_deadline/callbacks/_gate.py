@@ -1,20 +1,15 @@
-"""The gate: no trial starts that cannot become useful in the time left.
-
-A plain study's best trial is COMPLETE, also where integrations know only ``should_prune()``.
-"""
+"""The gate: no trial starts that cannot become useful in the time left."""
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Collection
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from optuna.storages import BaseStorage
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.reporting import (
@@ -25,10 +20,11 @@ from optuna_deadline.forecasting.reporting import (
     steps_to_matter,
 )
 from optuna_deadline.pruners import find_deadline_pruner
+from optuna_deadline.pruners._complete_best import complete_the_best
+from optuna_deadline.pruners._rung_rule import rungs_of
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.samplers._deadline import end_abandoned
 from optuna_deadline.study import terms as _terms
-from optuna_deadline.study.best import Best, best_of
 from optuna_deadline.values.deadlines import format_duration
 
 if TYPE_CHECKING:
@@ -36,71 +32,6 @@ if TYPE_CHECKING:
 
 
 _logger = logging.getLogger(__name__)
-_one_thread = threading.Lock()  # the next one finds the copy of the one before
-
-#: The user attribute of a copy: the number of the trial that it copies.
-COPY_OF = "optuna_deadline:copy_of"
-
-
-def complete_the_best(study: Study, own: Collection[int]) -> None:
-    """Add a COMPLETE copy of the trial with the best report, where that trial is PRUNED.
-
-    An integration's callback asks ``should_prune()`` and raises where it hears True, at the
-    deadline too; and Optuna keeps a trial as it has ended. Each process sees to its own trials,
-    and the one that ends last to those of processes that have died.
-
-    Args:
-        study: A study with one objective, whose ``optimize`` ends in this process.
-        own: Numbers of trials that this process has trained.
-    """
-    with _one_thread:
-        _complete_the_best(study, own)
-
-
-def _complete_the_best(study: Study, own: Collection[int]) -> None:
-    trials = study.get_trials(deepcopy=False)
-    running = {trial.number for trial in trials if trial.state is TrialState.RUNNING}
-    if running.intersection(own):
-        return  # what they come to is not known yet
-    pruned = [
-        trial
-        for trial in trials
-        if trial.state is TrialState.PRUNED and (trial.number in own or not running)
-    ]
-    best = best_of(pruned, study.direction)
-    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-    if best is None or best != best_of([*complete, *pruned], study.direction):
-        return
-    values = [trial.value for trial in complete if trial.value is not None]
-    better = max if study.direction.name == "MAXIMIZE" else min
-    if values and better(best.value, *values) in values:
-        return
-    [original] = [trial for trial in pruned if trial.number == best.number]
-    study.add_trial(_copy(original, best))
-    _logger.info(
-        "The best report, %g, is of trial %d, which ended PRUNED; the study has a COMPLETE copy.",
-        best.value,
-        best.number,
-    )
-
-
-def _copy(original: FrozenTrial, best: Best) -> FrozenTrial:
-    # Samplers count their own attributes, so the copy has none of them.
-    copied = create_trial(
-        state=TrialState.COMPLETE,
-        value=best.value,
-        params=original.params,
-        distributions=original.distributions,
-        user_attrs={**original.user_attrs, COPY_OF: original.number},
-        intermediate_values=original.intermediate_values,
-    )
-    copied.datetime_start = original.datetime_start
-    copied.datetime_complete = original.datetime_complete
-    return copied
-
-
-_EARLY = 0.1  # of the time that a process has, unused at its end
-
 #: By storage, since studies in memory all begin at id 0.
 _publishers: WeakKeyDictionary[BaseStorage, dict[int, PlainPublisher | None]]
 _publishers = WeakKeyDictionary()
@@ -143,7 +74,7 @@ class DeadlineGate:
                 "pruner=DeadlinePruner(deadline)."
             )
         tracker = pruner.tracker(study)
-        tracker.ended(trial)
+        tracker.ended(trial, trial.state)
         tracker.refresh()
         needed, left = _needed(study, tracker) + tracker.ending_seconds, tracker.time_left()
         if not may_enter(left, needed):
@@ -155,7 +86,7 @@ class DeadlineGate:
             _explain_stop(study, tracker, left)
         if study._stop_flag or left <= 0:
             end_abandoned(study)
-            complete_the_best(study, tracker.numbers)
+            complete_the_best(study, tracker.numbers, {})
         if self._publish:
             self._publish_page(study, tracker)
 
@@ -163,7 +94,7 @@ class DeadlineGate:
         if not tracker.stopping:
             tracker.stopping = True
             _logger.log(
-                logging.WARNING if _is_early(tracker, left) else logging.INFO,
+                logging.WARNING if tracker.is_early(left) else logging.INFO,
                 "study.optimize ends %s before the deadline: a new trial of this process would "
                 "need %s to matter.",
                 format_duration(left),
@@ -190,7 +121,7 @@ def _explain_stop(study: Study, tracker: StudyTracker, left: float) -> None:
         tracker.stopping = False
     elif not tracker.stopping:
         tracker.stopping = True
-        if _is_early(tracker, left):
+        if tracker.is_early(left) and not tracker.explained:
             _logger.warning(
                 "study.optimize ends %s before the deadline: Study.stop was called, by the "
                 "sampler (%s) because nothing is left to search, by the objective or by another "
@@ -198,10 +129,6 @@ def _explain_stop(study: Study, tracker: StudyTracker, left: float) -> None:
                 format_duration(left),
                 study.sampler,
             )
-
-
-def _is_early(tracker: StudyTracker, left: float) -> bool:
-    return left > _EARLY * (tracker.terms.deadline - tracker.joined)
 
 
 def _needed(study: Study, tracker: StudyTracker) -> float:
@@ -217,7 +144,7 @@ def _needed(study: Study, tracker: StudyTracker) -> float:
             else 0.0
         )
     reports = [trial.intermediate_values for trial in study.get_trials(deepcopy=False)]
-    rungs = tracker.rungs
+    rungs = rungs_of(tracker.terms)
     steps = steps_to_matter(
         max((max(one) - step_before(one) for one in reports if one), default=0),
         min_resource=rungs.min_resource,

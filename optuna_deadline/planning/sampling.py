@@ -64,17 +64,26 @@ def all_cells_begun(study: Study) -> bool:
     Optuna's own count looks at ended trials; trials that pause end late, and meanwhile another
     would be begun for what they try already.
     """
+    return cells_to_begin(study) == 0
+
+
+def cells_to_begin(study: Study) -> int | None:
+    """How many configurations no trial was begun with.
+
+    Returns:
+        None where the sampler does not list what it searches, or knows nothing of it yet.
+    """
     sampler = _innermost(study.sampler)
     if not isinstance(sampler, (BruteForceSampler, GridSampler)):
-        return False
+        return None
     trials = study.get_trials(deepcopy=False)
     begun = [trial for trial in trials if trial.state is not TrialState.WAITING]
     if isinstance(sampler, GridSampler):
-        return len(_cells(sampler, begun)) >= sampler._n_min_trials
+        return max(0, sampler._n_min_trials - len(_cells(sampler, begun)))
     tree = _TreeNode()
     known = [trial for trial in begun if trial.params]
     sampler._populate_tree(tree, known, {})
-    return bool(known) and not tree.is_any_expandable(exclude_running=True)
+    return tree.count_unexpanded(exclude_running=True) if known else None
 
 
 def _cells(sampler: GridSampler, trials: list[FrozenTrial]) -> set[int]:

@@ -99,8 +99,7 @@ class RungStatistics:
     def __init__(self) -> None:
         self.values: list[float] = []  # sorted
         self.rises: list[float] = []  # sorted
-        self._here: list[float] = []
-        self._there: list[float] = []
+        self._pairs = np.empty((2, 16))  # here and at the next rung; grows by doubling
         self._agreeing = self._compared = 0
 
     def add(self, score: float) -> None:
@@ -111,11 +110,14 @@ class RungStatistics:
         """A trial has come to the next rung too."""
         if not (math.isfinite(here) and math.isfinite(there)):
             return
-        signs = np.sign((np.array(self._here) - here) * (np.array(self._there) - there))
-        self._agreeing += int((signs > 0).sum())
-        self._compared += int((signs != 0).sum())
-        self._here.append(here)
-        self._there.append(there)
+        known = len(self.rises)
+        if known == self._pairs.shape[1]:
+            self._pairs = np.concatenate([self._pairs, np.empty_like(self._pairs)], axis=1)
+        pairs = self._pairs[:, :known]
+        signs = np.sign(pairs[0] - here) * np.sign(pairs[1] - there)
+        self._agreeing += int(np.count_nonzero(signs > 0))
+        self._compared += int(np.count_nonzero(signs))
+        self._pairs[:, known] = here, there
         insort(self.rises, there - here)
 
     def better_than(self, score: float) -> int:
@@ -148,11 +150,11 @@ class Rungs:
         self._rungs: list[RungStatistics] = []
         self._scores: dict[int, dict[int, float]] = {}
 
-    def add(self, number: int, rung: int, score: float) -> None:
-        """Record a trial's score at a rung; the first one stays."""
+    def add(self, number: int, rung: int, score: float) -> bool:
+        """Record a trial's score at a rung; False where one is known, which stays."""
         mine = self._scores.setdefault(number, {})
         if rung in mine:
-            return
+            return False
         while len(self._rungs) <= rung:
             self._rungs.append(RungStatistics())
         mine[rung] = score
@@ -161,6 +163,7 @@ class Rungs:
             self._rungs[rung - 1].add_pair(mine[rung - 1], score)
         if rung + 1 in mine:
             self._rungs[rung].add_pair(score, mine[rung + 1])
+        return True
 
     def known(self, number: int) -> int:
         """How many rungs hold a score of the trial."""

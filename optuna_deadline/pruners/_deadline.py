@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,36 +18,50 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.base import check_resources
 from optuna_deadline.pruners._clock import Clock, ProcessClock
+from optuna_deadline.pruners._complete_best import PRUNED_BECAUSE, complete_the_best
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
 from optuna_deadline.study.terms import Terms
-from optuna_deadline.values.deadlines import DeadlineLike, parse_deadline
+from optuna_deadline.values.deadlines import DeadlineLike, format_duration, parse_deadline
 
 _logger = logging.getLogger("optuna_deadline")
 
+RULES = ("measured", "hypersched")
+#: What ``PRUNED_BECAUSE`` says where the deadline ended the trial.
+OUT_OF_TIME = "its next report would come after the deadline"
+
 
 class DeadlinePruner(BasePruner):
-    """Asynchronous successive halving up to a deadline that all processes share.
+    """Prunes trials so that the best model is found by a deadline that all processes share.
 
     The first process that uses the pruner fixes the deadline and the parameters in the study;
     every other process reads them there, and one that asks for another deadline is refused.
 
-    At ``min_resource * reduction_factor**i`` steps a trial's value is recorded; at every report a
-    trial whose recorded value lies below the best ``1/reduction_factor`` of its rung is
-    eliminated. The rule is our reconstruction of HyperSched's, save that it is final here. A trial
-    whose next report would come after the deadline ends as well:
-    :func:`optuna_deadline.out_of_time` tells that from elimination, so that the objective can
-    return its value. Where no new trial could report once before the deadline, ``study.optimize``
-    returns after such a trial.
+    A trial's value is recorded at its 1st, 2nd, 4th, 8th, ... report. At every report the trial is
+    compared at the newest of these rungs with all trials that have come there: it is pruned where
+    too many are better by more than what training to the next rung usually brings
+    (:mod:`optuna_deadline.policies.measured_halving`). How many are too many is measured: few
+    where the order of the trials holds from one rung to the next, all where it does not. Close to
+    the deadline, where no new trial could come as far, nothing is pruned. The rule is our own.
+
+    A trial whose next report would come after the deadline ends as well:
+    :func:`optuna_deadline.out_of_time` tells that from pruning, so that the objective can return
+    its value. Where no new trial could report once before the deadline, ``study.optimize``
+    returns. If the best report is then of a trial that is PRUNED, as integrations leave it that
+    ask nothing but ``should_prune()``, the study gets a COMPLETE copy of it.
+
+    Why a trial was pruned stands in its user attribute ``optuna_deadline:pruned_because``;
+    :func:`optuna_deadline.deadline_report` prints them all.
 
     Example:
 
         ```python
         study = optuna.create_study(pruner=DeadlinePruner("2h"), sampler=DeadlineSampler())
-        study.optimize(objective, callbacks=[DeadlineGate()])
+        study.optimize(objective)
         ```
 
     Args:
@@ -57,11 +71,16 @@ class DeadlinePruner(BasePruner):
             "policy.py:Mine", or an object or function, which serves this process alone; None for
             the default. ``study.optimize`` follows those that never pause: "fifo" prunes for the
             deadline alone, "median", "asha" and "hyperband" are Optuna's own pruners; with
-            another one the rule above decides, and a warning says so.
+            another one ``rule`` decides, and a warning says so.
         policy_parameters: What that policy is told besides.
-        min_resource: The first rung, in steps.
+        min_resource: The first rung of elastic policies and of "hypersched", in steps.
         max_resource: The step at which a trial ends normally, None where that is open.
-        reduction_factor: One trial in so many survives a rung; at least 2.
+        reduction_factor: One trial in so many survives a rung of elastic policies and of
+            "hypersched"; at least 2.
+        rule: "measured" is the rule above. "hypersched" is our reconstruction of HyperSched's,
+            save that it is final: at ``min_resource * reduction_factor**i`` steps a trial's value
+            is recorded, and a trial below the best ``1/reduction_factor`` of any rung that it has
+            passed is pruned.
         extend: Move the study's deadline to this later one, for every process.
         table: URL of a SQLite or PostgreSQL database for the table alone, needed where the study's
             storage is not SQL.
@@ -80,11 +99,14 @@ class DeadlinePruner(BasePruner):
         min_resource: int = 1,
         max_resource: int | None = None,
         reduction_factor: int = 4,
+        rule: str = "measured",
         extend: bool = False,
         table: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         check_resources(min_resource, max_resource, reduction_factor)
+        if rule not in RULES:
+            raise DeadlineError(f"There is no rule {rule!r}; choose one of {', '.join(RULES)}.")
         self._deadline = parse_deadline(deadline)
         if self._deadline.at is not None and self._deadline.at <= time.time():
             _logger.warning(
@@ -99,7 +121,7 @@ class DeadlinePruner(BasePruner):
         }
         self._parameters = policy_choice.merge(resources, policy_parameters)
         policy_choice.make(policy, self._parameters)
-        self._extend = extend
+        self._rule, self._extend = rule, extend
         self._table = table
         self._clock = clock or ProcessClock()
         self._constructed = self._clock.now()
@@ -125,15 +147,21 @@ class DeadlinePruner(BasePruner):
             return False
         tracker = self.tracker(study)
         pace = tracker.reported(trial, step)
-        eliminated = tracker.check(trial, step)
+        reason = tracker.check(study, trial)
         if (rule := tracker.optuna_rule) is not None:
-            eliminated = rule.prune(study, trial)
-        if tracker.is_too_late(trial.number, pace):
-            self._stop_if_over(study, tracker)
-            return True
+            reason = type(rule).__name__ if rule.prune(study, trial) else None
+        if tracker.finished(step):
+            reason = None
         if math.isnan(trial.intermediate_values[step]):
-            return True
-        return eliminated and not tracker.rungs.finished(step)
+            reason = "the report is no number"
+        if tracker.is_too_late(trial.number, pace):
+            reason = OUT_OF_TIME
+        if reason is None:
+            return False
+        self.stop_if_over(study)
+        if study.pruner is self:  # another pruner around it may keep the trial
+            study._storage.set_trial_user_attr(trial._trial_id, PRUNED_BECAUSE, reason)
+        return True
 
     def out_of_time(self, study: Study, trial: FrozenTrial) -> bool:
         """Whether the trial should end with the value it has, which is not elimination.
@@ -150,22 +178,62 @@ class DeadlinePruner(BasePruner):
             return False
         tracker = self.tracker(study)
         pace = tracker.reported(trial, step)
-        if tracker.rungs.finished(step):
+        if tracker.finished(step):
             return True
         if not tracker.is_too_late(trial.number, pace):
             return False
         tracker.refresh()
         late = tracker.is_too_late(trial.number, pace)
         if late:
-            self._stop_if_over(study, tracker)
+            self.stop_if_over(study)
         return late
 
-    def _stop_if_over(self, study: Study, tracker: StudyTracker) -> None:
-        """End ``study.optimize``, which may have no gate, where no new trial could report once."""
-        quickest = min((pace.first_seconds for pace in tracker.paces()), default=0.0)
-        if tracker.time_left() < quickest:
-            with suppress(RuntimeError):  # of ask and tell, which has no loop to end
-                study.stop()
+    def stop_if_over(self, study: Study) -> bool:
+        """End ``study.optimize`` where no new trial of this process could report once.
+
+        Returns:
+            Whether it is so.
+        """
+        tracker = self.tracker(study)
+        needed, left = tracker.quickest_report(), tracker.time_left()
+        if left >= needed:
+            return False
+        with suppress(RuntimeError):  # of ask and tell, which has no loop to end
+            study.stop()
+            if not tracker.explained and tracker.is_early(left):
+                _logger.warning(
+                    "study.optimize ends %s before the deadline: a new trial needs %s to its "
+                    "first report.",
+                    format_duration(left),
+                    format_duration(needed),
+                )
+            tracker.explained = True
+        return True
+
+    def trial_ends(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> Callable[[], None] | None:
+        """End ``study.optimize`` after the last trial, for objectives that never ask.
+
+        :class:`~optuna_deadline.DeadlineSampler` calls it; the arguments are those of
+        :meth:`optuna.samplers.BaseSampler.after_trial`.
+
+        Returns:
+            What makes the best trial COMPLETE, once the study is over in this process.
+        """
+        tracker = self.tracker(study)
+        ending = tracker.ending(trial, state, values)
+        tracker.ended(trial, state)
+        if tracker.time_left() >= tracker.quickest_report():
+            return None
+        tracker.refresh()  # another process may have moved the deadline
+        if not self.stop_if_over(study):
+            return None
+        return lambda: complete_the_best(study, tracker.numbers, ending)
 
     def admit(self, study: Study) -> bool:
         """Refuse the first trial of this process where it could not be of use.
@@ -213,6 +281,7 @@ class DeadlinePruner(BasePruner):
                     self._deadline,
                     policy=self.policy,
                     parameters=self._parameters,
+                    rule=self._rule,
                     extend=self._extend,
                     elapsed=self._clock.now() - self._constructed,
                 )

@@ -1,4 +1,4 @@
-"""The rung rule of asynchronous successive halving as HyperSched applies it, without any I/O.
+"""The rung rule of asynchronous successive halving as HyperSched applies it.
 
 Milestones lie at ``min_resource * reduction_factor**i`` steps. A trial's score at a rung is its
 first report at or past the milestone and never changes. The cutoff is the quantile
@@ -11,6 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.sql import studies
+from optuna_deadline.policies.measured_halving import TimeLeft
+from optuna_deadline.study.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -49,10 +56,6 @@ class RungRule:
         upper = -(-(total - 1) * (self.reduction_factor - 1) // self.reduction_factor)
         return total > 1 and better >= total - upper
 
-    def finished(self, step: int) -> bool:
-        """Whether a trial at ``step`` has trained as long as it may."""
-        return self.max_resource is not None and step >= self.max_resource
-
     def values_to_record(
         self, reports: Mapping[int, float], rungs: Iterable[int]
     ) -> dict[int, float]:
@@ -62,3 +65,51 @@ class RungRule:
             milestone = self.min_resource * self.reduction_factor**rung
             found[rung] = reports[min(step for step in reports if step >= milestone)]
         return found
+
+
+def rungs_of(terms: Terms) -> RungRule:
+    """The rungs that a study's parameters name."""
+    return RungRule(
+        min_resource=terms.parameters.get("min_resource") or 1,
+        reduction_factor=terms.parameters.get("reduction_factor") or 4,
+        max_resource=terms.parameters.get("max_resource"),
+    )
+
+
+class HyperSchedRungs:
+    """The rule for one study; the database counts who is better.
+
+    Args:
+        terms: The study's terms.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._rule = rungs_of(terms)
+
+    def passed(self, reports: Mapping[int, float]) -> int:
+        """How many rungs a trial with these reports has passed."""
+        return self._rule.passed(max(reports))
+
+    def values_to_record(
+        self, reports: Mapping[int, float], rungs: Iterable[int]
+    ) -> dict[int, float]:
+        """The values to record at ``rungs``."""
+        return self._rule.values_to_record(reports, rungs)
+
+    def read(self, connection: sa.Connection, number: int, passed: int) -> list[sa.Row[Any]]:
+        """Where the trial stands at the rungs it has passed; no row for a deleted study."""
+        terms = self._terms
+        return studies.view(
+            connection, terms.study_id, number, passed=passed, maximize=terms.maximize
+        )
+
+    def reason(
+        self, rows: list[sa.Row[Any]], number: int, reports: int, left: TimeLeft
+    ) -> str | None:
+        """The first rung that eliminates the trial, None where none does."""
+        for row in rows:
+            if row.rung is not None and self._rule.eliminates(row.better, row.total):
+                step = self._rule.min_resource * self._rule.reduction_factor**row.rung
+                return f"rung {step}: {row.better} of {row.total} are better"
+        return None

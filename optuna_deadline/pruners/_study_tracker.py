@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from statistics import mean, median
 from typing import Any
 
 import sqlalchemy as sa
 from optuna.pruners import BasePruner
+from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.sql import studies as _rung_rows
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.forecasting.reporting import ReportPace, known_startup
+from optuna_deadline.forecasting.reporting import ReportPace, known_startup, step_before
+from optuna_deadline.planning.sampling import cells_to_begin
+from optuna_deadline.policies.measured_halving import TimeLeft
 from optuna_deadline.pruners._clock import Clock
+from optuna_deadline.pruners._measured_rungs import MeasuredRungs
 from optuna_deadline.pruners._optuna_rules import optuna_rule
-from optuna_deadline.pruners._rung_rule import RungRule
+from optuna_deadline.pruners._rung_rule import HyperSchedRungs
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.deadlines import format_duration
 
@@ -29,6 +36,7 @@ _logger = logging.getLogger(__name__)
 _TRIALS_KEPT = 1024
 _TRIALS_ASKED = 32
 _ENDINGS_KEPT = 5
+_EARLY = 0.1  # of the time that a process has, unused at its end
 _UNMEASURED_ENDING = 0.1  # seconds to tell Optuna of a trial's end, until it is measured
 
 
@@ -39,6 +47,7 @@ class _TrialPace:
     number: int
     pace: ReportPace
     recorded: int = 0
+    ended: bool = False
 
 
 class StudyTracker:
@@ -48,25 +57,26 @@ class StudyTracker:
         terms: The study's terms as last read.
         joined: When this process began to use them, by the database's clock.
         stopping: Whether the gate has ended ``study.optimize`` here.
+        explained: Whether the log says why the pruner has ended it.
     """
 
     def __init__(self, engine: sa.Engine, terms: Terms, clock: Clock) -> None:
         self.engine = engine
         self.terms = terms
         self.joined = terms.read
-        self.stopping = False
-        parameters = terms.parameters
-        self.rungs = RungRule(
-            min_resource=parameters.get("min_resource") or 1,
-            reduction_factor=parameters.get("reduction_factor") or 4,
-            max_resource=parameters.get("max_resource"),
-        )
+        self.stopping = self.explained = False
+        self._max_resource: int | None = terms.parameters.get("max_resource")
+        hypersched = terms.rule == "hypersched"
+        self._rungs = HyperSchedRungs(terms) if hypersched else MeasuredRungs(terms)
+        self._longest = 0  # reports of a trial that ended by itself
+        self._to_start: tuple[int, int | None] = (-1, None)  # known since which trial
         self._clock = clock
         self._ahead = terms.read - clock.now()
         self._trials: OrderedDict[int, _TrialPace] = OrderedDict()
         self._lock = threading.Lock()
         self._endings = deque([_UNMEASURED_ENDING], maxlen=_ENDINGS_KEPT)
         self._silent: deque[float] = deque(maxlen=_TRIALS_ASKED)
+        self._ending: dict[int, FrozenTrial] = {}
         self._warned = False
         self._warned_of_unproven = False
 
@@ -107,12 +117,36 @@ class StudyTracker:
         with self._lock:
             return list(self._silent)
 
-    def ended(self, trial: FrozenTrial) -> None:
+    def quickest_report(self) -> float:
+        """Seconds to the first report, or to the end without one, of the quickest trial seen."""
+        silent = self.seconds_without_report
+        return min((*(pace.first_seconds for pace in self.paces()), *silent), default=0.0)
+
+    def is_early(self, left: float) -> bool:
+        """Whether an end with so many seconds left leaves much of this process's time unused."""
+        return left > _EARLY * (self.terms.deadline - self.joined)
+
+    def ending(
+        self, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> dict[int, FrozenTrial]:
+        """Take note of how a trial ends, and say which end of which the storage may not know."""
+        copied = copy.copy(trial)
+        copied.state, copied.values = state, values
+        with self._lock:
+            self._ending[trial.number] = copied
+            for number in list(self._ending)[:-_TRIALS_ASKED]:
+                del self._ending[number]
+            return dict(self._ending)
+
+    def ended(self, trial: FrozenTrial, state: TrialState) -> None:
         """Measure how long a trial took from its last report until Optuna had its value."""
         with self._lock:
+            if state is TrialState.COMPLETE and self.time_left() > 0:
+                self._longest = max(self._longest, len(trial.intermediate_values))
             if (life := self._trials.get(trial._trial_id)) is not None:
+                life.ended = True
                 self._endings.append(max(0.0, self._clock.now() - life.pace.last_at))
-            elif trial.datetime_start is not None and trial.state is not TrialState.FAIL:
+            elif trial.datetime_start is not None and state is not TrialState.FAIL:
                 self._silent.append(self._clock.since(trial.datetime_start))
 
     @property
@@ -136,18 +170,53 @@ class StudyTracker:
             self._warn_of_unproven(number, pace, left)
         return late
 
-    def check(self, trial: FrozenTrial, step: int) -> bool:
-        """Record the trial at the rungs it has reached, and say whether one eliminates it.
+    def check(self, study: Study, trial: FrozenTrial) -> str | None:
+        """Record the trial at the rungs it has reached, and say why one eliminates it.
 
-        One statement for the deadline and the cutoffs of all rungs passed, one more at a rung.
+        One statement for the deadline and the rungs, one more where the trial has come to a rung.
         """
-        passed = self.rungs.passed(step)
+        reports: Mapping[int, float] = trial.intermediate_values
+        passed = self._rungs.passed(reports)
         with autocommit(self.engine) as connection:
             self._record(connection, trial, passed)
             rows = self._read_rungs(connection, trial.number, passed)
-        return any(
-            self.rungs.eliminates(row.better, row.total) for row in rows if row.rung is not None
+        left = self._met_by_a_new_trial(study, trial)
+        return self._rungs.reason(rows, trial.number, len(reports), left)
+
+    def finished(self, step: int) -> bool:
+        """Whether a trial at ``step`` has trained as long as it may."""
+        return self._max_resource is not None and step >= self._max_resource
+
+    def _met_by_a_new_trial(self, study: Study, trial: FrozenTrial) -> TimeLeft:
+        """The reports that a trial which begins now could make, by the paces of this process."""
+        paces = self.paces()
+        intervals = [mean(pace.recent) for pace in paces if pace.recent]
+        seconds = median(intervals or [pace.first_seconds for pace in paces])
+        startup = (known_startup(paces) or 0.0) if intervals else 0.0
+        left = self.time_left() - startup - self.ending_seconds
+        with self._lock:
+            training = sum(not life.ended for life in self._trials.values())
+        return TimeLeft(
+            reports=left / seconds if seconds > 0 else math.copysign(math.inf, left),
+            horizon=self._horizon(trial),
+            to_start=self._left_to_start(study, trial.number),
+            slots=max(1, training),
+            startup=startup / seconds if seconds > 0 else 0.0,
         )
+
+    def _horizon(self, trial: FrozenTrial) -> int | None:
+        """Reports of a whole training: what is said, else the longest that ended by itself."""
+        if self._max_resource is None:
+            return self._longest or None
+        steps = trial.intermediate_values.keys()
+        stride = (max(steps) - step_before(steps)) / len(steps)
+        return max(1, round(self._max_resource / stride))
+
+    def _left_to_start(self, study: Study, number: int) -> int | None:
+        """Configurations that no trial was begun with; counted anew for each trial that begins."""
+        if number > self._to_start[0]:
+            self._to_start = number, cells_to_begin(study)
+        return self._to_start[1]
 
     @cached_property
     def optuna_rule(self) -> BasePruner | None:
@@ -165,7 +234,7 @@ class StudyTracker:
             known = life.recorded if life else 0
         if passed > known:
             reports: Mapping[int, float] = trial.intermediate_values
-            values = self.rungs.values_to_record(reports, range(known, passed))
+            values = self._rungs.values_to_record(reports, range(known, passed))
             try:
                 _rung_rows.record(connection, self.terms.study_id, trial.number, values)
             except sa.exc.IntegrityError:
@@ -177,13 +246,7 @@ class StudyTracker:
     def _read_rungs(
         self, connection: sa.Connection, number: int, passed: int
     ) -> list[sa.Row[Any]]:
-        rows = _rung_rows.view(
-            connection,
-            self.terms.study_id,
-            number,
-            passed=passed,
-            maximize=self.terms.maximize,
-        )
+        rows = self._rungs.read(connection, number, passed)
         if not rows:
             raise self._study_gone()
         first = rows[0]

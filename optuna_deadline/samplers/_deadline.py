@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -171,6 +171,23 @@ class DeadlineSampler(Wrapper):
                     self._sampler,
                 )
         super().before_trial(study, trial)
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """End ``study.optimize`` where no new trial could report once before the deadline."""
+        super().after_trial(study, trial, state, values)
+        pruner = find_deadline_pruner(study.pruner)
+        if pruner is None or len(study.directions) > 1:
+            return
+        complete = pruner.trial_ends(study, trial, state, values)
+        if complete is not None:
+            end_abandoned(study)
+            complete()
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial

@@ -52,6 +52,7 @@ class Terms:
         read: When the row was read.
         max_slots: The most slots that a trial may have, None for any number.
         earlier: Deadlines that held before, each as its duration, if it was one, and its instant.
+        rule: How ``study.optimize`` prunes: "measured" or "hypersched".
     """
 
     study_id: int
@@ -67,6 +68,7 @@ class Terms:
     budget: Budget | None = None
     earlier: tuple[tuple[float | None, float], ...] = field(default=(), compare=False)
     max_slots: int | None = None
+    rule: str = "hypersched"
 
     @property
     def maximize(self) -> bool:
@@ -89,6 +91,7 @@ def fix(
     parameters: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
     max_slots: int | None = None,
+    rule: str = "measured",
     extend: bool = False,
     elapsed: float = 0.0,
 ) -> Terms:
@@ -105,6 +108,7 @@ def fix(
         budget: What may be spent, and the price; None joins what is stored.
         max_slots: The most slots that a trial may have; None for any number. A joining process
             obeys the stored one.
+        rule: How ``study.optimize`` prunes. A joining process obeys the stored one.
         extend: Move a stored deadline to a later instant, for everybody, also after it passed.
             Asking again for the deadline that holds joins it, and so does one that held before it
             was moved, as long as there is time.
@@ -136,6 +140,7 @@ def fix(
                 "policy": policy_choice.name_of(policy),
                 "parameters": json.dumps(dict(parameters or {}), sort_keys=True),
                 "max_slots": max_slots,
+                "rule": rule,
                 "money": None if budget is None else budget.to_json(),
             }
             identity.insert_terms(connection, study, values)
@@ -404,5 +409,6 @@ def _terms(row: sa.Row[Any], now: float) -> Terms:
         read=now,
         budget=None if row.money is None else Budget.from_json(row.money),
         max_slots=row.max_slots,
+        rule=row.rule or "hypersched",  # of studies that an older version has begun
         earlier=tuple([(given, at) for given, at in json.loads(row.earlier or "[]")]),
     )

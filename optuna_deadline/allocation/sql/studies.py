@@ -185,12 +185,14 @@ def record(
     connection: sa.Connection, study_id: int, number: int, values: dict[int, float]
 ) -> None:
     """Record a trial's value at rungs; a value recorded before stays. One statement."""
+    newest = sa.select(sa.func.max(rung.c.sequence)).where(rung.c.study_id == study_id)
     rows = [
         {
             "study_id": study_id,
             "rung": index,
             "number": number,
             "value": None if math.isnan(value) else float(value),
+            "sequence": sa.func.coalesce(newest.scalar_subquery(), 0) + 1,
         }
         for index, value in values.items()
     ]
@@ -252,3 +254,49 @@ def _view(maximize: bool) -> sa.Select[Any]:
         .select_from(study.outerjoin(own, of_trial).outerjoin(rung_total, counted))
         .where(study.c.study_id == sa.bindparam("study_id", type_=sa.Integer))
     )
+
+
+def new_values(connection: sa.Connection, study_id: int, after: int) -> list[sa.Row[Any]]:
+    """The deadline, and what was recorded at the rungs since a process last asked. One statement.
+
+    Two processes that record at the same time may give the same number to two rows, of which the
+    second is read by nobody that has read the first: then more values are counted than are known.
+
+    Args:
+        connection: A connection in AUTOCOMMIT.
+        study_id: The study.
+        after: The largest sequence that the process knows; -1 reads all rows.
+
+    Returns:
+        Rows of (deadline, gate_closed, now, total, rung, number, value, sequence): total is the
+        number of values at all rungs; a single row without a rung where nothing is new. Nothing
+        where the study is gone.
+    """
+    return list(connection.execute(_NEW_VALUES, {"study_id": study_id, "after": after}))
+
+
+def _new_values() -> sa.Select[Any]:
+    total = sa.select(sa.func.sum(rung_total.c.total)).where(
+        rung_total.c.study_id == study.c.study_id
+    )
+    newer = sa.and_(
+        rung.c.study_id == study.c.study_id,
+        rung.c.sequence > sa.bindparam("after", type_=sa.Integer),
+    )
+    return (
+        sa.select(
+            study.c.deadline,
+            study.c.gate_closed,
+            database_now().label("now"),
+            sa.func.coalesce(total.scalar_subquery(), 0).label("total"),
+            rung.c.rung,
+            rung.c.number,
+            rung.c.value,
+            rung.c.sequence,
+        )
+        .select_from(study.outerjoin(rung, newer))
+        .where(study.c.study_id == sa.bindparam("study_id", type_=sa.Integer))
+    )
+
+
+_NEW_VALUES = _new_values()

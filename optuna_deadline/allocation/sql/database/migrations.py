@@ -210,6 +210,12 @@ def _add_pausable(connection: sa.Connection) -> None:
     _add_columns(connection, schema.SINCE_13)
 
 
+def _add_rung_sequence(connection: sa.Connection) -> None:
+    """A plain study has a rule, and its processes read what is new at the rungs."""
+    _add_columns(connection, schema.SINCE_14)
+    schema.RUNG_SEQUENCE.create(connection, checkfirst=True)
+
+
 def _let_events_go_with_their_study(connection: sa.Connection) -> None:
     """An event refers to no row, so that it can be written whatever is deleted meanwhile."""
     study = schema.study.name
@@ -231,4 +237,5 @@ MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _index_workers_by_study,
     _add_keys_and_boots,
     _add_pausable,
+    _add_rung_sequence,
 ]

@@ -62,6 +62,7 @@ study = _table(
     # JSON: deadlines that held before; of each the duration, if one was given, and the instant.
     sa.Column("earlier", sa.Text),
     sa.Column("max_slots", sa.Integer),  # of a trial; NULL for any number
+    sa.Column("rule", sa.String(16)),  # of plain studies; NULL for that of versions before 14
 )
 
 rung = _table(
@@ -70,6 +71,8 @@ rung = _table(
     sa.Column("rung", sa.Integer, primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("value", sa.Double),
+    # Since version 14: rows that came later have larger ones, so that a process reads each once.
+    sa.Column("sequence", sa.Integer),
 )
 
 #: How many values a rung has: a trigger counts them as they come, so that nobody has to.
@@ -318,6 +321,12 @@ SINCE_12 = (
 
 #: Columns that version 13 of the schema brought.
 SINCE_13 = (trial.c.pausable,)
+
+#: Columns that version 14 of the schema brought.
+SINCE_14 = (study.c.rule, rung.c.sequence)
+
+#: Since version 14.
+RUNG_SEQUENCE = sa.Index(f"ix_{PREFIX}rung_sequence", rung.c.study_id, rung.c.sequence)
 
 #: Since version 5 without the slot's provider.
 SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)

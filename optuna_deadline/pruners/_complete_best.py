@@ -1,0 +1,87 @@
+"""A plain study's best trial is COMPLETE, also where integrations know only ``should_prune()``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Mapping
+
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from optuna_deadline.study.best import Best, best_of
+
+_logger = logging.getLogger("optuna_deadline")
+_one_thread = threading.Lock()  # the next one finds the copy of the one before
+
+#: The user attribute of a copy: the number of the trial that it copies.
+COPY_OF = "optuna_deadline:copy_of"
+#: The user attribute of a pruned trial that says why.
+PRUNED_BECAUSE = "optuna_deadline:pruned_because"
+
+
+def complete_the_best(
+    study: Study, own: Collection[int], ending: Mapping[int, FrozenTrial]
+) -> None:
+    """Add a COMPLETE copy of the trial with the best report, where that trial is PRUNED.
+
+    An integration's callback asks ``should_prune()`` and raises where it hears True, at the
+    deadline too; and Optuna keeps a trial as it has ended. Each process sees to its own trials,
+    and the one that ends last to those of processes that have died.
+
+    Args:
+        study: A study with one objective, whose ``optimize`` ends in this process.
+        own: Numbers of trials that this process has trained.
+        ending: By number, trials as they end, of which the storage does not know it yet.
+    """
+    with _one_thread:
+        _complete_the_best(study, own, ending)
+
+
+def _complete_the_best(
+    study: Study, own: Collection[int], ending: Mapping[int, FrozenTrial]
+) -> None:
+    trials = [
+        ending.get(trial.number, trial) if trial.state is TrialState.RUNNING else trial
+        for trial in study.get_trials(deepcopy=False)
+    ]
+    running = {trial.number for trial in trials if trial.state is TrialState.RUNNING}
+    if running.intersection(own):
+        return  # what they come to is not known yet
+    pruned = [
+        trial
+        for trial in trials
+        if trial.state is TrialState.PRUNED and (trial.number in own or not running)
+    ]
+    best = best_of(pruned, study.direction)
+    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+    if best is None or best != best_of([*complete, *pruned], study.direction):
+        return
+    values = [trial.value for trial in complete if trial.value is not None]
+    better = max if study.direction.name == "MAXIMIZE" else min
+    if values and better(best.value, *values) in values:
+        return
+    [original] = [trial for trial in pruned if trial.number == best.number]
+    study.add_trial(_copy(original, best))
+    _logger.info(
+        "The best report, %g, is of trial %d, which ended PRUNED; the study has a COMPLETE copy.",
+        best.value,
+        best.number,
+    )
+
+
+def _copy(original: FrozenTrial, best: Best) -> FrozenTrial:
+    # Samplers count their own attributes, so the copy has none of them; it was not pruned.
+    attributes = {k: v for k, v in original.user_attrs.items() if k != PRUNED_BECAUSE}
+    copied = create_trial(
+        state=TrialState.COMPLETE,
+        value=best.value,
+        params=original.params,
+        distributions=original.distributions,
+        user_attrs={**attributes, COPY_OF: original.number},
+        intermediate_values=original.intermediate_values,
+    )
+    copied.datetime_start = original.datetime_start
+    if original.datetime_complete is not None:
+        copied.datetime_complete = original.datetime_complete
+    return copied

@@ -1,0 +1,48 @@
+"""What became of the trials of a plain study, and why, as a table on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console
+from rich.table import Table
+
+from optuna_deadline.pruners._complete_best import COPY_OF, PRUNED_BECAUSE
+
+
+def deadline_report(study: Study, console: Console | None = None) -> None:
+    """Print a table of a study's trials, the best first, with why each was pruned.
+
+    Args:
+        study: A study with one objective.
+        console: Where to print; the standard output by default.
+    """
+    table = Table("trial", "state", "reports", "value", "why it ended")
+    for row in _rows(study):
+        table.add_row(*row)
+    (console or Console()).print(table)
+
+
+def _rows(study: Study) -> Iterator[tuple[str, ...]]:
+    sign = -1.0 if study.direction.name == "MAXIMIZE" else 1.0
+    trials = study.get_trials(deepcopy=False)
+    for trial in sorted(trials, key=lambda trial: _place(trial, sign)):
+        value = "" if trial.value is None else f"{trial.value:g}"
+        reports = str(len(trial.intermediate_values))
+        yield str(trial.number), trial.state.name, reports, value, _why(trial)
+
+
+def _place(trial: FrozenTrial, sign: float) -> tuple[bool, float, int]:
+    """Trials without a value come last."""
+    value = trial.value
+    return value is None, 0.0 if value is None else sign * value, trial.number
+
+
+def _why(trial: FrozenTrial) -> str:
+    if (original := trial.user_attrs.get(COPY_OF)) is not None:
+        return f"a copy of trial {original}"
+    if trial.state is not TrialState.PRUNED:
+        return ""
+    return str(trial.user_attrs.get(PRUNED_BECAUSE, "the objective pruned it"))

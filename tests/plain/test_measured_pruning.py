@@ -1,0 +1,164 @@
+"""The measured rule in plain studies: processes agree, reasons are told, and the study ends."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from optuna.trial import TrialState
+from pruned import pruned_study, reported
+from rich.console import Console
+
+from optuna_deadline import DeadlinePruner, DeadlineSampler, deadline_report
+from optuna_deadline.allocation.sql.database import schema
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.errors import DeadlineError
+
+pytestmark = pytest.mark.nightly_but(r"memory|sqlite")
+
+BECAUSE = "optuna_deadline:pruned_because"
+
+
+def _answers(studies: list[optuna.Study]) -> list[bool]:
+    """What trials with crossing curves are told, each by the study of its turn."""
+    told = []
+    for number in range(12):
+        study = studies[number % len(studies)]
+        trial = study.ask()
+        for step in range(1, 9):
+            trial.report((number * 7 % 11) / step + (number * 5 % 13), step)
+            told.append(trial.should_prune())
+    return told
+
+
+def test_two_processes_decide_as_one(tmp_path: Any) -> None:
+    def of(name: str) -> optuna.Study:
+        return pruned_study(f"sqlite:///{tmp_path}/{name}.db")
+
+    alone = _answers([of("one")])
+    assert alone == _answers([of("two"), of("two")])
+    assert 0 < sum(alone) < len(alone)
+
+
+def test_a_row_that_came_late_is_read(storage: str | None) -> None:
+    """Two transactions gave the same sequence, and one was read before the other was there."""
+    study = pruned_study(storage)
+    trial = reported(study, 1.0)
+    assert trial.should_prune() is False
+    late = {"study_id": study.pruner.terms(study).study_id, "rung": 0, "number": 99}  # type: ignore[attr-defined]
+    with open_table(study).begin() as connection:
+        connection.execute(sa.insert(schema.rung).values(**late, value=0.5, sequence=1))
+    assert trial.should_prune() is True
+
+
+def test_why_a_trial_is_pruned(storage: str | None) -> None:
+    study = pruned_study(storage)
+    for value in (0.25, 1.0):
+        trial = reported(study, value)
+        if trial.should_prune():
+            study.tell(trial, state=TrialState.PRUNED)
+    why = study.trials[1].user_attrs[BECAUSE]
+    assert why == "rung 1: 1 of 2 are better by more than 0, the usual gain; ranks hold 1.00"
+    printed = io.StringIO()
+    deadline_report(study, Console(file=printed, width=160))
+    assert why in printed.getvalue() and "RUNNING" in printed.getvalue()
+
+
+def test_a_pruner_around_it_tells_its_own_reasons(storage: str | None) -> None:
+    study = pruned_study(storage)
+    study.pruner = optuna.pruners.PatientPruner(study.pruner, patience=0)
+    for value in (0.25, 1.0):
+        trial = reported(study, value)
+        trial.should_prune()
+    assert BECAUSE not in study.trials[1].user_attrs
+
+
+def test_the_published_rule_is_kept(storage: str | None) -> None:
+    study = pruned_study(storage, rule="hypersched")
+    assert [reported(study, value).should_prune() for value in (1.0, 2.0)] == [False, True]
+    assert study.pruner.terms(study).rule == "hypersched"  # type: ignore[attr-defined]
+    assert study.trials[1].user_attrs[BECAUSE] == "rung 1: 1 of 2 are better"
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(DeadlineError, match="no rule 'sha'; choose one of measured, hypersched"):
+        DeadlinePruner("1h", rule="sha")
+
+
+def test_a_grid_that_time_suffices_for_is_trained_whole(clock: Any) -> None:
+    grid = {"x": [0.0, 1.0, 2.0, 3.0]}
+    study = optuna.create_study(
+        pruner=DeadlinePruner("1000s", max_resource=4, clock=clock),
+        sampler=DeadlineSampler(optuna.samplers.GridSampler(grid, seed=1)),
+    )
+
+    def objective(trial: optuna.Trial) -> float:
+        x = trial.suggest_float("x", 0, 3)
+        for step in range(1, 5):
+            clock.advance(1)
+            trial.report(x, step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return x
+
+    study.optimize(objective)
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 4
+
+
+@pytest.mark.parametrize("ask", ["should_prune", "nothing"])
+@pytest.mark.parametrize("n_jobs", [1, 4])
+def test_the_two_lines_end_by_the_deadline(storage: str | None, n_jobs: int, ask: str) -> None:
+    study = optuna.create_study(
+        storage=storage, pruner=DeadlinePruner("3s"), sampler=DeadlineSampler(seed=1)
+    )
+    began = time.monotonic()
+
+    def objective(trial: optuna.Trial) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        for step in range(1, 4 if ask == "nothing" else 1_000):
+            time.sleep(0.05)
+            trial.report(x + 1 / step, step)
+            if ask == "should_prune" and trial.should_prune():
+                raise optuna.TrialPruned
+        return x
+
+    study.optimize(objective, n_jobs=n_jobs)
+    assert 2.0 < time.monotonic() - began < 30  # it ends; how near the deadline a benchmark tells
+    assert not [one for one in study.trials if one.state is TrialState.RUNNING]
+    reports = [min(one.intermediate_values.values()) for one in study.trials]
+    if ask == "should_prune":
+        assert study.best_value == min(reports)
+
+
+def test_an_end_that_is_early_is_explained(clock: Any, caplog: pytest.LogCaptureFixture) -> None:
+    study = optuna.create_study(
+        pruner=DeadlinePruner("100s", clock=clock), sampler=DeadlineSampler(seed=1)
+    )
+
+    def objective(trial: optuna.Trial) -> float:
+        clock.advance(40)
+        return trial.suggest_float("x", 0, 1)
+
+    study.optimize(objective)
+    assert len(study.trials) == 2
+    assert "study.optimize ends 20 s before the deadline: a new trial needs 40 s" in caplog.text
+
+
+def test_an_extended_deadline_goes_on(tmp_path: Any, clock: Any) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    study = pruned_study(url, deadline="100s", clock=clock)
+    study.sampler = DeadlineSampler(seed=1)
+
+    def objective(trial: optuna.Trial) -> float:
+        if trial.number == 1:
+            longer = pruned_study(url, deadline="200s", extend=True)
+            longer.pruner.terms(longer)  # type: ignore[attr-defined]
+        clock.advance(45)
+        return trial.suggest_float("x", 0, 1)
+
+    study.optimize(objective)
+    assert len(study.trials) == 4
