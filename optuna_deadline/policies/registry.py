@@ -29,6 +29,7 @@ from optuna_deadline.policies.freeze_thaw.policy import FreezeThaw
 from optuna_deadline.policies.hermes import Hermes
 from optuna_deadline.policies.hypersched.policy import HyperSched
 from optuna_deadline.policies.pool.fair_share import Divider, EvenDivider
+from optuna_deadline.policies.pruner import MeasuredHalving
 from optuna_deadline.policies.seer.policy import Seer
 from optuna_deadline.policies.shockwave import StudyMarket
 from optuna_deadline.policies.shockwave.policy import ShockwaveStudy
@@ -139,6 +140,7 @@ _OURS: dict[str, Callable[..., Policy]] = {
     "successive_halving": SuccessiveHalving,
     "hyperband": Hyperband,
     "one_epoch": OneEpoch,
+    "pruner": MeasuredHalving,
     "seer": Seer,
     "naive_elastic": NaiveElastic,
     "shockwave": ShockwaveStudy,

@@ -10,9 +10,10 @@ from optuna_deadline.policies.base import Resources
 from optuna_deadline.policies.baselines.fifo import Fifo
 from optuna_deadline.policies.baselines.halving import Asha
 from optuna_deadline.policies.baselines.stopping import Median, OneEpoch
+from optuna_deadline.policies.pruner import MeasuredHalving
 
 #: Policies that give trials up and never pause them.
-NEVER_PAUSING = (Fifo, Asha, Median, OneEpoch)
+NEVER_PAUSING = (Fifo, Asha, Median, OneEpoch, MeasuredHalving)
 
 
 def cannot_pause(trials: Iterable[TrialView]) -> bool:
@@ -44,12 +45,12 @@ class UnpausablePolicy:
 
 
 def stopping_policy(policy: Policy) -> Policy:
-    """The policy itself if it never pauses, else asynchronous successive halving by stopping."""
+    """The policy itself if it never pauses, else the rule of plain studies."""
     if isinstance(policy, NEVER_PAUSING):
         return policy
     if not isinstance(policy, Resources):
-        return Asha()
-    return Asha(
+        return MeasuredHalving()
+    return MeasuredHalving(
         policy.min_resource,
         policy.max_resource,
         policy.reduction_factor,

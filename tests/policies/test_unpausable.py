@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.policies import Pause, Policy, Report, Run, Snapshot, TrialView, registry
-from optuna_deadline.policies.baselines.halving import Asha
+from optuna_deadline.policies.pruner import MeasuredHalving
 from optuna_deadline.policies.unpausable import UnpausablePolicy, cannot_pause, stopping_policy
 
 PAUSING = ["freeze_thaw", "hypersched", "asha_promote", "hermes", "round_robin"]
@@ -52,8 +52,8 @@ def test_a_policy_decides_as_before_where_trials_can_be_paused() -> None:
 
 
 def test_a_policy_that_never_pauses_stays() -> None:
-    for name in ("fifo", "asha", "median", "one_epoch"):
+    for name in ("fifo", "asha", "median", "one_epoch", "pruner"):
         policy = registry.make_policy(name, {})
         assert stopping_policy(policy) is policy
     hypersched = registry.make_policy("hypersched", {"min_resource": 2, "max_resource": 9})
-    assert stopping_policy(hypersched) == Asha(2, 9, hypersched.reduction_factor)  # type: ignore[attr-defined]
+    assert stopping_policy(hypersched) == MeasuredHalving(2, 9, hypersched.reduction_factor)  # type: ignore[attr-defined]

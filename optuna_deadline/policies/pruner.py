@@ -1,0 +1,80 @@
+"""The measured halving of :class:`~optuna_deadline.DeadlinePruner` as a policy of workers.
+
+It gives trials up for good and never pauses one: for objectives that cannot be paused. One slot
+for each trial.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from optuna_deadline.policies.api import Plan, Report, Snapshot, TrialView
+from optuna_deadline.policies.base import Resources, retire_beaten
+from optuna_deadline.policies.measured_halving import Rungs, TimeLeft, add_reports
+from optuna_deadline.policies.trial_index import TrialIndex
+
+
+class SnapshotRungs:
+    """The rungs of a study, kept up from one snapshot to the next."""
+
+    def __init__(self) -> None:
+        self._rungs, self._seen = Rungs(), dict[int, tuple[Report, ...]]()
+
+    def update(self, view: TrialIndex, trials: tuple[TrialView, ...]) -> Rungs:
+        """Record what is new; a trial that failed, or has other reports, needs all anew."""
+        changed = view.take_changed()
+        moved = [trial for trial in trials if trial.number in changed]
+        if any([self._is_other(trial) for trial in moved]):
+            self._rungs, self._seen, moved = Rungs(), {}, list(trials)
+        for trial in moved:
+            if trial.state != "failed":
+                self._seen[trial.number] = trial.reports
+                add_reports(self._rungs, trial.number, [one.score for one in trial.reports])
+        return self._rungs
+
+    def _is_other(self, trial: TrialView) -> bool:
+        seen = self._seen.get(trial.number, ())
+        return bool(seen) and (trial.state == "failed" or trial.reports[: len(seen)] != seen)
+
+
+@dataclass(frozen=True)
+class MeasuredHalving(Resources):
+    """Halving by stopping, with a cut that is measured.
+
+    The rungs are counted in reports; ``min_resource`` and ``reduction_factor`` have no part in it.
+    """
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Give up the trials that even with the usual gain would not be at the top of their rung.
+
+        The rule is in :mod:`optuna_deadline.policies.measured_halving`.
+        """
+        view = self.index_of(snapshot.trials)
+        rungs = view.cached_object("measured", SnapshotRungs).update(view, snapshot.trials)
+        newcomers = self.trials_left_to_open(snapshot)
+
+        def beaten(trial: TrialView) -> str | None:
+            reports = len(trial.reports)
+            if not reports:
+                return None
+            left = self._met_by_a_new_trial(snapshot, view, trial.step / reports, newcomers)
+            reason = rungs.judge(trial.number, reports, left)
+            return None if reason is None else str(reason)
+
+        return retire_beaten(snapshot, beaten, "not beaten at its rung", newcomers)
+
+    def _met_by_a_new_trial(
+        self, snapshot: Snapshot, view: TrialIndex, stride: float, newcomers: int | None
+    ) -> TimeLeft:
+        """What is left for a new trial that reports each ``stride`` steps."""
+        last = self.last_step_of(view.horizon)
+        seconds, startup = (view.step_seconds or 0.0) * stride, snapshot.overhead.startup
+        left = snapshot.time_left - startup
+        return TimeLeft(
+            reports=left / seconds if seconds > 0 else math.copysign(math.inf, left),
+            horizon=None if last is None else max(1, round(last / stride)),
+            to_start=newcomers,
+            slots=max(1, snapshot.capacity),
+            startup=startup / seconds if seconds > 0 else 0.0,
+        )
