@@ -11,7 +11,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from benchmarks import backtest, planner, prune_cost, record, simulator
+from benchmarks import backtest, plain, planner, prune_cost, record, simulator
 from benchmarks.bulk import add_trials
 from optuna_deadline import DeadlinePruner
 from optuna_deadline.simulation.tables import load
@@ -240,3 +240,21 @@ def test_a_backtest_judges_every_kind_of_forecast(tmp_path: Path) -> None:
         assert row["forecasts"] > 0 and 0 <= row["error"] <= 1
     backtest.draw_calibration(told, tmp_path / "picture.svg")
     assert "<svg" in (tmp_path / "picture.svg").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("what", ["ends --studies 2", "digits --seeds 1 --seconds 1.5"])
+def test_plain_tells_all_rows(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    figures, picture = tmp_path / "figures.json", tmp_path / "curves.png"
+    plain.main([*what.split(), "--json", str(figures), "--picture", str(picture)])
+    rows = json.loads(figures.read_text())["rows"]
+    printed = capsys.readouterr().out
+    if what.startswith("ends"):
+        assert len(rows) == 2 and "2 studies" in printed
+    else:
+        assert {row["pruner"] for row in rows} == {plain.OURS, *plain._OTHERS}
+        assert picture.stat().st_size > 0 and plain.OURS in printed

@@ -146,10 +146,14 @@ def events(
     as_json: Json = False,
 ) -> None:
     """Show what happened to a study: plans, grants, releases, ends; the oldest first."""
-    table, terms = table_of(load_study(study, storage))
+    loaded = load_study(study, storage)
+    table, terms = table_of(loaded)
     places = {slot.id: f"{slot.device} on {slot.host}" for slot in table.slots()}
+    all_events = list(_of(table)) or read_history(loaded).events  # of a plain study: Optuna's
     found: deque[tuple[Event, str]] = deque(maxlen=last)
-    for event in _of(table, kind):
+    for event in all_events:
+        if kind and event.kind not in kind:
+            continue
         words = event_sentence(
             event, terms.name, places.get(event.slot or 0, f"slot {event.slot}")
         )
@@ -159,7 +163,7 @@ def events(
         print_json([{**asdict(event), "words": words} for event, words in found])
         return
     if kind and not found:
-        known = ", ".join(sorted({event.kind for event in _of(table)}))
+        known = ", ".join(sorted({event.kind for event in all_events}))
         print(
             f"Nothing of that kind has happened to {study} (there are: {known}).", file=sys.stderr
         )
@@ -167,10 +171,10 @@ def events(
         print(f"{format_time_of_day(event.at)}  {words}")
 
 
-def _of(table: AllocationTable, kind: list[str] | None = None) -> Iterator[Event]:
+def _of(table: AllocationTable) -> Iterator[Event]:
     """A study's events, the oldest first."""
     after = 0
-    while page := table.events(after, kind):
+    while page := table.events(after):
         after = page[-1].id
         yield from page
 

@@ -25,6 +25,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.reporting import step_before_all
 from optuna_deadline.history.records import EVENT_KINDS, History
 from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study.best import PRUNED_BECAUSE
 from optuna_deadline.study.terms import Terms
 
 _STATES = {
@@ -133,9 +134,9 @@ def _events(
         said.append((begin, "open", trial.number, {}))
         said.append((math.nextafter(begin, math.inf), "start", trial.number, {}))
         if trial.state is not TrialState.RUNNING:
-            said.append(
-                (max(end, math.nextafter(begin, math.inf)), _STATES[trial.state], trial.number, {})
-            )
+            state, at = _STATES[trial.state], max(end, math.nextafter(begin, math.inf))
+            why = trial.user_attrs.get(PRUNED_BECAUSE) if state == "retired" else None
+            said.append((at, state, trial.number, {} if why is None else {"reason": why}))
     if terms.gate_closed is not None:
         said.append((terms.gate_closed, "gate", None, {"open": False}))
     said.sort(key=lambda one: one[0])

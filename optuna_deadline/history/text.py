@@ -118,7 +118,7 @@ def event_sentence(event: Event, study: str, place: str) -> str:
     where = f" on {' and '.join(hosts)}" if isinstance(hosts, list) else ""
     said = {
         "plan": f"planned for {trial}: {why}",
-        "start": f"{trial} starts on {size}{where}",
+        "start": f"{trial} starts on {size}{where}" if "slots" in detail else f"{trial} starts",
         "resume": f"{trial} goes on with {size}{where}",
         "paused": f"{trial} has left its slots{reason}",
         "retired": f"{trial} is given up{reason}",

@@ -9,15 +9,13 @@ from collections.abc import Collection, Mapping
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from optuna_deadline.study.best import Best, best_of
+from optuna_deadline.study.best import PRUNED_BECAUSE, Best, best_of
 
 _logger = logging.getLogger("optuna_deadline")
 _one_thread = threading.Lock()  # the next one finds the copy of the one before
 
 #: The user attribute of a copy: the number of the trial that it copies.
 COPY_OF = "optuna_deadline:copy_of"
-#: The user attribute of a pruned trial that says why.
-PRUNED_BECAUSE = "optuna_deadline:pruned_because"
 
 
 def complete_the_best(

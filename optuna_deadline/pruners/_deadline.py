@@ -21,10 +21,11 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.base import check_resources
 from optuna_deadline.pruners._clock import Clock, ProcessClock
-from optuna_deadline.pruners._complete_best import PRUNED_BECAUSE, complete_the_best
+from optuna_deadline.pruners._complete_best import complete_the_best
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
+from optuna_deadline.study.best import PRUNED_BECAUSE
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.deadlines import DeadlineLike, format_duration, parse_deadline
 

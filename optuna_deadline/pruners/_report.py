@@ -9,7 +9,8 @@ from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from rich.table import Table
 
-from optuna_deadline.pruners._complete_best import COPY_OF, PRUNED_BECAUSE
+from optuna_deadline.pruners._complete_best import COPY_OF
+from optuna_deadline.study.best import PRUNED_BECAUSE
 
 
 def deadline_report(study: Study, console: Console | None = None) -> None:

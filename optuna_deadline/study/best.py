@@ -13,6 +13,9 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.study.terms import check_single_objective
 
+#: The user attribute of a trial of a plain study that says why it was pruned.
+PRUNED_BECAUSE = "optuna_deadline:pruned_because"
+
 _COUNTED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 
 

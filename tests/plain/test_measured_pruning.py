@@ -17,6 +17,8 @@ from optuna_deadline import DeadlinePruner, DeadlineSampler, deadline_report
 from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.reader import read_history
+from optuna_deadline.history.text import event_sentence
 
 pytestmark = pytest.mark.nightly_but(r"memory|sqlite")
 
@@ -66,6 +68,8 @@ def test_why_a_trial_is_pruned(storage: str | None) -> None:
     printed = io.StringIO()
     deadline_report(study, Console(file=printed, width=160))
     assert why in printed.getvalue() and "RUNNING" in printed.getvalue()
+    [given_up] = [event for event in read_history(study).events if event.kind == "retired"]
+    assert event_sentence(given_up, "s", "") == f"trial 1 of s is given up ({why})"
 
 
 def test_a_pruner_around_it_tells_its_own_reasons(storage: str | None) -> None:

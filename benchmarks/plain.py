@@ -1,0 +1,290 @@
+"""Two lines in `study.optimize`: how near the deadline it ends, and how good the best model is.
+
+`ends` runs studies with short deadlines on real time, of which each draws its objective, its
+storage and its number of threads, and tells how far from the deadline each returned.
+
+`digits` trains small networks on scikit-learn's digits under DeadlinePruner and Optuna's own
+pruners, with the same seeds and seconds; what counts is the lowest validation loss that was
+reported by the deadline. The others get `timeout=`, which is checked between trials alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import random
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
+
+from benchmarks.measuring import Progress, Spread, machine, output_file, write_json
+from optuna_deadline import DeadlinePruner, DeadlineSampler, out_of_time
+
+OURS = "DeadlinePruner"
+EPOCHS = 40
+_OTHERS: dict[str, Callable[[], BasePruner]] = {
+    "MedianPruner": MedianPruner,
+    "HyperbandPruner": lambda: HyperbandPruner(max_resource=EPOCHS),
+    "none": NopPruner,
+}
+ASKS = ("should_prune", "out_of_time", "nothing")
+
+
+@dataclass(frozen=True)
+class End:
+    """How one study of `ends` went.
+
+    Attributes:
+        seconds: From the deadline to the return; negative where it returned before.
+        trials: That it had.
+    """
+
+    deadline: float
+    report: float
+    asks: str
+    storage: str
+    n_jobs: int
+    seconds: float
+    trials: int
+
+
+def end_of_a_study(seed: int, folder: Path) -> End:
+    """Run a study whose deadline is 2 to 5 s away and whose trials report each 0.05 to 0.5 s."""
+    rng = random.Random(seed)
+    deadline, report = rng.uniform(2, 5), 10 ** rng.uniform(-1.3, -0.3)
+    asks, storage, n_jobs = rng.choice(ASKS), rng.choice(("memory", "sqlite")), rng.choice((1, 4))
+    # An objective that asks nothing ends when it ends: short trials, as long as a report.
+    steps = 1 if asks == "nothing" else 20
+
+    def objective(trial: optuna.Trial) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        for step in range(1, steps + 1):
+            time.sleep(report)
+            trial.report(x + 1 / step, step)
+            if asks == "out_of_time" and out_of_time(trial):
+                break
+            if asks != "nothing" and trial.should_prune():
+                raise optuna.TrialPruned
+        return x
+
+    began = time.monotonic()
+    study = optuna.create_study(
+        storage=None if storage == "memory" else f"sqlite:///{folder}/{seed}.db",
+        pruner=DeadlinePruner(deadline),
+        sampler=DeadlineSampler(seed=seed),
+    )
+    study.optimize(objective, n_jobs=n_jobs)
+    after = time.monotonic() - began - deadline
+    return End(deadline, report, asks, storage, n_jobs, after, len(study.trials))
+
+
+def measure_ends(studies: int, progress: Progress) -> list[End]:
+    """One study after the other."""
+    ends = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(studies):
+            progress.write_progress(f"study {seed + 1} of {studies}")
+            ends.append(end_of_a_study(seed, Path(folder)))
+    return ends
+
+
+@cache
+def _digits() -> tuple[Any, ...]:
+    import torch
+    from sklearn.datasets import load_digits
+
+    torch.set_num_threads(1)
+    data = load_digits()
+    order = torch.randperm(len(data.target), generator=torch.Generator().manual_seed(0))
+    x = torch.tensor(data.data, dtype=torch.float32)[order] / 16
+    y = torch.tensor(data.target)[order]
+    return x[:1200], y[:1200], x[1200:], y[1200:]
+
+
+def train(trial: optuna.Trial, report: Callable[[float, int], bool]) -> float:
+    """Train one network; ``report`` says whether to end."""
+    import torch
+    from torch import nn
+
+    x, y, x_valid, y_valid = _digits()
+    width = trial.suggest_int("width", 8, 256, log=True)
+    dropout = trial.suggest_float("dropout", 0, 0.6)
+    layers = trial.suggest_int("layers", 1, 3)
+    batch = trial.suggest_categorical("batch", [8, 16, 32, 64])
+    blocks: list[nn.Module] = []
+    for number in range(layers):
+        inputs = 64 if number == 0 else width
+        blocks += [nn.Linear(inputs, width), nn.ReLU(), nn.Dropout(dropout)]
+    model = nn.Sequential(*blocks, nn.Linear(width, 10))
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=trial.suggest_float("lr", 1e-4, 1, log=True),
+        momentum=trial.suggest_float("momentum", 0, 0.99),
+        weight_decay=trial.suggest_float("weight_decay", 1e-6, 1e-2, log=True),
+    )
+    loss = math.inf
+    for epoch in range(1, EPOCHS + 1):
+        model.train()
+        for rows in torch.split(torch.randperm(len(y)), batch):
+            optimizer.zero_grad()
+            torch.autograd.backward(nn.functional.cross_entropy(model(x[rows]), y[rows]))
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            loss = float(nn.functional.cross_entropy(model(x_valid), y_valid))
+        if report(loss, epoch):
+            break
+    return loss
+
+
+def best_by_the_deadline(
+    pruner: str, seed: int, seconds: float, n_jobs: int
+) -> tuple[float, optuna.Study]:
+    """The lowest loss that was reported by the deadline, and the study."""
+    import torch
+
+    torch.manual_seed(seed)
+    _digits()
+    ours = pruner == OURS
+    tpe = optuna.samplers.TPESampler(seed=seed)
+    found: list[float] = []
+    began = time.monotonic()
+    study = optuna.create_study(
+        pruner=DeadlinePruner(seconds, max_resource=EPOCHS) if ours else _OTHERS[pruner](),
+        sampler=DeadlineSampler(tpe) if ours else tpe,
+    )
+
+    def objective(trial: optuna.Trial) -> float:
+        def report(loss: float, epoch: int) -> bool:
+            if time.monotonic() - began <= seconds and math.isfinite(loss):
+                found.append(loss)
+            trial.report(loss, epoch)
+            if ours and out_of_time(trial):
+                return True
+            if trial.should_prune():
+                raise optuna.TrialPruned
+            return False
+
+        return train(trial, report)
+
+    study.optimize(objective, n_jobs=n_jobs, timeout=None if ours else seconds)
+    return min(found, default=math.log(10)), study
+
+
+def measure_digits(
+    seeds: int, seconds: float, n_jobs: int, progress: Progress, picture: Path | None = None
+) -> list[dict[str, Any]]:
+    """All pruners for each seed, in an order that is drawn anew."""
+    rows = []
+    for seed in range(seeds):
+        names = [OURS, *_OTHERS]
+        random.Random(seed).shuffle(names)
+        for name in names:
+            progress.write_progress(f"seed {seed + 1} of {seeds}, {name}")
+            loss, study = best_by_the_deadline(name, seed, seconds, n_jobs)
+            trials = len(study.trials)
+            rows.append({"pruner": name, "seed": seed, "loss": loss, "trials": trials})
+            if picture is not None and name == OURS and seed == 0:
+                draw_curves(study, picture)
+    return rows
+
+
+def draw_curves(study: optuna.Study, path: Path) -> None:
+    """All curves of a study, those that were pruned in grey, with the rungs."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    chart = figure.subplots()
+    for state, color, width in (("PRUNED", "0.7", 0.6), ("COMPLETE", "tab:blue", 1.4)):
+        for trial in study.trials:
+            if trial.state.name == state and trial.intermediate_values:
+                steps, losses = zip(*sorted(trial.intermediate_values.items()), strict=True)
+                chart.plot(steps, losses, color=color, linewidth=width, marker=".", markersize=3)
+        chart.plot([], [], color=color, label=f"{state.lower()} trials")
+    for rung in (1, 2, 4, 8, 16, 32):
+        chart.axvline(rung, color="tab:orange", linewidth=0.6, linestyle="--")
+    chart.set(xscale="log", yscale="log", xlabel="report", ylabel="validation loss")
+    chart.set_xticks([1, 2, 4, 8, 16, 32], [str(rung) for rung in (1, 2, 4, 8, 16, 32)])
+    chart.legend()
+    figure.savefig(path, dpi=100)
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error, which is not a number for a single value."""
+    if len(values) < 2:
+        return statistics.fmean(values), math.nan
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+
+
+def print_ends(ends: Sequence[End]) -> None:
+    """A line for all, and one for each way to ask."""
+    print("seconds from the deadline to the return of study.optimize")
+    for title in ("all", *ASKS):
+        after = [end.seconds for end in ends if title in ("all", end.asks)]
+        if after:
+            spread = Spread.of(after)
+            late = sum(one > 1 for one in after)
+            print(
+                f"{title:13} {len(after):4} studies: median {spread.median:+.2f}, from "
+                f"{min(after):+.2f} to {max(after):+.2f}; {late} more than 1 s late"
+            )
+
+
+def print_digits(rows: Sequence[dict[str, Any]]) -> None:
+    """Each pruner's mean loss, and its paired difference to ours."""
+    losses = {(row["pruner"], row["seed"]): row["loss"] for row in rows}
+    seeds = sorted({row["seed"] for row in rows})
+    print("validation loss by the deadline, and how much more than under DeadlinePruner")
+    for name in (OURS, *_OTHERS):
+        mean, error = mean_and_error([losses[name, seed] for seed in seeds])
+        more = mean_and_error([losses[name, seed] - losses[OURS, seed] for seed in seeds])
+        trials = statistics.fmean(row["trials"] for row in rows if row["pruner"] == name)
+        difference = "" if name == OURS else f"  {more[0]:+.4f} ± {more[1]:.4f}"
+        print(f"{name:16} {mean:.4f} ± {error:.4f}  {trials:6.0f} trials{difference}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser("python -m benchmarks.plain", description=__doc__)
+    parser.add_argument("what", choices=("ends", "digits"))
+    parser.add_argument("--studies", type=int, default=100, help="of ends")
+    parser.add_argument("--seeds", type=int, default=20, help="of digits")
+    parser.add_argument("--seconds", type=float, default=60.0, help="to the deadline, of digits")
+    parser.add_argument("--n-jobs", type=int, default=2, help="of digits")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="for all figures")
+    parser.add_argument("--picture", type=output_file, metavar="FILE", help="of digits, as PNG")
+    given = parser.parse_args(arguments)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    logging.getLogger("optuna_deadline").setLevel(logging.ERROR)
+    logging.getLogger("alembic").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    progress = Progress()
+    try:
+        if given.what == "ends":
+            ends = measure_ends(given.studies, progress)
+            rows = [asdict(end) for end in ends]
+        else:
+            rows = measure_digits(
+                given.seeds, given.seconds, given.n_jobs, progress, given.picture
+            )
+    finally:
+        progress.end()
+    if given.what == "ends":
+        print_ends(ends)
+    else:
+        print_digits(rows)
+    write_json(given.json, {"machine": machine("torch"), "what": given.what, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
