@@ -5,10 +5,12 @@ What errors of the sampler say: after some that are alike, more trials would onl
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler
 from optuna.samplers._brute_force import _TreeNode
 from optuna.study import Study
@@ -84,6 +86,24 @@ def cells_to_begin(study: Study) -> int | None:
     known = [trial for trial in begun if trial.params]
     sampler._populate_tree(tree, known, {})
     return tree.count_unexpanded(exclude_running=True) if known else None
+
+
+def choices_to_begin(study: Study, trial: FrozenTrial) -> int | None:
+    """How many combinations of choices no trial was begun with, for a search among choices alone.
+
+    Args:
+        study: The study.
+        trial: One whose parameters are all suggested.
+
+    Returns:
+        None where a parameter of the trial is a number.
+    """
+    spaces = trial.distributions.values()
+    sizes = [len(one.choices) for one in spaces if isinstance(one, CategoricalDistribution)]
+    if not sizes or len(sizes) < len(spaces):
+        return None
+    begun = {repr(sorted(one.params.items())) for one in study.get_trials(deepcopy=False)}
+    return max(0, math.prod(sizes) - len(begun))
 
 
 def _cells(sampler: GridSampler, trials: list[FrozenTrial]) -> set[int]:

@@ -23,7 +23,7 @@ from optuna_deadline.allocation.sql import studies as _rung_rows
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.forecasting.reporting import ReportPace, known_startup, step_before
-from optuna_deadline.planning.sampling import cells_to_begin
+from optuna_deadline.planning.sampling import cells_to_begin, choices_to_begin
 from optuna_deadline.policies.measured_halving import TimeLeft
 from optuna_deadline.pruners._clock import Clock
 from optuna_deadline.pruners._measured_rungs import MeasuredRungs
@@ -199,7 +199,7 @@ class StudyTracker:
         return TimeLeft(
             reports=left / seconds if seconds > 0 else math.copysign(math.inf, left),
             horizon=self._horizon(trial),
-            to_start=self._left_to_start(study, trial.number),
+            to_start=self._left_to_start(study, trial),
             slots=max(1, training),
             startup=startup / seconds if seconds > 0 else 0.0,
         )
@@ -212,10 +212,13 @@ class StudyTracker:
         stride = (max(steps) - step_before(steps)) / len(steps)
         return max(1, round(self._max_resource / stride))
 
-    def _left_to_start(self, study: Study, number: int) -> int | None:
+    def _left_to_start(self, study: Study, trial: FrozenTrial) -> int | None:
         """Configurations that no trial was begun with; counted anew for each trial that begins."""
-        if number > self._to_start[0]:
-            self._to_start = number, cells_to_begin(study)
+        if trial.number > self._to_start[0]:
+            left = cells_to_begin(study)
+            self._to_start = (
+                trial.number, choices_to_begin(study, trial) if left is None else left
+            )  # fmt: skip
         return self._to_start[1]
 
     @cached_property

@@ -93,15 +93,23 @@ def test_an_unknown_rule_is_refused() -> None:
         DeadlinePruner("1h", rule="sha")
 
 
-def test_a_grid_that_time_suffices_for_is_trained_whole(clock: Any) -> None:
-    grid = {"x": [0.0, 1.0, 2.0, 3.0]}
+CHOICES = [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [optuna.samplers.GridSampler({"x": CHOICES}, seed=1), optuna.samplers.BruteForceSampler(1)],
+)
+def test_a_finite_search_that_time_suffices_for_is_trained_whole(
+    clock: Any, sampler: optuna.samplers.BaseSampler
+) -> None:
     study = optuna.create_study(
         pruner=DeadlinePruner("1000s", max_resource=4, clock=clock),
-        sampler=DeadlineSampler(optuna.samplers.GridSampler(grid, seed=1)),
+        sampler=DeadlineSampler(sampler),
     )
 
     def objective(trial: optuna.Trial) -> float:
-        x = trial.suggest_float("x", 0, 3)
+        x = float(trial.suggest_categorical("x", CHOICES))
         for step in range(1, 5):
             clock.advance(1)
             trial.report(x, step)
@@ -111,6 +119,20 @@ def test_a_grid_that_time_suffices_for_is_trained_whole(clock: Any) -> None:
 
     study.optimize(objective)
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 4
+
+
+def test_nothing_is_pruned_once_all_choices_are_begun(storage: str | None) -> None:
+    study = pruned_study(storage)
+    study.sampler = optuna.samplers.RandomSampler(seed=1)
+    told = []
+    for choice in "aabab":
+        study.enqueue_trial({"x": choice})
+        trial = study.ask()
+        trial.suggest_categorical("x", ["a", "b"])
+        trial.report(len(told), 1)
+        told.append(trial.should_prune())
+    # Until the second choice is tried, worse trials give way to it.
+    assert told == [False, True, False, False, False]
 
 
 @pytest.mark.parametrize("ask", ["should_prune", "nothing"])
