@@ -11,7 +11,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from benchmarks import backtest, plain, planner, prune_cost, record, simulator
+from benchmarks import backtest, plain, planner, prune_cost, record, sampling, simulator
 from benchmarks.bulk import add_trials
 from optuna_deadline import DeadlinePruner
 from optuna_deadline.simulation.tables import load
@@ -258,3 +258,15 @@ def test_plain_tells_all_rows(
     else:
         assert {row["pruner"] for row in rows} == {plain.OURS, *plain._OTHERS}
         assert picture.stat().st_size > 0 and plain.OURS in printed
+
+
+def test_sampling_pairs_studies_on_virtual_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = tmp_path / "figures.json"
+    few = ["--samplers", "QMC", "--seeds", "2", "--trainings", "2", "--json", str(figures)]
+    sampling.main(few)
+    rows = json.loads(figures.read_text())["rows"]
+    assert [row["helped"] for row in rows] == [False, True] * 2
+    assert all(row["regret"] >= 0 for row in rows)
+    assert "QMC" in capsys.readouterr().out

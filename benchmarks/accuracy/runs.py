@@ -30,6 +30,7 @@ POLICIES = {
     "seer": "seer",
     "hermes": "hermes",
     "asha_promote": "asha_promote",
+    "pruner": "pruner",
     "asha": "asha",
     "hyperband": "hyperband",
     "successive_halving": "successive_halving",

@@ -9,8 +9,9 @@ have come evenly by their steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -65,9 +66,16 @@ def plain_history(terms: Terms, trials: Sequence[FrozenTrial]) -> History:
         reports=tuple(row._replace(id=place) for place, row in enumerate(reports, 1)),
         events=tuple(_events(begun, spans, terms)),
         policy=terms.policy,
-        parameters=terms.parameters,
+        parameters=_rungs_of(terms),
         plain=True,
     )
+
+
+def _rungs_of(terms: Terms) -> Mapping[str, Any]:
+    """The study's parameters, with the rungs of the measured rule where the study has that."""
+    if terms.rule == "hypersched":
+        return terms.parameters
+    return {**terms.parameters, "min_resource": 1, "reduction_factor": 2}
 
 
 def _span(trial: FrozenTrial, terms: Terms) -> tuple[float, float]:

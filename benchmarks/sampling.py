@@ -1,0 +1,185 @@
+"""DeadlineSampler around a sampler, against that sampler alone, on searches that are drawn.
+
+A search has five parameters, and each configuration a learning curve that can be asked for at any
+point: an end that depends on all parameters, a rate, and the seconds of a step. Studies run on
+virtual time under DeadlinePruner, one trial after the other. Regret is the lowest loss by the
+deadline above the best of 20,000 random configurations trained to their ends, as a part of what
+the median one has above it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.samplers import BaseSampler, GPSampler, QMCSampler, TPESampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from benchmarks.measuring import Progress, machine, output_file, write_json
+from benchmarks.plain import mean_and_error
+from optuna_deadline import DeadlinePruner, DeadlineSampler
+from optuna_deadline.samplers._prospects import Situation
+
+STEPS = 30
+TRAININGS = (3, 10, 30)  # whole trainings that fit before the deadline
+_DIMENSIONS = 5
+_SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
+    "TPE": lambda seed: TPESampler(seed=seed),
+    "GP": lambda seed: GPSampler(seed=seed),
+    "QMC": lambda seed: QMCSampler(seed=seed),
+}
+
+
+class Search:
+    """A drawn search: what each configuration comes to, and how long it takes.
+
+    Args:
+        seed: Of the draw.
+    """
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self._best = rng.uniform(0.15, 0.85, _DIMENSIONS)
+        self._weights = rng.dirichlet(np.ones(_DIMENSIONS)) * _DIMENSIONS
+        self._tilt = rng.normal(0, 1, _DIMENSIONS)
+        self._pace = rng.normal(0, 0.5, _DIMENSIONS)
+        ends = self.losses(rng.uniform(size=(20_000, _DIMENSIONS)), STEPS)
+        self.lowest, self.median = float(ends.min()), float(np.median(ends))
+
+    def losses(self, x: np.ndarray, step: int) -> np.ndarray:
+        """The losses of configurations, one a row, after so many steps."""
+        end = ((x - self._best) ** 2 * self._weights).sum(axis=-1)
+        rate = 0.5 + 1 / (1 + np.exp(-(x - 0.5) @ self._tilt))
+        return np.asarray(end + step**-rate)
+
+    def step_seconds(self, x: np.ndarray) -> float:
+        """Seconds of a step."""
+        return float(np.exp((x - 0.5) @ self._pace))
+
+
+@dataclass
+class VirtualTime:
+    """The clock of a study and what its trials took; a sampler's look at them."""
+
+    deadline: float
+    elapsed: float = 0.0
+    step_seconds: dict[int, float] = field(default_factory=dict)
+    _begun: dict[datetime, float] = field(default_factory=dict)
+
+    def now(self) -> float:
+        """Seconds since the study began."""
+        return self.elapsed
+
+    def since(self, moment: datetime) -> float:
+        """Seconds since a trial began."""
+        return self.elapsed - self._begun.get(moment, self.elapsed)
+
+    def begin(self, trial: optuna.Trial) -> None:
+        """Note when a trial begins."""
+        assert trial.datetime_start is not None
+        self._begun[trial.datetime_start] = self.elapsed
+
+    def __call__(self, study: Study, trials: Sequence[FrozenTrial]) -> Situation:
+        """What a new trial meets."""
+        return Situation(self.deadline - self.elapsed, STEPS, self.step_seconds)
+
+
+def regret(search: Search, sampler: str, seed: int, trainings: int, helped: bool) -> float:
+    """The regret of one study."""
+    clock = VirtualTime(deadline=float(trainings * STEPS))
+    asked = _SAMPLERS[sampler](seed)
+    study = optuna.create_study(
+        pruner=DeadlinePruner(clock.deadline, max_resource=STEPS, clock=clock),
+        sampler=DeadlineSampler(asked, look=clock) if helped else asked,
+    )
+    found = [search.median]
+
+    def objective(trial: optuna.Trial) -> float:
+        clock.begin(trial)
+        x = np.array([trial.suggest_float(f"x{k}", 0, 1) for k in range(_DIMENSIONS)])
+        clock.step_seconds[trial.number] = search.step_seconds(x)
+        loss = math.inf
+        for step in range(1, STEPS + 1):
+            clock.elapsed += clock.step_seconds[trial.number]
+            loss = float(search.losses(x, step))
+            if clock.elapsed <= clock.deadline:
+                found.append(loss)
+            trial.report(loss, step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return loss
+
+    study.optimize(objective)
+    return (min(found) - search.lowest) / (search.median - search.lowest)
+
+
+def measure(
+    samplers: Sequence[str], seeds: int, trainings: Sequence[int], progress: Progress
+) -> list[dict[str, Any]]:
+    """All samplers, alone and helped, on the same searches with the same seeds."""
+    rows = []
+    for seed in range(seeds):
+        search = Search(seed)
+        for sampler in samplers:
+            for count in trainings:
+                progress.write_progress(
+                    f"seed {seed + 1} of {seeds}, {sampler}, {count} trainings"
+                )
+                for helped in (False, True):
+                    found = regret(search, sampler, seed, count, helped)
+                    row = {"sampler": sampler, "trainings": count, "helped": helped}
+                    rows.append({**row, "seed": seed, "regret": found})
+    return rows
+
+
+def print_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Both regrets, and the paired difference: below zero DeadlineSampler helps."""
+    print("sampler  trainings   alone  helped  difference")
+    cells = dict.fromkeys((row["sampler"], row["trainings"]) for row in rows)
+    for sampler, count in cells:
+        mine = [row for row in rows if (row["sampler"], row["trainings"]) == (sampler, count)]
+        alone = [row["regret"] for row in mine if not row["helped"]]
+        helped = [row["regret"] for row in mine if row["helped"]]
+        mean, error = mean_and_error([b - a for a, b in zip(alone, helped, strict=True)])
+        print(
+            f"{sampler:8} {count:9}  {statistics.fmean(alone):.4f}  {statistics.fmean(helped):.4f}"
+            f"  {mean:+.4f} ± {error:.4f}"
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser("python -m benchmarks.sampling", description=__doc__)
+    parser.add_argument("--samplers", default=",".join(_SAMPLERS), help="of TPE, GP and QMC")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--trainings", default=",".join(map(str, TRAININGS)))
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="for all figures")
+    given = parser.parse_args(arguments)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    logging.getLogger("optuna_deadline").setLevel(logging.ERROR)
+    logging.getLogger("alembic").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    trainings = [int(count) for count in given.trainings.split(",")]
+    progress, began = Progress(), time.monotonic()
+    try:
+        rows = measure(given.samplers.split(","), given.seeds, trainings, progress)
+    finally:
+        progress.end()
+    print_table(rows)
+    print(f"{time.monotonic() - began:.0f} s")
+    write_json(given.json, {"machine": machine("numpy"), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
