@@ -1,4 +1,4 @@
-"""The gate: no trial starts that cannot become useful in the time left."""
+"""The gate: near the deadline, only trials that can still matter are started."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _publishers = WeakKeyDictionary()
 
 
 class DeadlineGate:
-    """Ends ``study.optimize`` in a process once a new trial of it could not matter any more.
+    """Ends ``study.optimize`` in a process once a new trial cannot matter any more.
 
     Give it as ``study.optimize(objective, callbacks=[DeadlineGate()])`` on a study whose pruner is
     a :class:`~optuna_deadline.DeadlinePruner`. After each trial it weighs the time left against
@@ -80,7 +80,7 @@ class DeadlineGate:
         if not may_enter(left, needed):
             self._stop(study, tracker, needed, left)
         else:
-            # By a process to which less is left, and not by another thread of this one.
+            # A process with less time left closed it, not another thread of this process.
             if tracker.terms.gate_closed is not None and not study._stop_flag:
                 _terms.open_gate(tracker.engine, tracker.terms)
             _explain_stop(study, tracker, left)
@@ -100,7 +100,7 @@ class DeadlineGate:
                 format_duration(left),
                 format_duration(needed),
             )
-        study.stop()  # first: a thread that finds the gate closed must know by whom
+        study.stop()  # first: another thread that sees the gate closed must see the flag too
         if _terms.close_gate(tracker.engine, tracker.terms):
             tracker.refresh()
 
@@ -116,7 +116,7 @@ class DeadlineGate:
 
 
 def _explain_stop(study: Study, tracker: StudyTracker, left: float) -> None:
-    """Say that something else ends ``study.optimize``, where it ends early for that."""
+    """Log that something else ended ``study.optimize``, if that was early."""
     if not study._stop_flag:
         tracker.stopping = False
     elif not tracker.stopping:
@@ -132,9 +132,9 @@ def _explain_stop(study: Study, tracker: StudyTracker, left: float) -> None:
 
 
 def _needed(study: Study, tracker: StudyTracker) -> float:
-    """Seconds that a newcomer needs in this process.
+    """Seconds that a new trial needs in this process.
 
-    A trial of which this process has seen no report can only be taken as a whole.
+    Without any report, only the duration of whole trials is known.
     """
     paces = tracker.paces()
     if not paces:

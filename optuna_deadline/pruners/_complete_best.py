@@ -23,14 +23,14 @@ def complete_the_best(
 ) -> None:
     """Add a COMPLETE copy of the trial with the best report, where that trial is PRUNED.
 
-    An integration's callback asks ``should_prune()`` and raises where it hears True, at the
-    deadline too; and Optuna keeps a trial as it has ended. Each process sees to its own trials,
-    and the one that ends last to those of processes that have died.
+    An integration's callback raises ``TrialPruned`` if ``should_prune()`` returns True, also at
+    the deadline, and Optuna never changes the state of a finished trial. Each process handles its
+    own trials. The last process also handles those of dead processes.
 
     Args:
         study: A study with one objective, whose ``optimize`` ends in this process.
         own: Numbers of trials that this process has trained.
-        ending: By number, trials as they end, of which the storage does not know it yet.
+        ending: By number, trials that end now and are still RUNNING in the storage.
     """
     with _one_thread:
         _complete_the_best(study, own, ending)

@@ -39,8 +39,8 @@ OUT_OF_TIME = "its next report would come after the deadline"
 class DeadlinePruner(BasePruner):
     """Prunes trials so that the best model is found by a deadline that all processes share.
 
-    The first process that uses the pruner fixes the deadline and the parameters in the study;
-    every other process reads them there, and one that asks for another deadline is refused.
+    The first process stores the deadline and the parameters in the study; the others use them. A
+    process that asks for another deadline gets an error.
 
     A trial's value is recorded at its 1st, 2nd, 4th, 8th, ... report. At every report the trial is
     compared at the newest of these rungs with all trials that have come there: it is pruned where
@@ -73,9 +73,9 @@ class DeadlinePruner(BasePruner):
             the default. ``study.optimize`` follows those that never pause: "fifo" prunes for the
             deadline alone, "median", "asha" and "hyperband" are Optuna's own pruners; with
             another one ``rule`` decides, and a warning says so.
-        policy_parameters: What that policy is told besides.
+        policy_parameters: Further parameters of that policy.
         min_resource: The first rung of elastic policies and of "hypersched", in steps.
-        max_resource: The step at which a trial ends normally, None where that is open.
+        max_resource: The step at which a trial ends normally; None if it is unknown.
         reduction_factor: One trial in so many survives a rung of elastic policies and of
             "hypersched"; at least 2.
         rule: "measured" is the rule above. "hypersched" is our reconstruction of HyperSched's,
@@ -167,8 +167,8 @@ class DeadlinePruner(BasePruner):
     def out_of_time(self, study: Study, trial: FrozenTrial) -> bool:
         """Whether the trial should end with the value it has, which is not elimination.
 
-        No statement while there is time; before True the deadline is read once more, since another
-        process may have moved it.
+        Takes no statement while time is left. Before it returns True, it reads the deadline again,
+        since another process may have moved it.
 
         Returns:
             True if its next report would come after the deadline, or if it has trained for
@@ -237,9 +237,10 @@ class DeadlinePruner(BasePruner):
         return lambda: complete_the_best(study, tracker.numbers, ending)
 
     def admit(self, study: Study) -> bool:
-        """Refuse the first trial of this process where it could not be of use.
+        """Raise an error if the first trial of this process would come too late.
 
-        No statement for later trials: what starts near the deadline ends at its first report.
+        Later trials take no statement: a trial that starts near the deadline ends at its first
+        report.
 
         Returns:
             Whether it is the first.
@@ -254,7 +255,7 @@ class DeadlinePruner(BasePruner):
         with self._lock:
             joined = study._study_id in self._trackers.get(study._storage, {})
         tracker = self.tracker(study)
-        # Also the first of another study.optimize, after the gate has ended one.
+        # Also at the next study.optimize after the gate has ended one.
         if joined and not (tracker.stopping and not study._stop_flag):
             return False
         if tracker.time_left() <= 0:
@@ -267,11 +268,11 @@ class DeadlinePruner(BasePruner):
         return True
 
     def terms(self, study: Study) -> Terms:
-        """The study's terms as last read here, fixed now if nobody has."""
+        """The study's terms as this process last read them; the first call stores them."""
         return self.tracker(study).terms
 
     def tracker(self, study: Study) -> StudyTracker:
-        """What this process knows of ``study``; the first call fixes or joins its terms."""
+        """The tracker of ``study`` in this process; the first call stores or joins its terms."""
         with self._lock:
             trackers = self._trackers.setdefault(study._storage, {})
             if study._study_id not in trackers:
@@ -316,7 +317,7 @@ class DeadlinePruner(BasePruner):
 
 
 def _quickest_report(study: Study) -> float:
-    """Seconds to a report in the trial that was quickest in this; 0 as long as none has ended."""
+    """Seconds per report in the fastest trial; 0 until a trial has ended."""
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     return min(
         (

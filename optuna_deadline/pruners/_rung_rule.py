@@ -3,8 +3,8 @@
 Milestones lie at ``min_resource * reduction_factor**i`` steps. A trial's score at a rung is its
 first report at or past the milestone and never changes. The cutoff is the quantile
 ``1 - 1/reduction_factor`` of all scores recorded there so far, by linear interpolation; a trial
-with a score below it is eliminated. A trial is checked at all rungs it has passed, again and
-again, since a cutoff rises as others arrive.
+with a score below it is eliminated. Each report checks a trial at all rungs that it has passed,
+since a cutoff rises when other trials arrive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from optuna_deadline.study.terms import Terms
 
 @dataclass(frozen=True)
 class RungRule:
-    """Where the rungs are.
+    """The positions of the rungs.
 
     Attributes:
         min_resource: The first milestone, in steps.
@@ -77,7 +77,7 @@ def rungs_of(terms: Terms) -> RungRule:
 
 
 class HyperSchedRungs:
-    """The rule for one study; the database counts who is better.
+    """The rule for one study; the database counts the better trials.
 
     Args:
         terms: The study's terms.

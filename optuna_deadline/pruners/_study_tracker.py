@@ -1,4 +1,4 @@
-"""What one process knows of one study: its terms, the database's time, the paces of its trials."""
+"""The state of one study in one process: terms, database time, and the paces of its trials."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class StudyTracker:
         return self.terms.deadline - (self._clock.now() + self._ahead)
 
     def reported(self, trial: FrozenTrial, step: int) -> ReportPace:
-        """Take note of a report at the time it is first seen."""
+        """Record the time at which this process first sees a report."""
         now = self._clock.now()
         with self._lock:
             life = self._trials.get(trial._trial_id)
@@ -118,18 +118,18 @@ class StudyTracker:
             return list(self._silent)
 
     def quickest_report(self) -> float:
-        """Seconds to the first report, or to the end without one, of the quickest trial seen."""
+        """Seconds of the fastest trial to its first report, or to its end without a report."""
         silent = self.seconds_without_report
         return min((*(pace.first_seconds for pace in self.paces()), *silent), default=0.0)
 
     def is_early(self, left: float) -> bool:
-        """Whether an end with so many seconds left leaves much of this process's time unused."""
+        """Whether ``left`` seconds are over a tenth of the time that this process had."""
         return left > _EARLY * (self.terms.deadline - self.joined)
 
     def ending(
         self, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> dict[int, FrozenTrial]:
-        """Take note of how a trial ends, and say which end of which the storage may not know."""
+        """Record how a trial ends; return the trials that may still be RUNNING in the storage."""
         copied = copy.copy(trial)
         copied.state, copied.values = state, values
         with self._lock:
@@ -171,9 +171,9 @@ class StudyTracker:
         return late
 
     def check(self, study: Study, trial: FrozenTrial) -> str | None:
-        """Record the trial at the rungs it has reached, and say why one eliminates it.
+        """Record the trial at the rungs that it has reached; return why one eliminates it.
 
-        One statement for the deadline and the rungs, one more where the trial has come to a rung.
+        Takes one statement for the deadline and the rungs, and a second one at a new rung.
         """
         reports: Mapping[int, float] = trial.intermediate_values
         passed = self._rungs.passed(reports)
@@ -188,7 +188,7 @@ class StudyTracker:
         return self._max_resource is not None and step >= self._max_resource
 
     def _met_by_a_new_trial(self, study: Study, trial: FrozenTrial) -> TimeLeft:
-        """The reports that a trial which begins now could make, by the paces of this process."""
+        """The reports that a trial which starts now could make, at the pace of this process."""
         paces = self.paces()
         intervals = [mean(pace.recent) for pace in paces if pace.recent]
         seconds = median(intervals or [pace.first_seconds for pace in paces])
@@ -205,7 +205,7 @@ class StudyTracker:
         )
 
     def _horizon(self, trial: FrozenTrial) -> int | None:
-        """Reports of a whole training: what is said, else the longest that ended by itself."""
+        """Reports of a full training: from ``max_resource``, else of the longest trial."""
         if self._max_resource is None:
             return self._longest or None
         steps = trial.intermediate_values.keys()
@@ -213,7 +213,7 @@ class StudyTracker:
         return max(1, round(self._max_resource / stride))
 
     def _left_to_start(self, study: Study, trial: FrozenTrial) -> int | None:
-        """Configurations that no trial was begun with; counted anew for each trial that begins."""
+        """Configurations that no trial has started with; counted again at each new trial."""
         if trial.number > self._to_start[0]:
             left = cells_to_begin(study)
             self._to_start = (

@@ -1,7 +1,4 @@
-"""The sampler of a study with a deadline.
-
-Trials of ``study.optimize`` whose process has died are ended: none stays RUNNING for ever.
-"""
+"""The sampler of a study with a deadline; it also ends the trials of processes that died."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ _PROCESS = (
 
 
 def mark_process(study: Study, trial: FrozenTrial) -> None:
-    """Note which process trains a trial of ``study.optimize``; other trials may outlive theirs."""
+    """Record the process of a trial of ``study.optimize``; one of ``ask`` may outlive it."""
     boot = own_boot()
     if study._thread_local.in_optimize_loop and boot is not None:
         storage = study._storage
@@ -45,8 +42,9 @@ def mark_process(study: Study, trial: FrozenTrial) -> None:
 def end_abandoned(study: Study) -> None:
     """End the trials of processes of this host that have died.
 
-    One that has reported ends PRUNED, so that what it has shown counts; another as FAIL. Where the
-    storage has a heartbeat, Optuna ends them all, on whatever host, and may try them again.
+    A trial with reports ends PRUNED, so that its reports count; one without ends FAIL. If the
+    storage has a heartbeat, Optuna ends the trials of dead processes on every host and may retry
+    them.
     """
     if is_heartbeat_enabled(study._storage):
         with warnings.catch_warnings():
@@ -71,35 +69,36 @@ def _end(study: Study, trial: FrozenTrial) -> None:
 
 
 class DeadlineSampler(Wrapper):
-    """Lets another Optuna sampler look for what will be best at the deadline.
+    """Makes another Optuna sampler search for the best model at the deadline.
 
-    A sampler learns from values that trials have ended with. Under a deadline most trials never
-    end: they are eliminated, paused, or in training, and Optuna's samplers leave these out or take
-    them for failures. So the sampler is shown a study in which each of them has ended with what a
-    trial like it would come to by the deadline if it began now, forecast from its curve and its
-    pace (:func:`optuna_deadline.forecasting.reporting.prospects`). Early in a study that is the
-    value of a whole training; the closer the deadline, the more it is what can be reached in time.
+    A sampler learns from the final values of trials. Under a deadline most trials have none: they
+    are pruned, paused or still running, and Optuna's samplers ignore them or count them as
+    failures. This sampler gives the wrapped one a study in which each of these trials has a final
+    value: the value that a trial with its parameters would reach by the deadline if it started
+    now. The value is forecast from the learning curve and the pace of the trial
+    (:func:`optuna_deadline.forecasting.reporting.prospects`). Early in a study, it is the value
+    of a full training. Near the deadline, it is the value that the remaining time allows.
 
-    Until some trials have reported, the study is shown as it is: TPE ends its draws at random
-    after ten results, and ten forecasts from first reports are worth less than that. Later, too,
-    one draw in so many is made from the study as it is, so that no forecast can lead the search
-    astray for good. Studies with several objectives, and those that another pruner shows in part
-    only, as Hyperband does, are sampled as they are.
+    Until ``startup`` trials have reported, the wrapped sampler sees the real study: TPE samples at
+    random until it has ten results, and ten forecasts from first reports are worse than that.
+    Later, a share ``floor`` of the trials is still sampled from the real study, so that a wrong
+    forecast cannot mislead the search for good. Studies with several objectives, and those that a
+    pruner filters, as Hyperband does, are sampled as they are.
 
-    The same object serves plain studies and elastic ones.
+    The same object works in plain and in elastic studies.
 
     Args:
-        sampler: The sampler to ask, :class:`optuna.samplers.TPESampler` by default.
+        sampler: The wrapped sampler, :class:`optuna.samplers.TPESampler` by default.
         seed: The seed of the default sampler.
-        earlier: Studies of the same search that came before, or their names in this study's
-            storage: this one begins with the parameters of the best report of each, one trial
-            each. A parameter that is lacking there, or whose value this study may not have, is
-            sampled; an earlier study without a report is passed over.
-        floor: The part of the trials that are drawn from the study as it is, from 0 to 1.
-        startup: Trials that have reported before any forecast is shown; three times what TPE
-            begins with.
+        earlier: Earlier studies of the same search, or their names in this study's storage. The
+            first trials of this study get the parameters of the best report of each. A
+            parameter that is missing there, or whose value is outside this study's range, is
+            sampled. An earlier study without a report is skipped.
+        floor: The share of the trials that are sampled from the real study, from 0 to 1.
+        startup: Trials that must have reported before forecasts are used; three times the
+            default of TPE's ``n_startup_trials``.
         table: URL of the database of the allocation table, where the study's storage is not SQL.
-        look: How to learn of the time left and the paces; tests and simulations give theirs.
+        look: Reads the time left and the paces; tests and simulations pass their own.
 
     Raises:
         DeadlineError: ``floor`` is no part of 1, ``startup`` is no whole number from 0,
@@ -147,7 +146,7 @@ class DeadlineSampler(Wrapper):
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Check the terms of a :class:`~optuna_deadline.DeadlinePruner` before anything trains.
 
-        A trial that is refused waits, with what was enqueued, for a process that may run it.
+        A refused trial stays WAITING, with its enqueued parameters, for another process.
 
         Raises:
             DeadlineError: See :meth:`optuna_deadline.DeadlinePruner.admit`.
@@ -214,7 +213,7 @@ class DeadlineSampler(Wrapper):
         return super().sample_independent(shown, trial, param_name, param_distribution)
 
     def _shown(self, study: Study, trial: FrozenTrial) -> Study:
-        """What the sampler sees of the study for this trial."""
+        """The study that the wrapped sampler sees for this trial."""
         return self._seen.get(study, trial, lambda: self._view(study, trial))
 
     def _view(self, study: Study, trial: FrozenTrial) -> Study:
@@ -237,10 +236,10 @@ class DeadlineSampler(Wrapper):
 def _undo_ask(study: Study, trial: FrozenTrial) -> None:
     """Undo ``study.ask()``: Optuna gives the trial to the next process that asks for one."""
     if trial.state is TrialState.RUNNING and not trial.params and not trial.intermediate_values:
-        with suppress(Exception):  # why it was refused is what is to be seen
+        with suppress(Exception):  # the error that refused the trial matters more
             study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
 
 
 def _is_in_share(number: int, part: float) -> bool:
-    """Whether a trial is one of a part of all, evenly spread."""
+    """Whether a trial belongs to a share of all trials, evenly spread."""
     return int((number + 1) * part) > int(number * part)

@@ -1,7 +1,4 @@
-"""A study as it will be: every trial has ended with what one like it would come to.
-
-The time that a study has left, and how fast its trials train, as far as a sampler can know.
-"""
+"""A study in which every trial has the value that it is forecast to reach by the deadline."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ from optuna_deadline.study import terms as study_terms
 
 @dataclass(frozen=True)
 class Situation:
-    """What a new trial meets.
+    """The time left and the paces of trials.
 
     Attributes:
-        left: Seconds until the deadline, infinite where there is none.
-        horizon: Steps of a whole training, None where nobody has said.
-        step_seconds: By trial, of a step on one slot.
+        left: Seconds until the deadline; infinite without one.
+        horizon: Steps of a full training; None if unknown.
+        step_seconds: Seconds per step on one slot, by trial.
     """
 
     left: float
@@ -38,15 +35,15 @@ class Situation:
     step_seconds: Mapping[int, float]
 
 
-#: How a sampler learns of the situation, from a study and its trials.
+#: Reads the situation of a study from the study and its trials.
 Look = Callable[[Study, Sequence[FrozenTrial]], Situation]
 
 
 class TableLook:
-    """Reads the table, if this process uses one; a study without has no deadline.
+    """Reads the allocation table, if this process uses one; a study without one has no deadline.
 
-    Elastic trials wait and change their slots, so their paces are those of their segments; those
-    of plain ones are told by their dates.
+    The pace of an elastic trial comes from its segments, since it waits and changes its slots. The
+    pace of a plain trial comes from its dates.
 
     Args:
         table: The database of the allocation table, where the study's storage is not SQL.
@@ -74,7 +71,7 @@ class TableLook:
 
 
 def by_dates(trials: Sequence[FrozenTrial], now: datetime) -> dict[int, float]:
-    """Seconds of a step of trials that have trained from their beginning without a break."""
+    """Seconds per step of trials that have trained without a break."""
     before = step_before_all(trial.intermediate_values for trial in trials)
     found = {}
     for trial in trials:
@@ -86,11 +83,11 @@ def by_dates(trials: Sequence[FrozenTrial], now: datetime) -> dict[int, float]:
 
 
 class ProspectiveStudy(Study):
-    """A study that shows other trials than it has; all else, what is written too, is its own.
+    """A study that returns other trials than it has; everything else, writes too, is its own.
 
     Args:
         study: The study.
-        trials: What it shows.
+        trials: The trials that it returns.
     """
 
     def __init__(self, study: Study, trials: Sequence[FrozenTrial]) -> None:

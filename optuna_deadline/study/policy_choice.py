@@ -1,7 +1,7 @@
 """Which policy decides: one by its name, one at a place in the user's code, or an object.
 
 The terms of a study are read by every process, so they hold a name or a place. An object exists
-in one process alone; its terms say so, and who reads them elsewhere is told what to do.
+in one process alone; its terms say so, and another process gets an error that says what to do.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def make(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> Policy:
 
 
 def own_factor(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> int:
-    """The reduction factor that a policy has if nobody says another; 4 where it has none.
+    """The default reduction factor of a policy; 4 if it has none.
 
     Raises:
         DeadlineError: As :func:`make`.

@@ -1,7 +1,7 @@
-"""A study's terms: the deadline and the policy, fixed once by the first use and then obeyed.
+"""A study's terms: the deadline and the policy, stored by the first process.
 
-The deadline is absolute and in the database's time, so that every process on every host means the
-same instant. A process that names another deadline is refused, unless it extends.
+The deadline is an instant by the database's clock, the same for every process on every host. A
+process that asks for another deadline gets an error, unless it extends the stored one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SAME_INSTANT = 1e-3
 
 @dataclass(frozen=True)
 class Terms:
-    """What a study has agreed on.
+    """The terms that hold for all processes of a study.
 
     Attributes:
         study_id: The key of the study's rows in our tables.
@@ -95,7 +95,7 @@ def fix(
     extend: bool = False,
     elapsed: float = 0.0,
 ) -> Terms:
-    """Fix the terms of a study, or join those that hold already; safe to race.
+    """Store the terms of a study, or join the stored ones; safe to race.
 
     Args:
         engine: The table's engine, see
@@ -109,7 +109,7 @@ def fix(
         max_slots: The most slots that a trial may have; None for any number. A joining process
             obeys the stored one.
         rule: How ``study.optimize`` prunes. A joining process obeys the stored one.
-        extend: Move a stored deadline to a later instant, for everybody, also after it passed.
+        extend: Move a stored deadline to a later instant for all processes, also after it passed.
             Asking again for the deadline that holds joins it, and so does one that held before it
             was moved, as long as there is time.
         elapsed: Seconds since the caller began to count.
@@ -121,7 +121,7 @@ def fix(
             parameters, or the study has several objectives.
     """
     wanted = parse_deadline(deadline)
-    policy_choice.make(policy, parameters or {})  # refuses what nobody could work with
+    policy_choice.make(policy, parameters or {})  # raises on parameters that no policy takes
     check_single_objective(study)
     with autocommit(engine) as connection:
         row, now = identity.find_row(connection, study)
@@ -161,7 +161,7 @@ def fix(
 
 
 def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
-    """Move a study's deadline later, for everybody: each time that it is asked for.
+    """Move a study's deadline later, for all processes, at each call.
 
     Args:
         engine: The table's engine.
@@ -186,14 +186,14 @@ def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
 
 
 def read(engine: sa.Engine, study: Study) -> Terms | None:
-    """The terms of a study as they are now, None where nobody has fixed them."""
+    """The current terms of a study; None if it has none."""
     with autocommit(engine) as connection:
         row, now = identity.find_row(connection, study)
     return None if row is None else _terms(row, now)
 
 
 def key(engine: sa.Engine, study: Study) -> str:
-    """The random key of a study that has terms, by which it is told from others of its name.
+    """The random key that tells a study from others of the same name.
 
     Raises:
         StudyGone: The study was deleted.
@@ -210,7 +210,7 @@ def read_all(engine: sa.Engine) -> list[tuple[Terms, bool]]:
 
 
 def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
-    """Bring a study's deadline forward, for everybody: it ends as it would have at its own.
+    """Bring a study's deadline forward for all processes; it ends as at its own deadline.
 
     Args:
         engine: The table's engine.
@@ -234,7 +234,7 @@ def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
 
 
 def fixing(study: Study) -> str:
-    """What to do about a study without a deadline."""
+    """How to give a study a deadline, for error messages."""
     return spelled(
         "pass deadline='2h' to run, or create it with DeadlinePruner(deadline='2h')",
         f"give it one with 'optuna-deadline create {study.study_name} --deadline 2h'",
@@ -242,19 +242,19 @@ def fixing(study: Study) -> str:
 
 
 def close_gate(engine: sa.Engine, terms: Terms) -> bool:
-    """Note that no new trial starts; False if the deadline has moved or that is noted already."""
+    """Record that no new trial starts; False if the deadline moved or it is recorded already."""
     with autocommit(engine) as connection:
         return studies.close_gate(connection, terms.study_id, terms.deadline)
 
 
 def open_gate(engine: sa.Engine, terms: Terms) -> bool:
-    """Note that new trials start after all; False if nothing else is noted."""
+    """Record that new trials start again; False if the gate was open."""
     with autocommit(engine) as connection:
         return studies.open_gate(connection, terms.study_id)
 
 
 def check_ahead(engine: sa.Engine, wanted: Deadline) -> None:
-    """Refuse a deadline that has passed by the database's clock.
+    """Raise an error if a deadline has passed by the database's clock.
 
     Raises:
         DeadlineError: It has.
@@ -266,7 +266,7 @@ def check_ahead(engine: sa.Engine, wanted: Deadline) -> None:
 
 
 def check_single_objective(study: Study) -> None:
-    """Refuse a study with several objectives.
+    """Raise an error for a study with several objectives.
 
     Raises:
         DeadlineError: "Best" has no meaning there.
