@@ -41,7 +41,7 @@ class Resources:
             )
 
     def trials_left_to_open(self, snapshot: Snapshot) -> int | None:
-        """New trials that may still be opened, None where nobody has set a limit."""
+        """New trials that may still be started; None without a limit."""
         if snapshot.exhausted:
             return 0
         if self.most_trials is None:
@@ -53,7 +53,7 @@ class Resources:
         return self._memory.index_of(self.min_resource, self.reduction_factor, trials)
 
     def last_step(self, trials: Iterable[TrialView]) -> int | None:
-        """The step at which a trial is done, None as long as nobody has said it."""
+        """The step at which a trial is complete; None if no objective has stated it."""
         horizons = [trial.horizon for trial in trials if trial.horizon is not None]
         return self.last_step_of(max(horizons, default=None))
 
@@ -145,7 +145,7 @@ def retire_beaten(
     words: str,
     newcomers: int | None,
 ) -> Plan:
-    """Give up the trials that are beaten; everybody else goes on, whatever the time.
+    """Retire the beaten trials; all others continue, whatever the time.
 
     Args:
         snapshot: The study.
@@ -165,7 +165,7 @@ def retire_beaten(
 
 
 def running_first(trials: Sequence[TrialView]) -> list[TrialView]:
-    """Who trains goes on; the others follow in the order of their numbers."""
+    """Running trials first, then the others by their numbers."""
     return sorted(trials, key=lambda trial: (not trial.running, trial.number))
 
 

@@ -89,7 +89,7 @@ def share_out(
     Args:
         snapshot: The study.
         trials: At most as many as there are slots.
-        held: Whether slots have changed hands too short ago for anybody to grow.
+        held: Whether slots moved too recently for a gang to grow.
         ahead: Seconds that a running trial has yet to train as it does; None: to the deadline.
     """
     sizes = snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))

@@ -1,9 +1,9 @@
-"""Halving that knows better once it has measured: which trials to give up where none can pause.
+"""Measured halving: the pruning rule for trials that cannot pause.
 
 Rungs lie at 1, 2, 4, 8, ... reports. A trial's value at a rung is its report there and never
-changes. At each report a trial is judged at the newest rung that it has passed, against all values
-ever recorded there: it is given up where a share ``top`` of the rung is better than it by more
-than ``gain``. In words: even with what training to the next rung usually brings, it would not be
+changes. Each report compares the trial at the newest rung that it has passed with all values ever
+recorded there. The trial is pruned if at least a share ``top`` of the rung is better by more than
+``gain``. In words: even with what training to the next rung usually brings, it would not be
 where the top of the rung is now.
 
 ``gain`` is the median rise from the rung to the next one over the trials that made it, never
@@ -51,14 +51,14 @@ def rung_of(reports: int) -> int | None:
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """What a new trial meets.
+    """The time that a new trial would have.
 
     Attributes:
-        reports: How many reports a trial that begins now could make by the deadline.
-        horizon: Reports of a whole training, None where it is not known.
+        reports: The reports that a trial which starts now could make by the deadline.
+        horizon: Reports of a full training; None if unknown.
         to_start: Trials that are left to start; None in an endless search.
         slots: Trials that train at a time.
-        startup: What a trial takes before its first step, in reports.
+        startup: The time of a trial before its first step, in reports.
     """
 
     reports: float
@@ -70,7 +70,7 @@ class TimeLeft:
 
 @dataclass(frozen=True)
 class PruneReason:
-    """Why a trial is given up.
+    """Why a trial is pruned.
 
     Attributes:
         rung: In reports.
@@ -94,7 +94,7 @@ class PruneReason:
 
 
 class RungStatistics:
-    """The values at one rung, and what became of them at the next."""
+    """The values at one rung, paired with those at the next."""
 
     def __init__(self) -> None:
         self.values: list[float] = []  # sorted
@@ -103,11 +103,11 @@ class RungStatistics:
         self._agreeing = self._compared = 0
 
     def add(self, score: float) -> None:
-        """A trial has come here; one that is not finite counts as the worst."""
+        """Record the score of a trial; NaN counts as the worst."""
         insort(self.values, -math.inf if math.isnan(score) else score)
 
     def add_pair(self, here: float, there: float) -> None:
-        """A trial has come to the next rung too."""
+        """Record the scores of a trial that has reached the next rung too."""
         if not (math.isfinite(here) and math.isfinite(there)):
             return
         known = len(self.rises)
@@ -121,7 +121,7 @@ class RungStatistics:
         insort(self.rises, there - here)
 
     def better_than(self, score: float) -> int:
-        """How many values are above."""
+        """The number of values above a score."""
         return len(self.values) - bisect_right(self.values, score)
 
     @property
@@ -177,12 +177,12 @@ class Rungs:
         return 0.0
 
     def judge(self, number: int, reports: int, left: TimeLeft) -> PruneReason | None:
-        """Why a trial is to be given up after so many reports, None where it goes on.
+        """Decide about a trial after a report: the reason to prune it, or None.
 
         Args:
-            number: The trial's.
-            reports: That it has made.
-            left: What a new trial would meet.
+            number: The trial.
+            reports: The number of its reports.
+            left: The time that a new trial would have.
         """
         place = rung_of(reports)
         if place is None or place not in self._scores.get(number, ()) or left.to_start == 0:
@@ -205,7 +205,7 @@ class Rungs:
 
 
 def _share_that_lasts(left: TimeLeft) -> float:
-    """The share of each rung with which a finite search lasts; 0 where it lasts anyhow."""
+    """The share of each rung at which a finite search lasts; 0 if it lasts at any share."""
     if left.to_start is None or left.horizon is None:
         return 0.0
     horizon = left.horizon
@@ -235,7 +235,7 @@ def _reports_of_a_new_trial(share: float, horizon: int) -> float:
 
 
 def add_reports(rungs: Rungs, number: int, scores: Sequence[float]) -> None:
-    """Record what is new of a trial's reports, in their order."""
+    """Record the scores of a trial at the rungs that it has reached since the last call."""
     place = rungs.known(number)
     while 2**place <= len(scores):
         rungs.add(number, place, scores[2**place - 1])

@@ -1,7 +1,7 @@
 """The measured halving of :class:`~optuna_deadline.DeadlinePruner` as a policy of workers.
 
-It gives trials up for good and never pauses one: for objectives that cannot be paused. One slot
-for each trial.
+It retires trials and never pauses one, so it suits objectives that cannot be paused. Each trial
+has one slot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SnapshotRungs:
         self._rungs, self._seen = Rungs(), dict[int, tuple[Report, ...]]()
 
     def update(self, view: TrialIndex, trials: tuple[TrialView, ...]) -> Rungs:
-        """Record what is new; a trial that failed, or has other reports, needs all anew."""
+        """Record new reports; rebuild all if a trial has failed or its reports have changed."""
         changed = view.take_changed()
         moved = [trial for trial in trials if trial.number in changed]
         if any([self._is_other(trial) for trial in moved]):
@@ -46,7 +46,7 @@ class MeasuredHalving(Resources):
     """
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Give up the trials that even with the usual gain would not be at the top of their rung.
+        """Retire trials that would not reach the top of their rung even with the usual gain.
 
         The rule is in :mod:`optuna_deadline.policies.measured_halving`.
         """
@@ -67,7 +67,7 @@ class MeasuredHalving(Resources):
     def _met_by_a_new_trial(
         self, snapshot: Snapshot, view: TrialIndex, stride: float, newcomers: int | None
     ) -> TimeLeft:
-        """What is left for a new trial that reports each ``stride`` steps."""
+        """The time that a new trial would have if it reports each ``stride`` steps."""
         last = self.last_step_of(view.horizon)
         seconds, startup = (view.step_seconds or 0.0) * stride, snapshot.overhead.startup
         left = snapshot.time_left - startup

@@ -1,8 +1,6 @@
-"""Policies by name: ours, and whatever is installed under the entry-point group.
+"""Policies and dividers by name, and policies from classes, objects and functions.
 
-From whatever can decide to a policy: classes, objects, and plain functions of a snapshot.
-
-Dividers by name.
+The names are ours and those of installed entry points.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from optuna_deadline.policies.seer.policy import Seer
 from optuna_deadline.policies.shockwave import StudyMarket
 from optuna_deadline.policies.shockwave.policy import ShockwaveStudy
 
-#: What every study has; who does not take one of them is not told.
+#: The parameters of every study; a policy that does not take one does not get it.
 COMMON = ("min_resource", "max_resource", "reduction_factor")
 
 
@@ -157,7 +155,7 @@ def find_policy(name: str) -> Any:
     """What is registered under a name: a class, an object or a function.
 
     Raises:
-        DeadlineError: Nobody has registered the name.
+        DeadlineError: The name is not registered.
     """
     if name in _OURS:
         return _OURS[name]
@@ -172,7 +170,7 @@ def make_policy(name: str, parameters: Mapping[str, Any]) -> Policy:
     """A policy by its name, told those of the common parameters that it takes.
 
     Raises:
-        DeadlineError: Nobody has registered the name, or the policy does not take one of its own
+        DeadlineError: The name is not registered, or the policy does not take one of its own
             parameters.
     """
     return build(find_policy(name), parameters, repr(name))
@@ -185,7 +183,7 @@ def make_divider(name: str) -> Divider:
     """A divider: "even" for fair shares, "market" for Shockwave's market of studies.
 
     Raises:
-        DeadlineError: Nobody knows the name.
+        DeadlineError: The name is unknown.
     """
     if name not in _DIVIDERS:
         names = ", ".join(repr(known) for known in _DIVIDERS)

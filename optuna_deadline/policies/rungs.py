@@ -1,4 +1,4 @@
-"""Rungs of successive halving: who stands where, and where the cut is.
+"""Rungs of successive halving: the scores at each, and the cut.
 
 Which round of a successive halving is in progress, read from the trials alone.
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies.api import WORST, Report, TrialView
 
-#: Rungs taken to be there until somebody says how long a trial is.
+#: Assumed number of rungs until the length of a trial is known.
 DEFAULT_RUNGS = 4
 
 
@@ -66,7 +66,7 @@ class Rung:
         return (cutoff := self.cutoff) is None or self.recorded[number] >= cutoff
 
     def between(self, cut: float | None, other: float | None) -> list[int]:
-        """Who passes at one of two cuts and not at the other."""
+        """Trials that pass at one of two cuts and not at the other."""
         low, high = sorted((self._passing(cut), self._passing(other)))
         return [number for _, number in self._ranked[low:high]]
 
@@ -77,7 +77,7 @@ class Rung:
 
     @property
     def best(self) -> frozenset[int]:
-        """The best ``1 / reduction_factor``; who has diverged is never among them."""
+        """The best ``1 / reduction_factor``; a diverged trial is never among them."""
         if self._best is None:
             count = len(self._ranked) // self._reduction_factor
             best = [number for score, number in self._ranked[:count] if score < math.inf]
@@ -151,13 +151,13 @@ def ladder(min_resource: int, reduction_factor: int, last: int) -> tuple[int, ..
 
 
 def barrier(retired: Iterable[TrialView], steps: Sequence[int]) -> int:
-    """The index of the last rung at which somebody was retired, -1 before the first."""
+    """The index of the last rung at which a trial was retired; -1 before the first."""
     furthest = max([trial.step for trial in retired], default=0)
     return min(bisect_right(steps, furthest) - 1, len(steps) - 2)
 
 
 def ranked(contenders: Sequence[TrialView], step: int) -> list[TrialView]:
-    """The best first, by what they recorded at a rung; who has not come there by the last."""
+    """The best first, by the score at a rung; trials that are not there yet by their last."""
     return sorted(contenders, key=lambda trial: (-_recorded(trial, step), trial.number))
 
 
@@ -171,10 +171,10 @@ def round_is_over(
 ) -> bool:
     """Whether a round has ended: all are through, or those that are not take too long.
 
-    More than half must be through, so that somebody among the losers has come to the rung.
+    More than half must be through, so that at least one of the losers has reached the rung.
 
     Args:
-        contenders: Who takes part.
+        contenders: The trials that take part.
         since: The rung at which the round began.
         step: The rung at which it ends.
         pace: Seconds of a step on one slot, for the one in the middle.

@@ -82,7 +82,7 @@ class TrialIndex:
         return cast("Value", known[1])
 
     def cached_by_state(self, key: Any, work_out: Callable[[], Value]) -> Value:
-        """A value that depends on who is alive, on what slots, and on the rungs alone."""
+        """A value that depends on the live trials, their slots and the rungs alone."""
         if key not in self._known:
             self._known[key] = work_out()
         return cast("Value", self._known[key])

@@ -1,4 +1,4 @@
-"""Objectives that cannot be paused: each trial keeps its slot until it ends or is pruned."""
+"""Objectives that cannot be paused: a trial keeps its slot until it ends or is pruned."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class RequestPolicy:
     policy: Policy
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """The policy's plan for what nobody has asked for, and what was asked."""
+        """The policy's plan for the trials without a request, and the requests."""
         snapshot, limits = _within_limits(snapshot)
         plan = self._plan_with_requests(snapshot)
         asked = {request.number: request for request in snapshot.requests}
@@ -211,7 +211,7 @@ def _pinned_reason(trial: TrialView, size: int) -> str:
 
 
 def _completed(plan: Plan, orders: dict[int, Order], held: Mapping[int, Order]) -> Plan:
-    """What was asked comes first: who is placed first finds room."""
+    """Requests come first: the first trial that is placed finds room."""
     return replace(plan, orders={**orders, **plan.orders, **held})
 
 
@@ -220,7 +220,7 @@ class BatchDivisorPolicy:
     """A policy whose gangs divide the batches of trials that ask for it.
 
     The policy is shown no size as useful that fits none of the trials, and of what it orders a
-    trial gets the largest size that fits. A slot that nobody can use stays idle.
+    trial gets the largest size that fits. A slot that no trial can use stays idle.
 
     Args:
         policy: Decides.
@@ -291,7 +291,7 @@ def _with_divisor_sizes(snapshot: Snapshot) -> Snapshot:
 
 
 def _accepts_any_size(trial: TrialView) -> bool:
-    """Whether uneven slices are all right; who has only begun has not said it yet."""
+    """Whether uneven slices are allowed; a trial without a report has not stated it yet."""
     return trial.batch is None and bool(trial.reports)
 
 

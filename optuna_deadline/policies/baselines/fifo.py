@@ -27,7 +27,7 @@ class Fifo(Resources):
     """One slot each, in the order of the trials' numbers; rungs mean nothing to it."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Let everybody go on, and fill what is free with new trials."""
+        """Continue all trials, and start new ones on free slots."""
         claims = [SlotCandidate(trial, "its turn") for trial in running_first(alive(snapshot))]
         newcomers, end = self.trials_left_to_open(snapshot), snapshot.deadline
         return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)

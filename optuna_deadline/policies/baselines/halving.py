@@ -2,7 +2,7 @@
 
 *Promotion* is the paper's algorithm: a trial pauses at each rung and goes on once it is among the
 best ``1 / reduction_factor`` there. *Stopping* is the variant of Ray Tune and Optuna: a trial that
-comes to a rung below the cut is given up for good, so who comes early passes lightly. Both use one
+comes to a rung below the cut is given up for good, so early trials pass easily. Both use one
 slot for each trial, and plan for no deadline.
 
 Our reconstruction: a plan sees all reports and not the moment of each, so a trial is judged from
@@ -12,7 +12,7 @@ trained beyond a rung was promoted there.
 Successive halving in step, and Hyperband over asynchronous brackets.
 
 *Successive halving* (Jamieson & Talwalkar, AISTATS 2016): a cohort trains to a rung, the best
-``1 / reduction_factor`` go on to the next. In step means that everybody waits for the last one;
+``1 / reduction_factor`` go on to the next. In step means that all trials wait for the last one;
 slots idle meanwhile, which is what ASHA was made to mend.
 
 *Hyperband* (Li et al., JMLR 2018) hedges the first rung: brackets begin at different rungs, here
@@ -51,7 +51,7 @@ class Asha(Resources):
     """ASHA by stopping."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Give up who has just come to a rung below its cut; everybody else goes on."""
+        """Retire trials that have just reached a rung below its cut; all others continue."""
         rungs = self.index_of(snapshot.trials).rungs
 
         def beaten(trial: TrialView) -> str | None:
@@ -68,8 +68,8 @@ class Asha(Resources):
 class AshaPromote(Resources):
     """ASHA by promotion.
 
-    When ``most_trials`` are used up and nobody is to be promoted, the best paused trial goes on:
-    nothing else is to run.
+    When ``most_trials`` have started and no trial is to be promoted, the best paused trial
+    continues: nothing else can run.
     """
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -123,7 +123,7 @@ class RungStandings:
         self._best: dict[int, frozenset[int]] = {}  # by milestone, by which all were judged
 
     def update(self, view: TrialIndex) -> Collection[RungStanding]:
-        """Judge who has changed, and who came to be or ceased to be among a rung's best."""
+        """Judge trials that changed, and those that joined or left the best of a rung."""
         moved = view.take_changed()
         for rung in view.rungs:
             before, now = self._best.get(rung.milestone, frozenset()), rung.best
@@ -268,7 +268,7 @@ def _pattern(brackets: int, reduction_factor: int) -> tuple[int, ...]:
 
 
 def _score_at(trial: TrialView, milestone: int) -> float:
-    """What the trial recorded at a rung; who never came there, or failed, ranks worst."""
+    """The trial's score at a rung; a trial that never reached it, or failed, ranks worst."""
     if trial.state == "failed" or not trial.reports or trial.step < milestone:
         return WORST
     return first_report(trial.reports, milestone).score

@@ -119,7 +119,7 @@ class Slaq(TimeShared):
             raise DeadlineError(f"memory must be above 0, but got {self.memory!r}.")
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Who cannot be predicted yet, newcomers, then the largest predicted fall."""
+        """Trials without a prediction, new trials, then the largest predicted fall."""
         unknown = [trial for trial in alive(snapshot) if len(trial.reports) < _FEWEST]
         known = [trial for trial in alive(snapshot) if len(trial.reports) >= _FEWEST]
         turn, middle = self.quantum_seconds(snapshot), step_seconds(snapshot)

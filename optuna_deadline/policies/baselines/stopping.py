@@ -31,11 +31,11 @@ class Median(Resources):
     """The median stopping rule of Google Vizier (Golovin et al., KDD 2017).
 
     A trial at step ``s`` is given up if its best score is below the median of what the others
-    averaged until ``s``; before ``min_resource`` steps nobody is judged.
+    averaged until ``s``; before ``min_resource`` steps no trial is compared.
     """
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Give up who is below the median; everybody else goes on."""
+        """Retire the trials below the median; all others continue."""
         averages = _Averages([trial for trial in snapshot.trials if trial.state != "failed"])
 
         def beaten(trial: TrialView) -> str | None:
@@ -82,7 +82,7 @@ class _Averages:
 
 @dataclass(frozen=True)
 class OneEpoch(Resources):
-    """Train everybody for one epoch, then the best to their ends (Egele et al., 2023).
+    """Train every trial for one epoch, then the best to their ends (Egele et al., 2023).
 
     How many trials get their epoch is the deadline's to say, which is our reconstruction: new ones
     start as long as the best can still be trained to their ends afterwards.

@@ -6,12 +6,12 @@ paper speaks of a minimal time-sharing overhead, and we have no rule of its own 
 
 Two ways of taking turns that do not look at the curves: round robin and least attained service.
 
-*Round robin* gives every open trial a turn, who has waited longest first.
+*Round robin* gives every open trial a turn; the one that has waited longest is first.
 
 *Least attained service* is the discretised 2D-LAS of Tiresias (Gu et al., NSDI 2019, and the
 simulator of its authors): a trial's service is its training time by its slots; it begins in the
 first queue and sinks to the next whenever its service passes a limit. Queues are served in their
-order and each first in, first out; who has waited for long is lifted to the first queue.
+order and each first in, first out; a trial that has waited long moves to the first queue.
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ def serve(
 
 @dataclass(frozen=True)
 class RoundRobin(TimeShared):
-    """Turns of equal length for everybody."""
+    """Turns of equal length for all trials."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Trials that were never served first, then who has waited longest."""
+        """Trials that never ran first, then those that have waited longest."""
         queue = sorted(
             alive(snapshot),
             key=lambda trial: (-waited(snapshot, trial), not trial.running, trial.number),
