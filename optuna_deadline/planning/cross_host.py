@@ -12,7 +12,7 @@ from optuna_deadline.forecasting.throughput import WORTHWHILE, Speedup
 
 @dataclass(frozen=True)
 class WorkerGroups:
-    """The workers between which gangs may be spread, in groups; none where nobody wants it."""
+    """Groups of workers that may share gangs; empty if none may."""
 
     groups: tuple[frozenset[str], ...] = ()
 
@@ -81,7 +81,7 @@ class SpreadTradeoff:
 def groups_of(
     workers: Iterable[Worker], apart: Collection[frozenset[str]] = frozenset()
 ) -> WorkerGroups:
-    """The workers that may share gangs: who has an address, and the same place for checkpoints.
+    """The workers that may share gangs: those with an address and the same checkpoint store.
 
     Args:
         workers: Live ones.

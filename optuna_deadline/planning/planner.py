@@ -112,9 +112,9 @@ class Planner:
         self.quiet_until = -math.inf
 
     def tick(self) -> bool:
-        """Plan once if this planner rules; returns whether anything was changed.
+        """Plan once if this planner is elected; returns whether anything changed.
 
-        Sets ``quiet_until``: while nobody writes to the table, no tick before that instant finds
+        Sets ``quiet_until``: if no process writes to the table, no tick before that instant finds
         anything to do but to stay elected.
 
         Raises:
@@ -160,7 +160,9 @@ class Planner:
         if closes_in <= 0:
             return self._close(term, reading, orders)
         if not reading.workers:
-            return reported > 0  # its own lease is over: the table takes nobody for alive
+            return (
+                reported > 0
+            )  # its own lease has expired, so the table counts no worker as alive
         plan, unconstrained = self._plan(reading)
         size = 0
         if self._pool_budget is not None:
@@ -259,7 +261,7 @@ class Planner:
         self._bound_planner.update(reading)
         reach = sum(reading.reach.values())
         alone = reach == snapshot.capacity > 0 and reach >= self._max_pool_slots
-        if alone or snapshot.money is not None:  # who pays says itself how many slots it wants
+        if alone or snapshot.money is not None:  # a study with a budget sizes its pool itself
             plan = self._bound_planner.plan(self._policy, reading)
             return plan, plan
         unconstrained = unconstrained_plan(self._policy, reading, self._max_pool_slots)
@@ -311,7 +313,7 @@ class Planner:
         return bool(rows)
 
     def _is_unchanged(self, reading: Reading, plan: Plan) -> bool:
-        """Whether nothing was to write for this very plan, and nobody has written since."""
+        """Whether this very plan wrote nothing, and no process has written since."""
         if self._last_written is None:
             return False
         before, followed = self._last_written
@@ -349,7 +351,7 @@ class Planner:
         return self._settle(term, reading, orders.deadline)
 
     def _settle(self, term: int, reading: Reading, deadline: float) -> bool:
-        """End every trial that nobody trains; close the study once none is left."""
+        """End every trial without a worker; close the study once none is left."""
         living = {worker.id for worker in reading.workers}
         alive = [row for row in reading.trials.values() if row.alive]
         if any(row.owner in living for row in alive):

@@ -66,7 +66,7 @@ class BestReports:
         return min(rows, key=self._key, default=None)
 
     def worst_first(self, numbers: Iterable[int]) -> list[int]:
-        """Trials from that which is the furthest behind; who has not reported is behind all."""
+        """Trials by their progress, the least first; trials without a report come first of all."""
         return sorted(numbers, key=self._rank_key, reverse=True)
 
     def _rank_key(self, number: int) -> tuple[float, int, int]:

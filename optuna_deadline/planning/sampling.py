@@ -1,7 +1,4 @@
-"""When a sampler has nothing more to search: no new trial starts, and the others go on.
-
-What errors of the sampler say: after some that are alike, more trials would only fail too.
-"""
+"""The end of a finite search, and repeated errors of a sampler."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ from optuna_deadline.policies.newcomers import comes_too_late
 
 
 class StoppableStudy(Study):
-    """A study that takes note where its sampler stops it, as samplers of finite spaces do.
+    """A study that records a ``stop`` by its sampler, as samplers of finite spaces call it.
 
-    ``Study.stop`` is an error outside of ``study.optimize``, which elastic workers do not call.
+    ``Study.stop`` raises outside of ``study.optimize``, which elastic workers do not call.
 
     Args:
-        study: The study; all else is its own.
+        study: The study; everything else is its own.
     """
 
     def __init__(self, study: Study) -> None:
@@ -35,24 +32,25 @@ class StoppableStudy(Study):
         self.stopped = False
 
     def stop(self) -> None:
-        """Nothing is left to search."""
+        """Record that nothing is left to search."""
         self.stopped = True
 
 
 @dataclass(frozen=True)
 class FiniteSearchPolicy:
-    """A policy that starts no trial where nothing is left to search, or too little time.
+    """A policy that starts no trial if nothing is left to search, or too little time.
 
     Args:
-        policy: Decides; it is told so, and may give the slots to trials that are open.
-        exhausted: Asked where the policy would start a trial.
+        policy: The policy; it sees that the search is exhausted and may give the slots to open
+            trials.
+        exhausted: Called when the policy would start a trial.
     """
 
     policy: Policy
     exhausted: Callable[[], bool]
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """The policy's plan, with the gate closed at the search's end."""
+        """The policy's plan; the gate is closed once the search is exhausted."""
         plan = self.policy.plan(snapshot)
         if plan.start == 0 or not (comes_too_late(snapshot) or self.exhausted()):
             return plan
@@ -61,19 +59,19 @@ class FiniteSearchPolicy:
 
 
 def all_cells_begun(study: Study) -> bool:
-    """Whether the sampler lists what it searches, and a trial of each was begun.
+    """Whether the sampler has a finite list, and each of its configurations has a trial.
 
-    Optuna's own count looks at ended trials; trials that pause end late, and meanwhile another
-    would be begun for what they try already.
+    Optuna counts finished trials only. A paused trial finishes late, and until then Optuna would
+    start another trial with the same configuration.
     """
     return cells_to_begin(study) == 0
 
 
 def cells_to_begin(study: Study) -> int | None:
-    """How many configurations no trial was begun with.
+    """The number of configurations that no trial has started with.
 
     Returns:
-        None where the sampler does not list what it searches, or knows nothing of it yet.
+        None if the sampler has no finite list, or does not know it yet.
     """
     sampler = _innermost(study.sampler)
     if not isinstance(sampler, (BruteForceSampler, GridSampler)):
@@ -89,14 +87,14 @@ def cells_to_begin(study: Study) -> int | None:
 
 
 def choices_to_begin(study: Study, trial: FrozenTrial) -> int | None:
-    """How many combinations of choices no trial was begun with, for a search among choices alone.
+    """The number of combinations that no trial has started with, if all parameters are choices.
 
     Args:
         study: The study.
-        trial: One whose parameters are all suggested.
+        trial: A trial whose parameters are all suggested.
 
     Returns:
-        None where a parameter of the trial is a number.
+        None if a parameter of the trial is a number.
     """
     spaces = trial.distributions.values()
     sizes = [len(one.choices) for one in spaces if isinstance(one, CategoricalDistribution)]
@@ -116,21 +114,21 @@ def _cells(sampler: GridSampler, trials: list[FrozenTrial]) -> set[int]:
 
 
 def _innermost(sampler: BaseSampler) -> BaseSampler:
-    """The sampler that others wrap."""
+    """The innermost wrapped sampler."""
     while isinstance(inner := getattr(sampler, "_sampler", None), BaseSampler):
         sampler = inner
     return sampler
 
 
-#: So many trials that fail alike are enough.
+#: After so many equal failures, no further trial is tried.
 _MAX_FAILURES = 3
 
 
 class SamplerErrors:
-    """Counts the trials of a worker for which the sampler had an error in place of a value.
+    """Counts the trials of a worker for which the sampler raised.
 
-    Errors are alike where they differ in numbers only. A later trial that reports, or completes,
-    shows that the sampler works for some, and they are counted anew.
+    Errors that differ in numbers only count as equal. A later trial that gets its parameters
+    resets the count.
     """
 
     def __init__(self) -> None:
@@ -139,7 +137,7 @@ class SamplerErrors:
         self._trials: set[int] = set()
 
     def record_failure(self, number: int, error: Exception) -> None:
-        """The sampler had an error for a trial, or for a range that its objective asked for."""
+        """The sampler raised for a trial, or for a range that its objective asked for."""
         words = f"{type(error).__name__}: {error}"
         alike = re.sub(r"[\d.]+", "#", words)
         if alike != self._pattern:
@@ -154,7 +152,7 @@ class SamplerErrors:
 
     @property
     def error(self) -> DeadlineError | None:
-        """Why no further trial is to be tried, if it is so."""
+        """The error that ends the worker; None below the limit."""
         if len(self._trials) < _MAX_FAILURES:
             return None
         return DeadlineError(

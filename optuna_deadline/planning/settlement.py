@@ -21,7 +21,7 @@ _logger = logging.getLogger("optuna_deadline")
 
 #: To tell Optuna one end takes about so many round trips to its database.
 _ROUND_TRIPS_PER_END = 30
-#: Ends that are told before the table hears of them: should this process die, they are told again.
+#: Ends that Optuna stores before the table does: if this process dies, they are stored again.
 _BATCH = 25
 
 #: Ends that are not the winner's.

@@ -35,7 +35,7 @@ Key = tuple[int, int]  #: number and fence
 
 
 class RendezvousHistory:
-    """Remembers who was in which gang, and whether its ranks met."""
+    """Remembers the workers of each gang, and whether its ranks met."""
 
     def __init__(self) -> None:
         self._gang_workers: dict[Key, frozenset[str]] = {}
@@ -249,7 +249,7 @@ class SnapshotReader:
         )
         known = self._trials
         if any([known[number].alive for number in before.keys() - planned_rows.keys()]):
-            # Somebody else told their ends, which were not seen.
+            # Another process stored their ends, which this one has not seen.
             planned_rows = {planned.number: planned for planned in self._table.trials()}
         for planned in [
             planned for number, planned in planned_rows.items() if known.get(number) is not planned
@@ -281,7 +281,7 @@ class SnapshotReader:
     def _view(self, planned: PlannedTrial) -> TrialView:
         return TrialView(
             number=planned.number,
-            # Who was told to stop is given up, though it may hold its slots for a moment.
+            # A trial with the order to stop is retired, though it may hold its slots for a moment.
             state="retired" if planned.alive and planned.mode == "stop" else planned.state,
             slots=planned.slots if planned.mode == "run" and planned.alive else 0,
             reports=self._reports.of(planned.number),

@@ -1,6 +1,6 @@
 """How a study with a budget sees its pool: only the slots that it pays for, and its money.
 
-A price is told while the study runs: the end of its money moves with it, at once.
+A price can change while the study runs; the end of its money moves at once.
 
 Not at the planner's next look: a planner may die just then, and the budget holds all the same.
 """

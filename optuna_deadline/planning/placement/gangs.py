@@ -53,7 +53,7 @@ class FreeSlots(Mapping[str, int]):
         return self._sorted[-1][0] if self._sorted else 0
 
     def tightest(self, slots: int, among: Collection[str] | None = None) -> str | None:
-        """The worker with the fewest free slots that are enough; None where nobody has as many."""
+        """The worker with the fewest free slots that are enough; None if no worker has as many."""
         if among is not None:
             fitting = [name for name in among if self._free.get(name, -1) >= slots]
             return min(fitting, key=lambda name: (self._free[name], name), default=None)
