@@ -342,7 +342,7 @@ def _several(rounding: float, tolerance: float) -> float:
 
 
 def _suggested_steps(still: TrainingRun, last: int) -> int:
-    """How many steps to train where nobody says it."""
+    """The default number of steps to train."""
     if still.ended:  # the last one or two cannot be left at
         return max(len(still.positions) - 2, FEWEST)
     count = len(still.positions)

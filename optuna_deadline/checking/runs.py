@@ -270,7 +270,7 @@ class TrainingRuns:
 
 
 class _SegmentMonitor:
-    """Hears the ranks of one segment."""
+    """Receives the messages of the ranks of one segment."""
 
     def __init__(
         self,

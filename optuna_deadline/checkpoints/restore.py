@@ -69,7 +69,7 @@ class CheckpointFolders:
         """What the trial's ranks have written or uploaded; nothing that the user put there.
 
         Raises:
-            OSError: Nobody knows.
+            OSError: The store did not answer.
         """
         folder = self._storage_folder(number)
         return [one for one in list_files(folder) if _OWN_FILES.fullmatch(name_of(one))]
@@ -194,7 +194,7 @@ class CheckpointSweeper:
         self._scans: dict[int, tuple[int, set[str], Future[list[Location]]]] = {}
 
     def scan(self, number: int, fence: int, rows: Sequence[Checkpoint]) -> None:
-        """Look what there is of a trial that nobody trains.
+        """List the checkpoints of a trial without a worker.
 
         Args:
             number: The trial's.
@@ -227,7 +227,7 @@ class CheckpointSweeper:
         self.sweep(number, [one for one, by in written.items() if by is not None and by <= fence])
 
     def sweep_ended(self, number: int, rows: Sequence[Checkpoint]) -> None:
-        """Delete what no row names of a trial that has ended: nobody writes a row of it any more.
+        """Delete the files of an ended trial that no row names; no process writes a row any more.
 
         Args:
             number: The trial's.

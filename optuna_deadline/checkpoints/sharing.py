@@ -1,6 +1,6 @@
 """How two hosts know that they keep checkpoints in one folder: the first leaves a mark in it.
 
-Who reaches a checkpoint: pure, and careful to forbid only what is known to fail.
+Which workers reach a checkpoint: pure, and it forbids only what is known to fail.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Protocol
 from optuna_deadline.checkpoints.storage import Location
 
 _MARK = ".optuna-deadline-store"
-_PATIENCE = 5.0  # seconds in which who made the mark has written it
+_PATIENCE = 5.0  # seconds in which the process that made the mark writes it
 
 
 def store_of(root: Location, machine: str) -> str:
-    """A name of the place for checkpoints that any two workers have in common who share it.
+    """A name of the checkpoint store, equal for all workers that share it.
 
     The path belongs to it, since it is by its path that a checkpoint is found. A folder that
     cannot be written to has no mark, and counts as the machine's own.
@@ -59,7 +59,7 @@ def _mark(file: Path) -> str:
         return mine
     until = time.monotonic() + _PATIENCE
     while not (found := file.read_text().strip()):
-        if time.monotonic() > until:  # whoever made it died before it wrote
+        if time.monotonic() > until:  # its process died before it wrote
             file.write_text(mine)
         time.sleep(0.05)
     return found
@@ -78,10 +78,10 @@ class CheckpointPlace(Protocol):
 
 
 def reaches(reader: CheckpointPlace, origin: CheckpointPlace) -> bool:
-    """Whether who works at one place can read what was written at another one.
+    """Whether a worker at one store can read what was written to another one.
 
-    A URL is read by everyone, a host's own folders on that host, and a shared folder by those who
-    have it too. Of whom nothing is known, nothing is held against.
+    Every host can read a URL; one host can read its own folders; the hosts that have a shared
+    folder can read it. An unknown store counts as readable.
     """
     if origin.host is None or origin.store is None or reader.store is None:
         return True

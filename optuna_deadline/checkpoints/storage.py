@@ -135,7 +135,7 @@ def size(location: Location) -> int:
 
     Raises:
         FileNotFoundError: It is not there.
-        StoreAway: Nobody knows.
+        StoreAway: The store did not answer.
     """
     if isinstance(location, Path):
         return location.stat().st_size
@@ -188,7 +188,7 @@ def list_files(folder: Location) -> list[Location]:
     """The files right in a folder, none where it is not there.
 
     Raises:
-        StoreAway: Nobody knows.
+        StoreAway: The store did not answer.
     """
     try:
         if isinstance(folder, Path):

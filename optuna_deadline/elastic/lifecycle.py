@@ -32,7 +32,7 @@ def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
     What workers of this host hold whose processes were killed is freed before.
 
     Args:
-        agent: Who joins.
+        agent: The worker that joins.
         table: The allocation table.
         wait: Seconds to wait for slots that are taken, as by a worker that has just died.
     """
@@ -54,7 +54,7 @@ def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
             warned = True
             time.sleep(_SLOT_RETRY_SECONDS)
             with suppress(*DATABASE_ERRORS):
-                table.reap()  # nobody else may be there to do it
+                table.reap()  # there may be no other worker to do it
 
 
 def _reap_killed_workers(table: AllocationStore) -> None:
@@ -74,7 +74,7 @@ def _reap_killed_workers(table: AllocationStore) -> None:
 def leaving_on_signals(agent: Agent, *, resumable: bool = True) -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM checkpoint and release; a second Ctrl-C does not wait.
 
-    A second SIGTERM does: who stops a job may send it more than once.
+    A second SIGTERM waits too: schedulers may send it more than once.
     """
     asked: list[int] = []  # the signal that has come
     if threading.current_thread() is not threading.main_thread():

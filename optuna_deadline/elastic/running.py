@@ -76,10 +76,10 @@ def run(
         oversubscribe: Whether there may be more CPU slots than cores.
         deadline: A timedelta, an aware datetime, "2h30m" or ISO 8601; None takes the study's own
             terms, or those of its :class:`~optuna_deadline.DeadlinePruner`.
-        policy: Who decides, "freeze_thaw" by default: a name, a place as "policy.py:Mine", which
+        policy: The policy, "freeze_thaw" by default: a name, a place as "policy.py:Mine", which
             workers in other processes can load too, or an object with ``plan`` or a function from
             snapshot to plan, which serve this process alone.
-        policy_parameters: What that policy is told besides the three below.
+        policy_parameters: Further parameters of that policy, besides the three below.
         min_resource: The first rung, in report steps.
         max_resource: The step at which a trial is done; None takes what the objectives say.
         reduction_factor: Every rung keeps one in this many; None for the policy's own.

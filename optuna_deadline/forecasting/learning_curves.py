@@ -23,12 +23,12 @@ import numpy as np
 
 from optuna_deadline.forecasting.curve_priors import ERRORS, SHARE, from_quantiles, level_quantiles
 
-_BEST = 0.9  # who is at least here among the others is of their best tenth
+_BEST = 0.9  # a trial at or above this rank is among the best tenth
 _SHARES = 6  # so many curves of the study weigh as much as the prior
 _ERRORS = 18  # and so many of its errors
 _LARGEST_SHARE = 0.6  # a doubling brings at most half as much again as the last one
 _STILL = 0.25  # of the usual gain: what a curve that stands still is granted at least
-_YOUNG = 2.0  # doublings: who has fewer behind is young
+_YOUNG = 2.0  # a trial with fewer doublings is young
 _LOOKS = 3  # places on one curve at each age from which is looked ahead, evenly spread
 
 

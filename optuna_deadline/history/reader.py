@@ -2,8 +2,8 @@
 
 The history of a study that ``study.optimize`` trains alone: read from Optuna's trials.
 
-Nobody writes slots there, and Optuna keeps no time of a report: a trial's reports are taken to
-have come evenly by their steps.
+Such a study has no slots, and Optuna stores no time of a report: the reports of a trial are
+assumed to be evenly spaced by their steps.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _rungs_of(terms: Terms) -> Mapping[str, Any]:
 
 
 def _span(trial: FrozenTrial, terms: Terms) -> tuple[float, float]:
-    """When a trial began and ended, or now; within the study, whoever's clock said so."""
+    """The start and end of a trial, or now; limited to the study's span, as clocks may differ."""
     begin = _instant(trial.datetime_start, terms)
     end = (
         terms.read if trial.datetime_complete is None else _instant(trial.datetime_complete, terms)

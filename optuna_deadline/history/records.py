@@ -2,7 +2,7 @@
 
 What trials and slots went through, as frozen values. Instants are the database's seconds.
 
-From the audit to spells: who held which slots, from when to when, and why.
+Intervals from the audit: which trial held which slots, from when to when, and why.
 
 Reports as curves, and the best of them so far: pure.
 """
@@ -263,7 +263,9 @@ class History:
     segments: tuple[SegmentRow, ...] = ()
     reports: tuple[ReportRow, ...] = ()
     events: tuple[Event, ...] = ()  #: the study's own, oldest first
-    pool_events: tuple[Event, ...] = ()  #: who brought and left slots, and to whom they were lent
+    pool_events: tuple[
+        Event, ...
+    ] = ()  #: slots that joined and left, and the studies that they were lent to
     slots: tuple[Slot, ...] = ()  #: of the pool
     workers: tuple[Worker, ...] = ()  #: of the pool, the live ones
     budget: Budget | None = None

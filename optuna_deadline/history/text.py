@@ -2,7 +2,7 @@
 
 Instants, lengths and values as a person reads them.
 
-What a pool can promise its studies, in words: who falls short, and what would have to give.
+The shortfalls of a pool's studies, in words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From the table to a view: what a person sees of a study while it runs.
 
-What a live view shows: plain values, read from the table by whoever has it.
+The values of a live view, read from the table.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def _serve(control: RawLink, objective: Objective) -> None:
                 warn_once(shown)
                 run_rank(Connection(handle), spec, objective)  # never returns
             with suppress(OSError):
-                os.setpgid(pid, pid)  # whoever comes first
+                os.setpgid(pid, pid)  # the child does the same: the first call wins
             os.close(handle)
             children[pid] = key
             control.send(("forked", key, pid))

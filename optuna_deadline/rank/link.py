@@ -41,16 +41,16 @@ class Link:
     Args:
         raw: The pipe.
         trusted_until: On :func:`time.monotonic`; the worker moves it as it renews its leases.
-        grace: Nobody else gets the slots for so long after.
+        grace: For so long after, no other trial gets the slots.
     """
 
     def __init__(self, raw: RawLink, trusted_until: float, grace: float) -> None:
         if time.monotonic() >= trusted_until:
-            os._exit(LEASE_EXPIRED_EXIT_CODE)  # forked too late: the slots may be somebody else's
+            os._exit(LEASE_EXPIRED_EXIT_CODE)  # forked too late: another trial may have the slots
         self._grace = grace
         self._extend_trust(trusted_until)
         self.newest: Directive = KEEP
-        self._raw = raw  # to who leads the trial
+        self._raw = raw  # to the leader of the trial
         self._end_acknowledged = threading.Event()
         self._lock = threading.Lock()
         self._leader_is_remote = False
@@ -134,7 +134,7 @@ class Link:
                 self._extend_trust(rest[0])
             elif kind == "bye":
                 self._end_acknowledged.set()
-            elif kind == "pass on":  # what this host's worker has to say to who leads
+            elif kind == "pass on":  # a message of this host's worker to the leader
                 self.notify(rest[0], **rest[1])
             elif kind == "unpark":
                 self.newest = KEEP
@@ -145,7 +145,7 @@ class Link:
 
 
 def _kill_process_group() -> NoReturn:
-    """End this rank and what it started: loaders' processes, which nobody else would end."""
+    """End this rank and what it started: loaders' processes, which no other process would end."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

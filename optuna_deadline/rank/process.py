@@ -40,7 +40,7 @@ class LocalRank:
 
 @dataclass(frozen=True)
 class RankSpec:
-    """What a rank is told at birth."""
+    """The arguments of a new rank."""
 
     number: int
     rank: int
@@ -54,7 +54,7 @@ class RankSpec:
     devices: tuple[str, ...]
     direction: str
     trusted_until: float  #: as long as nothing else is heard from the worker
-    grace: float  #: how long after that nobody else gets the slots
+    grace: float  #: how long after that no other trial gets the slots
     #: to the worker that leads the trial, where it is another one
     leader_endpoint: LeaderEndpoint | None = None
 
@@ -170,7 +170,9 @@ def _environment(spec: RankSpec) -> dict[str, str]:
     environment = {name: str(value) for name, value in names.items()}
     gpus = [name.partition(":")[2] for name in spec.devices if name.startswith("gpu:")]
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the driver counts, who named the slots
+    environment["CUDA_DEVICE_ORDER"] = (
+        "PCI_BUS_ID"  # the driver's order, by which the slots are named
+    )
     if spec.local.address is not None:
         if (interface := interface_of(spec.local.address)) is not None:
             environment["GLOO_SOCKET_IFNAME"] = environment["NCCL_SOCKET_IFNAME"] = interface

@@ -1,7 +1,7 @@
 """Connections between hosts: ranks of a gang reach the worker that leads it.
 
-They carry what a rank's pipe carries. Who wants in must know the key, and so must who lets in; a
-peer that is cut off is noticed by keep-alives, since nobody says goodbye for it.
+They carry what a rank's pipe carries. Both sides must know the key. Keep-alives detect a peer that
+is cut off.
 
 Under which address other hosts reach this one, and by which interface.
 """
@@ -39,7 +39,7 @@ def own_address(towards: str | None) -> str | None:
     """This host's address for others, or None where none is known but its own loopback.
 
     Args:
-        towards: The database's host: whoever reaches the same database is asked to reach this
+        towards: The database's host: a process that reaches the same database should reach this
             address too.
     """
     if given := os.environ.get(ADDRESS_VARIABLE):
@@ -123,7 +123,7 @@ class RankServer:
         threading.Thread(target=self._serve, name="rank-server", daemon=True).start()
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more connections."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -20,7 +20,7 @@ from optuna_deadline.errors import at_most
 from optuna_deadline.rank.link import Link
 from optuna_deadline.segments import SegmentEnd
 
-#: The variable that names a rank's devices to whoever asks.
+#: The environment variable that names a rank's devices.
 DEVICES = "OPTUNA_DEADLINE_DEVICES"
 
 _PROGRESS_SECONDS = 0.25
@@ -98,7 +98,7 @@ class RankSegment:
         self.advance(position)
 
     def advance(self, position: float) -> None:
-        """Take a position, whoever knows it; a loop that says none is known by its reports."""
+        """Record a position; a loop without one is known by its reports."""
         if self.rank != 0:
             return
         now = time.monotonic()

@@ -151,7 +151,7 @@ def _write_trials(
 
 
 def _standing(planned: PlannedTrial, began: float, workers: Mapping[str, str]) -> PlannedTrial:
-    """A trial's row, with nobody on its slots: who was there takes them first of all."""
+    """A trial's row without slots; a trial that had them gets them first."""
     state = "paused" if planned.state == "running" else planned.state
     held = None if planned.held is None else planned.held - began
     there = planned.owner or planned.worker
@@ -202,7 +202,7 @@ def _fund(
     table.state.events.append(said)
 
 
-#: New configurations of a draw; who opens more meets them again.
+#: New configurations of a draw; a policy that opens more gets them again.
 NEWCOMERS = 256
 
 

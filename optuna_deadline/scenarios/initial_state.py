@@ -18,7 +18,7 @@ from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Measured, measure
 
 _REPORTS = 400  # of a whole training, at most: of a longer one only every so many are simulated
-_ALMOST = 0.99  # of the way to the next report: who trains has not come there yet
+_ALMOST = 0.99  # of the way to the next report: a running trial is not there yet
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class InitialState:
             return max(last, planned.horizon)
         if self._usual_horizon is not None:
             return max(last, self._usual_horizon)
-        # Nobody says: as far as it gets on the largest gang.
+        # Unknown: as far as it gets on the largest gang.
         gang = max([1, *self.machines.values()])
         fastest = max(self.measured.speedup(slots) for slots in range(1, gang + 1))
         return last + (self.reach - self.history.now) * fastest / self.step_seconds(number)

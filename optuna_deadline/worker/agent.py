@@ -180,7 +180,7 @@ class Agent:
         self._membership.warn_of_unshared_checkpoints()
 
     def run(self, check: Callable[[], None] = lambda: None) -> None:
-        """Train until the study is settled or somebody asks to leave.
+        """Train until the study is settled or the worker is stopped.
 
         Args:
             check: Called in each round; what it raises ends the worker.
@@ -222,7 +222,7 @@ class Agent:
         self._folders.close()
 
     def _kill_all(self) -> None:
-        """On the way out by an error: nobody trains on."""
+        """Stop all ranks when the worker exits on an error."""
         gangs = self._all_gangs()
         for gang in gangs:
             gang.kill()
@@ -372,7 +372,7 @@ class Agent:
         return self._parking.allow_parking(asked, gang, self._gangs.values())
 
     def _give_up_on_database(self) -> None:
-        """Whoever stops a worker waits for it: a database that is away is not waited for."""
+        """A stopped worker does not wait for an unreachable database."""
         gone = self._lease_clock.database_gone(min(self._deadline, self._leave_requested_at))
         if gone is not None and all(gang.exited for gang in self._all_gangs()):
             self.left_without_database = True

@@ -54,7 +54,7 @@ class EventLoop:
         self._wake_pipe.wake()
 
     def poll(self, gangs: Callable[[], Sequence[Gang]], timeout: float) -> bool:
-        """Pass on what has come; returns whether somebody called :meth:`wake`.
+        """Dispatch what has arrived; returns whether :meth:`wake` was called.
 
         What ``gangs`` answers may change meanwhile: a rank is heard of before the wait for it
         begins, and one that was parked speaks in its new gang, the last that has it.

@@ -50,7 +50,7 @@ def fork_ranks(
     with gang.lock:
         for spec in _specs(gang, local_ranks, resume, settings, trusted_until):
             _fork(fork_server, gang, spec)
-    # it died meanwhile, and whoever noticed knew only some of these ranks
+    # it died in between, and its end was noticed when only some of these ranks were known
     if not fork_server.alive:
         for rank in gang.ranks:
             rank.orphaned = True

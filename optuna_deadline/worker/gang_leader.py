@@ -83,5 +83,5 @@ class GangLeader:
 
 
 def _location_of(resume: Path, saved: Collection[Checkpoint]) -> str:
-    """The location of the checkpoint that was brought here, for those who bring it elsewhere."""
+    """The local path of the fetched checkpoint, for the ranks on other hosts."""
     return next(str(one.path) for one in saved if Path(str(one.path)).name == resume.name)

@@ -84,7 +84,7 @@ class GangMember:
         return [pair for pairs in (*running, *waiting) for pair in pairs]
 
     def apply_renewal(self, kept: Collection[tuple[int, int]], until: float) -> None:
-        """Take a renewal's answer: what was not kept is somebody else's by now."""
+        """Apply the answer of a renewal: slots that were not renewed belong to others."""
         for gang in self._gangs.values():
             if gang.lost:
                 continue
@@ -182,7 +182,7 @@ class GangMember:
         part, where = membership.part, membership.rendezvous
         taken = {*occupied, *(slot for gang in self.gangs for slot, _ in gang.grant.slots)}
         if where is None or not taken.isdisjoint([slot for slot, _ in part.slots]):
-            return  # somebody who lost them is about to go
+            return  # a rank that lost them is about to exit
         if time.monotonic() >= self._lease_clock.trusted_until:
             return
         resume = None if where.resume_location is None else self._fetcher.result(membership.number)
@@ -220,7 +220,7 @@ class GangMember:
 
 
 class _NullInbox:
-    """Ranks of others' gangs speak to who leads them."""
+    """Ranks of gangs of other hosts speak to the leader of their gang."""
 
     never_reported = True
 
@@ -298,7 +298,7 @@ class CrossHostGangs:
             self.member.reconcile(hands, occupied, open=open)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more connections."""
         if self._rank_server is not None:
             self._rank_server.close()
 

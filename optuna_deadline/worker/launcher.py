@@ -79,7 +79,7 @@ class SegmentLauncher:
 
         Slots that are ``occupied`` by further ranks of this worker are not free.
 
-        The gang is among the others before its first rank is forked: whoever hears of a rank must
+        The gang is registered before its first rank is forked: a message of a rank must
         find it there.
         """
         ready = row.owner is None and row.mode == "run" and row.worker == self._worker_id
@@ -105,7 +105,7 @@ class SegmentLauncher:
         slots = self._parking.least_missed_first(free)[:own] if parked is None else [parked]
         grant = self._table.acquire(self._worker_id, row.number, slots, others)
         if grant is None or time.monotonic() >= self._lease_clock.trusted_until:
-            return  # frozen since it was sent: somebody else may have the slots by now
+            return  # frozen since it was sent: another trial may have the slots by now
         if grant.fence == row.fence + 1:
             self._sweeper.sweep_unnamed(row.number, row.fence)
         gang = Gang(grant, row.failures, trained, granted_at=sent, patience=self._patience)

@@ -33,7 +33,7 @@ MAX_REPORTS = 1000
 
 
 class PendingWrites:
-    """Filled by the thread that hears the ranks, written by the one that has the database."""
+    """Filled by the event loop's thread, written to the database by the table thread."""
 
     def __init__(self) -> None:
         self._queue: deque[NewReport | Checkpoint | Callable[[], None]] = deque()

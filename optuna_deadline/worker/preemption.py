@@ -31,7 +31,7 @@ _GOOGLE = {"Metadata-Flavor": "Google"}  # without it that cloud does not answer
 
 
 class PreemptionWatcher:
-    """Hears whether this host is taken back.
+    """Learns whether the provider takes this host back.
 
     Args:
         source: A command, which succeeds once notice is given, or a URL, which answers then; what
@@ -122,7 +122,7 @@ def _get(url: str, headers: dict[str, str], method: str = "GET") -> str:
 
 
 def _token(url: str) -> str:
-    """EC2 lets in who has asked for a token before."""
+    """EC2 answers only requests with a token."""
     parts = urlsplit(url)
     wanted = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     return _get(f"{parts.scheme}://{parts.netloc}/latest/api/token", wanted, "PUT")

@@ -26,7 +26,9 @@ class Rank:
     end_message_at: float = math.inf  #: when it said them
     closed: bool = False
     exit_code: int | None = None
-    orphaned: bool = False  #: nobody will tell its exit code: the fork server died, or it is far
+    orphaned: bool = (
+        False  #: its exit code is unknown: the fork server died, or the host is remote
+    )
     remote: bool = False  #: on another host, whose worker guards it
     lock: threading.Lock = field(default_factory=threading.Lock)  #: of what is sent to it
 

@@ -121,7 +121,7 @@ class PoolMembership:
             _logger.warning("This worker was silent for too long, and offers its slots again.")
 
     def set_drained(self, drained: bool, leaving: bool) -> None:
-        """Take what the orders say, and tell who reads the log."""
+        """Apply the orders, and log what changed."""
         if drained and not self.drained:
             _logger.warning("This host is drained: trials save and go on elsewhere.")
         elif self.drained and not drained and not leaving:

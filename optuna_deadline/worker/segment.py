@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Seconds that the other ranks get once one of them is dead.
 _STRAGGLER_SECONDS = 3.0
 
-#: Seconds after which a rank on another host that was hung up on has ended, if nobody says
+#: Seconds after which a disconnected rank on another host counts as ended, if no message says
 #: so before: the keep-alives of its own end take some nine.
 _REMOTE_EXIT_SECONDS = 12.0
 
@@ -91,7 +91,7 @@ class Progress:
 
 @dataclass
 class Gang:
-    """A segment in flight, shared by the thread that hears its ranks and the one that writes.
+    """A running segment, shared by the event loop's thread and the table thread.
 
     ``pending_writes`` is written in order, and again while the database is away: no report
     overtakes another, and none is lost.
@@ -274,7 +274,7 @@ class Gang:
         for rank in self.ranks:
             if rank.remote:
                 self._disconnect(rank)
-            elif rank.pid is None:  # forked or not, nobody has told us: it ends itself
+            elif rank.pid is None:  # forked or not, no message said so: it ends itself
                 rank.send(("trust", 0.0))
             elif not rank.exited:
                 kill_rank(rank.pid)

@@ -32,7 +32,7 @@ class Watchdog:
         self._send(f"guard {pid}")
 
     def forget(self, pid: int) -> None:
-        """The rank has exited; its number may soon be somebody else's."""
+        """The rank has exited; its process id may soon be reused."""
         if pid in self._pids:
             self._pids.discard(pid)
             self._send(f"forget {pid}")
