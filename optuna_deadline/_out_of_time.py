@@ -28,7 +28,7 @@ def out_of_time(trial: Any) -> bool:
         trial: The trial that the objective was called with.
 
     Returns:
-        Under an elastic worker, whether the trial is told that the deadline ends it. Under plain
+        Under an elastic worker, whether the trial has the order to end at the deadline. In plain
         Optuna, whether the next report would come after the deadline of the study's
         :class:`~optuna_deadline.DeadlinePruner`, or the trial has trained for its
         ``max_resource``; False where the study has no such pruner.

@@ -19,7 +19,7 @@ class PeriodicThread(threading.Thread):
 
     Args:
         name: What the thread is called.
-        work: One pass; returns the seconds until the next unless somebody wakes the ticker.
+        work: One pass; returns the seconds until the next one, unless the ticker is woken.
     """
 
     def __init__(self, name: str, work: Callable[[], float]) -> None:
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 
 class BackgroundQueue:
-    """One piece of work after another, in a thread that nobody waits for at the end.
+    """One piece of work after another, in a daemon thread.
 
     The threads of a ``ThreadPoolExecutor`` would be: Python does not exit before they have ended.
 

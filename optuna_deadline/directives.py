@@ -1,4 +1,4 @@
-"""What a worker is told to do with a running trial."""
+"""The directives of a worker to a running trial."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ class SchemaMismatch(DeadlineError):
 
 
 class SlotTaken(DeadlineError):
-    """A live worker offers the device, or one that died so short a time ago that nobody knows."""
+    """A live worker offers the device, or one that may have died moments ago."""
 
 
 class LeaseLost(RuntimeError):
-    """A fenced write was refused: the slots or the trial now belong to somebody else."""
+    """A fenced write was refused: the slots or the trial belong to another worker now."""
 
 
 class StudyGone(RuntimeError):

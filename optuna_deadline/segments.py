@@ -29,7 +29,7 @@ class SegmentEnd(BaseException):
 class Segment(Protocol):
     """What one rank knows of its segment, and how it answers the worker."""
 
-    elastic: bool  #: False under plain Optuna, where nobody moves slots
+    elastic: bool  #: False under plain Optuna, where slots never move
     rank: int
     world_size: int
     fence: int  #: number of the segment; checkpoint names carry it
@@ -135,18 +135,18 @@ class WholeTrial:
         raise RuntimeError("Checkpoints are kept under an elastic worker only.")
 
     def newest(self) -> Directive:
-        """Nobody directs a plain trial."""
+        """A plain trial has no directives."""
         return KEEP
 
     def directive(self) -> Directive:
-        """Nobody directs a plain trial."""
+        """A plain trial has no directives."""
         return KEEP
 
     def progress(self, position: float) -> None:
-        """Nobody listens."""
+        """Do nothing: a plain trial has no worker."""
 
     def horizon(self, last_step: int) -> None:
-        """Nobody listens."""
+        """Do nothing: a plain trial has no worker."""
 
     def even(self, batch: int) -> None:
         """A plain trial has one device."""
@@ -156,7 +156,7 @@ class WholeTrial:
         _logger.warning("This trial trains on %s: %s", at_most(slots), reason)
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
-        """Nobody resumes a plain trial."""
+        """A plain trial is never resumed."""
 
     def save(
         self,
@@ -166,18 +166,18 @@ class WholeTrial:
         value: float | None = None,
         name: str | None = None,
     ) -> Path | None:
-        """Nobody resumes a plain trial, so nothing is written."""
+        """A plain trial is never resumed, so nothing is written."""
         return None
 
     def leaving(self, directive: Directive) -> None:
-        """Nobody waits for it."""
+        """Do nothing: no worker waits for it."""
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """Leave all the same."""
         raise SegmentEnd(directive or KEEP)
 
     def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
-        """Nobody tells a plain trial to."""
+        """A plain trial never gets this order."""
 
 
 def segment(trial: Any) -> Segment:

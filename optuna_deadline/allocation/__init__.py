@@ -1,1 +1,1 @@
-"""The allocation table in the study's database: who shall train where, and who does."""
+"""The allocation table in the study's database: the plan and the grants."""

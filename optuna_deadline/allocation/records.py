@@ -49,12 +49,12 @@ class Worker:
 
 
 class CheckpointOrigin(NamedTuple):
-    """Where a checkpoint was written, and so who reaches it."""
+    """Where a checkpoint was written, and so which hosts reach it."""
 
     id: int  #: of the checkpoint's row
     number: int  #: of its trial
     path: Location
-    host: str | None  #: None where nobody knows
+    host: str | None  #: None if unknown
     store: str | None
     state: str | None = None  #: of the worker that wrote it: live, left or lost
     at: float = 0.0  #: when it was written, where rows may appear late
@@ -62,7 +62,7 @@ class CheckpointOrigin(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """A GPU or a share of the CPU: who may take it, and who holds it."""
+    """A GPU or a share of the CPU: its offers and its holder."""
 
     id: int
     host: str
@@ -169,7 +169,7 @@ class Rendezvous:
     address: str
     port: int  #: for their own rendezvous
     link_port: int  #: the port where the leader takes the ranks' messages
-    key: str = field(repr=False)  #: who has it is let in there
+    key: str = field(repr=False)  #: gives access to it
     resume_location: str | None = None  #: the checkpoint's location
 
 

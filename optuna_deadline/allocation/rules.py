@@ -1,4 +1,4 @@
-"""Whom a pool lets in: rules about a newcomer's machine, its devices and its versions.
+"""Which workers may join a pool: rules about a newcomer's machine, its devices and its versions.
 
 Pure, and the same for every store. A rule speaks only of what both sides have said.
 """

@@ -33,7 +33,7 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location
 
 TTL = 30.0  #: seconds that a lease lives without renewal
-GRACE = 15.0  #: seconds after its end before anybody may reap it
+GRACE = 15.0  #: seconds after its end before it may be reaped
 KEPT_CHECKPOINTS = 2  #: newest checkpoints of a trial that stay, beside the best
 
 
@@ -57,7 +57,7 @@ class AllocationStore(Protocol):
 
     @property
     def grace(self) -> float:
-        """Seconds after a lease's end before anybody may reap it."""
+        """Seconds after a lease's end before it may be reaped."""
 
     def now(self) -> float:
         """The store's time: the only one that leases and deadlines are compared with."""
@@ -113,13 +113,13 @@ class AllocationStore(Protocol):
         """Workers of any pool on a host that count as live or hold slots, dead ones among them."""
 
     def slots(self) -> list[Slot]:
-        """The pool's slots, whoever holds them; a drained worker offers none."""
+        """All slots of the pool; a drained worker offers none."""
 
     def roster(self) -> Roster:
         """The study's live workers and their slots, however many others the pool has."""
 
     def free_slots(self, worker_id: str) -> list[int]:
-        """Slots that this worker offers, that are lent to its study, and that nobody holds.
+        """Slots that this worker offers, that are lent to its study, and that are free.
 
         None where it is drained.
         """
@@ -178,8 +178,8 @@ class AllocationStore(Protocol):
         run. They find their parts by :meth:`memberships`, and give them back themselves.
 
         Fences of the trial and of each slot rise by one. No slot and no trial ever has two
-        holders, whoever asks and however often: called again after a lost answer it returns None,
-        and :meth:`cancel_grant` gives back what the lost grant took.
+        holders, for every caller and at every call. After a lost answer, a second call returns
+        None, and :meth:`cancel_grant` gives back what the lost grant took.
 
         Args:
             worker_id: The worker.
@@ -388,7 +388,7 @@ class AllocationStore(Protocol):
         *,
         unreported: bool = False,
     ) -> bool:
-        """End a trial that nobody trains; False where somebody does, or it has ended.
+        """End a trial without a worker; False if a worker trains it, or it has ended.
 
         Args:
             worker_id: The planner.
@@ -405,7 +405,7 @@ class AllocationStore(Protocol):
         """
 
     def retire(self, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
-        """End all of these trials as retired that nobody trains, in one transaction.
+        """End those of these trials that have no worker as retired, in one transaction.
 
         Args:
             worker_id: The planner.

@@ -155,7 +155,7 @@ class MemoryLeases(MemoryGangs):
         now: float,
         theirs: Mapping[str, list[Slot]] | None = None,
     ) -> Grant:
-        """Hand the slots over; who may have them was decided before."""
+        """Hand the slots over, as decided before."""
         study = self._study
         assert study is not None
         before = study.trials[number]

@@ -185,7 +185,7 @@ class MemoryPlans(MemoryReads):
         *,
         unreported: bool = False,
     ) -> bool:
-        """End a trial that nobody trains."""
+        """End a trial without a worker."""
         with self._lock:
             self._guard_planner(worker_id, term)
             study = self._study
@@ -201,7 +201,7 @@ class MemoryPlans(MemoryReads):
             return True
 
     def retire(self, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
-        """End trials that nobody trains as retired."""
+        """End trials without a worker as retired."""
         with self._lock:
             self._guard_planner(worker_id, term)
             ended = [

@@ -40,7 +40,7 @@ class MemoryReads:
         pool: The pool's name.
         study_id: The study.
         ttl: Seconds that a lease lives.
-        grace: Seconds after a lease's end before anybody may reap it.
+        grace: Seconds after a lease's end before it may be reaped.
         now: The time in seconds.
     """
 

@@ -50,7 +50,7 @@ def changed(row: RowT, **columns: object) -> RowT:
 
 @dataclass
 class MemoryPool:
-    """A pool: its leases' law, the plan's epoch, and who leads."""
+    """A pool: its lease times, the plan's epoch, and its leader."""
 
     ttl: float
     grace: float
@@ -62,7 +62,7 @@ class MemoryPool:
 
 @dataclass
 class MemoryTenant:
-    """A study's place in a pool, and who plans it."""
+    """A study's place in a pool, and its planner."""
 
     weight: float
     joined: float
@@ -126,7 +126,7 @@ class MemoryStudy:
             _sort_the_last(self.trials)
 
     def _index_by_worker(self, before: PlannedTrial | None, planned: PlannedTrial) -> None:
-        """Nobody else's orders have changed."""
+        """Update the indexes of the trial's workers; those of others stay."""
         number = planned.number
         if before is not None and before.alive:
             for worker in (before.owner, before.worker):
@@ -185,7 +185,7 @@ class MemoryState:
             self.offers[slot_id].remove(worker_id)
 
     def offer(self, slot_id: int, workers: list[str]) -> None:
-        """Say who offers a slot."""
+        """Set the workers that offer a slot."""
         for worker in self.offers.get(slot_id, ()):
             self._offered[worker].discard(slot_id)
         self.offers[slot_id] = workers

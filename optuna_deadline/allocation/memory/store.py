@@ -43,7 +43,7 @@ class MemoryTable(MemoryLeases):
         started: When the study began.
         deadline: When it ends.
         ttl: Seconds that a lease lives without renewal; the pool's first worker fixes it.
-        grace: Seconds after a lease's end before anybody may reap it.
+        grace: Seconds after a lease's end before it may be reaped.
         state: The rows of another table, to share its slots and studies.
         name: The study's name.
     """

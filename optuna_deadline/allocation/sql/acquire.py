@@ -5,7 +5,7 @@ Rows are locked trial first, then slots by their key.
 Renew: a worker keeps its own lease and those of its slots, by holder and fence alone.
 
 All workers do it all the time, so on PostgreSQL it is one statement, which is a transaction of its
-own: nobody can freeze inside it, and it waits only for transactions that are bounded themselves.
+own: no client can freeze inside it, and it waits only for transactions that are bounded too.
 SQLite writes two, having no ``WITH`` for writes; there a round trip costs nothing.
 """
 
@@ -51,7 +51,7 @@ def acquire(
         others: By further workers that the plan names, slots that these offer.
 
     Returns:
-        The grant, or None where the plan has changed, somebody holds a slot or the trial, a slot
+        The grant, or None where the plan has changed, a slot or the trial is held, a slot
         is lent to another study, the study's deadline or the end of its money has passed, its
         trials would hold more slots than it pays for, the trial cannot train on so many, or a
         person has it held or the worker drained.
@@ -89,7 +89,7 @@ def _lock_planned_trial(
     slot_ids: Sequence[int],
     others: Mapping[str, Sequence[int]],
 ) -> Any:
-    """The trial's row, locked, where nobody has it and the plan wants it on just these slots."""
+    """The trial's row, locked, if no worker has it and the plan wants it on these slots."""
     wanted = tx.execute(
         sa.select(trial)
         .where(trial.c.study_id == tx.study_id, trial.c.number == number)

@@ -34,7 +34,7 @@ def as_planned(
 
 
 def leases_run(tx: Transaction, names: Iterable[str], ttl: float) -> bool:
-    """Whether these workers' leases run: who is silent could start no rank."""
+    """Whether these workers' leases are valid: a silent worker could start no rank."""
     wanted = sorted(names)
     found = sa.select(sa.func.count()).where(
         worker.c.id.in_(wanted),
@@ -129,7 +129,7 @@ def release_part(tx: Transaction, worker_id: str, number: int, fence: int) -> li
     """Free a part's slots after its last rank has exited; None where there is no such part.
 
     Returns:
-        The slots that were freed: those that nobody has reaped meanwhile.
+        The slots that were freed: those that were not reaped in between.
     """
     mine = (
         part.c.study_id == tx.study_id,
@@ -163,7 +163,7 @@ def free(
 def reclaim_parts(tx: Transaction, grant: Grant) -> None:
     """Free what further workers were to give to a segment whose owner never heard of it.
 
-    As long as nobody has said where the ranks meet, none was forked.
+    Until the meeting place of the ranks is known, none was forked.
     """
     if (
         tx.execute(sa.select(meeting.c.number).where(*_rows_of(tx, meeting, grant))).first()
@@ -175,7 +175,7 @@ def reclaim_parts(tx: Transaction, grant: Grant) -> None:
 
 
 def close_rendezvous(tx: Transaction, study_id: int, number: int, fence: int) -> None:
-    """A segment has ended: nobody meets there any more."""
+    """Remove the meeting place of a segment that has ended."""
     tx.execute(
         sa.delete(meeting).where(
             meeting.c.study_id == study_id, meeting.c.number == number, meeting.c.fence == fence

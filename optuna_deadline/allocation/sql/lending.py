@@ -56,7 +56,7 @@ def set_claim(tx: Transaction, worker_id: str, term: int, claim: StudyClaim) -> 
 
 
 def tenants(tx: Transaction) -> list[Tenant]:
-    """The pool's studies that are not settled, whether anybody works for them or not."""
+    """The pool's studies that are not settled, with or without workers."""
     query = (
         sa.select(tenant, study.c.name, study.c.deadline)
         .join(study, study.c.study_id == tenant.c.study_id)

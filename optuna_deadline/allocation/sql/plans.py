@@ -197,7 +197,7 @@ def conclude(
     *,
     unreported: bool = False,
 ) -> bool:
-    """End a trial that nobody trains; see the store's promise."""
+    """End a trial without a worker; see the store's promise."""
     guard_planner(tx, worker_id, term)
     open_to_it: sa.ColumnElement[bool] = trial.c.state.in_(ALIVE)
     if unreported:
@@ -218,7 +218,7 @@ def conclude(
 
 
 def retire(tx: Transaction, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
-    """End trials that nobody trains, those with one reason in one statement."""
+    """End trials without a worker, those with one reason in one statement."""
     guard_planner(tx, worker_id, term)
     by_reason: dict[str, list[int]] = {}
     for number in sorted(reasons):
@@ -303,7 +303,7 @@ def resize_pool(
 
 
 def lock_study(tx: Transaction) -> sa.Row[Any] | None:
-    """The study's row, which nobody else writes until the transaction ends."""
+    """The study's row, locked until the transaction ends."""
     query = sa.select(study).where(study.c.study_id == tx.study_id)
     found: sa.Row[Any] | None = tx.execute(query.with_for_update(key_share=True)).first()
     return found

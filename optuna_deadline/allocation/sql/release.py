@@ -1,6 +1,6 @@
 """Releasing: a holder gives its slots back, and says how the segment ended.
 
-Guarded by holder and fence, never by a clock: who has lost its lease changes nothing.
+Guarded by holder and fence, never by a clock: a worker without its lease changes nothing.
 
 Reaping: what dead workers held is freed.
 

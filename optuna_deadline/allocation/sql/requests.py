@@ -1,7 +1,7 @@
 """What people ask for: a trial held, its gang's size pinned, a host drained.
 
-A request is written beside what it concerns, by whoever has the database, and under nobody's term:
-planners write other columns of the same rows. It takes effect once a planner has read it; but from
+Any client of the database writes a request, under no planner's term: planners write other columns
+of the same rows. It takes effect once a planner has read it; but from
 the commit on no held trial and no drained worker is granted a slot.
 """
 

@@ -1,4 +1,4 @@
-"""Who is in a pool, and which slots they offer: all that is read of its members.
+"""The members of a pool and the slots that they offer.
 
 A study without a live worker rests: it pays for nothing, and the end of its money is open.
 
@@ -79,7 +79,7 @@ def on_host(tx: Transaction, host: str) -> list[Worker]:
 
 
 def slots(tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
-    """The pool's slots, or some of them, and who offers them; a drained worker offers none."""
+    """The pool's slots, or some of them, with their offers; a drained worker offers none."""
     offers = (
         sa.select(offer.c.slot_id, offer.c.worker)
         .join(worker, worker.c.id == offer.c.worker)
@@ -154,7 +154,7 @@ def offered(worker_id: str) -> sa.Select[tuple[int]]:
 
 
 def offerers(tx: Transaction, slot_ids: Iterable[int]) -> dict[int, list[str]]:
-    """Who offers slots, dead workers among them."""
+    """The workers that offer slots, dead ones too."""
     found: dict[int, list[str]] = {slot_id: [] for slot_id in slot_ids}
     for row in tx.rows(sa.select(offer).where(offer.c.slot_id.in_(found))):
         found[row.slot_id].append(row.worker)
@@ -188,7 +188,7 @@ def stop_idle_payments(tx: Transaction, study_ids: Iterable[int]) -> None:
             study.c.funds_end.is_not(None),
         )
         if tx.execute(paying).first() is None:
-            continue  # nearly always: who may not write the row locks it neither
+            continue  # nearly always: a worker that may not write the row does not lock it
         # Locked before the workers are looked at: the last two may leave at once.
         if tx.execute(paying.with_for_update(key_share=True)).first() is None:
             continue

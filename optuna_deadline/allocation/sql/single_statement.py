@@ -1,7 +1,7 @@
 """Reports and progress of a running segment, each as one statement: for where round trips count.
 
-The statement is a transaction of its own, as a renewal is: nobody can freeze inside it. It locks
-the trial's row under (owner, fence) as :mod:`writes` does, and many reports cost as much as one.
+The statement is a transaction of its own, as a renewal is: no client can freeze inside it. It
+locks the trial's row under (owner, fence) as :mod:`writes` does. Many reports cost as much as one.
 """
 
 from __future__ import annotations

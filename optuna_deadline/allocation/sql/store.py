@@ -53,7 +53,7 @@ class AllocationTable:
         pool: The pool's name; studies that name the same pool share its slots.
         study_id: The study's id in the table.
         ttl: Seconds that a lease lives without renewal; the pool's first worker fixes it.
-        grace: Seconds after a lease's end before anybody may reap it.
+        grace: Seconds after a lease's end before it may be reaped.
         now: The time in seconds since the epoch, where a test drives it; the database's otherwise.
     """
 
@@ -351,14 +351,14 @@ class AllocationTable:
         *,
         unreported: bool = False,
     ) -> bool:
-        """End a trial that nobody trains."""
+        """End a trial without a worker."""
         with self._tx("conclude") as tx:
             return plans.conclude(
                 tx, worker_id, term, number, state, reason, value, unreported=unreported
             )
 
     def retire(self, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
-        """End trials that nobody trains as retired."""
+        """End trials without a worker as retired."""
         with self._tx("retire") as tx:
             return plans.retire(tx, worker_id, term, reasons)
 

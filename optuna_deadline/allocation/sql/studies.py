@@ -29,7 +29,7 @@ from optuna_deadline.errors import DeadlineError
 
 
 def insert_if_absent(connection: sa.Connection, table: sa.Table, rows: list[Any]) -> None:
-    """Insert rows and leave those alone that somebody else inserted first, in one statement."""
+    """Insert rows, and keep those that exist, in one statement."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     connection.execute(dialect.insert(table).values(rows).on_conflict_do_nothing())
 
@@ -259,8 +259,8 @@ def _view(maximize: bool) -> sa.Select[Any]:
 def new_values(connection: sa.Connection, study_id: int, after: int) -> list[sa.Row[Any]]:
     """The deadline, and what was recorded at the rungs since a process last asked. One statement.
 
-    Two processes that record at the same time may give the same number to two rows, of which the
-    second is read by nobody that has read the first: then more values are counted than are known.
+    Two processes that record at the same time may give the same number to two rows. A process that
+    has read the first does not read the second, and then knows fewer values than are counted.
 
     Args:
         connection: A connection in AUTOCOMMIT.

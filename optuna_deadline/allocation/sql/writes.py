@@ -34,7 +34,7 @@ def guard(tx: Transaction, worker_id: str, grant: Grant) -> None:
     """Lock the trial as its owner.
 
     Raises:
-        LeaseLost: Somebody else owns the trial, or it was reaped.
+        LeaseLost: Another worker owns the trial, or it was reaped.
     """
     mine = tx.execute(
         sa.select(trial.c.number)

@@ -54,7 +54,7 @@ def _add_delete_triggers(connection: sa.Connection) -> None:
     """``optuna.delete_study`` takes our rows along.
 
     PostgreSQL cascades. On SQLite Optuna's connections do not enforce foreign keys, so triggers
-    do the same for whoever deletes.
+    do the same for every client that deletes.
     """
     if not sa.inspect(connection).has_table("studies"):
         return  # a database of the table's own, named by `table=`
@@ -137,8 +137,8 @@ def _add_lending(connection: sa.Connection) -> None:
 def _add_rung_totals(connection: sa.Connection) -> None:
     """A rung's values are counted as they come.
 
-    The trigger runs in the statement that inserts, a transaction of its own: nobody can freeze in
-    it with the lock on a count.
+    The trigger runs in the statement that inserts, a transaction of its own: no client can
+    freeze in it with the lock on a count.
     """
     schema.rung_total.create(connection, checkfirst=True)
     rung, total = schema.rung.name, schema.rung_total.name

@@ -29,10 +29,10 @@ _MAX_NOTIFIED = 8  #: workers that are named one by one; with more of them every
 
 
 def channel(pool_name: str, worker: str | None = None) -> str:
-    """Where a worker hears what concerns it, or, without one, what concerns everybody in a pool.
+    """The channel of a worker or, without one, of all workers of a pool.
 
-    A channel each, so that a notice needs no words and wakes nobody else. Any name makes a valid
-    one.
+    A channel each, so that a notice needs no payload and wakes no other worker. Any name makes a
+    valid one.
     """
     named = pool_name if worker is None else f"{pool_name}\0{worker}"
     return f"optuna_deadline_{hashlib.blake2s(named.encode(), digest_size=12).hexdigest()}"
@@ -132,7 +132,7 @@ class NotificationListener(threading.Thread):
     def _listen(self, connection: Any) -> None:
         receive = _receive_2 if self._engine.dialect.driver == "psycopg2" else _receive_3
         self.connected.set()
-        self._wake()  # what was said while nobody listened is lost: look
+        self._wake()  # notices without a listener are lost: look
         while not self._ended.is_set():
             ready, _, _ = select.select([connection.fileno(), self._ending], [], [])
             if connection.fileno() in ready and receive(connection):

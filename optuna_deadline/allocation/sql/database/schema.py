@@ -75,7 +75,7 @@ rung = _table(
     sa.Column("sequence", sa.Integer),
 )
 
-#: How many values a rung has: a trigger counts them as they come, so that nobody has to.
+#: How many values a rung has: a trigger counts them at each insert, so that no query has to.
 rung_total = _table(
     "rung_total",
     _study_id(primary_key=True),
@@ -91,7 +91,7 @@ pool = _table(
     sa.Column("grace", sa.Double, nullable=False),
 )
 
-#: Who divides a pool's slots among its studies.
+#: The divider of a pool's slots among its studies.
 leader = _table(
     "leader",
     sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), primary_key=True),
@@ -100,7 +100,7 @@ leader = _table(
     sa.Column("expires", sa.Double, nullable=False),
 )
 
-#: A study's place in a pool, and who plans it.
+#: A study's place in a pool, and its planner.
 tenant = _table(
     "tenant",
     sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), primary_key=True),
@@ -231,7 +231,7 @@ part = _table(
     sa.Column("devices", sa.Text, nullable=False),  # JSON
 )
 
-#: Where the ranks of such a gang meet. Who reads the key may speak to them: keep viewers out.
+#: Where the ranks of such a gang meet. The key gives access to them: keep viewers out.
 meeting = _table(
     "meeting",
     _study_id(primary_key=True),

@@ -5,7 +5,7 @@ one of them as for all.
 
 Time: SQL's is the database's, a process's is monotonic, and people's is the wall clock.
 
-How long a transaction may last: a client frozen inside one must block nobody for long.
+How long a transaction may last: a client that freezes inside one must not block others for long.
 
 The limits travel as ``SET LOCAL`` with the statement that reads the time, in each transaction.
 Start-up options would do on a direct connection, but pgbouncer refuses them; a ``SET`` at connect
@@ -95,7 +95,7 @@ class ClockMonitor:
         return self._doubt <= doubt and time.monotonic() - self._since >= seconds
 
 
-#: A frozen client's session ends after this long; whoever waits for its rows goes on then.
+#: A frozen client's session ends after this long; clients that wait for its rows continue then.
 FROZEN_SECONDS = 0.8  # seconds
 #: Longer than ``FROZEN_SECONDS``: waiting for a client that has just frozen is no error.
 _LOCK = 2.0
