@@ -147,17 +147,32 @@ def train(trial: optuna.Trial, report: Callable[[float, int], bool]) -> float:
     return loss
 
 
-def best_by_the_deadline(
-    pruner: str, seed: int, seconds: float, n_jobs: int
-) -> tuple[float, optuna.Study]:
-    """The lowest loss that was reported by the deadline, and the study."""
+@dataclass(frozen=True)
+class Outcome:
+    """What one study of `digits` came to.
+
+    Attributes:
+        loss: The lowest that was reported by the deadline.
+        seconds: From the deadline to the return; negative where it returned before.
+        reports: Instants and losses of all reports.
+        study: The study.
+    """
+
+    loss: float
+    seconds: float
+    reports: list[tuple[float, float]]
+    study: optuna.Study
+
+
+def train_until(pruner: str, seed: int, seconds: float, n_jobs: int) -> Outcome:
+    """Run one study of small networks."""
     import torch
 
     torch.manual_seed(seed)
     _digits()
     ours = pruner == OURS
     tpe = optuna.samplers.TPESampler(seed=seed)
-    found: list[float] = []
+    found: list[tuple[float, float]] = []
     began = time.monotonic()
     study = optuna.create_study(
         pruner=DeadlinePruner(seconds, max_resource=EPOCHS) if ours else _OTHERS[pruner](),
@@ -166,8 +181,8 @@ def best_by_the_deadline(
 
     def objective(trial: optuna.Trial) -> float:
         def report(loss: float, epoch: int) -> bool:
-            if time.monotonic() - began <= seconds and math.isfinite(loss):
-                found.append(loss)
+            if math.isfinite(loss):
+                found.append((time.monotonic() - began, loss))
             trial.report(loss, epoch)
             if ours and out_of_time(trial):
                 return True
@@ -178,25 +193,54 @@ def best_by_the_deadline(
         return train(trial, report)
 
     study.optimize(objective, n_jobs=n_jobs, timeout=None if ours else seconds)
-    return min(found, default=math.log(10)), study
+    after = time.monotonic() - began - seconds
+    in_time = [loss for at, loss in found if at <= seconds]
+    return Outcome(min(in_time, default=math.log(10)), after, found, study)
 
 
 def measure_digits(
-    seeds: int, seconds: float, n_jobs: int, progress: Progress, picture: Path | None = None
+    seeds: int, seconds: float, n_jobs: int, progress: Progress, pictures: Path | None = None
 ) -> list[dict[str, Any]]:
-    """All pruners for each seed, in an order that is drawn anew."""
-    rows = []
+    """All pruners for each seed, in an order that is drawn anew; the first seed is drawn."""
+    rows, drawn = [], {}
     for seed in range(seeds):
         names = [OURS, *_OTHERS]
         random.Random(seed).shuffle(names)
         for name in names:
             progress.write_progress(f"seed {seed + 1} of {seeds}, {name}")
-            loss, study = best_by_the_deadline(name, seed, seconds, n_jobs)
-            trials = len(study.trials)
-            rows.append({"pruner": name, "seed": seed, "loss": loss, "trials": trials})
-            if picture is not None and name == OURS and seed == 0:
-                draw_curves(study, picture)
+            found = train_until(name, seed, seconds, n_jobs)
+            row = {"pruner": name, "seed": seed, "loss": found.loss, "late": found.seconds}
+            rows.append({**row, "trials": len(found.study.trials)})
+            if seed == 0:
+                drawn[name] = found
+    if pictures is not None:
+        draw_curves(drawn[OURS].study, pictures / "pruner.png")
+        draw_progress(drawn, seconds, pictures / "plain.png")
     return rows
+
+
+def draw_progress(outcomes: dict[str, Outcome], seconds: float, path: Path) -> None:
+    """The lowest loss so far against time, from the first report to the return of each study."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    chart = figure.subplots()
+    for name in (OURS, *_OTHERS):
+        outcome = outcomes[name]
+        lowest, end = math.inf, seconds + outcome.seconds
+        points = []
+        for at, loss in sorted(outcome.reports):
+            lowest = min(lowest, loss)
+            points.append((at, lowest))
+        points.append((end, lowest))
+        label = name if name == OURS else f"{name}, timeout="
+        (line,) = chart.step(*zip(*points, strict=True), where="post", label=label)
+        chart.plot([end], [lowest], "o", color=line.get_color())
+    chart.axvline(seconds, color="black", linewidth=0.8, linestyle="--")
+    chart.annotate("deadline", (seconds, 1), xycoords=("data", "axes fraction"), va="bottom")
+    chart.set(yscale="log", xlabel="seconds; a dot is the return", ylabel="lowest validation loss")
+    chart.legend()
+    figure.savefig(path, dpi=100)
 
 
 def draw_curves(study: optuna.Study, path: Path) -> None:
@@ -249,8 +293,10 @@ def print_digits(rows: Sequence[dict[str, Any]]) -> None:
         mean, error = mean_and_error([losses[name, seed] for seed in seeds])
         more = mean_and_error([losses[name, seed] - losses[OURS, seed] for seed in seeds])
         trials = statistics.fmean(row["trials"] for row in rows if row["pruner"] == name)
+        late = max(row["late"] for row in rows if row["pruner"] == name)
         difference = "" if name == OURS else f"  {more[0]:+.4f} ± {more[1]:.4f}"
-        print(f"{name:16} {mean:.4f} ± {error:.4f}  {trials:6.0f} trials{difference}")
+        losses_ = f"{mean:.4f} ± {error:.4f}"
+        print(f"{name:16} {losses_}  {trials:6.0f} trials  latest {late:+.1f} s{difference}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -262,7 +308,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="to the deadline, of digits")
     parser.add_argument("--n-jobs", type=int, default=2, help="of digits")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="for all figures")
-    parser.add_argument("--picture", type=output_file, metavar="FILE", help="of digits, as PNG")
+    parser.add_argument("--pictures", type=Path, metavar="DIR", help="for those of digits")
     given = parser.parse_args(arguments)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     logging.getLogger("optuna_deadline").setLevel(logging.ERROR)
@@ -275,7 +321,7 @@ def main(arguments: list[str] | None = None) -> None:
             rows = [asdict(end) for end in ends]
         else:
             rows = measure_digits(
-                given.seeds, given.seconds, given.n_jobs, progress, given.picture
+                given.seeds, given.seconds, given.n_jobs, progress, given.pictures
             )
     finally:
         progress.end()
