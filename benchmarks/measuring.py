@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import platform
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import optuna
 import sqlalchemy as sa
 
 
@@ -95,6 +98,13 @@ def machine(*libraries: str) -> dict[str, Any]:
         "load_at_end": load,
         **{name: version(name) for name in ("optuna", "sqlalchemy", *libraries)},
     }
+
+
+def quiet() -> None:
+    """Keep the logs of studies and their warnings of experiments out of a benchmark's table."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    logging.getLogger("alembic").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
 
 
 def output_file(text: str) -> Path:

@@ -17,7 +17,6 @@ import random
 import statistics
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -27,7 +26,7 @@ from typing import Any
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 
-from benchmarks.measuring import Progress, Spread, machine, output_file, write_json
+from benchmarks.measuring import Progress, Spread, machine, output_file, quiet, write_json
 from optuna_deadline import DeadlinePruner, DeadlineSampler, out_of_time
 
 OURS = "DeadlinePruner"
@@ -310,10 +309,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", type=output_file, metavar="FILE", help="for all figures")
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="for those of digits")
     given = parser.parse_args(arguments)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    quiet()
     logging.getLogger("optuna_deadline").setLevel(logging.ERROR)
-    logging.getLogger("alembic").setLevel(logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     progress = Progress()
     try:
         if given.what == "ends":

@@ -10,11 +10,9 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import logging
 import math
 import random
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,6 +29,7 @@ from benchmarks.measuring import (
     StatementCounter,
     machine,
     output_file,
+    quiet,
     write_json,
 )
 from optuna_deadline import DeadlinePruner
@@ -245,9 +244,7 @@ def main(arguments: list[str] | None = None) -> None:
         steps=base.steps,
         seed=given.seed,
     )
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    logging.getLogger("alembic").setLevel(logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    quiet()
     progress = Progress()
     try:
         result = measure(STORAGES if given.storage == "both" else (given.storage,), size, progress)

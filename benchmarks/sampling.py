@@ -14,7 +14,6 @@ import logging
 import math
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,7 +25,7 @@ from optuna.samplers import BaseSampler, GPSampler, QMCSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from benchmarks.measuring import Progress, machine, output_file, write_json
+from benchmarks.measuring import Progress, machine, output_file, quiet, write_json
 from benchmarks.plain import mean_and_error
 from optuna_deadline import DeadlinePruner, DeadlineSampler
 from optuna_deadline.samplers._prospects import Situation
@@ -166,10 +165,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trainings", default=",".join(map(str, TRAININGS)))
     parser.add_argument("--json", type=output_file, metavar="FILE", help="for all figures")
     given = parser.parse_args(arguments)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    quiet()
     logging.getLogger("optuna_deadline").setLevel(logging.ERROR)
-    logging.getLogger("alembic").setLevel(logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     trainings = [int(count) for count in given.trainings.split(",")]
     progress, began = Progress(), time.monotonic()
     try:

@@ -86,7 +86,7 @@ class DeadlineGate:
             _explain_stop(study, tracker, left)
         if study._stop_flag or left <= 0:
             end_abandoned(study)
-            complete_the_best(study, tracker.numbers, {})
+            complete_the_best(study, tracker)
         if self._publish:
             self._publish_page(study, tracker)
 

@@ -149,11 +149,8 @@ def events(
     loaded = load_study(study, storage)
     table, terms = table_of(loaded)
     places = {slot.id: f"{slot.device} on {slot.host}" for slot in table.slots()}
-    all_events = list(_of(table)) or read_history(loaded).events  # of a plain study: Optuna's
     found: deque[tuple[Event, str]] = deque(maxlen=last)
-    for event in all_events:
-        if kind and event.kind not in kind:
-            continue
+    for event in _of(table, loaded, kind):
         words = event_sentence(
             event, terms.name, places.get(event.slot or 0, f"slot {event.slot}")
         )
@@ -163,7 +160,7 @@ def events(
         print_json([{**asdict(event), "words": words} for event, words in found])
         return
     if kind and not found:
-        known = ", ".join(sorted({event.kind for event in all_events}))
+        known = ", ".join(sorted({event.kind for event in _of(table, loaded)}))
         print(
             f"Nothing of that kind has happened to {study} (there are: {known}).", file=sys.stderr
         )
@@ -171,12 +168,16 @@ def events(
         print(f"{format_time_of_day(event.at)}  {words}")
 
 
-def _of(table: AllocationTable) -> Iterator[Event]:
-    """A study's events, the oldest first."""
+def _of(
+    table: AllocationTable, study: optuna.Study, kind: list[str] | None = None
+) -> Iterator[Event]:
+    """A study's events, the oldest first; those of a plain study come from Optuna's trials."""
     after = 0
-    while page := table.events(after):
+    while page := table.events(after, kind):
         after = page[-1].id
         yield from page
+    if after == 0 and (history := read_history(study)).plain:
+        yield from (event for event in history.events if not kind or event.kind in kind)
 
 
 @command

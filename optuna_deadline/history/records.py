@@ -263,9 +263,7 @@ class History:
     segments: tuple[SegmentRow, ...] = ()
     reports: tuple[ReportRow, ...] = ()
     events: tuple[Event, ...] = ()  #: the study's own, oldest first
-    pool_events: tuple[
-        Event, ...
-    ] = ()  #: slots that joined and left, and the studies that they were lent to
+    pool_events: tuple[Event, ...] = ()  #: slots that joined, left or were lent to a study
     slots: tuple[Slot, ...] = ()  #: of the pool
     workers: tuple[Worker, ...] = ()  #: of the pool, the live ones
     budget: Budget | None = None

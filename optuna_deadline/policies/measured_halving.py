@@ -67,6 +67,27 @@ class TimeLeft:
     slots: int = 1
     startup: float = 0.0
 
+    @classmethod
+    def at_pace(
+        cls,
+        seconds: float,
+        *,
+        left: float,
+        startup: float,
+        horizon: int | None,
+        to_start: int | None,
+        slots: int,
+    ) -> TimeLeft:
+        """The same from seconds; ``seconds`` of a report are 0 as long as that is unknown."""
+        known, training = seconds > 0, left - startup
+        return cls(
+            reports=training / seconds if known else math.copysign(math.inf, training),
+            horizon=horizon,
+            to_start=to_start,
+            slots=max(1, slots),
+            startup=startup / seconds if known else 0.0,
+        )
+
 
 @dataclass(frozen=True)
 class PruneReason:

@@ -6,7 +6,6 @@ has one slot.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from optuna_deadline.policies.api import Plan, Report, Snapshot, TrialView
@@ -69,12 +68,11 @@ class MeasuredHalving(Resources):
     ) -> TimeLeft:
         """The time that a new trial would have if it reports each ``stride`` steps."""
         last = self.last_step_of(view.horizon)
-        seconds, startup = (view.step_seconds or 0.0) * stride, snapshot.overhead.startup
-        left = snapshot.time_left - startup
-        return TimeLeft(
-            reports=left / seconds if seconds > 0 else math.copysign(math.inf, left),
+        return TimeLeft.at_pace(
+            (view.step_seconds or 0.0) * stride,
+            left=snapshot.time_left,
+            startup=snapshot.overhead.startup,
             horizon=None if last is None else max(1, round(last / stride)),
             to_start=newcomers,
-            slots=max(1, snapshot.capacity),
-            startup=startup / seconds if seconds > 0 else 0.0,
+            slots=snapshot.capacity,
         )

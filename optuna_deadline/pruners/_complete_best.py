@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study.best import PRUNED_BECAUSE, Best, best_of
 
 _logger = logging.getLogger("optuna_deadline")
@@ -18,9 +19,7 @@ _one_thread = threading.Lock()  # the next one finds the copy of the one before
 COPY_OF = "optuna_deadline:copy_of"
 
 
-def complete_the_best(
-    study: Study, own: Collection[int], ending: Mapping[int, FrozenTrial]
-) -> None:
+def complete_the_best(study: Study, tracker: StudyTracker) -> None:
     """Add a COMPLETE copy of the trial with the best report, where that trial is PRUNED.
 
     An integration's callback raises ``TrialPruned`` if ``should_prune()`` returns True, also at
@@ -29,11 +28,11 @@ def complete_the_best(
 
     Args:
         study: A study with one objective, whose ``optimize`` ends in this process.
-        own: Numbers of trials that this process has trained.
-        ending: By number, trials that end now and are still RUNNING in the storage.
+        tracker: Its tracker, which knows the trials that this process has trained, and those that
+            end now and are still RUNNING in the storage.
     """
     with _one_thread:
-        _complete_the_best(study, own, ending)
+        _complete_the_best(study, tracker.numbers, tracker.ending)
 
 
 def _complete_the_best(

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +21,6 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.base import check_resources
 from optuna_deadline.pruners._clock import Clock, ProcessClock
-from optuna_deadline.pruners._complete_best import complete_the_best
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
@@ -148,8 +147,10 @@ class DeadlinePruner(BasePruner):
             return False
         tracker = self.tracker(study)
         pace = tracker.reported(trial, step)
-        reason = tracker.check(study, trial)
-        if (rule := tracker.optuna_rule) is not None:
+        if (rule := tracker.optuna_rule) is None:
+            reason = tracker.check(study, trial)
+        else:
+            tracker.refresh()
             reason = type(rule).__name__ if rule.prune(study, trial) else None
         if tracker.finished(step):
             reason = None
@@ -217,24 +218,22 @@ class DeadlinePruner(BasePruner):
         trial: FrozenTrial,
         state: TrialState,
         values: Sequence[float] | None,
-    ) -> Callable[[], None] | None:
+    ) -> bool:
         """End ``study.optimize`` after the last trial, for objectives that never ask.
 
         :class:`~optuna_deadline.DeadlineSampler` calls it; the arguments are those of
         :meth:`optuna.samplers.BaseSampler.after_trial`.
 
         Returns:
-            What makes the best trial COMPLETE, once the study is over in this process.
+            Whether the study is over in this process.
         """
         tracker = self.tracker(study)
-        ending = tracker.ending(trial, state, values)
+        tracker.ends(trial, state, values)
         tracker.ended(trial, state)
         if tracker.time_left() >= tracker.quickest_report():
-            return None
+            return False
         tracker.refresh()  # another process may have moved the deadline
-        if not self.stop_if_over(study):
-            return None
-        return lambda: complete_the_best(study, tracker.numbers, ending)
+        return self.stop_if_over(study)
 
     def admit(self, study: Study) -> bool:
         """Raise an error if the first trial of this process would come too late.

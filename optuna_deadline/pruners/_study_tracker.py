@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
@@ -126,17 +125,20 @@ class StudyTracker:
         """Whether ``left`` seconds are over a tenth of the time that this process had."""
         return left > _EARLY * (self.terms.deadline - self.joined)
 
-    def ending(
-        self, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
-    ) -> dict[int, FrozenTrial]:
-        """Record how a trial ends; return the trials that may still be RUNNING in the storage."""
+    @property
+    def ending(self) -> dict[int, FrozenTrial]:
+        """By number, the newest trials as they end; some may still be RUNNING in the storage."""
+        with self._lock:
+            return dict(self._ending)
+
+    def ends(self, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """Record how a trial ends, before the storage knows it."""
         copied = copy.copy(trial)
         copied.state, copied.values = state, values
         with self._lock:
             self._ending[trial.number] = copied
             for number in list(self._ending)[:-_TRIALS_ASKED]:
                 del self._ending[number]
-            return dict(self._ending)
 
     def ended(self, trial: FrozenTrial, state: TrialState) -> None:
         """Measure how long a trial took from its last report until Optuna had its value."""
@@ -193,15 +195,15 @@ class StudyTracker:
         intervals = [mean(pace.recent) for pace in paces if pace.recent]
         seconds = median(intervals or [pace.first_seconds for pace in paces])
         startup = (known_startup(paces) or 0.0) if intervals else 0.0
-        left = self.time_left() - startup - self.ending_seconds
         with self._lock:
             training = sum(not life.ended for life in self._trials.values())
-        return TimeLeft(
-            reports=left / seconds if seconds > 0 else math.copysign(math.inf, left),
+        return TimeLeft.at_pace(
+            seconds,
+            left=self.time_left() - self.ending_seconds,
+            startup=startup,
             horizon=self._horizon(trial),
             to_start=self._left_to_start(study, trial),
-            slots=max(1, training),
-            startup=startup / seconds if seconds > 0 else 0.0,
+            slots=training,
         )
 
     def _horizon(self, trial: FrozenTrial) -> int | None:
@@ -216,9 +218,9 @@ class StudyTracker:
         """Configurations that no trial has started with; counted again at each new trial."""
         if trial.number > self._to_start[0]:
             left = cells_to_begin(study)
-            self._to_start = (
-                trial.number, choices_to_begin(study, trial) if left is None else left
-            )  # fmt: skip
+            if left is None:
+                left = choices_to_begin(study, trial)
+            self._to_start = trial.number, left
         return self._to_start[1]
 
     @cached_property

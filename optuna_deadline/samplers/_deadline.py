@@ -20,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.pruners import find_deadline_pruner
+from optuna_deadline.pruners._complete_best import complete_the_best
 from optuna_deadline.rank.processes import is_gone, own_boot
 from optuna_deadline.samplers._prospects import Look, ProspectiveStudy, TableLook, look_ahead
 from optuna_deadline.samplers._warm_start import OfTrial, StudyLike, WarmStart, Wrapper
@@ -183,10 +184,9 @@ class DeadlineSampler(Wrapper):
         pruner = find_deadline_pruner(study.pruner)
         if pruner is None or len(study.directions) > 1:
             return
-        complete = pruner.trial_ends(study, trial, state, values)
-        if complete is not None:
+        if pruner.trial_ends(study, trial, state, values):
             end_abandoned(study)
-            complete()
+            complete_the_best(study, pruner.tracker(study))
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
