@@ -8,7 +8,7 @@ import pytest
 from habits import HABITS
 from verdicts import DIFFERS, LOSSES, Row, begin_on_two_slots, check, guarding_rows, table
 
-TABLE = [*table("lightning.md")]
+TABLE = [*table("exactness.md")]
 #: One row for each mechanism guards every landing.
 EACH_LANDING = {
     "DataLoader(shuffle=True)",
