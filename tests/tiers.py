@@ -19,7 +19,7 @@ import pytest
 TIERS = ("commit", "landing", "all")
 #: CPU seconds of a tier on two cores of 2.6 GHz, processes that the tests start included.
 BUDGETS = {"commit": 400.0, "landing": 1100.0}
-ROOM = 1.3  # what is above this multiple of a budget is named
+ROOM = 1.3  # a tier fails above this multiple of its budget
 TURNS = 8  # landings until each nightly test has run once
 DEAREST = 15  # tests that the summary names
 #: These files start first, since they take longest from start to end.
@@ -116,13 +116,6 @@ def cpu_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    output = getattr(session.config, "workeroutput", None)
-    used = sorted(session.config.stash[_USED], reverse=True)[:DEAREST]
-    if output is not None:
-        output["cpu"], output["dearest"] = cpu_seconds(), used
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     output = getattr(node, "workeroutput", {})
@@ -130,20 +123,45 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     node.config.stash[_USED] += [tuple(each) for each in output.get("dearest", [])]
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The tier's CPU seconds, and the dearest tests of a whole tier above its budget.
+@pytest.hookimpl(trylast=True)  # once all workers have said what they used
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker says what it used; the whole tier fails above its budget."""
+    config = session.config
+    output = getattr(config, "workeroutput", None)
+    if output is not None:
+        output["cpu"], output["dearest"] = cpu_seconds(), dearest(config)
+    elif above_budget(config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    It does not fail: the same tests take a third more on a machine that others use too.
-    """
+
+def dearest(config: pytest.Config) -> list[tuple[float, str]]:
+    """The tests that used the most CPU seconds, with the seconds, the dearest first."""
+    return sorted(config.stash[_USED], reverse=True)[:DEAREST]
+
+
+def used_in_all(config: pytest.Config) -> float:
+    """CPU seconds of all processes of the tier."""
+    return sum(config.stash[_TOTAL]) or cpu_seconds()
+
+
+def above_budget(config: pytest.Config) -> bool:
+    """Whether a whole tier used more than its budget, with room for a slower machine."""
+    budget = BUDGETS.get(tier_of(config))
+    return budget is not None and _is_whole(config) and used_in_all(config) > budget * ROOM
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the tier's CPU seconds, and the dearest tests of a whole tier above its budget."""
     tier = tier_of(config)
-    budget, total = BUDGETS.get(tier), sum(config.stash[_TOTAL]) or cpu_seconds()
-    limit = f" of {budget:.0f}" if budget else ""
-    terminalreporter.section(f"tier {tier}: {total:.0f}{limit} CPU seconds")
-    if budget is None or total <= budget * ROOM or not _is_whole(config):
+    limit = f" of {BUDGETS[tier]:.0f}" if tier in BUDGETS else ""
+    terminalreporter.section(f"tier {tier}: {used_in_all(config):.0f}{limit} CPU seconds")
+    if not above_budget(config):
         return
-    for seconds, name in sorted(config.stash[_USED], reverse=True)[:DEAREST]:
+    for seconds, name in dearest(config):
         terminalreporter.line(f"{seconds:6.1f} s  {name}")
-    terminalreporter.line(f"Above the budget of the tier {tier}: mark tests `slow` or `nightly`.")
+    terminalreporter.line(
+        f"FAILED: the tier {tier} is above its budget; mark tests `slow` or `nightly`."
+    )
 
 
 def _is_whole(config: pytest.Config) -> bool:

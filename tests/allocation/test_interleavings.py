@@ -24,6 +24,7 @@ import sqlalchemy as sa
 from sql_world import World
 
 from optuna_deadline.allocation.records import Assignment, Grant, StudyClaim
+from optuna_deadline.allocation.sql.database import transaction
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.database.transaction import (
     FROZEN_SECONDS,
@@ -269,11 +270,6 @@ PAIRS: dict[str, tuple[Act, Act, float]] = {
 BOTH_WAYS = [(name, turned) for name in PAIRS for turned in (False, True)]
 
 
-@pytest.fixture
-def patience() -> None:
-    """None here: a client stands still on purpose."""
-
-
 @pytest.fixture(scope="module")
 def make_scene(
     postgres: PostgresServer, postgres_template: str
@@ -367,12 +363,16 @@ def test_the_outcome_is_a_serial_one(
 @pytest.mark.slow
 @pytest.mark.parametrize(("pair", "turned"), BOTH_WAYS)
 def test_a_frozen_client_blocks_nobody_for_long_and_changes_nothing(
-    pair: str, turned: bool, make_scene: Callable[[float], Scene]
+    pair: str,
+    turned: bool,
+    make_scene: Callable[[float], Scene],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     *acts, seconds = PAIRS[pair]
     first, second = reversed(acts) if turned else acts
     alone = _serial(make_scene, [second], seconds)
     scene = make_scene(seconds)
+    monkeypatch.setattr(transaction, "FROZEN_SECONDS", FROZEN_SECONDS)  # as outside of tests
     other = _second_table(scene.world.table())
     assert isinstance(other._tx, Held)
     with ThreadPoolExecutor(1) as threads:

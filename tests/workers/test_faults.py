@@ -251,10 +251,10 @@ def test_a_fork_server_killed_while_it_loads_the_objective_is_replaced(
 
     wait_until(zygotes)
     zygotes()[0].kill()
+    wait_until(lambda: "another one is started" in said())
     wait_until(reported(study, 3))
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 130
-    assert "another one is started" in said()
 
 
 def test_training_goes_on_while_the_database_is_gone(

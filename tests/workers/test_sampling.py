@@ -10,6 +10,7 @@ import optuna
 import pytest
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
+from tables import table_of
 
 import optuna_deadline
 from optuna_deadline.errors import DeadlineError
@@ -67,5 +68,6 @@ def test_a_sampler_that_breaks_after_reports_ends_the_worker_and_the_trials_are_
             policy="fifo",
         )  # fmt: skip
     states = [trial.state for trial in study.get_trials()]
-    assert states.count(TrialState.FAIL) >= 3
+    failed = [line for line in table_of(study).trials() if line.state == "failed"]
+    assert len(failed) >= 3  # Optuna may not know of the last one yet
     assert states[0] is not TrialState.FAIL and len(states) <= 8
