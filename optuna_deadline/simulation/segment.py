@@ -62,7 +62,7 @@ class SimulatedSegment:
         self.granted = world.timeline.now()
         self._ready = self._saved_at = self.granted + world.startup_of(number)
         self._stopped_at = math.inf  # from when on nothing is trained any more
-        self._saved = self._from
+        self._saved, self._has_saved = self._from, False
         self._unwritten: tuple[float, float] | None = None
         self._step = (math.floor(self._from / self._every + 1e-9) + 1) * self._every
         self._timer = world.timeline.at(self._ready, self._train)
@@ -124,6 +124,7 @@ class SimulatedSegment:
         for old in self._world.table.add_checkpoint(self._worker.id, grant, new):
             disk.delete(old)
         self._saved, self._saved_at = position, self._world.timeline.now()
+        self._has_saved = True
 
     def write_progress(self) -> None:
         """Write how far it has come by its last report: once, however many there were.
@@ -174,7 +175,7 @@ class SimulatedSegment:
 
     def _die(self) -> None:
         """A rank dies: what was trained since the last checkpoint is lost."""
-        deaths = self._failures + 1
+        deaths = 1 if self._has_saved else self._failures + 1  # as `worker.outbox` counts them
         state = "failed" if deaths >= MAX_DEATHS else "paused"
         lost = max(0.0, self._position() - self._saved)
         self._world.slot_time.redone += self.grant.size * lost / self._rate

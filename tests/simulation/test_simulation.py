@@ -26,6 +26,7 @@ from optuna_deadline.simulation import (
 from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.study import events
 from optuna_deadline.testing.allocation.world import assert_legal
+from optuna_deadline.worker.outbox import MAX_DEATHS
 
 STEPS = 30
 CLUSTER = Cluster(slots=4)
@@ -149,6 +150,20 @@ def test_a_failure_is_resumed_from_its_checkpoint() -> None:
         if ended == "died"
     ]
     assert after and max(after) > 1
+
+
+def test_a_checkpoint_between_deaths_begins_their_count_anew() -> None:
+    faults = Faults(crash_every=60.0)
+    simulation = study("hypersched", "crossing", Cluster(slots=2, hosts=2, faults=faults), times=5)
+    simulation.run()
+    table, failed = simulation.world.table, 0
+    saved = {(e.number, e.fence) for e in events(simulation.world) if e.kind == "checkpoint"}
+    for trial in (trial for trial in table.trials() if trial.state == "failed"):
+        segments = [row for row in table.segments() if row.number == trial.number]
+        last = [row.fence for row in segments if row.outcome == "died"][-MAX_DEATHS:]
+        assert saved.isdisjoint((trial.number, fence) for fence in last[1:])
+        failed += 1
+    assert failed
 
 
 def test_a_dead_host_is_reaped_and_its_trials_go_on() -> None:
