@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from optuna_deadline.directives import KEEP, Directive, Kind
+from optuna_deadline.rank.messages import as_data
 
 if TYPE_CHECKING:
     RawLink = Connection[Any, Any]
@@ -42,9 +43,17 @@ class Link:
         raw: The pipe.
         trusted_until: On :func:`time.monotonic`; the worker moves it as it renews its leases.
         grace: For so long after, no other trial gets the slots.
+        leader: Whether the worker that leads the trial is the one at the other end of the pipe.
+            A remote one is spoken to once :meth:`connect_leader` was called.
     """
 
-    def __init__(self, raw: RawLink, trusted_until: float, grace: float) -> None:
+    def __init__(
+        self,
+        raw: RawLink,
+        trusted_until: float,
+        grace: float,
+        leader: Literal["here", "remote"] = "here",
+    ) -> None:
         if time.monotonic() >= trusted_until:
             os._exit(LEASE_EXPIRED_EXIT_CODE)  # forked too late: another trial may have the slots
         self._grace = grace
@@ -53,7 +62,9 @@ class Link:
         self._raw = raw  # to the leader of the trial
         self._end_acknowledged = threading.Event()
         self._lock = threading.Lock()
-        self._leader_is_remote = False
+        self._leader_is_remote = leader == "remote"
+        self._connected = leader == "here"  # to the worker that leads
+        self._to_pass_on: tuple[str, dict[str, Any]] | None = None
         self._ids = itertools.count()
         self._answers: dict[int, queue.Queue[tuple[bool, Any]]] = {}
         self._next_grants: queue.Queue[tuple[int, tuple[str, ...]]] = queue.Queue()
@@ -61,8 +72,12 @@ class Link:
 
     def connect_leader(self, leader_link: RawLink) -> None:
         """Speak to a worker on another host, which leads the trial; this one minds the slots."""
-        self._raw, self._leader_is_remote = leader_link, True
+        with self._lock:
+            self._raw, self._connected = leader_link, True
         self._start_reader(leader_link)
+        if self._to_pass_on is not None:
+            what, facts = self._to_pass_on
+            self.notify(what, **facts)
 
     def _start_reader(self, raw: RawLink) -> None:
         threading.Thread(
@@ -71,6 +86,7 @@ class Link:
 
     def request(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Let the worker do it, and wait for the answer or its error."""
+        args, kwargs = as_data(args, method), as_data(kwargs, method)
         number = next(self._ids)
         answer: queue.Queue[tuple[bool, Any]] = queue.Queue(1)
         self._answers[number] = answer
@@ -105,6 +121,14 @@ class Link:
                 self.send_end("left", Kind.PAUSE.value)
                 _kill_process_group()
 
+    def _pass_on(self, what: str, facts: dict[str, Any]) -> None:
+        """Say it to the leader, now or once it is connected."""
+        with self._lock:
+            if not self._connected:
+                self._to_pass_on = what, facts
+                return
+        self.notify(what, **facts)
+
     def _extend_trust(self, until: float) -> None:
         self._trusted_until = until
         left = until + self._grace - time.monotonic()
@@ -135,7 +159,7 @@ class Link:
             elif kind == "bye":
                 self._end_acknowledged.set()
             elif kind == "pass on":  # a message of this host's worker to the leader
-                self.notify(rest[0], **rest[1])
+                self._pass_on(*rest)
             elif kind == "unpark":
                 self.newest = KEEP
                 self._next_grants.put((rest[0], rest[1]))

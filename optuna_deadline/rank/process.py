@@ -14,7 +14,7 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import optuna
@@ -69,7 +69,8 @@ def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
     multiprocessing.set_start_method("fork", force=True)
     seed_by_trial(spec.number)
     show_info_messages()
-    link = Link(raw, spec.trusted_until, spec.grace)
+    leader: Literal["here", "remote"] = "here" if spec.leader_endpoint is None else "remote"
+    link = Link(raw, spec.trusted_until, spec.grace, leader)
     if spec.leader_endpoint is not None:
         _connect_to_leader(link, spec, spec.leader_endpoint)
     segment = RankSegment(

@@ -18,6 +18,7 @@ from optuna_deadline.checkpoints.storage import Location, join_location, upload
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import at_most
 from optuna_deadline.rank.link import Link
+from optuna_deadline.rank.messages import checked_step, restored_choice
 from optuna_deadline.segments import SegmentEnd
 
 #: The environment variable that names a rank's devices.
@@ -95,7 +96,7 @@ class RankSegment:
     def progress(self, position: float) -> None:
         """Say how far training is; the pipe is used a few times a second at most."""
         self.reports_position = True
-        self.advance(position)
+        self.advance(float(position))
 
     def advance(self, position: float) -> None:
         """Record a position; a loop without one is known by its reports."""
@@ -113,12 +114,12 @@ class RankSegment:
     def horizon(self, last_step: int) -> None:
         """Say at which step the objective would stop by itself."""
         if self.rank == 0:
-            self._link.notify("horizon", last_step=last_step)
+            self._link.notify("horizon", last_step=checked_step(last_step))
 
     def even(self, batch: int) -> None:
         """Say that the number of slots is to divide the batch."""
         if self.rank == 0:
-            self._link.notify("even", batch=batch)
+            self._link.notify("even", batch=checked_step(batch))
 
     def limit_slots(self, slots: int, reason: str) -> None:
         """Say that the trial cannot train on more slots."""
@@ -128,6 +129,7 @@ class RankSegment:
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished file the trial's newest checkpoint."""
         if self.rank == 0:
+            step, value = checked_step(step), None if value is None else float(value)
             try:
                 self._store_checkpoint(path, checksum(path), step, value)
             except OSError as error:
@@ -144,6 +146,7 @@ class RankSegment:
         """Write a checkpoint whole or not at all, and publish it."""
         if self.rank != 0:
             return None
+        step, value = checked_step(step), None if value is None else float(value)
         try:
             path = self.folder / (name or f"{self.fence}-{step}-{os.urandom(2).hex()}.ckpt")
             self._store_checkpoint(path, write_checked(path, write), step, value)
@@ -227,8 +230,9 @@ class RankTrial(BaseTrial):
         self, name: str, choices: Sequence[CategoricalChoiceType]
     ) -> CategoricalChoiceType:
         """As in Optuna."""
-        chosen: CategoricalChoiceType = self._link.request("suggest_categorical", name, choices)
-        return chosen
+        chosen = self._link.request("suggest_categorical", name, choices)
+        restored: CategoricalChoiceType = restored_choice(choices, chosen, name)
+        return restored
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
         """As in Optuna; use :meth:`suggest_float`."""
@@ -246,11 +250,10 @@ class RankTrial(BaseTrial):
         """Report a value; of a gang only the first rank's counts."""
         if self._segment.rank != 0:
             return
+        value, step = float(value), checked_step(step)
         if not self._pausable and not self._sent_unpausable:
             self._send_pausable(False)
-        self._link.notify(
-            "report", value=float(value), step=int(step), trained=self._segment.trained
-        )
+        self._link.notify("report", value=value, step=step, trained=self._segment.trained)
         if not self._segment.reports_position:
             self._segment.advance(float(step))
 

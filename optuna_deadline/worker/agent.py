@@ -22,7 +22,6 @@ from optuna_deadline.checkpoints.storage import Location
 from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.forecasting.throughput import closing_seconds, distant_database_seconds
-from optuna_deadline.planning.sampling import SamplerErrors
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
@@ -35,6 +34,7 @@ from optuna_deadline.worker.lease_clock import LeaseClock
 from optuna_deadline.worker.outbox import Outbox
 from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.registration import PoolMembership
+from optuna_deadline.worker.sampling import TrialSampler
 from optuna_deadline.worker.segment import PATIENCE, Gang
 from optuna_deadline.worker.time_limit import TIME_LIMIT_REACHED, WorkerTimeLimit
 from optuna_deadline.worker.watchdog import Watchdog
@@ -134,9 +134,9 @@ class Agent:
             self._gangs,
         )
         self._member = self._cross_host.member
-        self._sampler_errors = SamplerErrors()
+        self._sampler = TrialSampler(study, self._keep_leases)
         self._launcher = SegmentLauncher(
-            study,
+            self._sampler,
             table,
             self.id,
             self._event_loop,
@@ -148,7 +148,6 @@ class Agent:
             self._membership.reaches,
             self._parking,
             self._cross_host.leader,
-            self._sampler_errors,
         )
         self._outbox = Outbox(table, self.id, self._parking, replan)
         self._table_thread = PeriodicThread("table", self._table_pass)
@@ -193,7 +192,7 @@ class Agent:
         self._table_thread.start()
         try:
             while not self._finished():
-                self._event_loop.replace_dead(self._all_gangs())
+                self._event_loop.replace_dead(self._all_gangs)
                 self._poll_pipes()
                 self._enforce_time_limits()
                 self._give_up_on_database()
@@ -208,8 +207,8 @@ class Agent:
                     if self._settled:
                         self._sweep_all_ended()
                     self._table.leave(self.id)
-        if self._sampler_errors.error is not None and not self._settled:
-            raise self._sampler_errors.error
+        if self._sampler.errors.error is not None and not self._settled:
+            raise self._sampler.errors.error
 
     def close(self) -> None:
         """End every process of this worker."""
@@ -218,6 +217,7 @@ class Agent:
         self._fetcher.close()
         self._member_fetcher.close()
         self._cross_host.close()
+        self._sampler.close()
         self._sweeper.close(_KILL_SECONDS)
         self._folders.close()
 
@@ -268,7 +268,7 @@ class Agent:
                     del self._gangs[gang.number]
                     self._next_poll = 0.0
                     if gang.outcome is not None and gang.outcome.state == "complete":
-                        self._sampler_errors.record_success(gang.number)
+                        self._sampler.errors.record_success(gang.number)
                     self._sweep_after(gang)
                 self._keep_leases()
             if self._member.release_finished():
@@ -362,10 +362,10 @@ class Agent:
             self.leave("the host is drained")
 
     def _directive_for(self, gang: Gang, row: PlannedTrial) -> Directive:
-        if self.leaving is not None:
-            return Directive(Kind.PAUSE, self.leaving)
         if gang.directive.leave:
             return gang.directive  # on its way out already
+        if self.leaving is not None:
+            return Directive(Kind.PAUSE, self.leaving)
         asked = directive_for(row, self.id, gang.size, gang.others)
         if not asked.leave:
             return gang.directive
@@ -387,7 +387,7 @@ class Agent:
         if self.leaving is None and self._time_limit.must_leave(stop, self._deadline):
             _logger.warning("This worker's own time is almost over: its trials save and leave.")
             self.leave(TIME_LIMIT_REACHED)
-        if self.leaving is None and self._sampler_errors.error is not None:
+        if self.leaving is None and self._sampler.errors.error is not None:
             self.leave("the sampler fails")
         if now >= self._deadline - self._closing_seconds():
             for gang in gangs:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import connection
@@ -74,22 +76,28 @@ class EventLoop:
                 _read_rank(*found)
         return woken
 
-    def replace_dead(self, gangs: Iterable[Gang]) -> None:
-        """Start what has died again: the watchdog, and the fork server.
+    def replace_dead(self, gangs: Callable[[], Sequence[Gang]]) -> None:
+        """Start what has died or hangs again: the watchdog, and the fork server.
+
+        What ``gangs`` returns is read after the fork server is known to be dead: until then the
+        table thread may fork another rank, whose exit no message will tell.
 
         Raises:
             DeadlineError: Fork servers die again and again before the objective is loaded.
         """
         self._watchdog.check()
         if self.fork_server.alive:
-            return
+            overdue = any(rank.fork_overdue for gang in gangs() for rank in list(gang.ranks))
+            if not overdue or self.fork_server.control.poll():
+                return
+            _logger.warning("The process that forks ranks does not answer; it is killed.")
         self.fork_server.poll_ready()  # it may have said why
         self._failed_starts = 0 if self.fork_server.ready else self._failed_starts + 1
         if self._failed_starts >= _MAX_FAILED_STARTS:
             raise DeadlineError("The process that loads the objective dies at it.")
         _logger.warning("The process that forks ranks died; another one is started.")
         self.fork_server.close()
-        for gang in gangs:
+        for gang in gangs():
             for rank in gang.ranks:
                 rank.orphaned = True
         self.fork_server = ForkServer(self._source, self._threads, self._worker_id)
@@ -151,5 +159,9 @@ def _read_rank(gang: Gang, rank: Rank) -> None:
                 return
     except (EOFError, OSError):
         with rank.lock:
-            rank.closed = True
+            rank.closed, rank.closed_at = True, time.monotonic()
             rank.link.close()
+    except Exception as error:  # what cannot be read concerns this trial alone
+        rank.end_message = "error", (f"{type(error).__name__}: {error}", traceback.format_exc())
+        rank.end_message_at = time.monotonic()
+        gang.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -93,4 +94,4 @@ def _fork(fork_server: ForkServer, gang: Gang, spec: RankSpec) -> None:
         theirs.close()
         gang.add_rank(Rank(index, ours, forked_fence=fence, orphaned=True))
     else:
-        gang.add_rank(Rank(index, link, forked_fence=fence))
+        gang.add_rank(Rank(index, link, forked_fence=fence, requested_at=time.monotonic()))

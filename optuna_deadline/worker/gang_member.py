@@ -96,7 +96,7 @@ class GangMember:
             if set(kept).issuperset(hand.part.slots):
                 self._renewed.add(key)
             else:
-                del self._accepted[key]
+                self._drop(key)
 
     def reconcile(
         self, memberships: Collection[GangMembership], occupied: Collection[int], *, open: bool

@@ -18,9 +18,9 @@ from optuna_deadline.checkpoints.storage import Location, parse_location
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone, at_most
 from optuna_deadline.planning.optuna_storage import store_values, unless_deleted
-from optuna_deadline.planning.sampling import SamplerErrors
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.sampling import TrialSampler
 from optuna_deadline.worker.segment import Gang, SegmentOutcome
 
 _logger = logging.getLogger("optuna_deadline")
@@ -35,7 +35,7 @@ class TrialInbox:
         gang: The segment.
         trial: Its Optuna trial, which lives here alone.
         sweep: Deletes files that no row names any more.
-        sampler_errors: Learns of the sampler's errors.
+        sampler: Chooses the trial's parameters.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class TrialInbox:
         gang: Gang,
         trial: Trial,
         sweep: Callable[[int, Sequence[Location]], None],
-        sampler_errors: SamplerErrors,
+        sampler: TrialSampler,
     ) -> None:
-        self._sampler_errors = sampler_errors
+        self._sampler = sampler
         self._sweep = sweep
         self._table = table
         self._worker_id = worker_id
@@ -102,12 +102,17 @@ class TrialInbox:
         try:
             with unless_deleted(self._trial.study):
                 found = getattr(self._trial, method)
-                value = found(*args, **kwargs) if callable(found) else found
+                if not callable(found):
+                    value = found
+                elif method.startswith("suggest"):
+                    value = self._sampler.call(lambda: found(*args, **kwargs))
+                else:
+                    value = found(*args, **kwargs)
         except (StudyGone, *DATABASE_ERRORS):
             raise
         except Exception as error:  # the user's own mistake: it belongs into the objective
             if method.startswith("suggest"):
-                self._sampler_errors.record_failure(self._gang.number, error)
+                self._sampler.errors.record_failure(self._gang.number, error)
             self._gang.answer(rank, number, False, error)
         else:
             self._gang.answer(rank, number, True, value)
@@ -183,7 +188,7 @@ class TrialInbox:
             gang.outcome = SegmentOutcome("retired", "finished", failures=gang.failures)
             gang.kill()
         self._reported.update(values)
-        self._sampler_errors.record_success(gang.number)
+        self._sampler.errors.record_success(gang.number)
         diverged = [report for report in reports if not math.isfinite(report.value)]
         if diverged and not self._warned_diverged:
             self._warned_diverged = True
@@ -209,6 +214,7 @@ class TrialInbox:
         self._gang.pending_writes.add(new)
 
     def _on_parked(self) -> None:
+        self._gang.parked_at = time.monotonic()
         self._gang.pending_writes.add(self._set_parked)  # after what was said before
 
     def _on_obeys(self) -> None:

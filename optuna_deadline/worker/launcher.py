@@ -5,21 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from optuna.study import Study
-from optuna.trial import Trial
-
 from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.restore import CheckpointFetcher, CheckpointSweeper
-from optuna_deadline.planning.optuna_storage import unless_deleted
-from optuna_deadline.planning.sampling import SamplerErrors
 from optuna_deadline.worker.event_loop import EventLoop
 from optuna_deadline.worker.fork import RankSettings, fork_ranks
 from optuna_deadline.worker.gang_leader import GangLeader
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.lease_clock import LeaseClock
 from optuna_deadline.worker.parking import ParkedProcesses
+from optuna_deadline.worker.sampling import TrialSampler
 from optuna_deadline.worker.segment import Gang
 
 
@@ -27,7 +23,7 @@ class SegmentLauncher:
     """Starts the segments that the plan wants on this worker.
 
     Args:
-        study: The Optuna study.
+        sampler: Makes the Optuna trials.
         table: The allocation table.
         worker_id: The worker.
         event_loop: Has the fork server.
@@ -39,12 +35,11 @@ class SegmentLauncher:
         reaches: Whether what was written somewhere can be read here.
         parking: Has the processes that wait.
         gang_leader: Brings ranks on several hosts together.
-        sampler_errors: Learns of the sampler's errors.
     """
 
     def __init__(
         self,
-        study: Study,
+        sampler: TrialSampler,
         table: AllocationStore,
         worker_id: str,
         event_loop: EventLoop,
@@ -56,10 +51,8 @@ class SegmentLauncher:
         reaches: Callable[[CheckpointOrigin], bool],
         parking: ParkedProcesses,
         gang_leader: GangLeader,
-        sampler_errors: SamplerErrors,
     ) -> None:
-        self._sampler_errors = sampler_errors
-        self._study = study
+        self._sampler = sampler
         self._table = table
         self._worker_id = worker_id
         self._event_loop = event_loop
@@ -97,9 +90,7 @@ class SegmentLauncher:
         others = self._gang_leader.free_member_slots(row)
         if others is None:
             return
-        with unless_deleted(self._study):
-            self._study.get_trials(deepcopy=False)  # Optuna's cache knows what others opened
-            trial = Trial(self._study, row.trial_id)
+        trial = self._sampler.open_trial(row.trial_id)
         trained = self._table.trained_before(row.number, row.fence + 1)
         sent = time.monotonic()
         slots = self._parking.least_missed_first(free)[:own] if parked is None else [parked]
@@ -110,7 +101,7 @@ class SegmentLauncher:
             self._sweeper.sweep_unnamed(row.number, row.fence)
         gang = Gang(grant, row.failures, trained, granted_at=sent, patience=self._patience)
         gang.inbox = TrialInbox(
-            self._table, self._worker_id, gang, trial, self._sweeper.sweep, self._sampler_errors
+            self._table, self._worker_id, gang, trial, self._sweeper.sweep, self._sampler
         )
         gangs[row.number] = gang
         if parked is not None:

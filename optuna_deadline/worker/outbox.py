@@ -217,6 +217,8 @@ class Outbox:
         Returns:
             Whether that was all: the gang has exited, or is parked, and holds nothing.
         """
+        # First: what is said between two looks, before the pipe is closed, is not written yet.
+        closed = all(rank.closed for rank in gang.ranks)
         try:
             self._write_backlog(gang)
             due = gang.parked or time.monotonic() >= gang.progress_due
@@ -229,7 +231,7 @@ class Outbox:
             gang.lost = True
             gang.pending_writes.clear()
             gang.kill()
-        if not gang.exited or gang.pending_writes or not all(rank.closed for rank in gang.ranks):
+        if not gang.exited or gang.pending_writes or not closed:
             return False
         if gang.remote_ranks_may_run and not gang.lost:
             return False
@@ -280,7 +282,11 @@ class Outbox:
                 self._worker_id,
                 gang.grant,
                 gang.outcome.state,
-                ended="shutdown" if leaving else gang.outcome.end_reason,
+                ended=(
+                    "shutdown"
+                    if leaving and gang.outcome.state == "paused"
+                    else gang.outcome.end_reason
+                ),
                 value=gang.outcome.value,
                 stop=gang.stop_seconds,
                 failures=gang.outcome.failures,
@@ -317,5 +323,5 @@ class Outbox:
 
     def _measure_stop(self, gang: Gang) -> None:
         if gang.directive_sent_at is not None:
-            gang.stop_seconds = time.monotonic() - gang.directive_sent_at
+            gang.stop_seconds = gang.left_at - gang.directive_sent_at
             self.slowest_stop = max(self.slowest_stop, gang.stop_seconds)

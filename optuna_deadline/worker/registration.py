@@ -61,7 +61,13 @@ class PoolMembership:
 
     def register(self) -> None:
         """Join the pool; from now on the leases tick."""
-        sent, offer = time.monotonic(), self._offer
+        sent = time.monotonic()
+        self._offer_slots()
+        crashpoint("register.trust")
+        self._lease_clock.record_renewal(sent)
+
+    def _offer_slots(self) -> None:
+        offer = self._offer
         self._table.register(
             self._worker_id,
             self.host,
@@ -71,8 +77,6 @@ class PoolMembership:
             self._weight,
             self._machine_info,
         )
-        crashpoint("register.trust")
-        self._lease_clock.record_renewal(sent)
 
     @property
     def store(self) -> str | None:
@@ -111,7 +115,7 @@ class PoolMembership:
         if offers >= self._offer.size:
             return
         try:
-            self.register()
+            self._offer_slots()  # which renews no lease that is held
         except DeadlineError as error:
             if not self._evicted:
                 _logger.warning("This worker was silent for too long: %s", error)

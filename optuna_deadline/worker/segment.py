@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from optuna_deadline.allocation.records import Grant, NewReport, OtherWorkers
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.directives import KEEP, Directive
+from optuna_deadline.rank.messages import portable_error
 from optuna_deadline.worker.pending_writes import PendingWrites
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.watchdog import kill_rank
@@ -127,6 +128,7 @@ class Gang:
     reported: bool = False  #: whether it has reported in this segment
     saved: bool = False  #: whether the table has a checkpoint of this segment
     parked: bool = False  #: whether its process uses no device and waits
+    parked_at: float | None = None  #: when it said so
     #: when it hung up on ranks on other hosts, which may not know
     disconnected_at: float | None = None
     without_members: bool = False  #: whether no further worker gives it anything any more
@@ -169,6 +171,13 @@ class Gang:
     def exited(self) -> bool:
         """Whether every rank has exited."""
         return all(rank.exited for rank in self.ranks)
+
+    @property
+    def left_at(self) -> float:
+        """When the last rank left its slot, however long that took to be written down."""
+        if self.parked_at is not None:
+            return self.parked_at
+        return min(time.monotonic(), max(rank.closed_at for rank in self.ranks))
 
     @property
     def never_reported(self) -> bool:
@@ -256,7 +265,7 @@ class Gang:
 
     def answer(self, rank: Rank, question: int, good: bool, value: Any) -> None:
         """Answer one question."""
-        rank.send(("answer", question, good, value))
+        rank.send(("answer", question, good, value if good else portable_error(value)))
 
     def acknowledge_end(self, rank: Rank) -> None:
         """Its last words have arrived, and a rank on another host need not wait any more."""
@@ -267,7 +276,7 @@ class Gang:
         """Let the ranks believe in their slots until then."""
         for rank in self.ranks:
             if not rank.remote:
-                rank.send(("trust", until))
+                rank.extend_trust(until)
 
     def kill(self) -> None:
         """End every rank now."""
@@ -336,7 +345,7 @@ class Gang:
             return "cut", None
         if dead:
             return "died", dead[0].exit_code
-        first = self.ranks[0].end_message
+        first = min(self.ranks, key=lambda rank: rank.index).end_message
         assert first is not None
         failed = [
             rank for rank in self.ranks if rank.end_message and rank.end_message[0] == "error"

@@ -15,7 +15,6 @@ from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.directives import KEEP, Directive, Kind
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.planning.sampling import SamplerErrors
 from optuna_deadline.rank import process as ranks
 from optuna_deadline.rank.link import Link
 from optuna_deadline.rank.trial import RankSegment, RankTrial
@@ -23,6 +22,7 @@ from optuna_deadline.segments import SegmentEnd, WholeTrial
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.outbox import decide_outcome
 from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.sampling import TrialSampler
 from optuna_deadline.worker.segment import Gang
 
 
@@ -38,7 +38,8 @@ def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:
     assert grant is not None
     gang = Gang(grant, 0, 0.0)
     study = optuna.create_study()
-    gang.inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, SamplerErrors())
+    sampler = TrialSampler(study, lambda: None)
+    gang.inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, sampler)
     segments = []
     for index in range(2):
         rank = Rank(index, None)

@@ -12,10 +12,10 @@ import pytest
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.planning.sampling import SamplerErrors
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.pending_writes import PendingWrites
 from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.sampling import TrialSampler
 from optuna_deadline.worker.segment import Gang
 
 
@@ -49,7 +49,7 @@ def test_a_deleted_study_is_no_mistake_of_the_objective(
     gang, rank = Silent(), cast(Rank, SimpleNamespace())
     hearing = TrialInbox(
         cast(AllocationStore, gang), "me", cast(Gang, gang), study.ask(), lambda *_: None,
-        SamplerErrors(),
+        TrialSampler(study, lambda: None),
     )  # fmt: skip
     hearing.receive(rank, message)
     optuna.delete_study(study_name=study.study_name, storage=sqlite_url)
@@ -65,7 +65,8 @@ def test_the_table_knows_that_a_trial_cannot_be_paused_before_it_has_a_report() 
     )
     study = optuna.create_study()
     gang = Gang(cast(Grant, SimpleNamespace(number=0)), 0, 0.0)
-    inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, SamplerErrors())
+    sampler = TrialSampler(study, lambda: None)
+    inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, sampler)
     rank = cast(Rank, SimpleNamespace())
     inbox.receive(rank, ("event", "pausable", {"pausable": False}))
     inbox.receive(rank, ("event", "report", {"value": 0.5, "step": 1, "trained": 1.0}))

@@ -1,0 +1,484 @@
+"""What a worker does and writes when its ranks, its plan, its database or its time change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+
+import optuna
+import pytest
+from by_hand import DEADLINE, Clock, Hand, faked
+
+from optuna_deadline.allocation.records import GangMembership, GangPart, Grant, Rendezvous
+from optuna_deadline.worker.outbox import decide_outcome
+from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.segment import Gang
+
+
+@pytest.fixture
+def fakes() -> Iterator[tuple[Clock, list[int]]]:
+    with faked() as both:
+        yield both
+
+
+@pytest.fixture
+def killed(fakes: tuple[Clock, list[int]]) -> list[int]:
+    """The process ids that the worker killed."""
+    return fakes[1]
+
+
+@pytest.fixture
+def hand(fakes: tuple[Clock, list[int]], tmp_path: Path) -> Hand:
+    return Hand(fakes[0], tmp_path, park=1)
+
+
+def test_a_trial_reports_and_completes(hand: Hand) -> None:
+    number = hand.started()
+    hand.say(number, "report", value=0.5, step=0, trained=1.0)
+    hand.turn()
+    hand.end(number, "result", 0.5)
+    hand.turn()
+    assert hand.writes == ["acquire", "add_reports", "release complete"]
+    assert hand.state() == ("complete", "complete")
+    assert hand.table.free_slots(hand.agent.id)
+
+
+def test_a_trial_pauses_and_goes_on_in_a_new_segment(hand: Hand) -> None:
+    number = hand.started()
+    hand.say(number, "report", value=0.5, step=0, trained=1.0)
+    hand.plan(number, "pause", 0)
+    hand.turn()
+    [directive] = hand.directives(number)
+    assert (directive.kind.value, directive.park) == ("pause", True)
+    hand.end(number, "left", "pause")
+    hand.turn()
+    assert hand.state() == ("paused", "pause")
+    hand.plan(number)
+    hand.turn()
+    assert [row.fence for row in hand.table.segments()] == [1, 2]
+    assert hand.writes == ["acquire", "add_reports", "release pause", "acquire"]
+
+
+def test_a_trial_leaves_to_go_on_with_more_slots(hand: Hand) -> None:
+    number = hand.started()
+    hand.plan(number, slots=2)
+    hand.turn()
+    [directive] = hand.directives(number)
+    assert directive.kind.value == "resize"
+    hand.end(number, "left", "resize")
+    hand.turns(2)
+    assert hand.outcomes() == ["resize", None]
+    assert [row.slots for row in hand.table.segments()] == [1, 2]
+    assert hand.key(number, 1)[1] == 2  # a second rank, of the second segment
+
+
+def test_a_trial_that_was_stopped_is_retired(hand: Hand) -> None:
+    number = hand.started()
+    hand.plan(number, "stop", 0)
+    hand.turn()
+    hand.end(number, "left", "stop")
+    hand.turn()
+    assert hand.state() == ("retired", "stop")
+
+
+def test_a_parked_process_goes_on_without_another_fork(hand: Hand) -> None:
+    number = hand.started()
+    hand.plan(number, "pause", 0)
+    hand.turn()
+    hand.say(number, "parked")
+    hand.turn()
+    assert hand.state() == ("paused", "park")
+    assert len(hand.table.free_slots(hand.agent.id)) == 2
+    hand.heard(number)
+    hand.plan(number)
+    hand.turn()
+    assert [message[:2] for message in hand.heard(number)] == [("unpark", 2)]
+    assert len(hand.fork_server.ranks) == 1
+    hand.say(number, "report", value=0.5, step=3, trained=1.0)
+    hand.end(number, "result", 0.5)
+    hand.turns(2)
+    assert hand.steps() == [3] and hand.state() == ("complete", "complete")
+
+
+def test_a_parked_process_that_dies_is_replaced_by_a_fork(hand: Hand) -> None:
+    number = hand.started()
+    hand.plan(number, "pause", 0)
+    hand.turn()
+    hand.say(number, "parked")
+    hand.turn()
+    hand.end(number, code=-9)
+    hand.turn()
+    hand.plan(number)
+    hand.turns(2)
+    assert hand.state() == ("running", None) and len(hand.fork_server.ranks) == 2
+
+
+def test_a_trial_whose_ranks_die_three_times_in_a_row_fails(hand: Hand) -> None:
+    number = hand.started()
+    for _ in range(3):
+        assert hand.state()[0] == "running"
+        hand.end(number, code=-9)
+        hand.turns(2)
+    assert hand.outcomes() == ["died"] * 3 and hand.state() == ("failed", "died")
+
+
+def test_a_checkpoint_between_two_deaths_begins_the_count_anew(hand: Hand) -> None:
+    number = hand.started()
+    for _ in range(2):
+        hand.end(number, code=-9)
+        hand.turns(2)
+    hand.say(number, "checkpoint", path="step-1.ckpt", step=1, value=0.5, size=1, checksum="a")
+    hand.turn()
+    hand.end(number, code=-9)
+    hand.turns(2)
+    assert hand.outcomes() == ["died"] * 3 + [None] and hand.state()[0] == "running"
+
+
+def test_the_other_rank_of_a_dead_one_is_killed_after_a_moment(
+    hand: Hand, killed: list[int]
+) -> None:
+    number = hand.started(slots=2)
+    hand.rank(number, 1).close()
+    hand.fork_server.said.send(("exited", hand.key(number, 1), -9))
+    hand.turns(2)
+    assert not killed
+    hand.turns(3)
+    assert set(killed) == {hand.pid(number)}
+
+
+def test_slots_that_were_not_renewed_are_left_at_once(hand: Hand, killed: list[int]) -> None:
+    number = hand.started()
+    hand.clock.now += hand.table.ttl + hand.table.grace + 1
+    hand.table.reap()
+    hand.turn()
+    assert set(killed) == {hand.pid(number)}
+    hand.end(number, code=-9)
+    hand.turn()
+    assert not any(write.startswith("release") for write in hand.writes)
+
+
+def test_a_trial_that_is_lost_while_it_reports_takes_no_other_with_it(
+    hand: Hand, killed: list[int]
+) -> None:
+    first, second = hand.started(), hand.started()
+    hand.table.release(hand.agent.id, hand.agent._gangs[first].grant, "paused", ended="died")
+    for number in (first, second):
+        hand.say(number, "report", value=0.5, step=0, trained=1.0)
+    hand.turn()
+    assert killed == [hand.pid(first)]
+    assert hand.steps(second) == [0] and hand.state(second) == ("running", None)
+
+
+def test_a_grant_whose_answer_was_lost_is_given_back(hand: Hand) -> None:
+    number = hand.open()
+    hand.lost_answers = 1
+    hand.plan(number)
+    hand.turn()
+    hand.turn(1.0)
+    assert hand.writes[:2] == ["acquire", "release disowned"]
+    hand.turns(2)
+    assert hand.state() == ("running", None)
+
+
+def test_a_drained_worker_leaves_once_it_is_idle(hand: Hand) -> None:
+    number = hand.started()
+    hand.table.drain(hand.agent._membership.host, True)
+    hand.look()
+    hand.turn()
+    assert hand.agent.leaving is None
+    hand.plan(number, "pause", 0)
+    hand.turn()
+    hand.end(number, "left", "pause")
+    hand.turns(2)
+    assert hand.agent.leaving == "the host is drained" and hand.agent._finished()
+
+
+def test_a_worker_that_is_asked_to_leave_pauses_its_trials(hand: Hand) -> None:
+    number = hand.started()
+    hand.agent.leave("asked to leave")
+    hand.turn()
+    assert [(d.kind.value, d.reason) for d in hand.directives(number)] == [
+        ("pause", "asked to leave")
+    ]
+    hand.end(number, "left", "pause")
+    hand.turn()
+    assert hand.state() == ("paused", "shutdown") and hand.agent._finished()
+
+
+def test_reports_wait_for_a_database_that_is_away(hand: Hand) -> None:
+    number = hand.started()
+    hand.away = True
+    for step in range(3):
+        hand.say(number, "report", value=0.5, step=step, trained=1.0)
+        hand.turn(1.0)
+    assert hand.steps() == [] and hand.directives(number) == []
+    hand.away = False
+    hand.turns(2)
+    assert hand.steps() == [0, 1, 2]
+
+
+def test_trials_save_before_the_leases_run_out_without_a_database(hand: Hand) -> None:
+    number = hand.started()
+    hand.agent._deadline = float("inf")
+    hand.away = True
+    while not (told := hand.directives(number)):
+        hand.turn(0.5)
+    assert [directive.kind.value for directive in told] == ["pause"]
+    assert 1.0 < hand.agent._lease_clock.trusted_until - hand.clock.now < 5.0
+
+
+def test_trials_stop_shortly_before_the_deadline(hand: Hand) -> None:
+    number = hand.started()
+    while not (told := hand.directives(number)):
+        hand.turn(0.1)
+    assert [(d.kind.value, d.deadline) for d in told] == [("stop", True)]
+    assert 0.5 < DEADLINE - hand.clock.now < 3.0
+
+
+def test_ranks_that_do_not_leave_by_the_deadline_are_killed(hand: Hand, killed: list[int]) -> None:
+    number = hand.started()
+    hand.turns(30)
+    assert hand.pid(number) in killed
+    hand.end(number, code=-9)
+    hand.turn()
+    assert hand.state() == ("paused", "deadline")
+
+
+def test_a_stop_stands_when_the_worker_is_asked_to_leave(hand: Hand) -> None:
+    number = hand.started()
+    hand.plan(number, "stop", 0)
+    hand.turn()
+    hand.agent.leave("asked to leave")
+    hand.look()
+    hand.turn()
+    assert [directive.kind.value for directive in hand.directives(number)] == ["stop"]
+    hand.end(number, "left", "stop")
+    hand.turn()
+    assert hand.state() == ("retired", "stop")
+
+
+def test_a_worker_that_leaves_says_the_deadline_once(hand: Hand) -> None:
+    number = hand.started()
+    hand.turn(20.0)
+    hand.agent.leave("asked to leave")
+    hand.turn()
+    hand.clock.now = DEADLINE - 1.4
+    for _ in range(3):
+        hand.look()
+        hand.turn()
+    assert [directive.deadline for directive in hand.directives(number)] == [False, True]
+
+
+def test_a_database_outage_is_not_measured_as_a_slow_stop(hand: Hand) -> None:
+    number = hand.started()
+    hand.agent._deadline = float("inf")
+    hand.away = True
+    hand.turns(28)
+    hand.end(number, "left", "pause")
+    hand.turn(0.1)
+    hand.turns(60)
+    hand.away = False
+    hand.turns(2)
+    assert hand.agent._outbox.slowest_stop < 10
+
+
+def test_a_message_that_cannot_be_read_ends_its_trial_alone(hand: Hand, killed: list[int]) -> None:
+    first, second = hand.started(), hand.started()
+    hand.rank(first).send_bytes(b"cno_such_module\nThing\n.")
+    hand.turn()
+    assert killed == [hand.pid(first)]
+    hand.end(first, code=-9)
+    hand.turn()
+    assert hand.state(first) == ("failed", "error")
+    assert hand.state(second) == ("running", None)
+
+
+def test_a_rank_forked_as_the_fork_server_dies_can_end(hand: Hand) -> None:
+    """The table thread forks between two looks of the event loop's thread."""
+    hand.plan(hand.open())
+    loop, server = hand.agent._event_loop, hand.fork_server
+
+    def fork_and_die() -> bool:
+        hand.agent._table_pass()
+        server.alive = False
+        return True
+
+    loop._watchdog.check = fork_and_die  # type: ignore[method-assign]
+    loop.replace_dead(hand.agent._all_gangs)
+    loop._watchdog.check = lambda: True  # type: ignore[method-assign]
+    server.ranks[0, 1, 0].send(("end", "result", 0.5))
+    server.ranks[0, 1, 0].close()
+    hand.turns(5)
+    assert hand.state() == ("complete", "complete")
+
+
+def test_a_fork_server_that_hangs_does_not_hold_the_worker_past_the_deadline(hand: Hand) -> None:
+    number = hand.open()
+    hand.turn(25.0)
+    hand.fork_server.answers = False
+    hand.plan(number)
+    hand.turns(15)
+    assert hand.state() == ("paused", "deadline")
+    hand.table.settle(hand.agent.id, hand.term)
+    hand.look()
+    hand.turn()
+    assert hand.agent._finished()
+
+
+def test_a_fork_server_that_hangs_is_replaced(hand: Hand) -> None:
+    hand.fork_server.answers = False
+    hung = hand.fork_server
+    number = hand.open()
+    hand.plan(number)
+    hand.turns(15)
+    assert hand.fork_server is not hung and hand.outcomes() == ["died", None]
+    hand.end(number, "result", 0.5)
+    hand.turn()
+    assert hand.state() == ("complete", "complete")
+
+
+class Watching(optuna.samplers.RandomSampler):
+    """Notes how many trials that have ended Optuna's samplers see."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=1)
+        self.ended: list[int] = []
+        self.while_sampling = lambda: None
+
+    def sample_independent(self, study: optuna.Study, *args: Any) -> Any:
+        trials = study._get_trials(deepcopy=False, use_cache=True)
+        self.ended.append(sum(trial.state.is_finished() for trial in trials))
+        self.while_sampling()
+        return super().sample_independent(study, *args)
+
+
+@pytest.fixture
+def sampler() -> Watching:
+    return Watching()
+
+
+@pytest.fixture
+def sampled(fakes: tuple[Clock, list[int]], tmp_path: Path, sampler: Watching) -> Hand:
+    return Hand(fakes[0], tmp_path, sampler=sampler, deadline=1e6)
+
+
+def test_the_sampler_sees_each_trial_that_has_ended(sampled: Hand, sampler: Watching) -> None:
+    for _ in range(3):
+        number = sampled.started()
+        assert 0.0 <= sampled.ask(number, "suggest_float", "x", 0.0, 1.0) <= 1.0
+        sampled.study.tell(number, 0.5)
+        sampled.end(number, "result", 0.5)
+        sampled.turn()
+    assert sampler.ended == [0, 1, 2]
+
+
+def test_leases_are_kept_while_a_sampler_works(sampled: Hand, sampler: Watching) -> None:
+    number, renewed, renew = sampled.started(), Event(), sampled.table.renew
+
+    def note(*args: Any) -> Any:
+        renewed.set()
+        return renew(*args)
+
+    def work_long() -> None:
+        for _ in range(3):
+            renewed.clear()
+            sampled.clock.now += sampled.table.ttl / 3
+            assert renewed.wait(20)
+
+    sampled.table.renew = note  # type: ignore[method-assign]
+    sampler.while_sampling = work_long
+    assert 0.0 <= sampled.ask(number, "suggest_float", "x", 0.0, 1.0) <= 1.0
+    sampled.turn()
+    assert sampled.directives(number) == [] and sampled.state() == ("running", None)
+
+
+class Locked(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.lock = Lock()
+
+
+class TwoArguments(Exception):
+    """Can be pickled, but not read."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+@pytest.mark.parametrize("error", [Locked("no luck"), TwoArguments("no", "luck")])
+def test_an_error_of_the_sampler_reaches_the_objective_in_words(
+    sampled: Hand, sampler: Watching, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
+    number, sampler.while_sampling = sampled.started(), fail
+    answer = sampled.ask(number, "suggest_float", "x", 0.0, 1.0)
+    assert type(answer) is RuntimeError
+    assert str(answer) == f"{type(error).__name__}: no luck"
+
+
+def test_a_report_that_is_heard_just_before_the_release_is_written(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop's thread reads the last messages between two looks of the table thread."""
+    number = hand.started()
+    gang = hand.agent._gangs[number]
+    gang.ranks[0].exit_code = 0
+    hand.say(number, "report", value=0.5, step=7, trained=1.0)
+    hand.rank(number).send(("end", "result", 0.5))
+    hand.rank(number).close()
+    real = type(gang.pending_writes).__bool__
+
+    def empty(writes: Any) -> bool:
+        if real(writes):
+            return True
+        hand.receive()
+        return False
+
+    monkeypatch.setattr(type(gang.pending_writes), "__bool__", empty)
+    hand.agent._table_pass()
+    monkeypatch.setattr(type(gang.pending_writes), "__bool__", real)
+    hand.turn()
+    assert hand.steps() == [7] and hand.state() == ("complete", "complete")
+
+
+def test_a_frozen_rank_does_not_stop_the_renewal_of_leases(hand: Hand) -> None:
+    gang = hand.agent._gangs[hand.started()]
+    for moment in range(5000):  # a blocked write would not end
+        gang.extend_trust(2000.0 + moment)
+    assert hand.rank(0).recv()[0] == "trust"
+
+
+def test_slots_that_are_offered_again_are_not_trusted_for_longer(hand: Hand) -> None:
+    before = hand.agent._lease_clock.trusted_until
+    hand.clock.now += 4.0
+    hand.agent._membership.check_offers(1)
+    assert hand.agent._lease_clock.trusted_until == before
+
+
+def test_rank_0_says_how_a_gang_over_two_hosts_ended() -> None:
+    part = GangPart("other", 1, ((2, 1),), ("cpu:0",))
+    gang = Gang(Grant(0, 0, 1, ((1, 1),), ("cpu:0",), (part,)), 0, 0.0)
+    for index, value in ((1, None), (0, 0.9)):  # the remote rank is known first
+        rank = Rank(index, None, remote=index == 1, orphaned=True, closed=True)
+        rank.end_message = ("result", value)
+        gang.ranks.append(rank)
+    outcome = decide_outcome(gang)
+    assert (outcome.state, outcome.value) == ("complete", 0.9)
+
+
+def test_a_part_that_was_lost_is_renewed_again_before_a_rank_is_forked(hand: Hand) -> None:
+    member, part = hand.agent._member, GangPart(hand.agent.id, 1, ((2, 1),), ("cpu:0",))
+    waits = GangMembership(0, 0, 1, "leader", 2, part, True, None)
+    assert member.reconcile([waits], [], open=True)
+    member.apply_renewal({(2, 1)}, 2000.0)
+    member.apply_renewal(set(), 2000.0)  # reaped meanwhile
+    meets = replace(waits, rendezvous=Rendezvous("host", 1, 2, "key"))
+    assert member.reconcile([meets], [], open=True), "no renewal is asked for"
+    assert not hand.fork_server.ranks
