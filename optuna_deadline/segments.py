@@ -32,8 +32,11 @@ class Segment(Protocol):
     elastic: bool  #: False under plain Optuna, where slots never move
     rank: int
     world_size: int
-    fence: int  #: number of the segment; checkpoint names carry it
     resume: Path | None  #: the verified checkpoint to go on from
+
+    @property
+    def fence(self) -> int:
+        """Number of the segment; checkpoint names carry it."""
 
     @property
     def folder(self) -> Path:

@@ -22,7 +22,8 @@ from optuna_deadline_torch.scaling import Scaling
 from torch.utils.data import DataLoader, Dataset
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.segments import SegmentEnd, segment
+from optuna_deadline.fits import begin_fit
+from optuna_deadline.segments import SegmentEnd
 from optuna_deadline_lightning import boundaries, finders
 from optuna_deadline_lightning.checkpoint_io import FormerFolders
 from optuna_deadline_lightning.elastic import ElasticFit
@@ -75,6 +76,12 @@ class DeadlineCallback(Callback):
             first leaves its one slot; where they differ it trains on one slot only. For that
             ``training_step`` is called four times more, in a process that ends then; see
             :attr:`rehearsing`.
+        fit: A name, needed where the objective trains several models one after the other, such as
+            the folds of a cross-validation. Each then goes on from its own state, and the steps of
+            its reports follow those of the fit before.
+
+    Raises:
+        DeadlineError: The objective has a second fit without a name.
 
     Example:
         ```python
@@ -97,12 +104,13 @@ class DeadlineCallback(Callback):
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
         check: bool = False,
         compare_gradients: bool = True,
+        fit: str | None = None,
     ) -> None:
         self.trial = trial
         self.monitor = monitor
         self.seed = seed
-        self.segment = segment(trial)
-        if check:
+        self.segment, topics = begin_fit(trial, fit)
+        if check and not self.segment.record.first_step:  # the first fit
             check_first(trial, self.segment)
         self._elastic: ElasticFit | None = None
         self._folders = FormerFolders()
@@ -114,6 +122,7 @@ class DeadlineCallback(Callback):
             direction = direction_of(trial, self.segment, mode)
             self._elastic = ElasticFit(
                 self.segment,
+                topics,
                 direction=direction,
                 seed=seed,
                 save_every=save_every,
@@ -306,6 +315,8 @@ class DeadlineCallback(Callback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Leave the trainer as it was."""
+        if self._elastic is not None:
+            self._elastic.end(trainer)
         self._unhook()
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -346,7 +357,7 @@ class DeadlineCallback(Callback):
         step = self._steps.reached(trainer)
         if step is None:
             return None
-        self.trial.report(value, step=step)
+        self.segment.report(self.trial, value, step)
         return value
 
     def _end_or_prune(self, trainer: pl.Trainer) -> None:

@@ -23,7 +23,7 @@ from optuna_deadline_torch.scaling import Scaling, refuse_other
 from optuna_deadline_torch.seeding import READING, reseed
 
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.segments import Segment
+from optuna_deadline.fits import FitSegment
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
 from optuna_deadline_lightning.attributes import ModuleAttributes
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
@@ -60,6 +60,7 @@ class ElasticFit:
 
     Args:
         segment: The rank's segment.
+        topics: What the trial's fits have said or compared so far; shared by them.
         direction: Which way is better.
         seed: Draws the order of samples.
         save_every: Seconds between safety checkpoints.
@@ -70,7 +71,8 @@ class ElasticFit:
 
     def __init__(
         self,
-        segment: Segment,
+        segment: FitSegment,
+        topics: set[str],
         *,
         direction: Direction,
         seed: int,
@@ -84,6 +86,7 @@ class ElasticFit:
         self.steps = ReportSteps(self.scaled)
         self.controller = SegmentController(
             segment,
+            topics,
             direction=direction,
             seed=seed,
             save_every=save_every,
@@ -112,6 +115,7 @@ class ElasticFit:
         self._results: dict[str, Any] = {}
         self._gradients: dict[str, torch.Tensor] = {}
         self._rates: dict[str, float] = {}
+        self._over = False  # whether this fit has ended, and another one follows
         self._stepped = -1  # the global step at the last look
         self._measures: MetricWatcher | None = None
 
@@ -164,6 +168,9 @@ class ElasticFit:
             self.scaled.prepare(trainer)
         if self.segment.resume is not None:
             finders.set_rates(trainer.lightning_module, self._rates)
+        if self._over:
+            trainer.should_stop = True
+            trainer.num_sanity_val_steps = 0  # it would take the metrics away again
         for name, value in self._metrics.items():
             trainer.callback_metrics[name] = torch.tensor(value, dtype=torch.float64)
 
@@ -212,6 +219,11 @@ class ElasticFit:
             elif verdict.directive.kind is Kind.STOP or boundaries.resumes_exactly(trainer):
                 self.controller.apply(verdict, trainer.global_step)
 
+    def end(self, trainer: pl.Trainer) -> None:
+        """Let the state that is saved now be this fit's last, where another one may follow."""
+        self._over = True
+        self.controller.end_fit(trainer.global_step)
+
     def end_epoch(self, trainer: pl.Trainer) -> None:
         """Let the epoch's means and sums be of all slots."""
         results.combine(trainer, self.controller.consensus)
@@ -256,6 +268,7 @@ class ElasticFit:
             "attributes": self.attributes.state(self.controller.consensus),
             "gradients": mid_epoch.waiting(trainer),
             "rates": finders.rates(trainer, trainer.lightning_module),
+            "over": self._over,
             "told": sorted(self.controller.logged_topics),
             **grown,
         }
@@ -267,8 +280,9 @@ class ElasticFit:
         self.controller.best.value = state["best"]
         self.controller.reported = self.steps.last = state["reported"]
         self.controller.compared = state.get("compared", False)
-        self.controller.logged_topics = {*state.get("told", ())}
+        self.controller.logged_topics.update(state.get("told", ()))
         self._metrics = state["metrics"]
+        self._over = state.get("over", False)
         self._order = state.get("order")  # older checkpoints have none
         self.attributes.load(state.get("attributes", {}))
         self._results = state.get("results", {})

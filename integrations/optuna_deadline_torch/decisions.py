@@ -10,6 +10,7 @@ from typing import Any
 
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.fits import FitSegment
 from optuna_deadline.segments import Segment
 from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
 from optuna_deadline_torch.direction import Direction
@@ -17,6 +18,8 @@ from optuna_deadline_torch.parked_memory import TrainingObjects
 from optuna_deadline_torch.ranks import TermFlag
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.saver import CheckpointSaver
+
+_COMPARED = "compared"
 
 
 class BestValue:
@@ -51,6 +54,7 @@ class SegmentController:
         training_objects: Everything whose tensors lie on the device, for a trial that is parked.
         grows: Whether a step takes a batch for each rank.
         even: Whether the number of slots is to divide the batch.
+        topics: What the trial's fits have said or compared so far; shared by them.
         rehearse: Compares the loss on one slot and two where a trial first leaves its one slot,
             or first has several, and says whether it leaves by itself then; None where that is
             not wanted.
@@ -59,6 +63,7 @@ class SegmentController:
     def __init__(
         self,
         segment: Segment,
+        topics: set[str] | None = None,
         *,
         direction: Direction,
         seed: int,
@@ -85,10 +90,30 @@ class SegmentController:
         self._trained = trained
         self._training_objects = training_objects
         self._rehearse = rehearse
-        self.compared = False  #: whether the loss was compared, in this segment or before
-        self.logged_topics: set[str] = set()  #: what was said, in this segment or before
+        self.logged_topics = (
+            set() if topics is None else topics
+        )  #: what was said, in this segment or before
         self.saver = CheckpointSaver(segment, verify)
         self._saved_at = time.monotonic()
+
+    @property
+    def compared(self) -> bool:
+        """Whether the loss was compared, in this segment or before."""
+        return _COMPARED in self.logged_topics
+
+    @compared.setter
+    def compared(self, compared: bool) -> None:
+        if compared:
+            self.logged_topics.add(_COMPARED)
+
+    def end_fit(self, step: int) -> None:
+        """Save the last state of one of several fits, for segments that begin after it.
+
+        Every rank calls it.
+        """
+        fit = self.segment
+        if isinstance(fit, FitSegment) and fit.record.name and not fit.ended:
+            fit.end(lambda: self._save(step, None, wait=True))
 
     def start(self) -> None:
         """Count the time to the next safety checkpoint from here."""

@@ -20,7 +20,7 @@ from torch import nn
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.directives import Directive
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.segments import segment
+from optuna_deadline.fits import begin_fit
 from optuna_deadline_torch.consensus import ReplicatedState
 from optuna_deadline_torch.decisions import SegmentController
 from optuna_deadline_torch.differences import warn_of_differences, warn_of_restart
@@ -82,6 +82,9 @@ class ElasticLoop:
             printed and kept in the trial's attribute ``optuna_deadline:check``; where a second
             slot changes the training, is refused or crashes, the trial stays on one. See
             ``optuna-deadline check``.
+        fit: A name, needed where the objective trains several models one after the other, such as
+            the folds of a cross-validation. Each then goes on from its own state, and the steps of
+            its reports follow those of the fit before. Call :meth:`result` after each.
         **also: What else has to go on, by a name of its own: schedulers, a ``GradScaler``, an
             average of the weights; anything with ``state_dict`` and ``load_state_dict``.
 
@@ -119,6 +122,7 @@ class ElasticLoop:
         compare_gradients: bool = True,
         reports_per_epoch: int = 1,
         check: bool = False,
+        fit: str | None = None,
         **also: Any,
     ) -> None:
         refuse_wrapped(model)
@@ -127,8 +131,8 @@ class ElasticLoop:
                 f"reports_per_epoch must be 1 or more, but got {reports_per_epoch}."
             )
         self.trial = trial
-        self.segment = segment(trial)
-        if check:
+        self.segment, self._topics = begin_fit(trial, fit)
+        if check and not self.segment.record.first_step:  # the first fit
             check_first(trial, self.segment)
         self.device = slot_device(self.segment.elastic)  #: where batches belong
         self.model: nn.Module = model.to(self.device)  #: what to call in training
@@ -182,6 +186,7 @@ class ElasticLoop:
     ) -> SegmentController:
         pilot = SegmentController(
             self.segment,
+            self._topics,
             direction=direction_of(trial, self.segment, mode),
             seed=self._seed,
             save_every=save_every,
@@ -205,7 +210,7 @@ class ElasticLoop:
             self._order = position.get("order")  # older checkpoints have none
             load(self._scaling, position.get("scaling"))
             pilot.compared = position.get("compared", False)
-            pilot.logged_topics = {*position.get("told", ())}
+            pilot.logged_topics.update(position.get("told", ()))
             pilot.best.value, pilot.reported = position["best"], position["reported"]
             self._reported = pilot.reported
         if self.segment.world_size > 1:
@@ -349,7 +354,7 @@ class ElasticLoop:
         self._evaluating = False
         self.value = self._unsaved = float(value)
         self._reported = self._step
-        self.trial.report(self.value, self._reported)
+        self.segment.report(self.trial, self.value, self._reported)
         if self._controller is not None:
             self._controller.reported = self._reported
         elif out_of_time(self.trial):
@@ -373,6 +378,9 @@ class ElasticLoop:
             self._look(ending=True)
         elif self._controller is not None:
             self._controller.saver.wait()
+        if self._controller is not None:
+            self._over = True
+            self._controller.end_fit(self.steps)
         return self.value
 
     # ---- inside

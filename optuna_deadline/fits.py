@@ -1,0 +1,273 @@
+"""Several fits in one trial, such as the folds of a cross-validation.
+
+A trial has one checkpoint and one axis of steps. Its fits share both: the steps of a fit follow
+those of the fit before, and a checkpoint of a fit also holds the last checkpoint of each fit that
+has ended. In a segment that resumes, the objective runs from its beginning; a fit that had ended
+finds its last state and trains no step, the fit that was left goes on, and later ones begin.
+
+A checkpoint stays a file that ``torch.load`` reads: it is a zip archive, and the other fits are
+further members of it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from optuna_deadline.directives import Directive
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.segments import Segment, segment
+
+_INDEX = "fits/index.json"  # members of the archive, below its folder
+
+
+@dataclass(frozen=True)
+class _Record:
+    """One fit as a checkpoint knows it."""
+
+    name: str
+    first_step: int  # of the trial, at which the fit's step 0 is
+    last_step: int  # of the trial; the fit's last report
+
+
+class FitSegment:
+    """The trial's segment as one of its fits sees it: a :class:`~.segments.Segment`.
+
+    Steps are counted from the fit's beginning, and :attr:`resume` is this fit's own state.
+    """
+
+    def __init__(
+        self, whole: Segment, fits: TrialFits, record: _Record, resume: Path | None
+    ) -> None:
+        self._whole = whole
+        self._fits = fits
+        self.record = record
+        self.resume = resume
+        self.elastic, self.rank, self.world_size = whole.elastic, whole.rank, whole.world_size
+        self.checked = getattr(whole, "checked", False)  #: whether a check trains it
+        self.ended = False  #: whether its last state is saved
+        self._ending = False
+        self.last_state: Path | None = None  #: in rank 0, what :meth:`end` saved
+
+    @property
+    def fence(self) -> int:
+        """Number of the segment."""
+        return self._whole.fence
+
+    @property
+    def folder(self) -> Path:
+        """The trial's checkpoint folder."""
+        return self._whole.folder
+
+    @property
+    def direction(self) -> Any:
+        """Which way is better, where the segment knows it."""
+        return getattr(self._whole, "direction", None)
+
+    def report(self, trial: Any, value: float, step: int) -> None:
+        """Report a value of this fit on the trial's axis of steps."""
+        step += self.record.first_step
+        self.record = replace(self.record, last_step=max(self.record.last_step, step))
+        trial.report(value, step)
+
+    def progress(self, position: float) -> None:
+        """Say how far this fit is."""
+        self._whole.progress(self.record.first_step + position)
+
+    def horizon(self, last_step: int) -> None:
+        """Say where this fit ends; a fit that follows says a later step."""
+        self._whole.horizon(self.record.first_step + last_step)
+
+    def end(self, save: Callable[[], Any]) -> None:
+        """Let ``save`` save the fit's last state, which later checkpoints hold too.
+
+        Every rank calls it.
+        """
+        self._ending = True
+        save()
+        self._ending, self.ended = False, True
+
+    def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
+        """Make a finished file the trial's newest checkpoint."""
+        if self.rank == 0:
+            self._complete(path)
+        self._whole.publish(path, step=self._stored(step), value=value)
+
+    def save(
+        self,
+        write: Callable[[Path], Any],
+        *,
+        step: int,
+        value: float | None = None,
+        name: str | None = None,
+    ) -> Path | None:
+        """Write a checkpoint of this fit, and those that have ended into it."""
+
+        def write_all(path: Path) -> None:
+            write(path)
+            self._complete(path)
+
+        return self._whole.save(write_all, step=self._stored(step), value=value, name=name)
+
+    def _stored(self, step: int) -> int:
+        return max(self.record.first_step + step, 0)
+
+    def _complete(self, path: Path) -> None:
+        if self._ending:
+            self.last_state = self._fits.place_of(self)
+            shutil.copyfile(path, self.last_state)
+        self._fits.add_ended(path, self)
+
+    def newest(self) -> Directive:
+        """The newest directive."""
+        return self._whole.newest()
+
+    def directive(self) -> Directive:
+        """The directive in force."""
+        return self._whole.directive()
+
+    def even(self, batch: int) -> None:
+        """Say that the trial's number of slots is to divide ``batch``."""
+        self._whole.even(batch)
+
+    def limit_slots(self, slots: int, reason: str) -> None:
+        """Say that the trial cannot train on more slots."""
+        self._whole.limit_slots(slots, reason)
+
+    def leaving(self, directive: Directive) -> None:
+        """Say that all is saved."""
+        self._whole.leaving(directive)
+
+    def leave(self, directive: Directive | None = None) -> NoReturn:
+        """End the segment."""
+        self._whole.leave(directive)
+
+    def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
+        """Give the slot back and wait."""
+        self._whole.park(asked_to_go)
+
+
+class TrialFits:
+    """The fits of one trial in the order in which the objective begins them.
+
+    Args:
+        whole: The trial's segment.
+    """
+
+    def __init__(self, whole: Segment) -> None:
+        self._whole = whole
+        self._begun: list[FitSegment] = []
+        self.topics: set[str] = set()  #: what one of them has said or compared
+        self._saved = {} if whole.resume is None else _index_of(whole.resume)
+
+    def begin(self, name: str | None) -> FitSegment:
+        """The next fit.
+
+        Args:
+            name: Its name; None for the only fit of a trial.
+
+        Raises:
+            DeadlineError: It would go on from the checkpoint of another fit.
+        """
+        if self._begun and self._whole.elastic:
+            self._refuse(name)
+        names = [fit.record.name for fit in self._begun]
+        if name is not None and name in names:
+            raise DeadlineError(
+                f"Two fits of this trial are called {name!r}: name each by itself."
+            )
+        first = self._begun[-1].record.last_step + 1 if self._begun else 0
+        record = _Record("" if name is None else name, first, first - 1)
+        resume = self._whole.resume
+        if name is not None and resume is not None:
+            record, resume = self._resumed(record, resume)
+        fit = FitSegment(self._whole, self, record, resume)
+        if resume is not None and resume != self._whole.resume:
+            fit.ended, fit.last_state = True, resume
+        self._begun.append(fit)
+        return fit
+
+    def place_of(self, fit: FitSegment) -> Path:
+        """Where the last state of a fit is kept while the trial is here."""
+        return self._place(self._begun.index(fit))
+
+    def _place(self, number: int) -> Path:
+        # By its beginning, workers know whose file it is, and delete it when the trial has ended.
+        name = f"segment-{self._whole.fence:06d}-fit-{number}-rank-{self._whole.rank}.ckpt"
+        return self._whole.folder / name
+
+    def add_ended(self, path: Path, current: FitSegment) -> None:
+        """Write the fits that have ended before ``current`` into its checkpoint."""
+        if not current.record.name:
+            return
+        before = [fit for fit in self._begun[: self._begun.index(current)] if fit.last_state]
+        with zipfile.ZipFile(path, "a", zipfile.ZIP_STORED) as archive:
+            folder = archive.namelist()[0].partition("/")[0]
+            for number, fit in enumerate(before):
+                assert fit.last_state is not None
+                archive.write(fit.last_state, f"{folder}/fits/{number}.ckpt")
+            index = [vars(fit.record) for fit in [*before, current]]
+            archive.writestr(f"{folder}/{_INDEX}", json.dumps(index))
+
+    def _resumed(self, record: _Record, checkpoint: Path) -> tuple[_Record, Path | None]:
+        """What a checkpoint knows of a fit, and the file that it goes on from."""
+        number = next((n for n, one in self._saved.items() if one.name == record.name), None)
+        if number is None:
+            return record, None
+        found = self._saved[number]
+        if number == max(self._saved):
+            return found, checkpoint
+        place = self._place(len(self._begun))
+        with zipfile.ZipFile(checkpoint) as archive:
+            folder = archive.namelist()[0].partition("/")[0]
+            with archive.open(f"{folder}/fits/{number}.ckpt") as member, open(place, "wb") as file:
+                shutil.copyfileobj(member, file, 1 << 20)
+        return found, place
+
+    def _refuse(self, name: str | None) -> None:
+        last = self._begun[-1]
+        if name is None or not last.record.name:
+            raise DeadlineError(
+                "This trial begins a second fit, which would go on from the first one's "
+                'checkpoint: give each fit of the trial a name, such as fit="fold-1".'
+            )
+        if not last.ended:
+            raise DeadlineError(
+                f"The fit {last.record.name!r} has not ended before {name!r} begins: train one "
+                "fit after the other, and call loop.result() after each loop."
+            )
+
+
+def _index_of(checkpoint: Path) -> dict[int, _Record]:
+    """The fits that a checkpoint knows, the one that it is of last; none where it has no name."""
+    if not zipfile.is_zipfile(checkpoint):
+        return {}
+    with zipfile.ZipFile(checkpoint) as archive:
+        index = [name for name in archive.namelist() if name.endswith(f"/{_INDEX}")]
+        found = json.loads(archive.read(index[0])) if index else []
+    return {number: _Record(**one) for number, one in enumerate(found)}
+
+
+_FITS = "_optuna_deadline_fits"  # the attribute of a trial
+
+
+def begin_fit(trial: Any, name: str | None) -> tuple[FitSegment, set[str]]:
+    """The segment of the trial's next fit, and the topics that its fits have in common.
+
+    Args:
+        trial: The trial that the objective was called with.
+        name: The fit's name; None for the only fit of a trial.
+
+    Raises:
+        DeadlineError: It would go on from the checkpoint of another fit.
+    """
+    fits: TrialFits | None = getattr(trial, _FITS, None)
+    if fits is None:
+        fits = TrialFits(segment(trial))
+        setattr(trial, _FITS, fits)
+    return fits.begin(name), fits.topics

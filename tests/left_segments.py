@@ -1,0 +1,66 @@
+"""A trial without a worker, which leaves when the test says so and goes on from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from optuna_deadline.directives import KEEP, Directive, Kind
+from optuna_deadline.segments import SegmentEnd
+
+
+class FakeSegment:
+    """A segment of one slot whose checkpoints are files in a folder."""
+
+    elastic, rank, world_size, direction = True, 0, 1, "minimize"
+
+    def __init__(self, folder: Path, fence: int, resume: Path | None, leave_at: int) -> None:
+        self.folder, self.fence, self.resume = folder, fence, resume
+        self.leave_at, self.looks = leave_at, 0
+        self.saved: Path | None = None
+        self.horizons: list[int] = []
+
+    def newest(self) -> Directive:
+        self.looks += 1
+        return Directive(Kind.PAUSE, "as the test says") if self.looks >= self.leave_at else KEEP
+
+    def save(self, write: Callable[[Path], Any], *, name: str, **_: Any) -> Path:
+        self.saved = self.folder / name
+        write(self.saved)
+        return self.saved
+
+    def horizon(self, last_step: int) -> None:
+        self.horizons.append(last_step)
+
+    def leave(self, directive: Directive) -> None:
+        raise SegmentEnd(directive)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class FakeTrial:
+    number = 0
+
+    def __init__(self, segment: Any, reports: dict[int, float]) -> None:
+        self.segment, self.reports = segment, reports
+
+    def report(self, value: float, step: int) -> None:
+        self.reports.setdefault(step, value)
+
+
+def train_in_segments(
+    folder: Path, objective: Callable[[Any], Any], leave_at: int
+) -> tuple[Any, dict[int, float], int]:
+    """What an objective returns that leaves at each so many looks; its reports and segments."""
+    reports: dict[int, float] = {}
+    resume: Path | None = None
+    for fence in range(1, 100):
+        (own := folder / str(fence)).mkdir(parents=True)
+        segment = FakeSegment(own, fence, resume, leave_at if fence < 20 else 10**9)
+        try:
+            return objective(FakeTrial(segment, reports)), reports, fence
+        except SegmentEnd:
+            resume = segment.saved or resume
+    raise AssertionError("the trial does not end")
