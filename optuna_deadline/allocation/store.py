@@ -51,6 +51,12 @@ class AllocationStore(Protocol):
     def study_id(self) -> int:
         """The study's id in the table."""
 
+    def follow_study(self) -> bool:
+        """Read, from now on, the pool that a worker of the study joined last.
+
+        For readers, which may come before the first worker; returns whether the pool changed.
+        """
+
     @property
     def ttl(self) -> float:
         """Seconds that a lease lives without renewal; the pool's own once registered."""

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import costs
@@ -79,7 +79,14 @@ class StudyCollector:
                 pool = pools[0] if pools else terms.name
                 table = AllocationTable(self._engine, pool, terms.study_id)
                 self._readers[terms.study_id] = HistoryReader(table, terms)
-        return [reader.read() for reader in self._readers.values()]
+        return list(self._histories())
+
+    def _histories(self) -> Iterator[History]:
+        for study_id, reader in list(self._readers.items()):
+            try:
+                yield reader.read()
+            except StudyGone:  # it was deleted, which concerns no other one
+                del self._readers[study_id]
 
 
 def families(histories: Sequence[History]) -> Iterator[Metric]:

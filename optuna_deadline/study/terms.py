@@ -17,6 +17,7 @@ from optuna.study import Study
 
 from optuna_deadline.allocation.sql import identity, studies
 from optuna_deadline.allocation.sql.database.engine import autocommit
+from optuna_deadline.allocation.sql.database.schema import POLICY_LENGTH, check_length
 from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, StudyGone, spelled
 from optuna_deadline.study import policy_choice
@@ -121,6 +122,7 @@ def fix(
             parameters, or the study has several objectives.
     """
     wanted = parse_deadline(deadline)
+    check_length("policy", policy_choice.name_of(policy), POLICY_LENGTH)
     policy_choice.make(policy, parameters or {})  # raises on parameters that no policy takes
     check_single_objective(study)
     with autocommit(engine) as connection:

@@ -169,6 +169,14 @@ def _elect(scene: Scene, table: AllocationTable) -> int | None:
     return table.elect_planner(scene.id("q"))
 
 
+def _elect_own(scene: Scene, table: AllocationTable) -> int | None:
+    return table.elect_planner(scene.id("a"))
+
+
+def _lead_own(scene: Scene, table: AllocationTable) -> int | None:
+    return table.elect_leader(scene.id("a"))
+
+
 def _open(scene: Scene, table: AllocationTable) -> None:
     table.open_trial(scene.id("p"), scene.term, 9, 9)
 
@@ -249,6 +257,9 @@ PAIRS: dict[str, tuple[Act, Act, float]] = {
     "settle/elect": (_settle, _elect, 31),
     "leave/elect": (_leave, _elect, 1),
     "elect/elect": (_elect, lambda scene, table: table.elect_planner(scene.id("r")), 31),
+    "renew/elect": (_renew, _elect_own, 31),
+    "renew/lead": (_renew, _lead_own, 31),
+    "leave/lead": (_leave, _lead, 1),
     "lend/acquire": (_lend, _acquire, 1),
     "lend/release": (_lend, _release, 1),
     "lend/plan": (_lend, _plan, 1),

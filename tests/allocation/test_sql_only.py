@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 import sqlalchemy as sa
 from stores import empty, sql_world
 
+from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect, open_table
 from optuna_deadline.allocation.sql.database.schema import worker
-from optuna_deadline.allocation.sql.membership import leave, serialize_registrations
+from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.sql.membership import serialize_registrations
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.reader import HistoryReader, table_of
+from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.testing.allocation.world import AllocationWorld
 
@@ -81,15 +87,13 @@ def test_what_is_renewed_while_a_reader_stands_still_is_not_from_the_future(
 
 
 @pytest.mark.postgres
-def test_who_says_goodbye_wins_no_election_meanwhile(table_only_url: str) -> None:
+def test_a_worker_that_has_left_wins_no_election(table_only_url: str) -> None:
     empty(table_only_url)
     world = sql_world(table_only_url)
     for name in "ab":
         world.join(name, cpus=1, host=name)
     table = world.table()
-    with table._tx("leave") as tx:
-        leave(tx, "a")
-        assert table.elect_planner("a") is None and table.elect_leader("a") is None
+    table.leave("a")
     assert table.elect_planner("a") is None and table.elect_leader("a") is None
     assert table.elect_planner("b") == 1 and table.elect_leader("b") == 1
 
@@ -136,3 +140,78 @@ def test_a_worker_that_queued_to_register_has_the_time_of_its_turn(table_only_ur
     [event] = table.events(kinds=["register"])
     [worker_] = table.workers()
     assert event.at >= turn and worker_.lease >= turn + table.ttl
+
+
+def test_a_reader_that_comes_before_the_first_worker_finds_its_pool(storage_url: str) -> None:
+    study = optuna.create_study(storage=storage_url, study_name="study")
+    engine = open_table(study)
+    terms = study_terms.fix(engine, study, "1h")
+    reader, watcher = HistoryReader(*table_of(study)), StudyWatcher(*table_of(study))
+    assert reader.read().slots == () and watcher.view().slots_total == 0
+    AllocationTable(engine, "lab", terms.study_id).register("a", "host", 1, [], 4)
+    assert len(reader.read().slots) == 4 and watcher.view().slots_total == 4
+
+
+def test_a_planner_reads_no_worker_that_ended_long_ago(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = sql_world(sqlite_url)
+    table = world.table()
+    for number in range(20):
+        table.register(f"before-{number}", "host", 1, [], 1)
+        table.leave(f"before-{number}")
+    world.join("a", cpus=2)
+    rows: list[int] = []
+    read = Transaction.rows
+
+    def counted(tx: Transaction, statement: Any) -> list[Any]:
+        found = read(tx, statement)
+        rows.append(len(found))
+        return found
+
+    monkeypatch.setattr(Transaction, "rows", counted)
+    assert [row.id for row in table.roster().workers] == ["a"] and sum(rows) == 1
+
+
+def test_a_long_plan_takes_few_statements(storage_url: str) -> None:
+    """At a database far away, a statement for each line would exceed the transaction's time."""
+    study = optuna.create_study(storage=storage_url, study_name="study")
+    engine = open_table(study)
+    table = AllocationTable(engine, "pool", study_terms.fix(engine, study, "1h").study_id)
+    table.register("a", "host", 1, [], 1)
+    term = table.elect_planner("a")
+    assert term is not None
+    numbers = range(150)
+    for number in numbers:
+        table.open_trial("a", term, number, number)
+    sent: list[str] = []
+    sa.event.listen(engine, "before_cursor_execute", lambda _, __, text, *___: sent.append(text))
+    table.write_plan(
+        "a", term, [Assignment(n, "run", "a", 1 + n % 2, f"line {n}") for n in numbers]
+    )
+    assert len(sent) < 15
+    lines = {row.number: (row.worker, row.slots, row.reason) for row in table.trials()}
+    assert lines == {n: ("a", 1 + n % 2, f"line {n}") for n in numbers}
+
+
+def test_long_names_of_policies_and_pools_are_kept(storage_url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "of some length for a research group" / "and one more of its projects"
+    folder.mkdir(parents=True)
+    (folder / "policy.py").write_text(
+        "from optuna_deadline.policies import Plan\ndef mine(snapshot):\n    return Plan()\n"
+    )
+    study = optuna.create_study(storage=storage_url, study_name="s" * 400)
+    engine = open_table(study)
+    terms = study_terms.fix(engine, study, "1h", policy=f"{folder}/policy.py:mine")
+    assert terms.policy == f"{folder}/policy.py:mine"
+    table = AllocationTable(engine, study.study_name, terms.study_id)
+    assert len(table.register("a", "host", 1, [], 2)) == 2
+
+
+def test_a_name_that_no_database_keeps_is_refused_in_words(sqlite_url: str) -> None:
+    study = optuna.create_study(storage=sqlite_url)
+    engine = open_table(study)
+    with pytest.raises(DeadlineError, match=r"pool's name has 600 characters.*at most 512"):
+        AllocationTable(engine, "p" * 600, 1)
+    with pytest.raises(DeadlineError, match="policy's name has 1,200 characters"):
+        study_terms.fix(engine, study, "1h", policy="p" * 1190 + ".py:policy")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 
+import optuna
 import pytest
 import sqlalchemy as sa
 from scenes import Lab
@@ -73,6 +74,25 @@ def test_two_studies_of_a_pool_are_scraped_while_they_train(storage_url: str) ->
     assert after[f"{name}_handover_seconds_sum", "one"] >= 2
     assert after[f"{name}_slot_seconds_total", "one"] > 0
     assert after[f"{name}_database_up",] == 1
+
+
+def test_a_study_that_is_deleted_takes_no_other_from_the_scrape(sqlite_url: str) -> None:
+    lab = Lab(sqlite_url)
+    for name in ("one", "two"):
+        lab.join(name)
+    collector = StudyCollector(connect(sqlite_url))
+    assert "one" in _studies(collector)
+    optuna.delete_study(study_name="one", storage=sqlite_url)
+    assert _studies(collector) == _studies(collector) == {"two"}
+
+
+def _studies(collector: StudyCollector) -> set[str]:
+    return {
+        sample.labels["study"]
+        for family in collector.collect()
+        for sample in family.samples
+        if "study" in sample.labels
+    }
 
 
 def test_a_database_that_is_away_is_said_and_not_a_failed_scrape(

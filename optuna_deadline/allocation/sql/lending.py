@@ -27,7 +27,7 @@ from optuna_deadline.errors import LeaseLost
 
 def elect_leader(tx: Transaction, worker_id: str, ttl: float) -> int | None:
     """Become or stay the pool's leader; returns the term, or None while another one leads."""
-    row = tx.execute(sa.select(leader).where(leader.c.pool == tx.pool).with_for_update()).first()
+    row = tx.execute(sa.select(leader).where(leader.c.pool == tx.pool)).first()
     won = (
         None
         if row is None
@@ -35,11 +35,14 @@ def elect_leader(tx: Transaction, worker_id: str, ttl: float) -> int | None:
     )
     if row is None or won is None or (won != row.term and has_left(tx, worker_id)):
         return None
-    tx.execute(
+    elected = tx.execute(
         sa.update(leader)
-        .where(leader.c.pool == tx.pool)
+        .where(leader.c.pool == tx.pool, leader.c.term == row.term)
+        .where(leader.c.holder.is_not_distinct_from(row.holder))  # else another one was elected
         .values(holder=worker_id, term=won, expires=tx.now + ttl)
     )
+    if not elected.rowcount:
+        return None
     if won != row.term:
         tx.event("lead", worker=worker_id, term=won)
     return won

@@ -15,20 +15,26 @@ from optuna_deadline.allocation.sql.database.transaction import CLOCK_TOLERANCE,
 from optuna_deadline.allocation.sql.roster import living
 from optuna_deadline.errors import LeaseLost
 
+#: Lines of a plan that one statement writes: it takes long to compile for many.
+_LINES = 100
+
 
 def elect_planner(tx: Transaction, worker_id: str, ttl: float) -> int | None:
     """Become or stay the study's planner; returns the term, or None while another one rules."""
-    row = tx.execute(sa.select(tenant).where(*_own_tenant_rows(tx)).with_for_update()).first()
+    row = tx.execute(sa.select(tenant).where(*_own_tenant_rows(tx))).first()
     if row is None:
         return None
     won = election_outcome(row.planner, row.term, row.expires, worker_id, tx.now, ttl)
     if won is None or (won != row.term and (has_left(tx, worker_id) or moved_pool(tx, worker_id))):
         return None
-    tx.execute(
+    elected = tx.execute(
         sa.update(tenant)
-        .where(*_own_tenant_rows(tx))
+        .where(*_own_tenant_rows(tx), tenant.c.term == row.term)
+        .where(tenant.c.planner.is_not_distinct_from(row.planner))  # else another one was elected
         .values(planner=worker_id, term=won, expires=tx.now + ttl)
     )
+    if not elected.rowcount:
+        return None
     if won != row.term:
         tx.event("elect", worker=worker_id, term=won)
     return won
@@ -51,14 +57,12 @@ def election_outcome(
 def has_left(tx: Transaction, worker_id: str) -> bool:
     """Whether a worker said goodbye: its thread may stand for election a last time after that.
 
-    Its row is held until the election is over, so a goodbye comes before it or after it, and hands
-    on what was won. One that is just being said counts.
+    Its row is locked until the election is over, so a goodbye comes before it or after it, and
+    hands on what was won. It is locked before the row of what is won, as by a goodbye, so that the
+    two wait for each other in one order; a renewal that is being written is waited for as well.
     """
     state = sa.select(worker.c.state).where(worker.c.id == worker_id)
-    if tx.execute(state).scalar() is None:
-        return False
-    held = state.with_for_update(read=True, skip_locked=True)
-    return tx.execute(held).scalar() in (None, "left")
+    return bool(tx.execute(state.with_for_update(read=True)).scalar() == "left")
 
 
 def moved_pool(tx: Transaction, worker_id: str) -> bool:
@@ -128,28 +132,12 @@ def write(
 ) -> int:
     """Write what has changed in the plan, and how long it took; returns the new epoch."""
     guard_planner(tx, worker_id, term)
+    lines = sorted(changes, key=lambda planned: planned.number)
     concerned: list[str | None] = []
-    for planned in sorted(
-        changes, key=lambda planned: planned.number
-    ):  # rows are locked in one order
-        owners = tx.execute(
-            sa.update(trial)
-            .where(
-                trial.c.study_id == tx.study_id,
-                trial.c.number == planned.number,
-                trial.c.state.in_(ALIVE),
-            )
-            .values(
-                desired_mode=planned.mode,
-                desired_worker=planned.worker,
-                desired_slots=planned.slots,
-                desired_others=json.dumps(planned.others) if planned.others else None,
-                reason=planned.reason,
-                desired_since=tx.now,
-            )
-            .returning(trial.c.owner)
-        )
-        concerned += [planned.worker, *owners.scalars(), *[name for name, _ in planned.others]]
+    for first in range(0, len(lines), _LINES):
+        concerned += _write_lines(tx, lines[first : first + _LINES])
+    for planned in lines:
+        concerned += [planned.worker, *[name for name, _ in planned.others]]
         tx.event(
             "plan",
             number=planned.number,
@@ -170,6 +158,41 @@ def write(
     ).scalar_one()
     notify(tx, concerned)
     return int(epoch)
+
+
+def _write_lines(tx: Transaction, lines: Sequence[Assignment]) -> Sequence[str | None]:
+    """Write some lines by one statement; returns the owners of their trials."""
+    numbers = [planned.number for planned in lines]
+    of_lines = (
+        trial.c.study_id == tx.study_id,
+        trial.c.number.in_(numbers),
+        trial.c.state.in_(ALIVE),
+    )
+    owners = sa.select(trial.c.owner).where(*of_lines).order_by(trial.c.number)
+    # Rows are locked in one order.
+    held: Sequence[str | None] = tx.execute(owners.with_for_update()).scalars().all()
+
+    def each(column: sa.Column[Any], *values: object) -> sa.ColumnElement[Any]:
+        texts = [sa.literal(value, column.type) for value in values]
+        return sa.case(dict(zip(numbers, texts, strict=True)), value=trial.c.number)
+
+    columns = trial.c
+    tx.execute(
+        sa.update(trial)
+        .where(*of_lines)
+        .values(
+            desired_mode=each(columns.desired_mode, *[one.mode for one in lines]),
+            desired_worker=each(columns.desired_worker, *[one.worker for one in lines]),
+            desired_slots=each(columns.desired_slots, *[one.slots for one in lines]),
+            desired_others=each(
+                columns.desired_others,
+                *[json.dumps(one.others) if one.others else None for one in lines],
+            ),
+            reason=each(columns.reason, *[one.reason for one in lines]),
+            desired_since=tx.now,
+        )
+    )
+    return held
 
 
 def placement_detail(

@@ -234,12 +234,13 @@ def _free_expired_slots(tx: Transaction) -> Sequence[Any]:
 
 
 def _free(tx: Transaction, rows: Sequence[Any]) -> None:
-    for row in rows:
+    if rows:
         tx.execute(
             sa.update(slot)
-            .where(slot.c.id == row.id, slot.c.fence == row.fence)
+            .where(sa.tuple_(slot.c.id, slot.c.fence).in_([(row.id, row.fence) for row in rows]))
             .values(holder=None, lease=None, number=None, study_id=None, fence=slot.c.fence + 1)
         )
+    for row in rows:
         tx.event(
             "reap",
             number=row.number,
@@ -278,16 +279,14 @@ def _release_orphans(tx: Transaction, among: sa.ColumnElement[bool]) -> None:
         )
         .with_for_update(skip_locked=True, of=trial)
     )
-    for row in orphans:
+    if orphans:
+        known = [(row.study_id, row.number, row.fence) for row in orphans]
         tx.execute(
             sa.update(trial)
-            .where(
-                trial.c.study_id == row.study_id,
-                trial.c.number == row.number,
-                trial.c.fence == row.fence,
-            )
+            .where(sa.tuple_(trial.c.study_id, trial.c.number, trial.c.fence).in_(known))
             .values(owner=None, state="paused")
         )
+    for row in orphans:
         end_segment(tx, row.study_id, row.number, row.fence, "lost", None)
         tx.event(
             "lost", number=row.number, fence=row.fence, worker=row.owner, study_id=row.study_id,

@@ -119,6 +119,7 @@ def read_roster(tx: Transaction) -> Roster:
             .outerjoin(slot, slot.c.id == offer.c.slot_id)
         )
         .where(worker.c.study_id == tx.study_id)
+        .where(sa.or_(worker.c.state == "live", slot.c.id.is_not(None)))  # not all that ever were
         .group_by(worker.c.id, pool.c.ttl)
         .order_by(worker.c.registered, worker.c.id)
     )

@@ -39,6 +39,7 @@ from optuna_deadline.allocation.sql import (
     writes,
 )
 from optuna_deadline.allocation.sql import release as releasing
+from optuna_deadline.allocation.sql.database.schema import POOL_LENGTH, check_length
 from optuna_deadline.allocation.sql.database.transaction import Transactions
 from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
@@ -67,6 +68,7 @@ class AllocationTable:
         grace: float = GRACE,
         now: Callable[[], float] | None = None,
     ) -> None:
+        check_length("pool", pool, POOL_LENGTH)
         self._tx = Transactions(engine, pool, study_id, now)
         self.pool = pool
         self.study_id = study_id
@@ -139,6 +141,14 @@ class AllocationTable:
         """Slots that the worker may acquire now."""
         with self._tx.reading() as tx:
             return roster.free_slots(tx, worker_id)
+
+    def follow_study(self) -> bool:
+        """Read, from now on, the pool that a worker of the study joined last."""
+        with self._tx.reading() as tx:
+            pools = reads.pools_of(tx.connection, self.study_id)
+        before, self.pool = self.pool, pools[0] if pools else self.pool
+        self._tx.pool = self.pool
+        return before != self.pool
 
     # The pool.
 

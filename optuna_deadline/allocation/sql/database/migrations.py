@@ -223,6 +223,24 @@ def _let_events_go_with_their_study(connection: sa.Connection) -> None:
     _create_trigger(connection, f"{study}_forget", f"AFTER DELETE ON {study}", forget)
 
 
+def _widen_texts(connection: sa.Connection) -> None:
+    """A policy may be named by a path, and a pool by a study's name; SQLite keeps any length."""
+    if connection.dialect.name != "postgresql":
+        return
+    name = schema.pool.c.name.type
+    wider = {
+        schema.study: {"policy": schema.study.c.policy.type},
+        schema.pool: {"name": name},
+        **{one: {"pool": name} for one in schema.metadata.sorted_tables if "pool" in one.c},
+    }
+    for table, columns in wider.items():
+        for column, kind in columns.items():
+            length = kind.compile(connection.dialect)
+            connection.exec_driver_sql(
+                f"ALTER TABLE {table.name} ALTER COLUMN {column} TYPE {length}"
+            )
+
+
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _create_tables,
     _add_delete_triggers,
@@ -238,4 +256,5 @@ MIGRATIONS: list[Callable[[sa.Connection], None]] = [
     _add_keys_and_boots,
     _add_pausable,
     _add_rung_sequence,
+    _widen_texts,
 ]

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from optuna_deadline.errors import DeadlineError
+
 PREFIX = "optuna_deadline_"
+POLICY_LENGTH, POOL_LENGTH = 1024, 512  # characters
 metadata = sa.MetaData()
 
 
@@ -26,6 +29,11 @@ def _table(name: str, *columns: sa.schema.SchemaItem) -> sa.Table:
 def _study_id(**kwargs: bool) -> sa.Column[int]:
     reference = sa.ForeignKey(f"{PREFIX}study.study_id", ondelete="CASCADE")
     return sa.Column("study_id", sa.Integer, reference, **kwargs)  # type: ignore[arg-type]
+
+
+def _wider(before_15: int, length: int) -> sa.types.TypeEngine[str]:
+    # Since version 15; SQLite keeps texts of any length, and cannot change a column's type.
+    return sa.String(before_15).with_variant(sa.String(length), "postgresql")
 
 
 def _row_id() -> sa.Column[int]:
@@ -49,7 +57,7 @@ study = _table(
     sa.Column("started", sa.Double, nullable=False),
     sa.Column("deadline", sa.Double, nullable=False),
     sa.Column("duration", sa.Double),  # seconds, where the user gave a duration
-    sa.Column("policy", sa.String(64), nullable=False),
+    sa.Column("policy", _wider(64, POLICY_LENGTH), nullable=False),  # a name, or a file and a name
     sa.Column("parameters", sa.Text, nullable=False),  # JSON
     sa.Column("gate_closed", sa.Double),  # when no new trial may start any more
     sa.Column("settled", sa.Double),  # when winner and losers were told
@@ -85,7 +93,7 @@ rung_total = _table(
 
 pool = _table(
     "pool",
-    sa.Column("name", sa.String(255), primary_key=True),
+    sa.Column("name", _wider(255, POOL_LENGTH), primary_key=True),  # by default that of a study
     sa.Column("epoch", sa.BigInteger, nullable=False),  # +1 with each plan written
     sa.Column("ttl", sa.Double, nullable=False),
     sa.Column("grace", sa.Double, nullable=False),
@@ -276,7 +284,7 @@ event = _table(
     "event",
     _row_id(),
     sa.Column("at", sa.Double, nullable=False),
-    sa.Column("pool", sa.String(255)),
+    sa.Column("pool", _wider(255, POOL_LENGTH)),
     sa.Column("kind", sa.String(32), nullable=False),
     sa.Column("study_id", sa.Integer),
     sa.Column("number", sa.Integer),
@@ -346,3 +354,16 @@ SINCE_3 = (
         for column in (trial.c.owner, trial.c.desired_worker)
     ),
 )
+
+
+def check_length(what: str, name: str, length: int) -> None:
+    """Refuse a name that the database does not keep.
+
+    Raises:
+        DeadlineError: It is too long.
+    """
+    if len(name) > length:
+        raise DeadlineError(
+            f"The {what}'s name has {len(name):,} characters, and at most {length:,} are kept: "
+            "give a shorter one."
+        )
