@@ -78,7 +78,7 @@ def test_a_viewer_reads_everything_and_writes_nothing(world: World, as_role: As)
         lambda: viewer.renew("a", grant.slots),
         lambda: viewer.release("a", grant, "paused", ended="pause"),
         lambda: viewer.add_report("a", grant, 1, 0.5, 1.0),
-        lambda: viewer.elect_planner("v"),
+        lambda: viewer.elect_planner("a"),
     ):
         with refused():
             write()
