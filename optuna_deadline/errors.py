@@ -16,6 +16,10 @@ class DeadlineConflict(DeadlineError):
     """Two processes name different deadlines for one study."""
 
 
+class DeadlinePassed(DeadlineError):
+    """The study's deadline has passed."""
+
+
 class UnsupportedStorage(DeadlineError):
     """The study's storage has no SQL table beside which ours could stand."""
 

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.chaos import checker
 from benchmarks.chaos.checker import Ending, Entry
+from benchmarks.chaos.run import FEWEST, Verdict
 from benchmarks.chaos.usage import UsageLog, Use, read_uses
 
 
@@ -209,3 +210,11 @@ def test_a_rank_that_is_killed_leaves_a_readable_log(
     [found] = read_uses(tmp_path)
     assert found.segment == ("study", 7, 2)
     assert found.trained_to == 10 and found.last > found.first
+
+
+@pytest.mark.parametrize(
+    ("faults", "tenures", "good"), [(FEWEST, FEWEST, True), (0, FEWEST, False), (FEWEST, 0, False)]
+)
+def test_a_run_without_training_or_faults_fails(faults: int, tenures: int, good: bool) -> None:
+    verdict = Verdict(30.0, faults, tenures, 0, 0, 0, 1, 1.0, "sqlite", 1, 1)
+    assert verdict.good is good and verdict.inconclusive is not good

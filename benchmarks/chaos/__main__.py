@@ -10,11 +10,11 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.chaos.run import run, say
+from benchmarks.chaos.run import FEWEST, run, say
 
 
 def main() -> int:
-    """Run and print one line of JSON; 1 where the table broke its promise."""
+    """Run and print one line of JSON; 1 where a promise broke or too little happened."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults strike")
     parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
@@ -27,6 +27,11 @@ def main() -> int:
     verdict = run(given.seconds, given.database, given.seed, folder, given.hosts)
     line = json.dumps(asdict(verdict))
     print(line)
+    if verdict.inconclusive:
+        say(
+            f"Inconclusive: {verdict.tenures} times a slot was taken, and {verdict.faults} faults "
+            f"struck, of at least {FEWEST} each. See why workers do not train, or run it longer."
+        )
     if given.json:
         given.json.write_text(line + "\n")
     if verdict.good and not given.keep:

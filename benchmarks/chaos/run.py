@@ -36,6 +36,9 @@ _AFTER_QUIET = 6.0  # seconds to the deadline
 _SLACK = 90.0  # the deadline is brought forward; until then no clock step may reach it
 
 
+FEWEST = 20  # slots taken, and faults, below which a run shows nothing
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the run prints."""
@@ -53,10 +56,15 @@ class Verdict:
     seed: int
 
     @property
+    def inconclusive(self) -> bool:
+        """Whether too little happened to show anything: no worker trained, say."""
+        return self.tenures < FEWEST or self.faults < FEWEST
+
+    @property
     def good(self) -> bool:
         """Whether nothing was used twice or lost; how fast it recovered is a figure beside it."""
         wrong = self.overlaps + self.illegal_events + self.lost_trials
-        return wrong == 0 and self.lost_steps_max <= EVERY
+        return wrong == 0 and self.lost_steps_max <= EVERY and not self.inconclusive
 
 
 def run(

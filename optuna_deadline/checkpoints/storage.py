@@ -27,6 +27,7 @@ Location = Path | str
 _TORCH_BEFORE_1_6 = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _OF_TORCH_SAVER = re.compile(r"segment-\d+-step-\d+\.ckpt")
 
+_LOCAL = ("file://", "local://")  # a folder of this machine, spelled as a URL
 _UNFIT = re.compile(r"[^\w.=+@-]")  # in the name of a folder, on a disk or under a URL
 _NAME_LENGTH = 60  # characters, of four bytes at most: a study's name may be longer than a file's
 _KEY_LENGTH = 8
@@ -38,6 +39,9 @@ class StoreAway(OSError):
 
 def parse_location(text: str) -> Location:
     """A location as it was written down."""
+    for scheme in _LOCAL:
+        if text.startswith(f"{scheme}/"):
+            return Path(text.removeprefix(scheme))
     return text if "://" in text else Path(text)
 
 
@@ -53,6 +57,8 @@ def place_of(given: Location) -> Location:
         DeadlineError: Nothing can be kept there.
     """
     place = parse_location(os.fspath(given))
+    if isinstance(place, str) and place.startswith(_LOCAL):
+        raise DeadlineError(f"{place} names no folder: write file:///folder, or /folder alone.")
     if isinstance(place, Path):
         place = place.resolve()
         check_folder(place)

@@ -19,7 +19,7 @@ _one_thread = threading.Lock()  # the next one finds the copy of the one before
 COPY_OF = "optuna_deadline:copy_of"
 
 
-def complete_the_best(study: Study, tracker: StudyTracker) -> None:
+def complete_the_best(study: Study, tracker: StudyTracker | None = None) -> None:
     """Add a COMPLETE copy of the trial with the best report, where that trial is PRUNED.
 
     An integration's callback raises ``TrialPruned`` if ``should_prune()`` returns True, also at
@@ -29,10 +29,13 @@ def complete_the_best(study: Study, tracker: StudyTracker) -> None:
     Args:
         study: A study with one objective, whose ``optimize`` ends in this process.
         tracker: Its tracker, which knows the trials that this process has trained, and those that
-            end now and are still RUNNING in the storage.
+            end now and are still RUNNING in the storage. None where this process trains none.
     """
     with _one_thread:
-        _complete_the_best(study, tracker.numbers, tracker.ending)
+        if tracker is None:
+            _complete_the_best(study, (), {})
+        else:
+            _complete_the_best(study, tracker.numbers, tracker.ending)
 
 
 def _complete_the_best(

@@ -18,7 +18,7 @@ from optuna.storages._heartbeat import is_heartbeat_enabled
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, DeadlinePassed
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._complete_best import complete_the_best
 from optuna_deadline.rank.processes import is_gone, own_boot
@@ -156,8 +156,11 @@ class DeadlineSampler(Wrapper):
         if pruner is not None:
             try:
                 begins = pruner.admit(study)
-            except Exception:
+            except Exception as error:
                 _undo_ask(study, trial)
+                if isinstance(error, DeadlinePassed):  # the process that should do it was killed
+                    end_abandoned(study)
+                    complete_the_best(study)
                 raise
             mark_process(study, trial)
             if begins:

@@ -19,7 +19,13 @@ from optuna_deadline.allocation.sql import identity, studies
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.allocation.sql.database.schema import POLICY_LENGTH, check_length
 from optuna_deadline.allocation.sql.database.transaction import database_now
-from optuna_deadline.errors import DeadlineConflict, DeadlineError, StudyGone, spelled
+from optuna_deadline.errors import (
+    DeadlineConflict,
+    DeadlineError,
+    DeadlinePassed,
+    StudyGone,
+    spelled,
+)
 from optuna_deadline.study import policy_choice
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.deadlines import (
@@ -289,7 +295,7 @@ def passed(wanted: Deadline, stored: Terms | None = None) -> DeadlineError:
 
 def over(stored: Terms) -> DeadlineError:
     """The error for a study whose deadline has passed."""
-    return DeadlineError(
+    return DeadlinePassed(
         f"The deadline of the study {stored.name!r}, {stored}, has passed; create a new study, "
         f"or give it a later deadline with {_extending(stored)}."
     )

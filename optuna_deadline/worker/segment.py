@@ -352,7 +352,17 @@ class Gang:
         ]
         if not failed:
             return first
-        # the others' fail when it is gone
-        cause = min(failed, key=lambda rank: rank.end_message_at)
+        # The others fail when it is gone, and may be heard before it.
+        cause = min(failed, key=lambda rank: (_lost_its_peer(rank), rank.end_message_at))
         assert cause.end_message is not None
         return cause.end_message
+
+
+#: In the words of gloo and NCCL where another rank is gone.
+_PEER_GONE = ("by peer", "Broken pipe", "Connection closed", "remote process exited")
+
+
+def _lost_its_peer(rank: Rank) -> bool:
+    assert rank.end_message is not None
+    line: str = rank.end_message[1][0]
+    return any(sign in line for sign in _PEER_GONE)

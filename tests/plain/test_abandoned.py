@@ -15,6 +15,7 @@ from optuna.storages._rdb import models
 from optuna.trial import TrialState
 
 from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler
+from optuna_deadline.errors import DeadlinePassed
 from optuna_deadline.rank.processes import own_boot
 
 pytestmark = pytest.mark.skipif(own_boot() is None, reason="only Linux tells processes apart")
@@ -118,3 +119,17 @@ def test_where_the_storage_has_a_heartbeat_optuna_ends_them(url: str) -> None:
 
     study.optimize(objective, callbacks=[DeadlineGate(publish=False)])
     assert study.trials[0].state is TrialState.FAIL
+
+
+def test_after_the_deadline_the_next_process_ends_what_the_only_one_left(url: str) -> None:
+    _killed(url, 0.5, 0.25)
+    with sa.create_engine(url).begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE optuna_deadline_study SET started = started - 7200, deadline = deadline - 7200"
+        )
+    study = _study(url)
+    with pytest.raises(DeadlinePassed, match="has passed"):
+        study.optimize(_train)
+    assert study.trials[0].state is TrialState.PRUNED
+    assert not study.get_trials(states=(TrialState.RUNNING,))
+    assert study.best_value == 0.25

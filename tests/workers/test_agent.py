@@ -482,3 +482,13 @@ def test_a_part_that_was_lost_is_renewed_again_before_a_rank_is_forked(hand: Han
     meets = replace(waits, rendezvous=Rendezvous("host", 1, 2, "key"))
     assert member.reconcile([meets], [], open=True), "no renewal is asked for"
     assert not hand.fork_server.ranks
+
+
+def test_an_error_of_its_own_counts_before_that_of_a_rank_that_lost_its_peer() -> None:
+    gang = Gang(Grant(0, 0, 1, ((1, 1), (2, 1)), ("cpu:0", "cpu:1")), 0, 0.0)
+    lines = ("MemoryError: no room", "RuntimeError: Connection reset by peer")
+    for index, (line, heard) in enumerate(zip(lines, (2.0, 1.0), strict=True)):
+        rank = Rank(index, None, orphaned=True, closed=True)
+        rank.end_message, rank.end_message_at = ("error", (line, "")), heard
+        gang.ranks.append(rank)
+    assert gang.end_message() == ("error", (lines[0], ""))

@@ -22,7 +22,13 @@ from optuna_deadline.checkpoints.restore import (
     CheckpointFolders,
     CheckpointSweeper,
 )
-from optuna_deadline.checkpoints.storage import Location, StoreAway, join_location, parse_location
+from optuna_deadline.checkpoints.storage import (
+    Location,
+    StoreAway,
+    join_location,
+    parse_location,
+    place_of,
+)
 from optuna_deadline.errors import DeadlineError
 
 CONTENT = bytes(range(256)) * 9
@@ -250,3 +256,9 @@ def test_places_that_cannot_be_used_are_told() -> None:
     assert parse_location("s3://bucket/key") == "s3://bucket/key"
     assert parse_location("here/key") == Path("here/key")
     assert join_location("s3://bucket/", "key") == "s3://bucket/key"
+
+
+def test_a_folder_may_be_spelled_as_a_url(tmp_path: Path) -> None:
+    assert place_of(f"file://{tmp_path}") == tmp_path.resolve()
+    with pytest.raises(DeadlineError, match=r"names no folder: write file:///folder"):
+        place_of("file://folder")
