@@ -1,8 +1,9 @@
 """What a module keeps in plain attributes, for a trial that leaves in the middle of an epoch.
 
 Lightning's checkpoints have parameters and buffers: a list of an epoch's losses, a count, or the
-state of a recurrent network would begin again in each segment. So what has changed since a
-segment's first step is saved too, where it consists of numbers, texts and tensors.
+state of a recurrent network would begin again in each segment. So would a rate of dropout that
+changes, and which parameters are trained. So what has changed since a segment's first step is
+saved too, where it consists of numbers, texts and tensors.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from optuna_deadline_torch.consensus import Consensus
+from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric
 
 from optuna_deadline_lightning.packing import Unpackable, address, packed, put, same, unpacked
 
 _log = logging.getLogger(__name__)
 
+#: Whether a parameter is trained: a module may freeze some, and train them from an epoch on.
+_TRAINED = "requires_grad"
+_SCHEDULER = "state_dict"  # of a scheduler that the module keeps
 _NOT_THE_USERS = vars(pl.LightningModule()).keys()
 
 
@@ -73,9 +79,18 @@ class ModuleAttributes:
         trainer, each = self._trainer, self._saved["each"]
         own = each[trainer.global_rank if len(each) == trainer.world_size else 0] if each else {}
         modules = dict(trainer.lightning_module.named_modules())
+        parameters = dict(trainer.lightning_module.named_parameters())
         for name, node in {**self._saved["all"], **own}.items():
             path, _, attribute = name.rpartition(".")
-            if path in modules and name not in self._restored:
+            if attribute == _TRAINED:
+                if path in parameters:
+                    parameters[path].requires_grad_(unpacked(node, torch.device("cpu")))
+            elif attribute == _SCHEDULER:
+                holder, _, attribute = path.rpartition(".")
+                scheduler = getattr(modules.get(holder), attribute, None)
+                if isinstance(scheduler, LRScheduler):
+                    scheduler.load_state_dict(unpacked(node, trainer.strategy.root_device))
+            elif path in modules and name not in self._restored:
                 held = modules[path].__dict__
                 made = unpacked(node, trainer.strategy.root_device)
                 held[attribute] = put(made, held.get(attribute))
@@ -107,13 +122,18 @@ class ModuleAttributes:
     def _now(self) -> dict[str, Any]:
         module, now = self._trainer.lightning_module, dict[str, Any]()
         elsewhere = {address(one) for one in (*module.parameters(), *module.buffers())} - {0}
+        for name, parameter in module.named_parameters():
+            now[f"{name}.{_TRAINED}"] = packed(parameter.requires_grad, elsewhere)
         for path, part in module.named_modules():
-            if isinstance(part, Metric) or type(part).__module__.partition(".")[0] == "torch":
+            if isinstance(part, Metric):
                 continue
+            of_torch = type(part).__module__.partition(".")[0] == "torch"
             for name, value in vars(part).items():
-                if name in _NOT_THE_USERS:
+                if name in _NOT_THE_USERS or (of_torch and name.startswith("_")):
                     continue
                 key = f"{path}.{name}" if path else name
+                if isinstance(value, LRScheduler):  # one that Lightning may not know
+                    key, value = f"{key}.{_SCHEDULER}", value.state_dict()
                 try:
                     now[key] = packed(value, elsewhere)
                 except Unpackable:

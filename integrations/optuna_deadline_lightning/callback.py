@@ -32,6 +32,7 @@ from optuna_deadline_lightning.options import (
     before_runs,
     elastic_options,
     hush,
+    look_at_callbacks,
     only_useful,
     plain_options,
     refuse_other_slots,
@@ -220,6 +221,7 @@ class DeadlineCallback(Callback):
         if self._elastic is not None:
             self._folders.note(trainer.callbacks)  # type: ignore[attr-defined]
             finders.refuse_batch_size(trainer)
+            look_at_callbacks(trainer.callbacks, self.segment)  # type: ignore[attr-defined]
             if self.segment.resume is not None:
                 finders.stop_searching(trainer)
             # Last, so that the other callbacks' state in a checkpoint is of the same moment. Not
@@ -248,6 +250,7 @@ class DeadlineCallback(Callback):
         """Take SIGTERM over from Lightning, and say how far this can go."""
         if self._elastic is not None:
             self._elastic.controller.term.install()
+            self._elastic.begin_again(trainer)
             self._elastic.start(trainer)
             self._unhook = boundaries.after_hooks(
                 trainer,

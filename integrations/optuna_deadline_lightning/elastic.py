@@ -174,6 +174,14 @@ class ElasticFit:
         for name, value in self._metrics.items():
             trainer.callback_metrics[name] = torch.tensor(value, dtype=torch.float64)
 
+    def begin_again(self, trainer: pl.Trainer) -> None:
+        """Let an epoch that is resumed in its middle begin as the user's hooks let it."""
+        epoch, batch = self._position
+        if self.segment.resume is not None and batch:
+            mid_epoch.call_epoch_start(
+                trainer, trainer.lightning_module, lambda: self.reseed(epoch, -1)
+            )
+
     def start(self, trainer: pl.Trainer) -> None:
         """Begin to train: say how far this can go."""
         self._stepped = trainer.global_step

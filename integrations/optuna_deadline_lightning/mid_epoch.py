@@ -6,17 +6,26 @@ last batch of an accumulation.
 What callbacks set up at an epoch's start, for an epoch that is resumed in its middle.
 
 Lightning calls no ``on_train_epoch_start`` then. What two of its own set up there is kept in no
-checkpoint: how many batches make a step, and the scheduler of an average.
+checkpoint: how many batches make a step, and the scheduler of an average. A module or a callback
+of the user may set the epoch of a dataset there, so theirs are called again; what a checkpoint has
+restored already, they do not change a second time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping
 
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    Callback,
+    GradientAccumulationScheduler,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.trainer import call
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from optuna_deadline_torch import states
 from optuna_deadline_torch.states import Named
 
@@ -64,6 +73,49 @@ def _mean(trainer: pl.Trainer, found: dict[str, torch.Tensor]) -> dict[str, torc
             dist.all_reduce(own)
             mean[name] = own / trainer.world_size
     return mean
+
+
+def call_epoch_start(
+    trainer: pl.Trainer, module: pl.LightningModule, reseed: Callable[[], None]
+) -> None:
+    """Call the user's ``on_train_epoch_start`` for an epoch that is resumed in its middle.
+
+    Call before what else the checkpoint holds is put back: attributes, epoch means, gradients.
+
+    Args:
+        trainer: The trainer.
+        module: Its module.
+        reseed: Gives the start of the epoch its random numbers.
+    """
+    callbacks: list[Callback] = [one for one in trainer.callbacks if _has_epoch_start(one)]  # type: ignore[attr-defined]
+    overridden = is_overridden("on_train_epoch_start", module)
+    if not callbacks and not overridden:
+        return
+    weights = {
+        name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items()
+        if isinstance(tensor, torch.Tensor)
+    }  # fmt: skip
+    groups = [[dict(group) for group in one.param_groups] for one in trainer.optimizers]
+    for callback in callbacks:
+        state = copy.deepcopy(callback.state_dict())
+        callback.on_train_epoch_start(trainer, module)
+        if state:
+            callback.load_state_dict(state)
+    reseed()
+    if overridden:
+        call._call_lightning_module_hook(trainer, "on_train_epoch_start")
+    for optimizer, before in zip(trainer.optimizers, groups, strict=True):
+        for group, kept in zip(optimizer.param_groups, before, strict=False):
+            group.update({name: value for name, value in kept.items() if name != "params"})
+    with torch.no_grad():
+        for name, tensor in module.state_dict().items():
+            if name in weights and not torch.equal(tensor.detach().cpu(), weights[name]):
+                tensor.copy_(weights[name])
+
+
+def _has_epoch_start(callback: Callback) -> bool:
+    hook = type(callback).on_train_epoch_start  # Lightning's own keep what they need
+    return hook.__module__.partition(".")[0] not in ("lightning", "optuna_deadline_lightning")
 
 
 def begin_again(trainer: pl.Trainer, module: pl.LightningModule) -> None:

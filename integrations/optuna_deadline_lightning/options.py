@@ -6,16 +6,24 @@ import functools
 import logging
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.warnings import PossibleUserWarning
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ModelSummary, ProgressBar
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    Callback,
+    ModelCheckpoint,
+    ModelPruning,
+    ModelSummary,
+    ProgressBar,
+)
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.segments import Segment
 from optuna_deadline_lightning.checkpoint_io import AtomicCheckpointIO
 
 
@@ -121,6 +129,27 @@ def hush() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
+
+
+def look_at_callbacks(callbacks: Iterable[Callback], segment: Segment) -> None:
+    """Take callbacks whose state a checkpoint holds, and keep others on one slot.
+
+    Raises:
+        DeadlineError: One keeps it in the module in a form that no checkpoint restores.
+    """
+    for one in callbacks:
+        if isinstance(one, ModelPruning):
+            raise DeadlineError(
+                f"{type(one).__name__} keeps its masks in no checkpoint, so a trial that comes "
+                "back would train what was pruned: prune the best model after the study, or train "
+                "this objective under study.optimize."
+            )
+        if isinstance(one, BaseFinetuning):
+            segment.limit_slots(
+                1,
+                f"{type(one).__name__} trains further layers from an epoch on, and slots do not "
+                "share the gradients of layers that are trained later.",
+            )
 
 
 def only_useful(trainer: pl.Trainer, last: Callback) -> list[Callback]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import lightning.pytorch as pl
@@ -22,6 +23,7 @@ from optuna_deadline_torch.consensus import Consensus
 from optuna_deadline_torch.measures import UpdateCount, measured_whole
 from optuna_deadline_torch.saver import copied
 from torchmetrics import Metric, MetricCollection
+from torchmetrics.aggregation import SumMetric
 from torchmetrics.utilities.data import (
     dim_zero_cat,
     dim_zero_max,
@@ -29,8 +31,13 @@ from torchmetrics.utilities.data import (
     dim_zero_min,
     dim_zero_sum,
 )
+from torchmetrics.wrappers import MetricTracker
+from torchmetrics.wrappers.abstract import WrapperMetric
+
+from optuna_deadline_lightning.packing import Unpackable, packed, unpacked
 
 _log = logging.getLogger(__name__)
+_OF_METRICS = vars(SumMetric()).keys() | {"window"}  # what each metric has, or is made with
 _told: set[str] = set()  # the names of sums, once in a segment
 
 _SETTINGS = (
@@ -61,9 +68,11 @@ def state(trainer: pl.Trainer, consensus: Consensus) -> dict[str, Any]:
         Plain numbers, texts and tensors: those of all ranks in rank 0, which writes.
     """
     own = {"logged": dict(_logged(trainer)), "metrics": dict(_measured(trainer))}
-    if trainer.world_size == 1:
-        return own
-    return merged(consensus.gather(_on_cpu(own)))
+    if trainer.world_size > 1:
+        own = merged(consensus.gather(_on_cpu(own)))
+    modules = trainer.lightning_module.named_modules()
+    trackers = {name: len(one) for name, one in modules if isinstance(one, MetricTracker)}
+    return {**own, "trackers": trackers}
 
 
 def combine(trainer: pl.Trainer, consensus: Consensus) -> None:
@@ -104,7 +113,11 @@ def restore(trainer: pl.Trainer, saved: Mapping[str, Any]) -> None:
     """
     if not saved:
         return
+    saved = {"trackers": {}, **saved}  # older checkpoints have none
     rank, ranks = trainer.global_rank, trainer.world_size
+    for name, module in [*trainer.lightning_module.named_modules()]:
+        while isinstance(module, MetricTracker) and len(module) < saved["trackers"].get(name, 0):
+            module.increment()
     modules = dict(trainer.lightning_module.named_modules())
     for name, metric in modules.items():
         if isinstance(metric, Metric):
@@ -230,7 +243,9 @@ def _measured(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
         if isinstance(module, MetricCollection):  # else metrics that share a state have old ones
             module.items(keep_base=True, copy_state=False)
     for name, metric in modules:
-        if isinstance(metric, Metric) and metric._update_count and id(metric) not in ending:
+        plain = _own_attributes(metric)
+        measured = isinstance(metric, Metric) and (metric._update_count or plain)
+        if measured and id(metric) not in ending:
             states = {one: getattr(metric, one) for one in metric._defaults}
             kinds = {one: _kind(metric._reductions[one], states[one]) for one in states}
             yield (
@@ -238,10 +253,21 @@ def _measured(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
                 {
                     "states": {one: _plain(value) for one, value in states.items()},
                     "kinds": kinds,
+                    "plain": plain,
                     "updates": int(metric._update_count),
                     "whole": measured_whole(metric),
                 },
             )
+
+
+def _own_attributes(module: Any) -> dict[str, Any]:
+    """What a wrapper of metrics keeps outside of its states, such as extremes and counts."""
+    own = {}
+    if isinstance(module, WrapperMetric):
+        for name in vars(module).keys() - _OF_METRICS - module._defaults.keys():
+            with suppress(Unpackable):
+                own[name] = packed(getattr(module, name))
+    return own
 
 
 def _kind(reduction: Any, value: Any) -> str:
@@ -280,7 +306,9 @@ def _put_back(
             metric.reset()
         return
     whole = saved.get("whole", False)  # older checkpoints do not say it
-    if ranks > 1 and rank == 0 and not whole and "other" in saved["kinds"].values():
+    plain = saved.get("plain", {})
+    other = plain or "other" in saved["kinds"].values()
+    if ranks > 1 and rank == 0 and not whole and other:
         _log.warning(
             "The metric %r combines what several slots have measured in a way of its own, which a"
             " trial that moves in the middle of an epoch cannot follow: its value of this epoch"
@@ -288,7 +316,11 @@ def _put_back(
             name,
         )
     metric.reset()
-    updates = saved["updates"] if whole else max(1, round(saved["updates"] / ranks))
+    for attribute, node in plain.items():
+        setattr(metric, attribute, unpacked(node, metric.device))
+    updates = saved["updates"]
+    if not whole:
+        updates = max(min(updates, 1), round(updates / ranks))
     metric._update_count = UpdateCount.of(updates, whole)
     for one, value in saved["states"].items():
         if rank and not whole and saved["kinds"][one] not in ("mean", "max", "min"):
