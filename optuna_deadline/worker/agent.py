@@ -30,7 +30,7 @@ from optuna_deadline.worker.event_loop import EventLoop
 from optuna_deadline.worker.fork import RankSettings
 from optuna_deadline.worker.gang_member import CrossHostGangs, busy_slots
 from optuna_deadline.worker.launcher import SegmentLauncher
-from optuna_deadline.worker.lease_clock import LeaseClock
+from optuna_deadline.worker.lease_clock import IDLE_GONE_SECONDS, LeaseClock
 from optuna_deadline.worker.outbox import Outbox
 from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.registration import PoolMembership
@@ -373,8 +373,12 @@ class Agent:
 
     def _give_up_on_database(self) -> None:
         """A stopped worker does not wait for an unreachable database."""
+        gangs = self._all_gangs()
+        idle = self._lease_clock.database_gone(self._leave_requested_at, IDLE_GONE_SECONDS)
         gone = self._lease_clock.database_gone(min(self._deadline, self._leave_requested_at))
-        if gone is not None and all(gang.exited for gang in self._all_gangs()):
+        if not gangs:
+            gone = gone or idle
+        if gone is not None and all(gang.exited for gang in gangs):
             self.left_without_database = True
             raise gone
 

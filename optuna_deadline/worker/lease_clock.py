@@ -19,6 +19,8 @@ _logger = logging.getLogger("optuna_deadline")
 
 #: Seconds for which a worker whose work is over waits for a database that is away.
 DATABASE_GONE_SECONDS = 30.0
+#: The same for one that holds nothing and was asked to leave: it has nothing to write.
+IDLE_GONE_SECONDS = 5.0
 
 
 class LeaseClock:
@@ -67,14 +69,17 @@ class LeaseClock:
         patience = min(2 * stop_seconds + 1.0, self._table.ttl / 3)
         return time.monotonic() >= self.trusted_until - patience
 
-    def database_gone(self, since: float) -> DatabaseGone | None:
+    def database_gone(
+        self, since: float, patience: float = DATABASE_GONE_SECONDS
+    ) -> DatabaseGone | None:
         """What ends a worker that has nothing to wait for but its database.
 
         Args:
             since: When its work was over: its deadline, or when it was asked to leave.
+            patience: Seconds for which it waits for an answer.
         """
         silent = time.monotonic() - self._answered_at
-        if silent < DATABASE_GONE_SECONDS or time.monotonic() - since < DATABASE_GONE_SECONDS:
+        if silent < patience or time.monotonic() - since < patience:
             return None
         return DatabaseGone(
             f"The database has not answered for {silent:.0f} s{self._last_error}, and this worker "

@@ -13,6 +13,7 @@ import pytest
 from by_hand import DEADLINE, Clock, Hand, faked
 
 from optuna_deadline.allocation.records import GangMembership, GangPart, Grant, Rendezvous
+from optuna_deadline.errors import DatabaseGone
 from optuna_deadline.worker.outbox import decide_outcome
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
@@ -492,3 +493,24 @@ def test_an_error_of_its_own_counts_before_that_of_a_rank_that_lost_its_peer() -
         rank.end_message, rank.end_message_at = ("error", (line, "")), heard
         gang.ranks.append(rank)
     assert gang.end_message() == ("error", (lines[0], ""))
+
+
+def test_an_idle_worker_soon_leaves_a_database_that_is_away(hand: Hand) -> None:
+    hand.turn()
+    hand.away = True
+    hand.agent.leave("asked to leave")
+    hand.agent._settled = False
+    with pytest.raises(DatabaseGone, match="has not answered for"):
+        for _ in range(8):
+            hand.clock.now += 1.0
+            hand.agent._give_up_on_database()
+    hand.agent.left_without_database = False
+
+
+def test_a_worker_with_trials_waits_longer_for_its_database(hand: Hand) -> None:
+    hand.started()
+    hand.agent.leave("asked to leave")
+    hand.away = True
+    for _ in range(20):
+        hand.clock.now += 1.0
+        hand.agent._give_up_on_database()
