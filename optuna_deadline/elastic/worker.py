@@ -78,6 +78,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("optuna_deadline")
 
 _PUBLISH_SECONDS = 30.0  # seconds for the plan in hand, on the way out
+_LEAVE_SECONDS = 5.0  # the same for a worker that was asked to leave: its database may be locked
 _SETTLE_SECONDS = 0.3  # seconds for the last state in optuna-dashboard, after the deadline
 
 #: Where checkpoints go unless told otherwise.
@@ -228,7 +229,7 @@ class ElasticWorker:
                 leaving.callback(publisher.stop)
             leaving.callback(agent.close)
             leaving.callback(
-                lambda: thread.stop(0.0 if agent.left_without_database else _PUBLISH_SECONDS)
+                lambda: thread.stop(0.0 if agent.left_without_database else _patience(agent))
             )
             leaving.enter_context(watching_preemption(self._notice, until, agent))
             join(agent, self.table, self._wait)
@@ -252,7 +253,7 @@ class ElasticWorker:
                 agent.run(check=check)
         if publisher is not None:
             left = min(self.terms.deadline - self.table.now(), until.ends_at - time.monotonic())
-            publisher.finish(max(_SETTLE_SECONDS, left))
+            publisher.finish(min(max(_SETTLE_SECONDS, left), _patience(agent)))
         result = self.result()
         if result.settled and result.trial_number is None and not agent.ready:
             raise DeadlineError(
@@ -298,6 +299,10 @@ class ElasticWorker:
         return study_result(
             self._study, self.table, self.terms.direction, self._availability, self._ledger
         )
+
+
+def _patience(agent: Agent) -> float:
+    return _PUBLISH_SECONDS if agent.leaving is None else _LEAVE_SECONDS
 
 
 def _address(engine: sa.Engine) -> str:

@@ -6,11 +6,12 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import suppress
 
 from optuna.study import Study
 
-from optuna_deadline._threads import PeriodicThread
+from optuna_deadline._threads import BackgroundQueue, PeriodicThread
 from optuna_deadline.allocation.records import ALIVE, MachineInfo, Orders, PlannedTrial
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.restore import (
@@ -43,6 +44,8 @@ _logger = logging.getLogger("optuna_deadline")
 
 #: Seconds to wait for killed ranks on the way out.
 _KILL_SECONDS = 3.0
+#: Seconds to wait for the database on the way out.
+_GOODBYE_SECONDS = 5.0
 _POLL_SECONDS = 0.2  # seconds between two looks at the clock
 
 
@@ -202,11 +205,7 @@ class Agent:
             idle = self._table_thread.stop(0.0 if self.left_without_database else _KILL_SECONDS)
             self._kill_all()
             if idle and not self.left_without_database:  # else what we hold is reaped
-                with suppress(LeaseLost, *DATABASE_ERRORS):
-                    self._release_all()
-                    if self._settled:
-                        self._sweep_all_ended()
-                    self._table.leave(self.id)
+                self._leave_pool()
         if self._sampler.errors.error is not None and not self._settled:
             raise self._sampler.errors.error
 
@@ -240,6 +239,20 @@ class Agent:
             if gang.exited and not gang.lost:
                 self._table.release(self.id, gang.grant, "paused", ended="abandoned")
         self._member.release_finished()
+
+    def _leave_pool(self) -> None:
+        """Say goodbye; a database that is locked is not waited for, and the leases run out."""
+
+        def leave() -> None:
+            with suppress(LeaseLost, *DATABASE_ERRORS):
+                self._release_all()
+                if self._settled:
+                    self._sweep_all_ended()
+                self._table.leave(self.id)
+
+        goodbye = BackgroundQueue("optuna-deadline-goodbye").submit(leave)
+        if wait([goodbye], _GOODBYE_SECONDS).done:
+            goodbye.result()
 
     def _finished(self) -> bool:
         busy = self._gangs or self._member.busy
