@@ -111,7 +111,7 @@ class Hand:
         self.study = optuna.create_study(sampler=sampler) if of is None else of.study
         self.table = MemoryTable(
             "pool", 0, now=lambda: clock.now, deadline=options.pop("deadline", DEADLINE),
-            state=None if of is None else of.table._state,
+            state=None if of is None else of.table.state,
         )  # fmt: skip
         self.writes: list[str] = []  #: what was written, the release with its reason
         self.away = False  #: whether the database does not answer

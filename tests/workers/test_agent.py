@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -12,7 +13,13 @@ import optuna
 import pytest
 from by_hand import DEADLINE, Clock, Hand, faked
 
-from optuna_deadline.allocation.records import GangMembership, GangPart, Grant, Rendezvous
+from optuna_deadline.allocation.records import (
+    GangMembership,
+    GangPart,
+    Grant,
+    MachineInfo,
+    Rendezvous,
+)
 from optuna_deadline.errors import DatabaseGone
 from optuna_deadline.worker.outbox import decide_outcome
 from optuna_deadline.worker.rank_connection import Rank
@@ -514,3 +521,63 @@ def test_a_worker_with_trials_waits_longer_for_its_database(hand: Hand) -> None:
     for _ in range(20):
         hand.clock.now += 1.0
         hand.agent._give_up_on_database()
+
+
+def test_a_gang_over_two_workers_completes_and_gives_back_both_slots(
+    fakes: tuple[Clock, list[int]], tmp_path: Path
+) -> None:
+    here = MachineInfo(address="127.0.0.1", store=str(tmp_path))
+    leader = Hand(fakes[0], tmp_path, machine_info=here, cpus=1)
+    member = Hand(fakes[0], tmp_path, of=leader, machine_info=here, cpus=1)
+    try:
+        number = leader.open()
+        leader.plan(number, "run", 2, (member.agent.id, 1))
+        leader.turn()  # takes both slots, and forks rank 0
+        leader.turn()  # says where the ranks meet
+        member.look()
+        member.turn()  # renews its part, and forks rank 1
+        assert list(leader.fork_server.ranks) == [(0, 1, 0)]
+        assert list(member.fork_server.ranks) == [(0, 1, 1)]
+        ours, far = Pipe()
+        assert leader.agent._gangs[number].attach_remote_rank(1, ours)
+        leader.say(number, "report", value=0.5, step=0, trained=1.0)
+        far.send(("end", "result", None))
+        far.close()
+        leader.end(number, "result", 0.5)
+        leader.turn()
+        assert leader.steps() == [0] and leader.state() == ("complete", "complete")
+        member.rank(number, 1).close()
+        member.fork_server.said.send(("exited", (0, 1, 1), 0))
+        member.look()
+        member.turn()
+        member.turn()
+        assert "release_part" in member.writes
+        for hand in (leader, member):
+            assert len(hand.table.free_slots(hand.agent.id)) == 1
+    finally:
+        leader.agent._cross_host.close()
+        member.agent._cross_host.close()
+
+
+def test_a_member_that_leaves_tells_the_leader(
+    fakes: tuple[Clock, list[int]], tmp_path: Path
+) -> None:
+    here = MachineInfo(address="127.0.0.1", store=str(tmp_path))
+    leader = Hand(fakes[0], tmp_path, machine_info=here, cpus=1)
+    member = Hand(fakes[0], tmp_path, of=leader, machine_info=here, cpus=1)
+    try:
+        number = leader.open()
+        leader.plan(number, "run", 2, (member.agent.id, 1))
+        leader.turns(2, 0.01)
+        member.look()
+        member.turn()
+        member.heard(number, 1)
+        member.agent.leave("asked to leave")
+        member.turn()
+        assert member.heard(number, 1) == [("pass on", "leaving", {"why": "asked to leave"})]
+        leader.say(number, "leaving", why="asked to leave")
+        leader.turn()
+        assert [directive.kind.value for directive in leader.directives(number)] == ["pause"]
+    finally:
+        leader.agent._cross_host.close()
+        member.agent._cross_host.close()
