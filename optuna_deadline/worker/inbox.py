@@ -14,7 +14,7 @@ from optuna.trial import Trial
 from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
-from optuna_deadline.checkpoints.storage import Location, parse_location
+from optuna_deadline.checkpoints.storage import Location, name_of, parse_location
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone, at_most
 from optuna_deadline.planning.optuna_storage import store_values, unless_deleted
@@ -168,7 +168,9 @@ class TrialInbox:
         gone = self._table.add_checkpoint(
             self._worker_id, gang.grant, *checkpoints, reports=reports
         )
-        self._sweep(gang.number, gone)
+        # A slow rank may not have read the file yet; the trial's next segment sweeps it.
+        read = None if gang.resume is None else gang.resume.name
+        self._sweep(gang.number, [one for one in gone if name_of(one) != read])
         gang.saved, self._warned_unsaved = True, False
 
     def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:

@@ -107,7 +107,7 @@ class SegmentLauncher:
         if parked is not None:
             self._parking.unpark(row.number, gang)
             return
-        resume = self._fetcher.result(row.number)
+        resume = gang.resume = self._fetcher.result(row.number)
         local_ranks = self._gang_leader.open_rendezvous(gang, resume, saved)
         fork_ranks(
             self._event_loop.fork_server,

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optuna_deadline.allocation.records import Grant, NewReport, OtherWorkers
@@ -126,6 +127,7 @@ class Gang:
     #: the most slots that its ranks can train on, and why
     slot_limit: tuple[int, str] | None = None
     reported: bool = False  #: whether it has reported in this segment
+    resume: Path | None = None  #: the file that its ranks go on from, or are about to read
     saved: bool = False  #: whether the table has a checkpoint of this segment
     parked: bool = False  #: whether its process uses no device and waits
     parked_at: float | None = None  #: when it said so

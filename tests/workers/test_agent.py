@@ -581,3 +581,19 @@ def test_a_member_that_leaves_tells_the_leader(
     finally:
         leader.agent._cross_host.close()
         member.agent._cross_host.close()
+
+
+def test_what_a_slow_rank_may_still_read_is_not_deleted(hand: Hand) -> None:
+    number = hand.started()
+    kept = hand.agent._folders.local_folder(number) / "1-0.ckpt"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.touch()
+    gang = hand.agent._gangs[number]
+    gang.resume = kept
+    swept: list[Any] = []
+    hand.agent._sweeper.sweep = lambda _, gone: swept.extend(gone)  # type: ignore[method-assign]
+    gang.inbox._sweep = hand.agent._sweeper.sweep  # type: ignore[union-attr]
+    hand.table.add_checkpoint = lambda *_, **__: [kept, kept.with_name("1-1.ckpt")]  # type: ignore[method-assign]
+    hand.say(number, "checkpoint", path=str(kept), step=1, value=0.5, size=1, checksum="a")
+    hand.turn()
+    assert [path.name for path in swept] == ["1-1.ckpt"]

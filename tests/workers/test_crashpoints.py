@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import optuna
@@ -170,8 +171,8 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
         wait_until(hit)
         others = [start(one.study_name, len(studies)) for one in studies]
         for one, other in zip(studies, others, strict=True):
-            models = table_of(one, POOL).checkpoints
-            wait_until(lambda: other.poll() is not None or models(), every=EVERY)  # noqa: B023
+            # A model, and the trial that a frozen worker may hold until it is reaped.
+            wait_until(partial(_goes_on, other, table_of(one, POOL)), every=EVERY)
         # With a model in hand, however slow the machine is; the slot of a mate that died is free
         # once its lease has run out, which the study does not wait for.
         for one in studies:
@@ -184,6 +185,10 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
             process.kill()
             process.wait()
     return Aftermath(studies, marker.exists(), end, finished, log.read_text())
+
+
+def _goes_on(worker: WorkerProcess, table: AllocationTable) -> bool:
+    return worker.poll() is not None or bool(table.checkpoints() and table.reports(number=0))
 
 
 def _ranks_of_two(table: AllocationTable) -> bool:
