@@ -339,7 +339,7 @@ def _check_join(stored: Terms, wanted: Deadline, began: float) -> None:
     if not _held(stored, wanted):
         raise DeadlineConflict(
             f"The study {stored.name!r} has the deadline {stored} and this process asks for "
-            f"{wanted}; give the same one, or move it for everybody with {_extending(stored)}."
+            f"{wanted}; give the same one, or move it for all processes with {_extending(stored)}."
         )
     # It was in the past already when the caller began; if it passed since, a trial must end.
     if stored.deadline <= began:

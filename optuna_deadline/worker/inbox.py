@@ -185,7 +185,7 @@ class TrialInbox:
                 store_values(self._trial.study._storage, self._trial._trial_id, values)
         except UpdateFinishedTrialError:
             _logger.warning(
-                "Trial %d was finished by somebody else; its ranks are stopped.", gang.number
+                "Trial %d was finished outside of this worker; its ranks are stopped.", gang.number
             )
             gang.outcome = SegmentOutcome("retired", "finished", failures=gang.failures)
             gang.kill()

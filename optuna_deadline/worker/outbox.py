@@ -264,7 +264,7 @@ class Outbox:
         if not self._table.release(
             self._worker_id, gang.grant, "paused", ended="park", stop=gang.stop_seconds, stays=True
         ):
-            raise LeaseLost(f"Trial {gang.number} is somebody else's.")
+            raise LeaseLost(f"Trial {gang.number} belongs to another worker.")
         self._parking.park(gang)
         self._replan()
 
