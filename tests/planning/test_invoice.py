@@ -144,6 +144,25 @@ def test_a_clock_that_is_set_back_changes_no_bill_but_by_that_much() -> None:
     assert [at for at, _ in invoices(events, tariff)] == [3600.0, 3600.0, 3700.0, 3720.0, math.inf]
 
 
+def test_a_clock_that_is_ahead_for_a_moment_bills_no_hours() -> None:
+    tariff = Tariff(1e6, {"": Rate(((0.0, 1.0),))})
+    visible = Visible([event(1, 0.0, "pool", slots=1, until=1e9)])
+    ledger = BillingLedger(visible.table(), tariff)
+    ledger.read(60.0)
+    visible.events.append(event(2, 36060.0, "pool", slots=2, until=1e9))
+    ledger.read(36060.0)  # the clock is ten hours ahead
+    ledger.read(62.0)  # and right again
+    assert ledger.spent(62.0) == pytest.approx(62.0, abs=3)
+    visible.events.append(event(3, 63.0, "pool", slots=1, until=1e9))
+    for one in (ledger, BillingLedger(visible.table(), tariff)):
+        one.read(3663.0)
+        assert one.spent(3663.0) == pytest.approx(3663.0, abs=3)
+    assert invoice_of(visible.events, tariff).spent(3663.0) == pytest.approx(3663.0, abs=3)
+    for one in (ledger, BillingLedger(visible.table(), tariff)):
+        one.read(72000.0)  # past the moment that never was
+        assert one.spent(72000.0) == pytest.approx(72000.0, abs=3)
+
+
 def test_a_transaction_that_waited_is_billed_after_the_one_it_waited_for() -> None:
     """PostgreSQL gives it the time of its beginning; its row comes later."""
     tariff = Tariff(1e6, {"": Rate(((0.0, 1.0),))})

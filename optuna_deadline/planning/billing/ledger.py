@@ -24,6 +24,8 @@ from optuna_deadline.policies.api import Money
 
 #: Whatever changes what is paid for, or what it costs.
 KINDS = ("pool", "acquire", "release", "reap", "settle", "rest", "register", "price")
+#: Seconds by which events may be out of order: a transaction has the time of its beginning.
+_DISORDER = 120.0
 #: From these on a study pays for nothing, until a plan says otherwise.
 _ENDS = ("settle", "rest")
 
@@ -70,19 +72,18 @@ class BillingLedger:
 
     def _read_new_events(self, now: float) -> bool:
         """False where an event changes what is final."""
-        fresh = False
-        for page in self._new.pages(now):
-            reaped = reaped_by(page) - self._reaped
-            if any(self._account.is_billed(slot, fence) for slot, fence in reaped):
-                return False
-            self._reaped |= reaped
-            self._open_events.update((event.id, event) for event in page)
-            for row_id in sorted(
-                row_id for row_id in self._open_events if row_id <= self._new.solid
-            ):
-                self._account.take(self._open_events.pop(row_id), self._reaped)
-            fresh = fresh or bool(page)
-        if fresh or not self._is_complete or now > self._until:
+        new = [event for page in self._new.pages(now) for event in page]
+        jumped = min([now, *(event.at for event in new)]) < self._account.latest - _DISORDER
+        if self._is_complete and jumped:  # the clock was ahead, or is set back
+            return False
+        reaped = reaped_by(new) - self._reaped
+        if any(self._account.is_billed(slot, fence) for slot, fence in reaped):
+            return False
+        self._reaped |= reaped
+        self._open_events.update((event.id, event) for event in without_jumps(new, now))
+        for row_id in sorted(row_id for row_id in self._open_events if row_id <= self._new.solid):
+            self._account.take(self._open_events.pop(row_id), self._reaped)
+        if new or not self._is_complete or now > self._until:
             account = self._provisional_account(now)
             self._invoice, self._types = account.invoice, account.types
             self._wanted, self._until = account.wanted, account.until
@@ -153,11 +154,36 @@ def in_order(events: Iterable[Event]) -> list[Event]:
     Ids rise as rows are locked, and their times do not: a clock may be set back, and on PostgreSQL
     a transaction has the time of its beginning, however long it waits for the one before it.
     """
-    ordered, latest = sorted(events, key=lambda event: event.id), -math.inf
+    ordered, latest = without_jumps(events), -math.inf
     for place, event in enumerate(ordered):
         if event.at < latest:
             ordered[place] = replace(event, at=latest)
         latest = ordered[place].at
+    return ordered
+
+
+def without_jumps(events: Iterable[Event], now: float = math.inf) -> list[Event]:
+    """Events in the order of their ids, without the time by which a clock was ahead for a moment.
+
+    An event is from such a moment if one with a larger id, or the present, is far before it, not
+    before the events until then, and nearer to those. A clock that is set back is no such case.
+
+    Args:
+        events: All of them, or those after some that are known to be right.
+        now: The present.
+    """
+    ordered = sorted(events, key=lambda event: event.id)
+    earliest, later = now, []
+    for event in reversed(ordered):
+        later.append(earliest)
+        earliest = min(earliest, event.at)
+    latest = -math.inf
+    for place, after in enumerate(reversed(later)):
+        event = ordered[place]
+        ahead = event.at - after
+        if ahead > _DISORDER and 0 <= after - latest < ahead:
+            ordered[place] = event = replace(event, at=after)
+        latest = max(latest, event.at)
     return ordered
 
 
@@ -234,7 +260,7 @@ class BillingState:
     until: float = math.inf
     _held: dict[int | None, str] = field(default_factory=dict)  # the type of each slot
     _taken: dict[int | None, int] = field(default_factory=dict)  # under which fence, if not left
-    _latest: float = -math.inf
+    latest: float = -math.inf  #: the time of the last event
 
     def copy(self) -> BillingState:
         """Another one that stands there."""
@@ -263,9 +289,9 @@ class BillingState:
 
     def steps(self, event: Event, reaped: Set[tuple[int | None, int]]) -> Iterator[float]:
         """The instants of what an event changes, each told before the change is made."""
-        self._latest = max(self._latest, event.at)
-        if event.at < self._latest:
-            event = replace(event, at=self._latest)
+        self.latest = max(self.latest, event.at)
+        if event.at < self.latest:
+            event = replace(event, at=self.latest)
         if event.kind == "register":
             self.types.update(types_of([event]))
             return
