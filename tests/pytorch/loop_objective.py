@@ -33,6 +33,7 @@ def objective(trial: Any) -> float:
         for inputs, labels, ids in loop.batches(loader):
             time.sleep(0.02)
             _strike(loop)
+            _wait_until_moved(loop)
             row = {
                 "step": loop.steps,
                 "epoch": epoch,
@@ -56,3 +57,13 @@ def _strike(loop: ElasticLoop) -> None:
     if "DIES" in os.environ and loop.epoch == 3 and loop.batch == 2 and not died.exists():
         died.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wait_until_moved(loop: ElasticLoop) -> None:
+    """In the middle of an epoch, wait for the number of slots that the plan is to give by then."""
+    slots = {4: 2, 7: 1}.get(loop.epoch) if "MOVES" in os.environ and loop.batch == 5 else None
+    end = time.monotonic() + 60
+    while slots not in (None, loop.segment.world_size) and not loop.rehearsing:
+        if loop.segment.newest().leave or time.monotonic() > end:
+            return
+        time.sleep(0.02)

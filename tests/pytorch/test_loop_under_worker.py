@@ -42,6 +42,7 @@ def test_no_step_is_lost_and_none_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool, segments: list[list[int]]
 ) -> None:
     monkeypatch.setenv("TRACE", str(tmp_path))
+    monkeypatch.setenv("MOVES", "1")
     if dies:
         monkeypatch.setenv("DIES", "1")
     policy = OnceItDied if dies else worker_objective.Scripted
