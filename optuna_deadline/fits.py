@@ -49,6 +49,7 @@ class FitSegment:
         self.record = record
         self.resume = resume
         self.elastic, self.rank, self.world_size = whole.elastic, whole.rank, whole.world_size
+        self.topics = fits.topics  #: what the trial's fits have said or compared
         self.checked = getattr(whole, "checked", False)  #: whether a check trains it
         self.ended = False  #: whether its last state is saved
         self._ending = False
@@ -256,8 +257,8 @@ def _index_of(checkpoint: Path) -> dict[int, _Record]:
 _FITS = "_optuna_deadline_fits"  # the attribute of a trial
 
 
-def begin_fit(trial: Any, name: str | None) -> tuple[FitSegment, set[str]]:
-    """The segment of the trial's next fit, and the topics that its fits have in common.
+def begin_fit(trial: Any, name: str | None) -> FitSegment:
+    """The segment of the trial's next fit.
 
     Args:
         trial: The trial that the objective was called with.
@@ -270,4 +271,4 @@ def begin_fit(trial: Any, name: str | None) -> tuple[FitSegment, set[str]]:
     if fits is None:
         fits = TrialFits(segment(trial))
         setattr(trial, _FITS, fits)
-    return fits.begin(name), fits.topics
+    return fits.begin(name)

@@ -110,7 +110,7 @@ class DeadlineCallback(Callback):
         self.trial = trial
         self.monitor = monitor
         self.seed = seed
-        self.segment, topics = begin_fit(trial, fit)
+        self.segment = begin_fit(trial, fit)
         if check and not self.segment.record.first_step:  # the first fit
             check_first(trial, self.segment)
         self._elastic: ElasticFit | None = None
@@ -123,7 +123,6 @@ class DeadlineCallback(Callback):
             direction = direction_of(trial, self.segment, mode)
             self._elastic = ElasticFit(
                 self.segment,
-                topics,
                 direction=direction,
                 seed=seed,
                 save_every=save_every,

@@ -60,7 +60,6 @@ class ElasticFit:
 
     Args:
         segment: The rank's segment.
-        topics: What the trial's fits have said or compared so far; shared by them.
         direction: Which way is better.
         seed: Draws the order of samples.
         save_every: Seconds between safety checkpoints.
@@ -72,7 +71,6 @@ class ElasticFit:
     def __init__(
         self,
         segment: FitSegment,
-        topics: set[str],
         *,
         direction: Direction,
         seed: int,
@@ -86,7 +84,6 @@ class ElasticFit:
         self.steps = ReportSteps(self.scaled)
         self.controller = SegmentController(
             segment,
-            topics,
             direction=direction,
             seed=seed,
             save_every=save_every,

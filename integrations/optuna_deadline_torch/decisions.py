@@ -54,7 +54,6 @@ class SegmentController:
         training_objects: Everything whose tensors lie on the device, for a trial that is parked.
         grows: Whether a step takes a batch for each rank.
         even: Whether the number of slots is to divide the batch.
-        topics: What the trial's fits have said or compared so far; shared by them.
         rehearse: Compares the loss on one slot and two where a trial first leaves its one slot,
             or first has several, and says whether it leaves by itself then; None where that is
             not wanted.
@@ -63,7 +62,6 @@ class SegmentController:
     def __init__(
         self,
         segment: Segment,
-        topics: set[str] | None = None,
         *,
         direction: Direction,
         seed: int,
@@ -90,9 +88,8 @@ class SegmentController:
         self._trained = trained
         self._training_objects = training_objects
         self._rehearse = rehearse
-        self.logged_topics = (
-            set() if topics is None else topics
-        )  #: what was said, in this segment or before
+        #: What was said or compared, in this segment or before; the fits of a trial share it.
+        self.logged_topics: set[str] = getattr(segment, "topics", set())
         self.saver = CheckpointSaver(segment, verify)
         self._saved_at = time.monotonic()
 

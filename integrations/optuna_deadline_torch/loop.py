@@ -131,7 +131,7 @@ class ElasticLoop:
                 f"reports_per_epoch must be 1 or more, but got {reports_per_epoch}."
             )
         self.trial = trial
-        self.segment, self._topics = begin_fit(trial, fit)
+        self.segment = begin_fit(trial, fit)
         if check and not self.segment.record.first_step:  # the first fit
             check_first(trial, self.segment)
         self.device = slot_device(self.segment.elastic)  #: where batches belong
@@ -186,7 +186,6 @@ class ElasticLoop:
     ) -> SegmentController:
         pilot = SegmentController(
             self.segment,
-            self._topics,
             direction=direction_of(trial, self.segment, mode),
             seed=self._seed,
             save_every=save_every,
@@ -378,8 +377,8 @@ class ElasticLoop:
             self._look(ending=True)
         elif self._controller is not None:
             self._controller.saver.wait()
-        if self._controller is not None:
-            self._over = True
+        if self._controller is not None and self.segment.record.name:
+            self._over = True  # the fit that follows begins in a segment where this one has ended
             self._controller.end_fit(self.steps)
         return self.value
 

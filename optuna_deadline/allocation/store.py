@@ -51,10 +51,11 @@ class AllocationStore(Protocol):
     def study_id(self) -> int:
         """The study's id in the table."""
 
-    def follow_study(self) -> bool:
+    def follow_study(self) -> None:
         """Read, from now on, the pool that a worker of the study joined last.
 
-        For readers, which may come before the first worker; returns whether the pool changed.
+        Where a worker of the study is in this pool, that stays. For readers, which may come before
+        the first worker.
         """
 
     @property

@@ -181,8 +181,7 @@ class HistoryReader:
     def read(self) -> History:
         """The history until now."""
         table, terms = self._table, self._terms
-        if not any(row.study_id == terms.study_id for row in table.workers()):
-            table.follow_study()
+        table.follow_study()
         orders = table.orders("")
         now = orders.now
         self._events.update((row.id, row) for row in self._new_events.read(now))

@@ -173,8 +173,7 @@ class StudyWatcher:
         Raises:
             StudyGone: The study was deleted.
         """
-        if not any(row.study_id == self._table.study_id for row in self._table.workers()):
-            self._table.follow_study()
+        self._table.follow_study()
         orders = self._table.orders("")
         now = orders.now
         reports = self._reports.read(now)

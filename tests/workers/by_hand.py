@@ -217,7 +217,7 @@ class Hand:
         return answer
 
     def heard(self, number: int, index: int = 0) -> list[tuple[Any, ...]]:
-        """What a rank was told since the last look, but for how long it is trusted."""
+        """The messages to a rank since the last look, without those that extend its trust."""
         messages, rank = [], self.rank(number, index)
         while rank.poll():
             message = rank.recv()

@@ -523,64 +523,58 @@ def test_a_worker_with_trials_waits_longer_for_its_database(hand: Hand) -> None:
         hand.agent._give_up_on_database()
 
 
+@pytest.fixture
+def gang_of_two(
+    fakes: tuple[Clock, list[int]], tmp_path: Path
+) -> Iterator[tuple[Hand, Hand, int]]:
+    """A leader and a member, each with a rank of one trial."""
+    here = MachineInfo(address="127.0.0.1", store=str(tmp_path))
+    leader = Hand(fakes[0], tmp_path, machine_info=here, cpus=1)
+    member = Hand(fakes[0], tmp_path, of=leader, machine_info=here, cpus=1)
+    number = leader.open()
+    leader.plan(number, "run", 2, (member.agent.id, 1))
+    leader.turn()  # takes both slots, and forks rank 0
+    leader.turn()  # says where the ranks meet
+    member.look()
+    member.turn()  # renews its part, and forks rank 1
+    yield leader, member, number
+    leader.agent._cross_host.close()
+    member.agent._cross_host.close()
+
+
 def test_a_gang_over_two_workers_completes_and_gives_back_both_slots(
-    fakes: tuple[Clock, list[int]], tmp_path: Path
+    gang_of_two: tuple[Hand, Hand, int],
 ) -> None:
-    here = MachineInfo(address="127.0.0.1", store=str(tmp_path))
-    leader = Hand(fakes[0], tmp_path, machine_info=here, cpus=1)
-    member = Hand(fakes[0], tmp_path, of=leader, machine_info=here, cpus=1)
-    try:
-        number = leader.open()
-        leader.plan(number, "run", 2, (member.agent.id, 1))
-        leader.turn()  # takes both slots, and forks rank 0
-        leader.turn()  # says where the ranks meet
-        member.look()
-        member.turn()  # renews its part, and forks rank 1
-        assert list(leader.fork_server.ranks) == [(0, 1, 0)]
-        assert list(member.fork_server.ranks) == [(0, 1, 1)]
-        ours, far = Pipe()
-        assert leader.agent._gangs[number].attach_remote_rank(1, ours)
-        leader.say(number, "report", value=0.5, step=0, trained=1.0)
-        far.send(("end", "result", None))
-        far.close()
-        leader.end(number, "result", 0.5)
-        leader.turn()
-        assert leader.steps() == [0] and leader.state() == ("complete", "complete")
-        member.rank(number, 1).close()
-        member.fork_server.said.send(("exited", (0, 1, 1), 0))
-        member.look()
-        member.turn()
-        member.turn()
-        assert "release_part" in member.writes
-        for hand in (leader, member):
-            assert len(hand.table.free_slots(hand.agent.id)) == 1
-    finally:
-        leader.agent._cross_host.close()
-        member.agent._cross_host.close()
+    leader, member, number = gang_of_two
+    assert list(leader.fork_server.ranks) == [(0, 1, 0)]
+    assert list(member.fork_server.ranks) == [(0, 1, 1)]
+    ours, far = Pipe()
+    assert leader.agent._gangs[number].attach_remote_rank(1, ours)
+    leader.say(number, "report", value=0.5, step=0, trained=1.0)
+    far.send(("end", "result", None))
+    far.close()
+    leader.end(number, "result", 0.5)
+    leader.turn()
+    assert leader.steps() == [0] and leader.state() == ("complete", "complete")
+    member.rank(number, 1).close()
+    member.fork_server.said.send(("exited", (0, 1, 1), 0))
+    member.look()
+    member.turn()
+    member.turn()
+    assert "release_part" in member.writes
+    for hand in (leader, member):
+        assert len(hand.table.free_slots(hand.agent.id)) == 1
 
 
-def test_a_member_that_leaves_tells_the_leader(
-    fakes: tuple[Clock, list[int]], tmp_path: Path
-) -> None:
-    here = MachineInfo(address="127.0.0.1", store=str(tmp_path))
-    leader = Hand(fakes[0], tmp_path, machine_info=here, cpus=1)
-    member = Hand(fakes[0], tmp_path, of=leader, machine_info=here, cpus=1)
-    try:
-        number = leader.open()
-        leader.plan(number, "run", 2, (member.agent.id, 1))
-        leader.turns(2, 0.01)
-        member.look()
-        member.turn()
-        member.heard(number, 1)
-        member.agent.leave("asked to leave")
-        member.turn()
-        assert member.heard(number, 1) == [("pass on", "leaving", {"why": "asked to leave"})]
-        leader.say(number, "leaving", why="asked to leave")
-        leader.turn()
-        assert [directive.kind.value for directive in leader.directives(number)] == ["pause"]
-    finally:
-        leader.agent._cross_host.close()
-        member.agent._cross_host.close()
+def test_a_member_that_leaves_tells_the_leader(gang_of_two: tuple[Hand, Hand, int]) -> None:
+    leader, member, number = gang_of_two
+    member.heard(number, 1)
+    member.agent.leave("asked to leave")
+    member.turn()
+    assert member.heard(number, 1) == [("pass on", "leaving", {"why": "asked to leave"})]
+    leader.say(number, "leaving", why="asked to leave")
+    leader.turn()
+    assert [directive.kind.value for directive in leader.directives(number)] == ["pause"]
 
 
 def test_what_a_slow_rank_may_still_read_is_not_deleted(hand: Hand) -> None:

@@ -279,9 +279,8 @@ class MemoryReads:
         """The audit from a row id on, of some kinds or of all."""
         return self._read_events(None, self.study_id, after, kinds)
 
-    def follow_study(self) -> bool:
-        """Nothing to follow: whoever has this table has its study's pool."""
-        return False
+    def follow_study(self) -> None:
+        """Do nothing: this table is that of the study's pool."""
 
     def pool_events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
         """The audit of all studies of the pool from a row id on, of some kinds or of all."""

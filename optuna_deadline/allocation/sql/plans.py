@@ -172,23 +172,20 @@ def _write_lines(tx: Transaction, lines: Sequence[Assignment]) -> Sequence[str |
     # Rows are locked in one order.
     held: Sequence[str | None] = tx.execute(owners.with_for_update()).scalars().all()
 
-    def each(column: sa.Column[Any], *values: object) -> sa.ColumnElement[Any]:
-        texts = [sa.literal(value, column.type) for value in values]
-        return sa.case(dict(zip(numbers, texts, strict=True)), value=trial.c.number)
+    def each(column: sa.Column[Any], values: Iterable[object]) -> sa.ColumnElement[Any]:
+        typed = [sa.literal(value, column.type) for value in values]
+        return sa.case(dict(zip(numbers, typed, strict=True)), value=trial.c.number)
 
-    columns = trial.c
+    others = [json.dumps(one.others) if one.others else None for one in lines]
     tx.execute(
         sa.update(trial)
         .where(*of_lines)
         .values(
-            desired_mode=each(columns.desired_mode, *[one.mode for one in lines]),
-            desired_worker=each(columns.desired_worker, *[one.worker for one in lines]),
-            desired_slots=each(columns.desired_slots, *[one.slots for one in lines]),
-            desired_others=each(
-                columns.desired_others,
-                *[json.dumps(one.others) if one.others else None for one in lines],
-            ),
-            reason=each(columns.reason, *[one.reason for one in lines]),
+            desired_mode=each(trial.c.desired_mode, (one.mode for one in lines)),
+            desired_worker=each(trial.c.desired_worker, (one.worker for one in lines)),
+            desired_slots=each(trial.c.desired_slots, (one.slots for one in lines)),
+            desired_others=each(trial.c.desired_others, others),
+            reason=each(trial.c.reason, (one.reason for one in lines)),
             desired_since=tx.now,
         )
     )

@@ -142,13 +142,14 @@ class AllocationTable:
         with self._tx.reading() as tx:
             return roster.free_slots(tx, worker_id)
 
-    def follow_study(self) -> bool:
-        """Read, from now on, the pool that a worker of the study joined last."""
+    def follow_study(self) -> None:
+        """Read the pool that a worker of the study joined last, where none is in this one."""
         with self._tx.reading() as tx:
+            if any(row.study_id == self.study_id for row in roster.live_workers(tx)):
+                return
             pools = reads.pools_of(tx.connection, self.study_id)
-        before, self.pool = self.pool, pools[0] if pools else self.pool
-        self._tx.pool = self.pool
-        return before != self.pool
+        if pools:
+            self.pool = self._tx.pool = pools[0]
 
     # The pool.
 
