@@ -85,11 +85,12 @@ class Site:
         """What was trained, in the order in which it began."""
         found = []
         for path in (self.folder / "ranks").glob("*"):
-            head, *lines = path.read_text().splitlines()
-            ticks = [line.split() for line in lines if len(line.split()) == 2]
+            *lines, _ = path.read_text().split("\n")  # the last line is still being written
+            ticks = [line.split() for line in lines[1:]]
             if ticks:
-                begun, last, step = float(ticks[0][0]), float(ticks[-1][0]), int(ticks[-1][1])
-                found.append(Segment(**json.loads(head), begun=begun, last=last, trained_to=step))
+                begun, last = float(ticks[0][0]), float(ticks[-1][0])
+                facts = {**json.loads(lines[0]), "trained_to": int(ticks[-1][1])}
+                found.append(Segment(**facts, begun=begun, last=last))
         return sorted(found, key=lambda segment: segment.begun)
 
     def training_on(self, host: str, number: int | None = None) -> Segment | None:
