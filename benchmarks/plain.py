@@ -11,6 +11,7 @@ reported by the deadline. The others get `timeout=`, which is checked between tr
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import math
 import random
@@ -28,6 +29,7 @@ from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 
 from benchmarks.measuring import Progress, Spread, machine, output_file, quiet, write_json
 from optuna_deadline import DeadlinePruner, DeadlineSampler, out_of_time
+from optuna_deadline.errors import DeadlineError
 
 OURS = "DeadlinePruner"
 EPOCHS = 40
@@ -198,23 +200,41 @@ def train_until(pruner: str, seed: int, seconds: float, n_jobs: int) -> Outcome:
 
 
 def measure_digits(
-    seeds: int, seconds: float, n_jobs: int, progress: Progress, pictures: Path | None = None
+    seeds: int,
+    seconds: float,
+    n_jobs: int,
+    progress: Progress,
+    pictures: Path | None = None,
+    known: Sequence[dict[str, Any]] = (),
+    keep: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
 ) -> list[dict[str, Any]]:
-    """All pruners for each seed, in an order that is drawn anew; the first seed is drawn."""
-    rows, drawn = [], {}
+    """All pruners for each seed, in an order that is drawn for each seed; seed 0 is drawn.
+
+    Args:
+        seeds: Number of seeds.
+        seconds: To the deadline.
+        n_jobs: Threads of a study.
+        progress: Where the progress is written.
+        pictures: A folder for the pictures of seed 0.
+        known: Rows of an earlier run, whose seeds are not run again.
+        keep: Gets all rows after each seed, so that an interrupted run loses one seed only.
+    """
+    rows, done = list(known), {row["seed"] for row in known}
     for seed in range(seeds):
+        if seed in done:
+            continue
         names = [OURS, *_OTHERS]
         random.Random(seed).shuffle(names)
+        outcomes = {}
         for name in names:
             progress.write_progress(f"seed {seed + 1} of {seeds}, {name}")
-            found = train_until(name, seed, seconds, n_jobs)
+            found = outcomes[name] = train_until(name, seed, seconds, n_jobs)
             row = {"pruner": name, "seed": seed, "loss": found.loss, "late": found.seconds}
             rows.append({**row, "trials": len(found.study.trials)})
-            if seed == 0:
-                drawn[name] = found
-    if pictures is not None:
-        draw_curves(drawn[OURS].study, pictures / "pruner.png")
-        draw_progress(drawn, seconds, pictures / "plain.png")
+        keep(rows)
+        if seed == 0 and pictures is not None:
+            draw_curves(outcomes[OURS].study, pictures / "pruner.png")
+            draw_progress(outcomes, seconds, pictures / "plain.png")
     return rows
 
 
@@ -298,6 +318,20 @@ def print_digits(rows: Sequence[dict[str, Any]]) -> None:
         print(f"{name:16} {losses_}  {trials:6.0f} trials  latest {late:+.1f} s{difference}")
 
 
+def known_rows(path: Path | None, terms: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of an earlier run; none if there is no file.
+
+    Raises:
+        DeadlineError: It was measured with other seconds or threads.
+    """
+    if path is None or not path.exists():
+        return []
+    found = json.loads(path.read_text())
+    if any(found.get(name) != value for name, value in terms.items()):
+        raise DeadlineError(f"{path} is not of {terms}: name another file.")
+    return list(found["rows"])
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser("python -m benchmarks.plain", description=__doc__)
@@ -306,7 +340,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=20, help="of digits")
     parser.add_argument("--seconds", type=float, default=60.0, help="to the deadline, of digits")
     parser.add_argument("--n-jobs", type=int, default=2, help="of digits")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="for all figures")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="for all figures; digits continues it"
+    )
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="for those of digits")
     given = parser.parse_args(arguments)
     quiet()
@@ -317,16 +353,26 @@ def main(arguments: list[str] | None = None) -> None:
             ends = measure_ends(given.studies, progress)
             rows = [asdict(end) for end in ends]
         else:
+            terms = {"what": "digits", "seconds": given.seconds, "n_jobs": given.n_jobs}
+            if given.pictures is not None:
+                given.pictures.mkdir(parents=True, exist_ok=True)
+
+            def keep(rows: list[dict[str, Any]]) -> None:
+                write_json(given.json, {"machine": machine("torch"), **terms, "rows": rows})
+
             rows = measure_digits(
-                given.seeds, given.seconds, given.n_jobs, progress, given.pictures
-            )
+                given.seeds, given.seconds, given.n_jobs, progress, given.pictures,
+                known_rows(given.json, terms), keep,
+            )  # fmt: skip
+    except DeadlineError as error:
+        parser.error(str(error))
     finally:
         progress.end()
     if given.what == "ends":
         print_ends(ends)
+        write_json(given.json, {"machine": machine("torch"), "what": given.what, "rows": rows})
     else:
         print_digits(rows)
-    write_json(given.json, {"machine": machine("torch"), "what": given.what, "rows": rows})
 
 
 if __name__ == "__main__":
