@@ -8,33 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optuna_deadline.policies.api import Plan, Report, Snapshot, TrialView
+from optuna_deadline.policies.api import Plan, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources, retire_beaten
 from optuna_deadline.policies.measured_halving import Rungs, TimeLeft, add_reports
-from optuna_deadline.policies.trial_index import TrialIndex
+from optuna_deadline.policies.trial_index import ReportReader, TrialIndex
 
 
 class SnapshotRungs:
     """The rungs of a study, kept up from one snapshot to the next."""
 
     def __init__(self) -> None:
-        self._rungs, self._seen = Rungs(), dict[int, tuple[Report, ...]]()
+        self._rungs, self._reader = Rungs(), ReportReader()
 
     def update(self, view: TrialIndex, trials: tuple[TrialView, ...]) -> Rungs:
         """Record new reports; rebuild all if a trial has failed or its reports have changed."""
-        changed = view.take_changed()
-        moved = [trial for trial in trials if trial.number in changed]
-        if any([self._is_other(trial) for trial in moved]):
-            self._rungs, self._seen, moved = Rungs(), {}, list(trials)
-        for trial in moved:
-            if trial.state != "failed":
-                self._seen[trial.number] = trial.reports
-                add_reports(self._rungs, trial.number, [one.score for one in trial.reports])
+        found, anew = self._reader.take(trials, view.take_changed())
+        if anew:
+            self._rungs = Rungs()
+        for trial in found:
+            add_reports(self._rungs, trial.number, [one.score for one in trial.reports])
         return self._rungs
-
-    def _is_other(self, trial: TrialView) -> bool:
-        seen = self._seen.get(trial.number, ())
-        return bool(seen) and (trial.state == "failed" or trial.reports[: len(seen)] != seen)
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,8 @@ class MeasuredHalving(Resources):
             reports = len(trial.reports)
             if not reports:
                 return None
-            left = self._met_by_a_new_trial(snapshot, view, trial.step / reports, newcomers)
+            stride = max(1.0, trial.step / reports)  # steps may begin at 0
+            left = self._met_by_a_new_trial(snapshot, view, stride, newcomers)
             reason = rungs.judge(trial.number, reports, left)
             return None if reason is None else str(reason)
 

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from typing import Any, cast
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies.adaptive_halving import AdaptiveHalving
 from optuna_deadline.policies.api import Plan, Policy, Snapshot
 from optuna_deadline.policies.baselines.fifo import Fifo, NaiveElastic
 from optuna_deadline.policies.baselines.halving import (
@@ -81,7 +82,7 @@ def build(found: Any, parameters: Mapping[str, Any], name: str) -> Policy:
         return cast("Policy", found)
     if not callable(found) or (isinstance(found, type) and not hasattr(found, "plan")):
         raise DeadlineError(
-            f"{name} is {type(found).__name__} and no policy: give an object with "
+            f"{name} is {type(found).__name__} and not a policy: give an object with "
             "plan(snapshot), its class, or a function from snapshot to Plan."
         )
     asks = list(inspect.signature(found).parameters.values())
@@ -95,7 +96,7 @@ def build(found: Any, parameters: Mapping[str, Any], name: str) -> Policy:
     made = found(**parameters)
     if not callable(getattr(made, "plan", None)):
         raise DeadlineError(
-            f"{name} made {type(made).__name__}, which has no plan(snapshot) and is no policy."
+            f"{name} made {type(made).__name__}, which has no plan(snapshot) and is not a policy."
         )
     return cast("Policy", made)
 
@@ -125,6 +126,7 @@ def _refuse(name: str, unknown: list[str], takes: list[str]) -> None:
 GROUP = "optuna_deadline.policies"
 DEFAULT = "freeze_thaw"
 _OURS: dict[str, Callable[..., Policy]] = {
+    "adaptive_halving": AdaptiveHalving,
     "freeze_thaw": FreezeThaw,
     "hypersched": HyperSched,
     "hermes": Hermes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress
 from operator import is_not
 from typing import Any, TypeVar, cast
@@ -163,6 +163,38 @@ class TrialIndex:
                 self._known.clear()
         while self.rungs and not self.rungs[-1].recorded:
             self.rungs.pop()
+
+
+class ReportReader:
+    """Finds the trials whose reports a table of rungs has not recorded yet.
+
+    Attributes:
+        seen: The reports of each trial that was found, by number.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[int, tuple[Report, ...]] = {}
+
+    def take(self, trials: Sequence[TrialView], changed: set[int]) -> tuple[list[TrialView], bool]:
+        """The trials to record, and whether the table has to begin anew with them.
+
+        It begins anew if a recorded trial has failed or its reports were replaced.
+
+        Args:
+            trials: All trials of the study.
+            changed: The numbers of those that may have changed since the last call.
+        """
+        moved = [trial for trial in trials if not self.seen or trial.number in changed]
+        anew = any([self._is_other(trial) for trial in moved])
+        if anew:
+            self.seen, moved = {}, list(trials)
+        found = [trial for trial in moved if trial.reports and trial.state != "failed"]
+        self.seen.update((trial.number, trial.reports) for trial in found)
+        return found, anew
+
+    def _is_other(self, trial: TrialView) -> bool:
+        seen = self.seen.get(trial.number, ())
+        return bool(seen) and (trial.state == "failed" or trial.reports[: len(seen)] != seen)
 
 
 class TrialIndexCache:

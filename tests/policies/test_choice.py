@@ -119,9 +119,9 @@ def test_an_entry_point_may_name_any_of_them(monkeypatch: pytest.MonkeyPatch) ->
         ("{place}:number", {}, "no policy 'number'"),
         ("nowhere.py:Mine", {}, "no file nowhere.py"),
         ("no_such_module:Mine", {}, "no module 'no_such_module'"),
-        (":Mine", {}, "names no policy"),
-        (5, {}, "int and no policy"),
-        (dict, {}, "type and no policy"),
+        (":Mine", {}, "is not a policy"),
+        (5, {}, "int and not a policy"),
+        (dict, {}, "type and not a policy"),
         (lambda: 5, {}, "has no plan"),
         ("fifo", {"start": {1, 2}}, "must be a number"),
         ("object:Mine", {}, r"policy='FILE\.py:Mine'"),
@@ -161,7 +161,7 @@ def test_the_pruner_fixes_policy_and_parameters(place: str) -> None:
     assert fixed.parameters["patience"] == 5 and fixed.parameters["max_resource"] == 9
     with pytest.raises(DeadlineError, match="takes no 'speed'"):
         DeadlinePruner("1h", policy_parameters={"speed": 1})
-    with pytest.raises(DeadlineError, match="an argument of its own"):
+    with pytest.raises(DeadlineError, match="a separate argument"):
         DeadlinePruner("1h", policy_parameters={"min_resource": 1})
 
 
@@ -180,7 +180,7 @@ def test_an_object_serves_its_own_process_alone(by: str, sqlite_url: str) -> Non
     elsewhere = optuna.load_study(study_name="s", storage=sqlite_url)
     found = terms.read(open_table(elsewhere), elsewhere)
     assert found is not None
-    with pytest.raises(DeadlineError, match="an object in the process that fixed its terms"):
+    with pytest.raises(DeadlineError, match="an object in the process that created it"):
         ElasticWorker(elsewhere, newest_first, found, cpus=1)  # type: ignore[arg-type]
 
 

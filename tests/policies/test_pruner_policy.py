@@ -42,6 +42,14 @@ def test_nothing_is_given_up_where_no_trial_is_left_to_start() -> None:
     assert _retired(MeasuredHalving(most_trials=6).plan(_snapshot(trials))) == set()
 
 
+def test_steps_that_begin_at_zero_are_planned_with() -> None:
+    first = [
+        replace(_trial(number, []), reports=(Report(0, 0.5, 1.0),), horizon=9, step_seconds=1.0)
+        for number in range(3)
+    ]
+    assert _retired(MeasuredHalving().plan(_snapshot(first))) == set()
+
+
 @given(CURVES, st.data())
 def test_a_plan_depends_on_the_snapshot_alone(
     curves: list[list[float]], data: st.DataObject

@@ -147,7 +147,7 @@ def test_of_two_that_do_not_fit_the_one_that_trains_goes_on() -> None:
     asked = (Request(0, pinned=3), Request(1, pinned=3))
     made = plan(trial(0, 0), trial(1, 3), asked=asked)
     assert (size_of(made, 0), size_of(made, 1)) == (0, 3)
-    assert made.orders[0].reason == "waits: pinned to 3, and so many are not free"
+    assert made.orders[0].reason == "waits: pinned to 3, and too few are free"
 
 
 def test_held_comes_before_pinned() -> None:
@@ -244,8 +244,8 @@ def test_what_a_limited_trial_cannot_use_others_get() -> None:
     view = Snapshot(0.0, 0.0, 100.0, 4, 4, trials)
     orders = RequestPolicy(AllToTheFirst()).plan(view).orders
     assert orders == {
-        0: Run(1, "1 of 4: it can train on no more"),
-        1: Run(2, "2 of 3: it can train on no more"),
+        0: Run(1, "1 of 4: it cannot use more"),
+        1: Run(2, "2 of 3: it cannot use more"),
         2: Run(1, "first"),
     }
 

@@ -43,7 +43,7 @@ from optuna_deadline.policies.rungs import DEFAULT_RUNGS, ladder
 from optuna_deadline.policies.trial_index import TrialIndex
 
 _WAITS = Pause("not among the best of its rung")
-_BEATEN = Retire("cannot win any more: too many stand above it")
+_BEATEN = Retire("cannot win: too many trials rank above it")
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _spread(snapshot: Snapshot, queue: TrialQueue, newcomers: int, last: int) ->
     unused = snapshot.capacity - newcomers - sum(order.slots for order in dealt.values())
     others = [trial for trial in queue.waiting if trial.number not in orders]
     for trial in others[:unused]:
-        orders[trial.number] = Run(1, "nobody above it can use the slot")
+        orders[trial.number] = Run(1, "no trial above it can use the slot")
     return orders
 
 

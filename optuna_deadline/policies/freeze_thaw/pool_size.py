@@ -44,8 +44,8 @@ def choose_pool(
     if money is None:
         return pool, schedule_for(pool, RemainingBudget(snapshot.time_left, newcomers=newcomers))
     found = []
-    for nodes in _sizes(money, snapshot.time_left):
-        limits = _limits(money, nodes, snapshot.time_left, newcomers)
+    for nodes in node_counts(money, snapshot.time_left):
+        limits = limits_of(money, nodes, snapshot.time_left, newcomers)
         for gang in pool.speedup.useful(max(1, pool.largest_gang)):
             tried = replace(pool, capacity=nodes * money.node, largest_gang=gang, node=money.node)
             found.append((tried, schedule_for(tried, limits)))
@@ -87,15 +87,16 @@ def _merit(found: tuple[PoolCosts, HalvingSchedule]) -> tuple[int, float]:
     return course.trials, -course.slot_seconds
 
 
-def _sizes(money: Money, seconds: float) -> Iterator[int]:
-    """Nodes: some more and some fewer than are held, and as many as last until the deadline."""
+def node_counts(money: Money, seconds: float) -> Iterator[int]:
+    """Numbers of nodes to compare: around those that are held, and what lasts to the deadline."""
     most = max(1, money.affordable // money.node)
     even = money.left / max(money.charge(seconds), 1e-12)
     held = money.nodes(money.held)
     yield from sorted({min(most, max(1, int(n))) for n in (even, *(held * a for a in _AROUND))})
 
 
-def _limits(money: Money, nodes: int, seconds: float, newcomers: int | None) -> RemainingBudget:
+def limits_of(money: Money, nodes: int, seconds: float, newcomers: int | None) -> RemainingBudget:
+    """What is left of time and money if so many nodes are held from now on."""
     more = max(0, nodes - money.nodes(money.held))
     left = (money.left + money.ahead) * (1 - RESERVE) - more * money.entrance
     seconds -= CLOSING + (money.startup if more else 0.0)

@@ -1,0 +1,164 @@
+"""The course of a study: how many trials train to each rung, so that all fits the time left."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from optuna_deadline.forecasting.throughput import Speedup
+
+#: Of the time left, kept in reserve.
+_RESERVE = 0.01
+#: Numbers of trials up to this one are all tried, and then each this much larger than the last.
+_SINGLE, _RATIO = 32, 1.06
+#: The search for more trials ends beyond so many of them and so much of the time.
+_ENOUGH, _BEYOND = 64, 1.5
+_SOFTER = 20  # exponents from 1 to 0 that are tried where all configurations fit
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What training costs on a pool, in seconds.
+
+    Attributes:
+        slots: Slots of the pool.
+        sizes: Useful sizes of gangs, ascending.
+        speedup: S(k).
+        step: Seconds of a step on one slot, the mean over the trials.
+        start: Seconds of a start.
+        node: Slots that are bought together.
+    """
+
+    slots: int
+    sizes: Sequence[int]
+    speedup: Speedup
+    step: float
+    start: float
+    node: int = 1
+
+    def gang(self, trials: int) -> int:
+        """Slots for each of so many trials."""
+        fitting = [size for size in self.sizes if size * trials <= self.slots]
+        return fitting[-1] if fitting else self.sizes[0]
+
+    def kept(self, slots: int, free: int) -> int:
+        """The largest useful gang within some slots and the free ones; 0 if there is none."""
+        return max((size for size in self.sizes if size <= min(slots, free)), default=0)
+
+    def seconds(self, trials: int, steps: float) -> float:
+        """The time in which some trials make all their steps together."""
+        if trials >= self.slots:
+            return (steps * self.step + trials * self.start) / self.slots
+        return steps / trials * self.step / self.speedup(self.gang(trials)) + self.start
+
+    def used(self, trials: int) -> int:
+        """The slots, in whole nodes, that so many trials use."""
+        slots = min(self.slots, trials * self.gang(trials))
+        return min(self.slots, -(-slots // self.node) * self.node)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is left: seconds until the deadline, paid slot-seconds, and all trials there can be."""
+
+    seconds: float
+    slot_seconds: float = math.inf
+    trials: float = math.inf
+
+
+@dataclass(frozen=True)
+class Course:
+    """How many trials train to each rung, and what that takes from now on."""
+
+    counts: tuple[int, ...]
+    seconds: float
+    slot_seconds: float
+    slots: int
+
+    def fits(self, limits: Limits) -> bool:
+        """Whether there are the time and the money for it."""
+        within = self.seconds <= limits.seconds * (1 - _RESERVE)
+        return within and self.slot_seconds <= limits.slot_seconds
+
+
+def longest_course(
+    pool: Pool,
+    steps: Sequence[int],
+    shares: Sequence[float],
+    progress: Sequence[int],
+    opened: int,
+    limits: Limits,
+) -> Course:
+    """The course with the most trials that fits.
+
+    If all trials there can be fit, more of each rung go on until the time is filled.
+
+    Args:
+        pool: What training costs.
+        steps: The rungs, ascending.
+        shares: The share of each rung that goes on.
+        progress: The steps of the trials so far.
+        opened: Trials that were opened.
+        limits: What is left.
+    """
+    course = _courses(pool, steps, progress, opened, limits.trials)
+    passed = list(accumulate(shares, lambda a, b: a * b, initial=1.0))
+    best, trials = course(1, passed), 1
+    while True:
+        found = course(trials, passed)
+        if found.fits(limits):
+            best = found
+        elif trials > _ENOUGH and found.seconds > _BEYOND * limits.seconds:
+            break
+        if trials >= limits.trials:
+            break
+        larger = trials + 1 if trials < _SINGLE else math.floor(trials * _RATIO)
+        trials = int(min(limits.trials, larger))
+    if math.isfinite(limits.trials) and course(int(limits.trials), passed).fits(limits):
+        for power in range(_SOFTER - 1, -1, -1):
+            softer = [share ** (power / _SOFTER) for share in passed]
+            found = course(int(limits.trials), softer)
+            if not found.fits(limits):
+                break
+            best = found
+    return best
+
+
+def _courses(
+    pool: Pool, steps: Sequence[int], progress: Sequence[int], opened: int, most: float
+) -> Callable[[float, Sequence[float]], Course]:
+    """Courses by their number of trials and the shares that reach each rung."""
+    done = sorted(progress)
+    behind = []
+    for below, step in pairwise((0, *steps)):
+        start, end = bisect_left(done, below + 1), bisect_left(done, step)
+        behind.append(
+            (step - below, len(done) - end, sum(done[start:end]) - below * (end - start))
+        )
+
+    def course(trials: float, passed: Sequence[float]) -> Course:
+        counts: list[int] = []
+        total = paid = 0.0
+        for share in passed:
+            count = int(min(most, math.ceil(trials * share - _ROUNDING)))
+            if not counts:
+                count = max(count, opened)
+            if count < pool.slots:
+                count = int(min(most, max(count, pool.slots // pool.gang(max(1, count)))))
+            counts.append(min(count, counts[-1]) if counts else count)
+        slots = 0
+        for count, (length, reached, part) in zip(
+            reversed(counts), reversed(behind), strict=False
+        ):
+            if (left := max(0, count - reached)) > 0:
+                seconds = pool.seconds(left, max(0.0, left * length - part))
+                slots = max(slots, pool.used(left))
+                total += seconds
+                paid += seconds * slots
+        return Course(tuple(counts), total, paid, slots)
+
+    return course

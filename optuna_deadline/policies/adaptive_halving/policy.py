@@ -1,0 +1,326 @@
+"""AdaptiveHalving: one halving over the whole study, as steep as the ranks seen so far allow.
+
+Trials are compared at rungs a doubling of steps apart. Where ranks at a rung predict the ranks at
+the next one, few trials go on and the time pays for new ones; where they do not, all go on. With
+these shares a :mod:`course <optuna_deadline.policies.adaptive_halving.course>` is laid over the
+time that is left, anew in each plan: as many trials start as leave time for all later rungs and
+for the last ones to train in gangs. A trial pauses at a rung until it is due. The policy is ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from optuna_deadline.policies.adaptive_halving.course import Course, Limits, Pool, longest_course
+from optuna_deadline.policies.adaptive_halving.rungs import (
+    RankedRung,
+    RungTable,
+    reliabilities,
+    shares_kept,
+)
+from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
+from optuna_deadline.policies.base import Resources, SlotCandidate, one_slot_each, running_first
+from optuna_deadline.policies.freeze_thaw.pool_size import (
+    limits_of,
+    node_counts,
+    stop_all,
+    with_settled_pool,
+)
+from optuna_deadline.policies.trial_index import TrialIndex
+
+#: The first trials go to the second rung whatever they score: an unselected look at the ranks.
+_FIRST = 8
+#: The share of the study's time in which one trial, in the largest gang, reaches the last rung.
+_DEPTH = 0.5
+#: The course changes at most so often, in shares of the study's time.
+_EVERY = 0.01
+#: The last rung is one of so many for each doubling, so that it does not move with each report.
+_PLACES = 4
+#: So many times as many trials make another pool worth its change.
+_BETTER = 1.1
+#: Doublings from the first rung to the last, as long as the length of a training is unknown.
+_OPEN_END = 4
+_TO_FIRST = "on its way to its first report"
+_WAITS = Pause("not among the best of its rung")
+_LATE = Pause("waits for a slot")
+_BEATEN = Retire("cannot win: too many trials rank above it")
+_DIVERGED = Retire("its value is not a finite number")
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The trials that may train next.
+
+    Attributes:
+        due: On the way to a rung that they are to reach, the lowest rung first.
+        early: May yet be due, once more trials have come to their rung.
+        waiting: All others, the furthest and best first.
+    """
+
+    due: list[SlotCandidate]
+    early: list[SlotCandidate]
+    waiting: list[SlotCandidate]
+
+
+@dataclass(frozen=True)
+class AdaptiveHalving(Resources):
+    """A halving of all trials, planned towards the deadline, with gangs at its end.
+
+    Args:
+        min_resource: The first rung, in report steps; the first report if that is later.
+        max_resource: The step at which a trial is done; None takes what the objectives say.
+        reduction_factor: Has no effect: how many go on is measured.
+        most_trials: Maximum number of trials; None for as many as the time allows.
+    """
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Decide which trials train to which rung, and how many new ones start."""
+        if snapshot.money is None:
+            return self._plan(snapshot)
+        return replace(with_settled_pool(self._plan, snapshot), holds_until=None)
+
+    def _plan(self, snapshot: Snapshot) -> Plan:
+        if snapshot.money is not None and min(snapshot.money.left, snapshot.time_left) <= 0:
+            return stop_all(snapshot)
+        view = self.index_of(snapshot.trials)
+        opened = [trial for trial in snapshot.trials if trial.state != "failed"]
+        newcomers = self.trials_left_to_open(snapshot)
+        paces = [trial.step_seconds for trial in opened if trial.step_seconds is not None]
+        if not paces:
+            alive = running_first([trial for trial in opened if trial.alive])
+            claims = [SlotCandidate(trial, _TO_FIRST) for trial in alive]
+            end = snapshot.deadline
+            return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)
+        usable = snapshot.largest_gang
+        if snapshot.money is None:
+            usable = min(usable, snapshot.capacity)
+        pool = Pool(
+            slots=max(1, snapshot.capacity),
+            sizes=snapshot.speedup.useful(max(1, usable)),
+            speedup=snapshot.speedup,
+            step=max(1e-9, fmean(paces)),
+            start=snapshot.overhead.total,
+        )
+        rungs = self._rungs(snapshot, view, opened, pool)
+        reliable = reliabilities(rungs)
+        steps = [rung.step for rung in rungs]
+        kept = shares_kept(rungs, reliable)
+        progress = [steps[-1] if t.state == "complete" else t.step for t in opened if t.reports]
+        most = math.inf if newcomers is None else len(opened) + newcomers
+
+        def lay(pool: Pool, seconds: float, slot_seconds: float) -> Course:
+            limits = Limits(seconds, slot_seconds, most)
+            return longest_course(pool, steps, kept, progress, len(opened), limits)
+
+        pool, course, until = _choose_pool(snapshot, pool, lay)
+        wanted = None
+        if snapshot.money is not None:
+            wanted = max(pool.node, course.slots)
+            snapshot = replace(snapshot, capacity=min(snapshot.capacity, wanted))
+            fitting = [size for size in pool.sizes if size <= max(1, snapshot.capacity)]
+            pool = replace(pool, slots=max(1, snapshot.capacity), sizes=fitting)
+        queue = _queue(opened, rungs, course, reliable, pool.step)
+        goals = [*steps[:-1], max(steps[-1], self.last_step_of(view.horizon) or 0)]
+        placement = Placement(snapshot, pool, goals, until)
+        return replace(placement.plan(queue, course, opened, newcomers), pool_slots=wanted)
+
+    def _rungs(
+        self, snapshot: Snapshot, view: TrialIndex, opened: Sequence[TrialView], pool: Pool
+    ) -> list[RankedRung]:
+        earliest = min((t.reports[0].step for t in opened if t.reports), default=1)
+        first = max(self.min_resource, earliest)
+        table = view.cached_object(("adaptive", first), lambda: RungTable(first))
+        table.update(snapshot.trials, view.take_changed())
+        study = snapshot.deadline - snapshot.started
+        deepest = (_DEPTH * study - pool.start) * pool.speedup(pool.sizes[-1]) / pool.step
+        last = self.last_step_of(view.horizon)
+        if last is None:
+            furthest = max((trial.step for trial in opened), default=0)
+            last = max(first << _OPEN_END, 2 * furthest)
+        if deepest < last:
+            doublings = math.floor(math.log2(max(2.0, deepest / first)) * _PLACES) / _PLACES
+            last = min(last, math.ceil(first * 2**doublings))
+        return table.up_to(max(first, last))
+
+
+class Placement:
+    """Distributes the slots of one plan."""
+
+    def __init__(self, snapshot: Snapshot, pool: Pool, goals: Sequence[int], until: float) -> None:
+        self._snapshot, self._pool, self._goals, self._until = snapshot, pool, goals, until
+        self._free = snapshot.capacity
+        self._orders: dict[int, Order] = {}
+
+    def plan(
+        self, queue: Queue, course: Course, opened: Sequence[TrialView], newcomers: int | None
+    ) -> Plan:
+        """Serve trials in their turn, new trials, due ones, early ones, then all others."""
+        pool, first = self._pool, self._goals[0]
+        fresh = [trial for trial in opened if trial.alive and trial.step < first]
+        in_time = self._in_time(pool.start + pool.step)
+        room = max(0, course.counts[0] - len(opened)) if in_time else 0
+        single = bool(room or fresh)  # gangs once no new trial is to be judged
+        gang = 1 if single else pool.gang(max(1, len(queue.due)))
+        others = len(queue.due) + len(queue.early) + len(queue.waiting)
+        spare = 1 if single else pool.gang(max(1, others))
+        for trial in running_first(fresh):
+            self._run(SlotCandidate(trial, _TO_FIRST), 1)
+        for claim in queue.due:
+            if claim.trial.running:
+                self._run(claim, gang)
+        start = min(room, self._free)
+        self._free -= start
+        for claim in queue.due:
+            self._run(claim, gang)
+        for claim in (*queue.early, *queue.waiting):
+            self._run(claim, spare)
+        if in_time:
+            start += self._free if newcomers is None else min(self._free, newcomers - start)
+        self._leave(queue, course, opened)
+        return Plan(
+            orders=self._orders,
+            start=start,
+            start_reason=f"one of {course.counts[0]} that the time allows",
+            gate_open=room > 0 or start > 0,
+            holds_until=self._until,
+        )
+
+    def _run(self, claim: SlotCandidate, gang: int) -> None:
+        """Give a trial the slots that it can use, if it can still make a step."""
+        trial, pool = claim.trial, self._pool
+        if trial.number in self._orders or self._free < 1:
+            return
+        slots = pool.kept(gang, self._free)
+        if trial.running:
+            held = pool.kept(trial.slots, self._free)
+            grows = slots > held and held == trial.slots and self._growth_pays(trial, slots)
+            slots = slots if grows else held
+        moves = not trial.running or slots != trial.slots
+        step = (trial.step_seconds or pool.step) / pool.speedup(slots)
+        if not trial.reports or self._in_time(step + pool.start * moves):
+            self._orders[trial.number] = Run(slots, claim.reason)
+            self._free -= slots
+
+    def _growth_pays(self, trial: TrialView, slots: int) -> bool:
+        """Whether a trial reaches its goal sooner in a larger gang, with the restart counted."""
+        pool, step = self._pool, trial.step_seconds or self._pool.step
+        goal = next((goal for goal in self._goals if goal > trial.step), trial.step)
+        now, then = pool.speedup(trial.slots), pool.speedup(slots)
+        work = min((goal - trial.step) * step, self._snapshot.time_left * now)
+        return work / now > work / then + pool.start
+
+    def _in_time(self, seconds: float) -> bool:
+        """Whether something ends before the deadline; the plan holds as long as it does."""
+        spare = self._snapshot.time_left - seconds
+        if spare > 0:
+            self._until = min(self._until, self._snapshot.now + spare)
+        return spare >= 0
+
+    def _leave(self, queue: Queue, course: Course, opened: Sequence[TrialView]) -> None:
+        for claim in (*queue.due, *queue.early):
+            self._orders.setdefault(claim.trial.number, Pause(f"waits for a slot: {claim.reason}"))
+        kept = max(course.counts[1:], default=0) + 2 * self._snapshot.capacity + 8
+        for place, claim in enumerate(queue.waiting):
+            order = _WAITS if place < kept else _BEATEN
+            self._orders.setdefault(claim.trial.number, order)
+        for trial in opened:
+            if trial.alive:  # without a place in the queue
+                late = trial.step < self._goals[0]
+                self._orders.setdefault(trial.number, _LATE if late else _DIVERGED)
+
+
+def _choose_pool(
+    snapshot: Snapshot, pool: Pool, lay: Callable[[Pool, float, float], Course]
+) -> tuple[Pool, Course, float]:
+    """The pool, its course, and until when time alone does not change that.
+
+    Where slots cost money, the course is laid on some pools around the one that is held, with
+    small gangs and large ones, and the pool with the most trials is taken.
+    """
+    study = snapshot.deadline - snapshot.started
+    every = max(1e-9, _EVERY * study)
+    ticks = math.floor((snapshot.now - snapshot.started) / every)
+    left, until = study - ticks * every, snapshot.started + (ticks + 1) * every
+    money = snapshot.money
+    if money is None:
+        return pool, lay(pool, left, math.inf), min(snapshot.deadline, until)
+    found = []
+    for nodes in node_counts(money, snapshot.time_left):
+        limits = limits_of(money, nodes, snapshot.time_left, None)
+        for gang in pool.sizes:
+            sizes = [size for size in pool.sizes if size <= gang]
+            tried = replace(pool, slots=nodes * money.node, sizes=sizes, node=money.node)
+            found.append((tried, lay(tried, limits.seconds, limits.slot_seconds)))
+
+    def merit(choice: tuple[Pool, Course]) -> tuple[int, int, float]:
+        course = choice[1]
+        return course.counts[0], sum(course.counts), -course.slot_seconds
+
+    best = max(found, key=merit)
+    held = max([one for one in found if one[0].slots == money.held], key=merit, default=best)
+    stays = best[1].counts[0] <= _BETTER * held[1].counts[0]
+    return (*(held if stays else best), snapshot.deadline)
+
+
+def _queue(
+    opened: Sequence[TrialView],
+    rungs: Sequence[RankedRung],
+    course: Course,
+    reliable: Sequence[float],
+    pace: float,
+) -> Queue:
+    trials = {trial.number: trial for trial in opened}
+    due: dict[int, SlotCandidate] = {}
+    early: dict[int, SlotCandidate] = {}
+    second = rungs[min(1, len(rungs) - 1)].step
+    for trial in sorted(opened, key=lambda trial: trial.number)[:_FIRST]:
+        if trial.alive and trial.reports and trial.step < second:
+            due[trial.number] = SlotCandidate(
+                trial, f"one of the first {_FIRST}, to rung {second}"
+            )
+    for place, (here, there) in enumerate(itertools.pairwise(rungs)):
+        came, room = len(here.order), course.counts[place + 1]
+        below = course.counts[place]
+        sure = room if came >= below else came * room // max(1, below)
+        for rank, (score, number) in enumerate(_by_worth(here, trials, pace)[:room]):
+            trial = trials[number]
+            if score == math.inf or not trial.alive or trial.step >= there.step:
+                continue
+            reason = (
+                f"rung {here.step}: {rank + 1} of {came}, {room} go on "
+                f"(ranks hold {reliable[place]:.2f})"
+            )
+            (due if rank < sure else early).setdefault(number, SlotCandidate(trial, reason))
+    early = {number: claim for number, claim in early.items() if number not in due}
+    waiting = [
+        SlotCandidate(trials[number], "a free slot that no trial above it can use")
+        for number in _furthest_first(rungs)
+        if number not in due and number not in early and trials[number].alive
+    ]
+    return Queue(list(due.values()), list(early.values()), waiting)
+
+
+def _by_worth(
+    rung: RankedRung, trials: dict[int, TrialView], pace: float
+) -> list[tuple[float, int]]:
+    """By rank times the root of the pace: the chance to be the best against the time it takes."""
+
+    def worth(entry: tuple[int, tuple[float, int]]) -> float:
+        rank, (_, number) = entry
+        return (rank + 1) * math.sqrt((trials[number].step_seconds or pace) / pace)
+
+    return [entry for _, entry in sorted(enumerate(rung.order), key=worth)]
+
+
+def _furthest_first(rungs: Sequence[RankedRung]) -> Iterator[int]:
+    """Trials by the rung that they have reached and their rank there, without diverged ones."""
+    seen: set[int] = set()
+    for rung in reversed(rungs):
+        for score, number in rung.order:
+            if number not in seen and score < math.inf:
+                seen.add(number)
+                yield number

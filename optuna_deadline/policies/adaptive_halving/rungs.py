@@ -1,0 +1,141 @@
+"""Scores at rungs, and how well ranks at one rung predict ranks at the next.
+
+Rungs are at the first reported step times 1, 2, 4, ... A trial's score at a rung is its best
+report until then.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from statistics import NormalDist, fmean, pstdev
+
+from optuna_deadline.policies.api import WORST, Report, TrialView
+from optuna_deadline.policies.trial_index import ReportReader
+
+#: The reliability before anything is measured, and the number of pairs that it counts as.
+_PRIOR, _WEIGHT = 0.95, 4.0
+_LEAST, _MOST = 0.3, 0.995  # reliabilities that are believed
+_FEWEST = 3  # pairs that are measured
+#: All trials go on where the reliability of a doubling is at most ``1 - 1 / _STEEPNESS``.
+_STEEPNESS, _POWER = 5.0, 2 / 3
+_LAST = 0.75  # of the last rung: rungs beyond that would be too close to it
+
+
+@dataclass
+class RankedRung:
+    """The scores of all trials that have reached a step."""
+
+    step: int
+    scores: dict[int, float] = field(default_factory=dict)
+    order: list[tuple[float, int]] = field(default_factory=list)  #: (-score, number), best first
+
+    def add(self, number: int, score: float) -> None:
+        """Record the score of a trial."""
+        self.scores[number] = score
+        insort(self.order, (-score, number))
+
+
+class RungTable:
+    """The rungs of a study, kept up from one snapshot to the next."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self._rungs: list[RankedRung] = []
+        self._reader = ReportReader()
+
+    def update(self, trials: Sequence[TrialView], changed: set[int]) -> None:
+        """Record new reports; rebuild all if a trial has failed or its reports were replaced."""
+        found, anew = self._reader.take(trials, changed)
+        if anew:
+            self._rungs = []
+        for trial in found:
+            self._record(trial)
+
+    def up_to(self, last: int) -> list[RankedRung]:
+        """The rungs of a course whose last rung is a given step."""
+        rungs: list[RankedRung] = []
+        while (step := self.first << len(rungs)) < _LAST * last:
+            known = len(rungs) < len(self._rungs)
+            rungs.append(self._rungs[len(rungs)] if known else RankedRung(step))
+        end = RankedRung(last)
+        seen = self._reader.seen
+        for number in rungs[-1].scores if rungs else seen:
+            if (reports := seen[number])[-1].step >= last:
+                end.add(number, _best_until(reports, last))
+        return [*rungs, end]
+
+    def _record(self, trial: TrialView) -> None:
+        place = 0
+        while (step := self.first << place) <= trial.step:
+            if place == len(self._rungs):
+                self._rungs.append(RankedRung(step))
+            if trial.number not in self._rungs[place].scores:
+                self._rungs[place].add(trial.number, _best_until(trial.reports, step))
+            place += 1
+
+
+def reliabilities(rungs: Sequence[RankedRung]) -> list[float]:
+    """How well ranks hold per doubling of the steps, from each rung to the next.
+
+    A rank correlation of normal scores, corrected for the selection of the trials that went on
+    (Thorndike's case 2), shrunk to the mean over the rungs, and that to 0.95. The shrinkage is our
+    reconstruction.
+    """
+    found = [_correlation(here, there) for here, there in itertools.pairwise(rungs)]
+    pairs = sum(count for count, _ in found)
+    mean = (_WEIGHT * _PRIOR + sum(count * r for count, r in found)) / (_WEIGHT + pairs)
+    shrunk = [(count * r + _WEIGHT * mean) / (count + _WEIGHT) for count, r in found]
+    return [min(_MOST, max(_LEAST, r)) for r in shrunk]
+
+
+def shares_kept(rungs: Sequence[RankedRung], reliable: Sequence[float]) -> list[float]:
+    """The share of each rung that goes on to the next.
+
+    Per doubling ``min(1, 5 (1 - rho)) ** (2 / 3)``: 0.28 at 0.97, 0.63 at 0.9, all at 0.8.
+    """
+    steps = [rung.step for rung in rungs]
+    return [
+        min(1.0, _STEEPNESS * (1 - r)) ** (_POWER * math.log2(there / here))
+        for r, (here, there) in zip(reliable, pairwise(steps), strict=True)
+    ]
+
+
+def _correlation(here: RankedRung, there: RankedRung) -> tuple[int, float]:
+    """The pairs of two rungs and their correlation per doubling."""
+    scores = normal_scores(len(here.order))
+    both = [
+        (score, there.scores[number], number)
+        for score, (_, number) in zip(scores, here.order, strict=True)
+        if number in there.scores
+    ]
+    ranks = [score for score, _, _ in both]
+    spread = pstdev(ranks) if len(both) >= _FEWEST else 0.0
+    if spread < 1e-9:
+        return 0, 0.0
+    later = sorted(both, key=lambda pair: (-pair[1], pair[2]))
+    place = dict(zip((number for _, _, number in later), normal_scores(len(both)), strict=True))
+    mean, after = fmean(ranks), [place[number] for _, _, number in both]
+    product = fmean([(a - mean) * b for a, b in zip(ranks, after, strict=True)])
+    r = product / spread / pstdev(after)
+    ratio = max(1.0, pstdev(scores) / spread)
+    r = max(0.0, r * ratio / math.sqrt(1 + r * r * (ratio * ratio - 1)))
+    return len(both), r ** (1 / math.log2(there.step / here.step))
+
+
+@lru_cache(maxsize=4096)
+def normal_scores(count: int) -> Sequence[float]:
+    """Normal quantiles of so many ranks, the best first."""
+    quantile = NormalDist().inv_cdf
+    return [-quantile((rank + 0.5) / count) for rank in range(count)]
+
+
+def _best_until(reports: Sequence[Report], step: int) -> float:
+    """The best score until a step; the worst for a trial that has diverged there."""
+    until = reports[: bisect_left(reports, step, key=lambda report: report.step) + 1]
+    return WORST if until[-1].score == WORST else max(report.score for report in until)
