@@ -44,7 +44,7 @@ from optuna_deadline.study.terms import Terms
 PARTS = (0.25, 0.5, 0.75)
 POLICY = "freeze_thaw"
 OVERHEAD = 0.5  #: of a start, in steps
-MORE_TIME = 0.5  #: of the time, for those who ask what more of it would bring
+MORE_TIME = 0.5  #: of the time, for the what-if with more time
 TABLES = 4  # of a family, where it is to be quick
 AGAIN, END, STUDY = "a doubling ahead", "at the end of its training", "the best at the deadline"
 LATER, MORE = "the best with half as much time again", "the best with twice as many slots"
@@ -209,9 +209,7 @@ def figures(told: Sequence[tuple[str, Told]]) -> list[dict[str, Any]]:
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
     """Print the rows."""
-    table = Table(
-        "family", "forecast", "at", "of", "in the 80 % band", "error", "if nothing moved"
-    )
+    table = Table("family", "forecast", "at", "of", "in the 80 % band", "error", "no change")
     for row in rows:
         table.add_row(
             row["family"],

@@ -4,7 +4,7 @@ Rows go by SQLAlchemy Core's executemany into Optuna's own tables and our table 
 1 ms or less for a trial with 50 reports, where `add_trial` takes 30 to 90. To read finished trials
 back through Optuna takes more than 1 ms each, in every new process anew, so Optuna's cache is
 filled from memory with what that read would find (tests/test_benchmarks.py compares), and the
-benchmarks count it for nobody.
+benchmarks do not count it.
 """
 
 from __future__ import annotations

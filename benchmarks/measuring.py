@@ -25,7 +25,7 @@ import sqlalchemy as sa
 class StatementCounter:
     """Counts the SQL statements of every engine in the process, Optuna's and ours alike.
 
-    Cursor executions count; BEGIN, COMMIT and the pool's pings do not, whoever sends them.
+    Cursor executions count; BEGIN, COMMIT and the pool's pings do not, from any client.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ def output_file(text: str) -> Path:
     """The type of an argparse option: refused now rather than when all is measured."""
     path = Path(text)
     if not path.absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}; make it first")
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}; create it first")
     return path
 
 

@@ -121,7 +121,7 @@ def _measure_storage(
         add_trials(studies[OURS], trials, steps=STEPS, state=TrialState.COMPLETE, seed=size.seed)
         situations.append((trials, studies))
     gc.collect()
-    gc.freeze()  # else a collection over 10,000 trials falls on whoever runs just then
+    gc.freeze()  # else a collection over 10,000 trials falls on whichever runs just then
     for before, unfinished in itertools.pairwise((0, *sorted(size.unfinished))):
         for _, studies in situations:
             more, seed = unfinished - before, size.seed + unfinished

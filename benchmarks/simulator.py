@@ -71,7 +71,7 @@ class Study:
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser("python -m benchmarks.simulator", description=__doc__)
-    parser.add_argument("--policy", default="hypersched", help="who decides")
+    parser.add_argument("--policy", default="hypersched", help="policy")
     parser.add_argument("--jobs", type=int, default=2, help="processes, a study each")
     parser.add_argument("--quick", action="store_true", help="the smallest pool alone")
     parser.add_argument(

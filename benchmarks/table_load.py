@@ -1,7 +1,7 @@
 """The allocation table under a cluster's load: 256 workers, 1,024 slots, one PostgreSQL.
 
 Each worker is a thread with connections of its own that renews and polls as an agent does, through
-the same methods; nobody trains. Real workers are processes of their own: threads in few processes
+the same methods, without training. Real workers are separate processes; threads in few processes
 would wait for each other's interpreter rather than for the table, so few share one. Meanwhile
 trials are moved from worker to worker, one at a time.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong, each with one sentence that says what to do."""
+"""Errors, each with one sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DeadlinePassed(DeadlineError):
 
 
 class UnsupportedStorage(DeadlineError):
-    """The study's storage has no SQL table beside which ours could stand."""
+    """The study's storage is not SQL, so it cannot hold the allocation table."""
 
 
 class SchemaMismatch(DeadlineError):
@@ -29,7 +29,7 @@ class SchemaMismatch(DeadlineError):
 
 
 class SlotTaken(DeadlineError):
-    """A live worker offers the device, or one that may have died moments ago."""
+    """A live worker offers the device, or one that may just have died."""
 
 
 class LeaseLost(RuntimeError):
@@ -41,7 +41,7 @@ class StudyGone(RuntimeError):
 
 
 class DatabaseGone(RuntimeError):
-    """The database was away when a worker had to leave, and stayed away."""
+    """The database did not answer when a worker had to leave."""
 
 
 @contextmanager

@@ -27,7 +27,7 @@ class SegmentEnd(BaseException):
 
 @runtime_checkable
 class Segment(Protocol):
-    """What one rank knows of its segment, and how it answers the worker."""
+    """The segment of one rank, and its messages to the worker."""
 
     elastic: bool  #: False under plain Optuna, where slots never move
     rank: int
@@ -43,30 +43,30 @@ class Segment(Protocol):
         """The trial's checkpoint folder; it exists."""
 
     def newest(self) -> Directive:
-        """The newest directive that has reached this rank: local, never waits."""
+        """The newest directive that has reached this rank; local, never waits."""
 
     def directive(self) -> Directive:
-        """The directive in force; the n-th call answers the same on every rank."""
+        """The directive in force; the n-th call returns the same on every rank."""
 
     def progress(self, position: float) -> None:
-        """Say how far training is, in steps with fractions; cheap enough for every batch."""
+        """Report the progress in steps, with fractions; cheap enough for every batch."""
 
     def horizon(self, last_step: int) -> None:
-        """Say at which step the objective would stop by itself."""
+        """Set the step at which the objective ends by itself."""
 
     def even(self, batch: int) -> None:
-        """Say that the trial's number of slots is to divide ``batch``; the next plan minds it."""
+        """Require a number of slots that divides ``batch``, from the next plan on."""
 
     def limit_slots(self, slots: int, reason: str) -> None:
-        """Say that the trial cannot train on more than ``slots`` slots; the next plan minds it.
+        """Limit the trial to ``slots`` slots, from the next plan on.
 
-        Where it has more now it is directed down, as by any plan: it saves, leaves, and goes on
-        with so many. Where what it has trained is not to be kept, save nothing and call
-        :meth:`leave` after this: the trial goes on from its last checkpoint. Any rank may say it.
+        If it has more now, it saves, leaves and resumes on that many, as with any plan. To discard
+        what it has trained, save nothing and call :meth:`leave` after this: the trial resumes
+        from its last checkpoint. Any rank may call it.
 
         Args:
-            slots: The most that it can train on, from 1. A limit is lowered, and never raised.
-            reason: Why, in one sentence; it is shown beside the trial.
+            slots: Maximum number of slots, from 1. A limit can only be lowered.
+            reason: Why, in one sentence; it is displayed with the trial.
         """
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
@@ -86,40 +86,39 @@ class Segment(Protocol):
         value: float | None = None,
         name: str | None = None,
     ) -> Path | None:
-        """Write a checkpoint so that it is whole or not there, and publish it (rank 0 only).
+        """Write a checkpoint atomically and publish it (rank 0 only).
 
-        A disk that is full, read-only or gone ends no trial: the worker says so, once, and the
-        checkpoint before stays the one to go on from.
+        A full, read-only or missing disk ends no trial: the worker logs it once, and the trial
+        would resume from the checkpoint before.
 
         Args:
             write: Fills the file whose path it is given; an ``OSError`` is the disk's.
             step: The last step it contains.
             value: The value that this very state reported, if it did.
-            name: Of the file, different for each state that is saved. None makes one up, and
-                workers delete such a file once newer and better ones are saved.
+            name: Name of the file, different for each saved state. None generates one, and workers
+                delete such a file once newer and better ones are saved.
 
         Returns:
             The file, or None if it was not written.
         """
 
     def leaving(self, directive: Directive) -> None:
-        """Say that all is saved, and :meth:`leave` soon follows.
+        """Announce that all is saved and that :meth:`leave` follows soon.
 
-        From now on the segment ends as if it had left, also where the objective returns or raises.
+        From now on the segment ends as if it had left, even if the objective returns or raises.
         """
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here: raises :class:`SegmentEnd`."""
 
     def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
-        """Give the slot back and wait here; returns in the trial's next segment.
+        """Release the slot and wait here; returns in the trial's next segment.
 
-        For a process that was told to pause by a directive with ``park``, once its newest state is
-        saved and it uses no device. Where the trial goes on elsewhere, or not at all, the process
-        ends in here.
+        Call it after a directive with ``park``, once the newest state is saved and the process
+        uses no device. If the trial resumes elsewhere or ends, the process ends in this call.
 
         Args:
-            asked_to_go: Whether the process shall end instead of waiting on.
+            asked_to_go: Returns whether the process has to end instead of waiting.
         """
 
 

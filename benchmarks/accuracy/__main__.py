@@ -29,7 +29,7 @@ from optuna_deadline.simulation.tables import choose
 _SLOTS, _TRAININGS, _OVERHEADS = (4, 8, 16), (4, 8, 16, 32), (0.5, 0.05)
 _TABLES = 3  # of a family, where it is to be quick
 _REFERENCE = "hypersched"
-_PIPED = 140  #: columns where nobody says how many there are
+_PIPED = 140  #: columns if the output is not a terminal
 _EVERY = 30.0  #: seconds between two times that rows are written
 
 
@@ -63,8 +63,8 @@ def measure(
 def figures(runs: Sequence[Run], reference: str) -> dict[str, Any]:
     """What is written: means, parts, ranks, paired differences, and every study.
 
-    Ranks are among those that take configurations as they come: neither who knows the curves nor
-    who is helped by a sampler.
+    Ranks are among policies that take configurations as they come, without the oracle and without
+    policies with a sampler.
     """
 
     def family(run: Run) -> str:
@@ -138,7 +138,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME[+tpe|+deadline|+uniform|+earlier]",
         help="again; with a sampler that chooses",
     )
-    parser.add_argument("--reference", default=_REFERENCE, help="to whom the others are paired")
+    parser.add_argument(
+        "--reference", default=_REFERENCE, help="policy that the others are paired with"
+    )
     parser.add_argument("--seeds", type=int, default=1, help="orders of each table")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
     parser.add_argument("--slots", type=int, action="append", help="again; 4, 8 and 16")

@@ -1,8 +1,8 @@
 """Optuna's own pruners in the simulator: their code decides, on virtual time.
 
-Each trial of the simulation is a trial of an Optuna study in memory, is told every report, and
-ends where ``should_prune`` says so. As under ``study.optimize`` in so many processes, each slot
-trains one trial at a time to its end, and nobody looks at the clock.
+Each trial of the simulation is a trial of an Optuna study in memory, gets every report, and
+ends if ``should_prune`` returns True. As under ``study.optimize`` in as many processes, each slot
+trains one trial at a time to its end, without regard to the clock.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from optuna.trial import Trial, TrialState
 from optuna_deadline.policies.api import WORST, Plan, Snapshot, TrialView
 from optuna_deadline.policies.base import retire_beaten
 
-#: From the steps of a whole training. Settings are the defaults; who asks for the training's
-#: length is told it, and the patience is that of a tenth of it.
+#: From the steps of a whole training. Settings are the defaults, with the length of the training
+#: where they take one; the patience is a tenth of it.
 PEERS: dict[str, Callable[[int], BasePruner]] = {
     "optuna_median": lambda _: MedianPruner(),
     "optuna_halving": lambda _: SuccessiveHalvingPruner(),
@@ -51,7 +51,7 @@ class OptunaPruner:
         self._ended: set[int] = set()
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Tell what is new, and give up whom the pruner prunes."""
+        """Report what is new, and retire the trials that the pruner prunes."""
         while len(self._trials) < len(snapshot.trials):
             self._trials.append(self._study.ask())
         for trial in snapshot.trials:

@@ -1,4 +1,4 @@
-"""Regret against the deadline, and who beats whom."""
+"""Regret against the deadline, and pairwise wins."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def ranking(result: Mapping[str, Any], reference: str, path: Path) -> None:
         for label, colour in _WHOSE.values():
             axes.barh(0, 0, color=colour, label=label)
         for place, policy in enumerate(order):
-            _, colour = next(who for start, who in _WHOSE.items() if policy.startswith(start))
+            _, colour = next(whose for start, whose in _WHOSE.items() if policy.startswith(start))
             alpha = 0.5 if "+" in policy else 0.9
             axes.barh(place, means[policy], color=colour, alpha=alpha)
             error = result[f"difference_to_{reference}"][policy]["error"]

@@ -23,7 +23,7 @@ from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.tables import choose, draw
 from optuna_deadline.simulation.workload import Workload
 
-#: Ours by their names here; what ends nobody is the search at random.
+#: Ours by their names here; the policy that ends no trial is random search.
 POLICIES = {
     "freeze_thaw": "freeze_thaw",
     "hypersched": "hypersched",

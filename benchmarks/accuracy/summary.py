@@ -105,8 +105,8 @@ def ranks(runs: Sequence[Run]) -> dict[str, dict[str, int]]:
 def left_out(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """By family, the policy that the other families would have chosen, and what it does there.
 
-    That is the test that needs no trust in anybody: whoever had picked a policy without having
-    seen a family has this much regret on it, where the best policy has ``best_regret``.
+    This is a test on unseen data: a policy chosen without a family has this regret on it, and
+    the best policy has ``best_regret``.
     """
     found = {}
     for family, here in per(runs, lambda run: run.family).items():

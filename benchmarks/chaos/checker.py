@@ -64,13 +64,13 @@ def overlaps(uses: Iterable[Use]) -> list[str]:
 
 
 def illegal_events(entries: Iterable[Entry]) -> list[str]:
-    """Breaks of the table's own rules.
+    """Violations of the table's rules.
 
-    Each slot's log alternates acquire and release or reap with fences that count up by one, and
-    who releases is who acquired; who acquires is of the study to which the slot is lent; a trial's
-    segments count up by one, and a gang starts with all its slots. A pool has one leader and a
-    study in it one planner at a time: their terms count up by one each, every line with a term is
-    of the one that runs, and a line that names its writer names who was elected.
+    Each slot's log alternates acquire and release or reap, with fences that rise by one. The
+    worker that acquired a slot releases it, and belongs to the study to which the slot is lent. A
+    trial's segments rise by one, and a gang starts with all its slots. A pool has one leader and
+    each of its studies one planner at a time: their terms rise by one, each line with a term has
+    the current one, and a line that names its writer names the elected worker.
     """
     found = []
     slots: dict[int, list[Entry]] = defaultdict(list)
@@ -109,7 +109,7 @@ def _out_of_term(entries: Iterable[Entry]) -> list[str]:
                     holders[left] = None
         elif entry.term is not None:
             holder = holders.get(seat)
-            # An opening names nobody, and a line of a plan whom the trial is for.
+            # An opening names no worker, and a line of a plan the worker that the trial is for.
             signed = entry.kind not in ("open", "plan")
             if entry.term != terms[seat] or holder is None or (signed and entry.worker != holder):
                 found.append(f"{entry} in term {terms[seat]} of {holder}")
@@ -197,7 +197,7 @@ def lost_steps(
 
     A report is written before the checkpoint that follows it, so a report that the table holds is
     at most a checkpoint's interval ahead of the newest checkpoint that it holds. What ranks
-    trained while the database was away and nobody wrote down is not counted.
+    trained while the database was away, and that was not written, is not counted.
     """
     found = {}
     for use in uses:

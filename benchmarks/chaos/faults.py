@@ -21,7 +21,7 @@ from optuna_deadline.testing.network import Proxy
 
 T = TypeVar("T")
 _SHORT = (0.2, 1.5)
-_LONG = (TTL + GRACE + 0.5, TTL + GRACE + 3.0)  # until the slots have gone to somebody else
+_LONG = (TTL + GRACE + 0.5, TTL + GRACE + 3.0)  # until other workers have the slots
 _STEPS = (-20.0, -5.0, -0.5, 0.0, 0.5, 5.0, 20.0)
 
 

@@ -97,7 +97,7 @@ class Fleet:
                 ghost.process.terminate()
 
     def join(self, seconds: float) -> list[int | None]:
-        """Wait for all to return by themselves; their exit codes, None for who still runs."""
+        """Wait for all to return by themselves; their exit codes, None for running ones."""
         end = time.monotonic() + seconds
         for member in self.members:
             member.process.join(max(0.0, end - time.monotonic()))

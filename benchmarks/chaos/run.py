@@ -212,5 +212,5 @@ def _judge(
 
 
 def say(words: str) -> None:
-    """A line for whoever watches."""
+    """A line of progress."""
     print(words, file=sys.stderr, flush=True)

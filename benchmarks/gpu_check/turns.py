@@ -1,8 +1,8 @@
 """Trials that take turns on one device, parked and not, and one that trains alone.
 
-Checked are whose GPU a rank sees, how long a switch takes with a CUDA context, that never two
-processes compute on the GPU at once, that a parked one has nothing allocated there, and that who
-had to take turns ends with the same weights.
+The check covers the GPU that a rank sees, the time of a switch with a CUDA context, that never two
+processes compute on the GPU at once, that a parked one has nothing allocated there, and that a
+trial that took turns ends with the same weights.
 """
 
 from __future__ import annotations

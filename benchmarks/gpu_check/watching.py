@@ -1,4 +1,4 @@
-"""What all checks share: a row of the table, and who computes on which GPU by the driver."""
+"""What all checks share: a row of the table, and the processes on each GPU from the driver."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def users_of_gpus() -> Iterator[list[dict[str, int]]]:
 
 
 def most_at_once(users: Sequence[dict[str, int]]) -> int | None:
-    """The most that were seen on one GPU; None where nobody has looked."""
+    """The most that were seen on one GPU; None without a look."""
     if not users:
         return None
     return max((count for look in users for count in look.values()), default=0)

@@ -87,7 +87,7 @@ class Found:
         epochs: Until the target was reached.
         overhead: Lost to starts and stops of any kind.
         turns: Of that, what preempting and resuming cost: all but one start for each trial, which
-            every policy pays for whom it tries.
+            every policy pays for each trial.
     """
 
     epochs: float

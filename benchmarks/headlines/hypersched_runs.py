@@ -70,7 +70,7 @@ def run(case: Case) -> Result:
     segments = simulation.world.table.segments()
     whole = [row for row in segments if row.slots == SLOTS]
     seconds = sum(_end(row, outcome.ended) - row.granted for row in whole)
-    # Ranks are told to leave a little before the deadline.
+    # Ranks have to leave a little before the deadline.
     last = max((_end(row, outcome.ended) for row in segments), default=0.0)
     return Result(
         score=0.0 if outcome.value is None else outcome.value,
@@ -82,7 +82,7 @@ def run(case: Case) -> Result:
 
 
 def allocation(case: Case) -> list[tuple[int, int, float, float]]:
-    """Who held how many slots from when to when: (trial, slots, begin, end)."""
+    """The slots of each trial over time: (trial, slots, begin, end)."""
     simulation = case.make()
     ended = simulation.run().ended
     rows: Sequence[SegmentRow] = simulation.world.table.segments()

@@ -1,4 +1,4 @@
-"""Traces of jobs, from a file or drawn: who comes when, with how many GPUs, and how it trains."""
+"""Traces of jobs, from a file or drawn: arrivals, numbers of GPUs, and training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One headline as a value, and what every system's study of them is told."""
+"""One headline as a value, and the settings of each system's study."""
 
 from __future__ import annotations
 

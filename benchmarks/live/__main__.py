@@ -32,9 +32,9 @@ from benchmarks.measuring import Progress, machine, output_file, write_json
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.simulation.comparison import Estimate
 
-_PATIENCE = 120.0  # seconds after the deadline, then whoever still trains is killed
+_PATIENCE = 120.0  # seconds after the deadline, then processes that still train are killed
 _REFERENCE = "elastic"
-_PIPED = 120  #: columns where nobody says how many there are
+_PIPED = 120  #: columns if the output is not a terminal
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""One process of one contender: says that it is ready, is told the deadline, and tunes.
+"""One process of one contender: reports that it is ready, gets the deadline, and tunes.
 
-Everybody tunes the demo's objective on one database. What a user would have imported is imported
-before the clock starts; the ranks that ours starts are on the clock.
+All contenders tune the demo's objective on one database. The user's imports happen before the
+clock starts; our ranks start within the time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OVER = "over"
 
 @dataclass(frozen=True)
 class Task:
-    """What one process is told.
+    """The settings of one process.
 
     Attributes:
         url: The study's database.

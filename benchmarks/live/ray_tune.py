@@ -30,7 +30,7 @@ _CHECKPOINT = "model.ckpt"
 def start(slots: int) -> None:
     """Ray itself, before the clock starts; its workers start on the clock."""
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # nobody reads them here
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # they are not read here
     ray.init(
         num_cpus=slots,
         include_dashboard=False,

@@ -60,7 +60,7 @@ class Notes(L.Callback):
         self.note("objective")
 
     def note(self, what: str, step: int = 0, ranks: int = 0) -> None:
-        """A line of its own, whoever else writes."""
+        """Write a whole line, also beside other writers."""
         if os.environ.get("RANK", "0") == "0":
             line = {"at": time.time(), "trial": self._trial, "what": what, "step": step}
             with self._file.open("a") as file:

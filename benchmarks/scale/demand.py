@@ -1,4 +1,4 @@
-"""What a pool of some size asks of its database in a second: counted by what everybody does."""
+"""The load of a pool of some size on its database per second, counted by operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPORT, SAVE, MOVE = 60.0, 60.0, 600.0  # of a trial in training: our assumption
 
 
 def rates(size: Size) -> dict[str, float]:
-    """How often in a second everybody together does what.
+    """Operations per second of all clients together.
 
     Each worker looks at its orders, renews, and stands for planner and for leader. Each study's
     planner looks every second, most of the time at news; so does the pool's leader. Each slot
@@ -40,9 +40,9 @@ class Demand:
     """Of a whole pool, in each second.
 
     Attributes:
-        statements: That everybody sends.
+        statements: Of all clients.
         server_cores: That the database keeps busy with them.
-        parts: The statements, by who sends them for what.
+        parts: The statements, by client and purpose.
     """
 
     statements: float

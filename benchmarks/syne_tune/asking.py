@@ -74,7 +74,7 @@ def running(python: str) -> SyneTune:
 def question(
     peer: str, workload: Workload, cluster: Cluster, deadline: float, seed: int
 ) -> dict[str, Any]:
-    """A study in plain values; only who searches is told hyper-parameters."""
+    """A study in plain values; only searchers get hyper-parameters."""
     space = space_of(workload) if peer in SEARCHING else {}
     return {
         "peer": peer,

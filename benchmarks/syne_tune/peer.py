@@ -102,7 +102,7 @@ def _domain(low: float, high: float, log: bool, names: list[str]) -> Any:
 
 
 def _told(curves: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Scores as they are told: logarithmic below the median configuration's.
+    """Scores as reported to the scheduler: logarithmic below the median configuration's.
 
     Ranks stay; models of curves cannot bear the 10^19 of a training that diverges. What is not
     finite is worse than all.

@@ -44,12 +44,12 @@ _STATE = "optuna_deadline"
 
 
 class DeadlineCallback(Callback):
-    """Reports to Optuna after each validation, and obeys.
+    """Reports to Optuna after each validation, and follows the study's deadline and plan.
 
     Under ``study.optimize`` it prunes as Optuna's own callback does, and ends the fit when there
     is no time for another report. Under an elastic worker the trial also pauses, resumes and
     changes its number of slots while it trains, at any step, without losing one: the batch size
-    of the training loader is that of the whole step, and each batch is dealt to the slots.
+    of the training loader is that of the whole step, and each batch is distributed to the slots.
 
     Reports are numbered by epoch, from 0. An epoch that is validated several times has as many
     steps: with ``val_check_interval=0.25`` epoch 2 ends at step 11, whatever the batch size. With
@@ -59,27 +59,27 @@ class DeadlineCallback(Callback):
     Args:
         trial: The trial that the objective was called with.
         monitor: The metric to report, as logged in validation.
-        mode: Which way is better, ``"min"`` or ``"max"``; needed only where the study does not
-            say it. One that contradicts the study is refused.
+        mode: The direction, ``"min"`` or ``"max"``; needed only if the study does not state it. A
+            value that contradicts the study is refused.
         seed: Draws the order of samples and each step's random numbers, under a worker.
         save_every: Seconds between safety checkpoints, under a worker. Each best value and each
             pause is saved anyway.
-        even_slices: Give the trial only numbers of slots that divide its batch. Else slices of
-            unequal length are weighed.
+        even_slices: Use only numbers of slots that divide the batch. Otherwise slices of unequal
+            length are weighted.
         scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
         check: Whether the study's first trial is checked before its first step: a few steps
-            undisturbed, paused and on two slots, with the same parameters. What came of it is
-            printed and kept in the trial's attribute ``optuna_deadline:check``; where a second
-            slot changes the training, is refused or crashes, the trial stays on one. See
+            undisturbed, paused and on two slots, with the same parameters. The result is
+            printed and stored in the trial's attribute ``optuna_deadline:check``. If a second slot
+            changes the training, is refused or crashes, the trial stays on one. See
             ``optuna-deadline check``.
         compare_gradients: Compare the gradients of a batch and of two parts of it when the trial
-            first leaves its one slot; where they differ it trains on one slot only. For that
+            first leaves its one slot. If they differ, it trains on one slot only. For that
             ``training_step`` is called four times more, in a process that ends then; see
             :attr:`rehearsing`.
         fit: A name, needed where the objective trains several models one after the other, such as
-            the folds of a cross-validation. Each then goes on from its own state, and the steps of
-            its reports follow those of the fit before.
+            the folds of a cross-validation. Each resumes from its own state, and the steps of its
+            reports follow those of the fit before.
 
     Raises:
         DeadlineError: The objective has a second fit without a name.
@@ -150,14 +150,14 @@ class DeadlineCallback(Callback):
 
     @property
     def ckpt_path(self) -> str | None:
-        """What ``fit`` goes on from; None at the trial's beginning."""
+        """The checkpoint that ``fit`` resumes from; None at the start of the trial."""
         resume = self.segment.resume
         return None if resume is None else str(resume)
 
     def trainer_options(
         self, *, strategy: Any = "ddp", plugins: Sequence[Any] = ()
     ) -> dict[str, Any]:
-        """The options of the trainer that belong to the slots.
+        """The trainer's options for the trial's slots.
 
         Args:
             strategy: The strategy where there is more than one slot, such as
@@ -292,7 +292,7 @@ class DeadlineCallback(Callback):
                 loss.register_hook(scale)  # type: ignore[no-untyped-call]
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Measure the mean gradient, before anybody clips it."""
+        """Measure the mean gradient before it is clipped."""
         if self._elastic is not None and self._elastic.scaled is not None:
             self._elastic.scaled.scaling.after_backward(pl_module.parameters())
 

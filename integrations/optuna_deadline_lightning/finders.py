@@ -26,7 +26,7 @@ def refuse_batch_size(trainer: pl.Trainer) -> None:
     """
     if any(isinstance(one, BatchSizeFinder) for one in _callbacks(trainer)):
         raise DeadlineError(
-            "BatchSizeFinder searches anew each time that a trial goes on, and on one slot only:"
+            "BatchSizeFinder searches again each time that a trial resumes, and on one slot only:"
             " give the loader a batch size, or draw one with trial.suggest_categorical."
         )
 

@@ -58,8 +58,9 @@ class TrainingData:
         """
         if getattr(trainer, "overfit_batches", 0) > 0:
             raise DeadlineError(
-                "overfit_batches changes the training loader's order, which a trial needs to come"
-                " back to its place: pass limit_train_batches=N and a loader with shuffle=False to"
+                "overfit_batches changes the training loader's order, which a trial "
+                "needs to return"
+                " to its position: pass limit_train_batches=N and a loader with shuffle=False to"
                 " train on the same N batches in each epoch."
             )
         limit = trainer.limit_train_batches
@@ -80,7 +81,7 @@ class TrainingData:
         """The data to use in place of the user's.
 
         Raises:
-            DeadlineError: It cannot be dealt, and there are several ranks.
+            DeadlineError: It cannot be distributed, and there are several ranks.
         """
         leaves = _leaves(data)
         if all(map(can_be_dealt, leaves)):

@@ -130,7 +130,7 @@ def begin_again(trainer: pl.Trainer, module: pl.LightningModule) -> None:
 def _average_again(
     callback: StochasticWeightAveraging, trainer: pl.Trainer, module: pl.LightningModule
 ) -> None:
-    # Only where it was at it: in the epoch of the batch norms, its last, nobody leaves.
+    # Only where it was at it: in the epoch of the batch norms, its last, no rank leaves.
     if callback._scheduler_state is None or trainer.current_epoch > callback.swa_end:
         return
     groups = trainer.optimizers[0].param_groups

@@ -75,8 +75,8 @@ def refuse_strategy(strategy: Any) -> None:
     start = getattr(strategy, "_start_method", None) or plain.removeprefix("ddp")
     if start.startswith(("spawn", "fork", "notebook")):
         raise DeadlineError(
-            f"The strategy {name} starts processes of its own by {start!r}, where the worker has"
-            " started one for each slot: use 'ddp', or leave the strategy out."
+            f"The strategy {name} starts its own processes by {start!r}, but the worker has"
+            " started one per slot: use 'ddp', or leave the strategy out."
         )
 
 
@@ -110,17 +110,17 @@ def refuse_other_slots(trainer: pl.Trainer, rank: int, slots: int) -> None:
     )
     if trainer.world_size != slots:
         raise DeadlineError(
-            f"The trainer's world size is {trainer.world_size}, and the trial's number of slots is"
+            f"The trainer's world size is {trainer.world_size}, but the trial's number of slots is"
             f" {slots}: {mend}"
         )
     if trainer.global_rank != rank:
         raise DeadlineError(
-            f"The trainer takes itself for rank {trainer.global_rank} of the trial where it is"
-            f" rank {rank}: {mend}"
+            f"The trainer has rank {trainer.global_rank}, but its rank in the trial is"
+            f" {rank}: {mend}"
         )
     if slots > 1 and trainer._accelerator_connector.use_distributed_sampler:
         raise DeadlineError(
-            f"The trainer would divide the data between the slots once more: {mend}"
+            f"The trainer would divide the data between the slots a second time: {mend}"
         )
 
 
@@ -140,8 +140,9 @@ def look_at_callbacks(callbacks: Iterable[Callback], segment: Segment) -> None:
     for one in callbacks:
         if isinstance(one, ModelPruning):
             raise DeadlineError(
-                f"{type(one).__name__} keeps its masks in no checkpoint, so a trial that comes "
-                "back would train what was pruned: prune the best model after the study, or train "
+                f"{type(one).__name__} keeps its masks in no checkpoint, so a trial that "
+                "resumes would train what was pruned: prune the best model after the "
+                "study, or train "
                 "this objective under study.optimize."
             )
         if isinstance(one, BaseFinetuning):
@@ -156,7 +157,7 @@ def only_useful(trainer: pl.Trainer, last: Callback) -> list[Callback]:
     """The trainer's callbacks without those that a rank has no use for, ``last`` at the end.
 
     The worker shows progress and keeps checkpoints; Lightning's default ModelCheckpoint would
-    write one more file per epoch that nobody reads.
+    write one more file per epoch that is never read.
     """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return [*(one for one in callbacks if one is not last and not _idle(one)), last]

@@ -25,7 +25,7 @@ def rehearsed(trainer: pl.Trainer, epoch: int, number: int, *, seed: int) -> str
     """
     batch = next_batch(trainer.train_dataloader, epoch, number)
     if batch is None:
-        return skipped("the training data is more than one loader, or cannot be dealt")
+        return skipped("the training data is more than one loader, or cannot be distributed")
     try:
         # A validation, at whose end it may be left, has neither gradients nor ordinary tensors.
         with torch.inference_mode(False), torch.enable_grad():

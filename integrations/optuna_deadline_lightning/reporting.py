@@ -141,7 +141,7 @@ def monitored(metrics: Mapping[str, Any], monitor: str) -> float:
     try:
         return float(metrics[monitor])
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DeadlineError(f"The metric {monitor!r} is not one number: {error}") from error
+        raise DeadlineError(f"The metric {monitor!r} is not a number: {error}") from error
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, float]:

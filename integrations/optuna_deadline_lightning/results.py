@@ -310,8 +310,8 @@ def _put_back(
     other = plain or "other" in saved["kinds"].values()
     if ranks > 1 and rank == 0 and not whole and other:
         _log.warning(
-            "The metric %r combines what several slots have measured in a way of its own, which a"
-            " trial that moves in the middle of an epoch cannot follow: its value of this epoch"
+            "The metric %r combines the values of several slots in its own way, which a"
+            " trial that moves within an epoch cannot reproduce: its value of this epoch"
             " may differ. Measure it in validation.",
             name,
         )

@@ -1,7 +1,7 @@
-"""A fit whose global batch grows with its slots: what Lightning counts otherwise then.
+"""Counts the steps of a fit whose global batch grows with its slots.
 
-Lightning counts steps, and an epoch has fewer of them on more slots. So places in an epoch are
-counted in base batches here, and Lightning is told how many steps its epoch has in this segment.
+Lightning counts steps, and an epoch has fewer of them on more slots. So positions in an epoch are
+counted in base batches here, and Lightning gets the number of steps of its epoch in this segment.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class ScaledFit:
         left = math.ceil((self._size - first) / self._sampler.per_step)
         fit = trainer.fit_loop
         assert fit._data_fetcher is not None
-        # Not earlier: who asks for `estimated_stepping_batches` is told the base batch's.
+        # Not earlier, so that `estimated_stepping_batches` is that of the base batch.
         fit.max_batches = fit._data_fetcher.length = self._sampler.steps = begun + left
         if isinstance(trainer.val_check_interval, float):
             trainer.val_check_batch = max(1, int(fit.max_batches * trainer.val_check_interval))

@@ -91,7 +91,7 @@ def start(job: AgentJob, node: Node) -> tuple[ActorHandle[Any], Any]:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
             max_restarts=-1,
             max_task_retries=-1,
-            max_concurrency=2,  # it hears leave() while it works
+            max_concurrency=2,  # so that leave() is called while it works
         )
         .remote(job, node.host)
     )
@@ -145,7 +145,7 @@ class Fleet:
         for member in [m for m in self._members.values() if m.node.id not in alive]:
             _end(member)
             _logger.warning(
-                "Ray node %s has died; its trials go on elsewhere when their lease is over.",
+                "Ray node %s has died; its trials resume elsewhere when their leases expire.",
                 member.node.host,
             )
             del self._members[member.node.id]

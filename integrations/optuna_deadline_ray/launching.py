@@ -74,8 +74,8 @@ def launch(
         node_slots: GPUs of a node that Ray's autoscaler brings; as many as the largest one has
             that is there now, if not given.
         deadline: As for :func:`optuna_deadline.run`, and so are the others below.
-        policy: Who decides.
-        policy_parameters: What it is told.
+        policy: The policy.
+        policy_parameters: Its parameters.
         min_resource: The first rung.
         max_resource: The step at which a trial is done.
         reduction_factor: Every rung keeps one in this many; None for the policy's own.
@@ -142,7 +142,7 @@ def launch(
             fleet.collect_results()
             if not fleet.nodes and rows.now() > rows.orders("").deadline + _LEFT_ALONE:
                 raise DeadlineError(
-                    "No Ray node was there at the deadline to end the study; call launch() again "
+                    "There was no Ray node at the deadline to end the study; call launch() again "
                     "once there is one."
                 )
             time.sleep(_LOOK)

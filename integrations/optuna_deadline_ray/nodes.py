@@ -65,8 +65,8 @@ def check_some(nodes: Sequence[Node], cpus: int | None, may_grow: bool) -> None:
 def wanted_slots(table: AllocationStore, ceiling: int) -> int:
     """The slots that the study's plan would use, if it could have up to ``ceiling``.
 
-    Where slots cost money it is what its policy buys; elsewhere what it would find work for. One
-    at least, as long as the study is not settled: somebody has to do that.
+    With a budget these are the slots that its policy buys, otherwise those it could use. At least
+    one, until the study is settled: a worker has to do that.
     """
     orders = table.orders("")
     if orders.settled:

@@ -65,7 +65,7 @@ class Consensus:
             self._group = dist.group.WORLD if gloo else dist.new_group(backend="gloo")
 
     def barrier(self) -> None:
-        """Wait for the other ranks: who leaves while the first one writes would end it early."""
+        """Wait for the other ranks: a rank that leaves while the first one writes would end it."""
         if self.world_size > 1:
             dist.barrier(group=self._group)
 

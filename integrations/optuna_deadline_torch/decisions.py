@@ -195,7 +195,7 @@ class SegmentController:
             decision: What was agreed on.
             step: The global step, which names the checkpoint.
             value: What these very weights reported, if they did.
-            ending: Whether training is about to end by itself: then nobody is sent away.
+            ending: Whether training is about to end by itself: then no rank has to leave.
 
         A trial that may be parked returns from here in its next segment.
 
@@ -235,7 +235,7 @@ class SegmentController:
             self.segment.leave(Directive(Kind.RESIZE, reason))
 
     def finish(self) -> None:
-        """Wait, in all ranks, until nothing is on its way: whoever left earlier would end it."""
+        """Wait in all ranks until all writes are done: a rank that left earlier would end them."""
         self.saver.wait()
         self.consensus.barrier()
 

@@ -53,14 +53,15 @@ def warn_of_differences(slots: int, model: nn.Module, precision: str = "") -> No
     found = differences(model, precision)
     level = max(level for level, _ in found)
     sentences = " ".join(sentence for _, sentence in found)
-    _log.log(level, "This training on %d slots, against one: %s", slots, sentences)
+    _log.log(level, "This training on %d slots, compared with one: %s", slots, sentences)
 
 
 def warn_of_restart(epoch: int, batch: int) -> None:
     """Say what a training that comes back has lost, which no program can see."""
     _log.info(
-        "The training goes on at epoch %d, batch %d, in a new process: what your code keeps in"
-        " variables that no checkpoint has (sums, lists, random generators) begins anew.",
+        "The training resumes at epoch %d, batch %d, in a new process: values that your "
+        "code keeps in"
+        " variables outside the checkpoint (sums, lists, random generators) start again.",
         epoch,
         batch,
     )

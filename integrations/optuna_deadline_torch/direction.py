@@ -30,7 +30,7 @@ def direction_of(trial: Any, segment: Any, mode: str | None) -> Direction:
     """
     found = known_direction(trial, segment, mode)
     if found is None:
-        raise DeadlineError("Say which way is better: pass mode='min' or mode='max'.")
+        raise DeadlineError("Name the direction: pass mode='min' or mode='max'.")
     return found
 
 
@@ -47,7 +47,7 @@ def known_direction(trial: Any, segment: Any, mode: str | None) -> Direction | N
     asked = _WORDS.get(str(mode).lower())
     if known is not None and asked is not None and known != asked:
         raise DeadlineError(
-            f"mode={mode!r} contradicts the study, which is to {known} its value: create the "
+            f"mode={mode!r} contradicts the study, which {known}s its value: create the "
             f"study with direction={asked!r}, or leave mode out."
         )
     return known or asked
@@ -58,7 +58,7 @@ def warn_of_minimized_score(monitor: str, direction: Direction | None) -> None:
     parts = set(re.split(r"[^a-z0-9]+", monitor.lower()))
     if direction == "minimize" and parts & _SCORES and not parts & _LOSSES:
         _logger.warning(
-            "The study minimizes %s, which sounds as if larger were better: for that create it "
+            "The study minimizes %s, which sounds as if larger is better: in that case create it "
             "with direction='maximize' (--direction maximize).",
             monitor,
         )

@@ -1,6 +1,6 @@
 """The user's training loader, dealt to the ranks and resumable in the middle of an epoch.
 
-Loaders that cannot be dealt, led to the place where training was left. On one slot only.
+Loaders that cannot be distributed, led to the place where training was left. On one slot only.
 
 One with a state of its own goes on from it. Any other is read again from its beginning; each read
 has random numbers of its own, so one that shuffles in this process yields the same again.
@@ -193,7 +193,7 @@ def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
     if isinstance(loader.sampler, DistributedSampler):
         raise DeadlineError(
             "The training loader has a DistributedSampler already: leave it out,"
-            " each batch is dealt to the slots."
+            " each batch is distributed to the slots."
         )
     if any(
         isinstance(one, _BaseDataLoaderIter)
@@ -202,7 +202,7 @@ def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
     ):
         raise DeadlineError(
             f"The training loader ({type(loader).__name__}) has begun to read batches of its own,"
-            " which cannot be dealt to slots: pass an ordinary DataLoader with"
+            " which cannot be distributed to slots: pass an ordinary DataLoader with"
             " persistent_workers=True, whose workers are kept between epochs too."
         )
     dealt = deal(loader.batch_sampler)
@@ -256,24 +256,26 @@ def main_process_reader(loader: Any) -> tuple[Any, ...]:
 
 
 def refuse_gangs(loader: object, world_size: int) -> None:
-    """Take data that cannot be dealt on one slot only.
+    """Take data that cannot be distributed on one slot only.
 
     Raises:
         DeadlineError: There are several.
     """
     if world_size > 1:
         raise DeadlineError(
-            f"The training data ({type(loader).__name__}) cannot be dealt to {world_size} slots:"
+            f"The training data ({type(loader).__name__}) cannot be distributed to "
+            f"{world_size} slots:"
             " pass a DataLoader over a map-style dataset, or let each trial have one slot:"
             " run(max_slots=1), or --max-slots 1."
         )
 
 
 def warn_of_restarted(loaders: Sequence[object]) -> None:
-    """Say what becomes of several loaders, one of which cannot be dealt."""
+    """Say what becomes of several loaders, one of which cannot be distributed."""
     kinds = ", ".join(type(one).__name__ for one in loaders if not can_be_dealt(one))
     _log.warning(
-        "One of the training loaders (%s) cannot be dealt, so all of them begin again where the"
+        "One of the training loaders (%s) cannot be distributed, so all of them begin "
+        "again where the"
         " trial comes back within an epoch, and train on some samples twice and on others not at"
         " all: pass DataLoaders over map-style datasets.",
         kinds,

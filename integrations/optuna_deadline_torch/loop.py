@@ -44,49 +44,48 @@ _ROUNDING = 1e-9  # of an epoch
 
 
 class ElasticLoop:
-    """The two loops of a training, over epochs and over batches, obeying a deadline.
+    """The loops of a training, over epochs and batches, under a deadline.
 
     Under ``study.optimize`` it reports and prunes, and ends when there is no time for another
     report. Under an elastic worker the trial also pauses, resumes and changes its number of slots
     between any two optimizer steps, without losing or repeating one: the batch size of the loader
-    is that of the whole step, and each batch is dealt to the slots.
+    is that of the whole step, and each batch is distributed to the slots.
 
-    In a segment that resumes, the objective runs from its beginning; the constructor then puts
-    the states back, and both loops go on where the checkpoint was made. A sum kept over an epoch's
-    batches therefore covers only those of this segment, and a loader that is read without
-    :meth:`batches` begins again: read several as ``loop.batches(a, b)``.
+    In a segment that resumes, the objective runs from its beginning. The constructor restores the
+    states, and both loops continue at the checkpoint. So a sum over an epoch's batches covers only
+    those of this segment, and a loader that is read without :meth:`batches` starts again: read
+    several as ``loop.batches(a, b)``.
 
     Args:
         trial: The trial that the objective was called with.
-        model: The bare model; it is moved to :attr:`device`.
-        optimizer: Its optimizer. A step of it is where training may be left.
-        epochs: How many epochs to train.
+        model: The unwrapped model; it is moved to :attr:`device`.
+        optimizer: Its optimizer. Training can pause after each of its steps.
+        epochs: Number of epochs.
         seed: Draws the order of samples and, under a worker, each step's random numbers.
         save_every: Seconds between safety checkpoints, under a worker. Each best value and each
             pause is saved anyway.
-        mode: Which way is better, ``"min"`` or ``"max"``; refused where it contradicts the study,
-            needed only where the study does not
-            say it.
-        ddp: Options of ``DistributedDataParallel``, used where there are several slots.
-        even_slices: Give the trial only numbers of slots that divide its batch. Else slices of
-            unequal length are weighed.
+        mode: The direction, ``"min"`` or ``"max"``; needed only if the study does not state it. A
+            value that contradicts the study is refused.
+        ddp: Options of ``DistributedDataParallel``, used with several slots.
+        even_slices: Use only numbers of slots that divide the batch. Otherwise slices of unequal
+            length are weighted.
         scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
         compare_gradients: Compare the gradients of a batch and of two parts of it when the trial
-            first leaves its one slot; where they differ it trains on one slot only. For that the
+            first leaves its one slot. If they differ, it trains on one slot only. For that the
             loop's body runs four times more, in a process that ends then; see :attr:`rehearsing`.
-        reports_per_epoch: How often an epoch is reported, evenly; see :attr:`report_due`. So many
-            steps it has.
+        reports_per_epoch: Reports per epoch, evenly spaced; see :attr:`report_due`. An epoch has
+            as many steps.
         check: Whether the study's first trial is checked before its first step: a few steps
-            undisturbed, paused and on two slots, with the same parameters. What came of it is
-            printed and kept in the trial's attribute ``optuna_deadline:check``; where a second
-            slot changes the training, is refused or crashes, the trial stays on one. See
+            undisturbed, paused and on two slots, with the same parameters. The result is
+            printed and stored in the trial's attribute ``optuna_deadline:check``. If a second slot
+            changes the training, is refused or crashes, the trial stays on one. See
             ``optuna-deadline check``.
         fit: A name, needed where the objective trains several models one after the other, such as
-            the folds of a cross-validation. Each then goes on from its own state, and the steps of
-            its reports follow those of the fit before. Call :meth:`result` after each.
-        **also: What else has to go on, by a name of its own: schedulers, a ``GradScaler``, an
-            average of the weights; anything with ``state_dict`` and ``load_state_dict``.
+            the folds of a cross-validation. Each resumes from its own state, and the steps of its
+            reports follow those of the fit before. Call :meth:`result` after each.
+        **also: Further states to save, by name: schedulers, a ``GradScaler``, an average of the
+            weights; anything with ``state_dict`` and ``load_state_dict``.
 
     Raises:
         DeadlineError: The model is sharded or wrapped already, or a state cannot be kept.
@@ -249,9 +248,9 @@ class ElasticLoop:
 
         Args:
             loader: A ``DataLoader`` with the global batch size, without a sampler for several
-                processes. One that cannot be dealt (over an ``IterableDataset``, say) is read on
-                one slot only; after a pause it goes on from its ``state_dict`` if it has one, else
-                it is read again from its beginning up to its place.
+                processes. One that cannot be distributed (over an ``IterableDataset``, say) is
+                read on one slot only. After a pause it resumes from its ``state_dict`` if it has
+                one; else it is read again from its beginning up to its position.
             *others: Loaders to read beside it, a batch of each at every step, in a tuple. The
                 epoch is as long as the first loader: one that is shorter begins again with a new
                 order, as under ``itertools.cycle``, and of one that is longer the rest is left.
@@ -371,7 +370,9 @@ class ElasticLoop:
         """
         self._leave_if_rehearsed()
         if self.value is None:
-            raise DeadlineError("Nothing was reported: call loop.report(value) in each epoch.")
+            raise DeadlineError(
+                "The objective has not reported: call loop.report(value) in each epoch."
+            )
         if self._unsaved is not None:
             self._over = True
             self._look(ending=True)
@@ -496,7 +497,7 @@ class ElasticLoop:
         source = None if others else self._sources.get(loader)
         batch = next_batch(source, self.epoch, self._start)
         if batch is None:
-            reason = skipped("the training data is more than one loader, or cannot be dealt")
+            reason = skipped("the training data is more than one loader, or cannot be distributed")
         else:
             rehearsal = Rehearsal(self._states.model, self._states.objects)
             self.batch, self._weight = batch.number, 1.0

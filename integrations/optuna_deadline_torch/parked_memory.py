@@ -1,13 +1,11 @@
-"""The memory of a trial's tensors on its device, given up while it is parked and taken again.
+"""Frees the device memory of a parked trial's tensors, and restores it.
 
-Whole storages are emptied in place: copied to the host, then resized to nothing, as FSDP does with
-its parameters. Every tensor, view and alias stays the object that it was, so nobody who holds one
-has to be told, and what is overlooked here costs memory on the device and no wrong number.
+Whole storages are emptied in place: copied to the host, then resized to 0, as FSDP does with its
+parameters. Every tensor, view and alias stays the same object, so references stay valid. A tensor
+that is missed here keeps its device memory and its value.
 
-What of a training lies on its device, and whom to tell when it goes to the host and comes back.
-
-An object with a method ``on_park`` is told before, and may return tensors of its own that go too;
-one with ``on_unpark`` is told when everything is back.
+``on_park`` of an object, if it has one, is called before, and may return further tensors to move;
+``on_unpark`` is called when all tensors are back.
 """
 
 from __future__ import annotations
@@ -97,7 +95,7 @@ class DeviceMemory:
         """Put all of it back where it was.
 
         Raises:
-            torch.OutOfMemoryError: Somebody else has the device's memory.
+            torch.OutOfMemoryError: Other processes use the device's memory.
         """
         for key, storage in self._storages.items():
             kept = self._kept[key]

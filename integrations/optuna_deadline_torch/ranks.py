@@ -1,9 +1,7 @@
-"""The devices and processes under a model: where it computes, and with whom.
+"""The devices and processes of a model, and SIGTERM as a flag that training reads.
 
-SIGTERM as a flag that training looks at.
-
-A handler must do no more. Lightning's runs a collective inside the signal handler: with the signal
-on one of two ranks the collectives no longer match, and the ranks die without a checkpoint.
+A signal handler must only set a flag. Lightning's handler runs a collective: with the signal on
+one of two ranks, the collectives no longer match, and the ranks die without a checkpoint.
 """
 
 from __future__ import annotations
@@ -44,13 +42,15 @@ def refuse_wrapped(model: nn.Module) -> None:
     names = {base.__name__ for module in model.modules() for base in type(module).__mro__}
     if sharded := sorted(names & _SHARDED.keys()):
         raise DeadlineError(
-            f"A model sharded by {_SHARDED[sharded[0]]} cannot change its number of slots here:"
-            " each rank holds only a piece of it. Pass the bare model, which has to fit on one"
+            f"A model sharded by {_SHARDED[sharded[0]]} cannot change its number of slots:"
+            " each rank holds only a piece of it. Pass the unwrapped model, which has "
+            "to fit on one"
             " slot, or train it outside of an elastic trial."
         )
     if wrapped := sorted(names & _WRAPPED):
         raise DeadlineError(
-            f"The model is wrapped in {wrapped[0]} already: pass the bare model, it is wrapped"
+            f"The model is wrapped in {wrapped[0]} already: pass the unwrapped model; "
+            "ElasticLoop wraps it"
             " where there is more than one slot."
         )
 

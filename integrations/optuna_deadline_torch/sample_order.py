@@ -70,7 +70,7 @@ def refuse_another_order(
         if not sampler.draws_alike(epoch):
             raise DeadlineError(
                 f"The training loader's {sampler.kind} draws another order when it is asked for"
-                " the same epoch again, so a trial that comes back would miss samples and see"
+                " the same epoch again, so a trial that resumes would miss samples and see"
                 f" others twice: {_MEND}, or draw with torch's, numpy's or Python's global random"
                 " numbers, which are seeded for each epoch."
             )
@@ -95,7 +95,7 @@ def refuse_undealt(samplers: Sequence[ElasticBatchSampler]) -> None:
     """
     if samplers and not any(sampler.asked for sampler in samplers):
         raise DeadlineError(
-            "The training loader gives batches without asking its batch_sampler, so they are not"
+            "The training loader yields batches without its batch_sampler, so they are not"
             " dealt to the slots: let its __iter__ use super().__iter__(), or pass an ordinary"
             " DataLoader."
         )

@@ -73,7 +73,7 @@ class CheckpointSaver:
             write()
             self.wait()
         else:
-            # A daemon: a trial that is told to stop at its deadline must not wait for a slow disk.
+            # A daemon: a trial that stops at its deadline must not wait for a slow disk.
             self._thread = threading.Thread(target=write, name="saver", daemon=True)
             self._thread.start()
 
@@ -85,7 +85,7 @@ class CheckpointSaver:
         self.check()
 
     def check(self) -> None:
-        """Raise what was wrong with a state that was written; a disk's trouble is told only."""
+        """Raise the error of a state that was written; errors of the disk are only logged."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -101,7 +101,7 @@ class CheckpointSaver:
         if not self._said:
             _log.warning(
                 "Writing a checkpoint takes longer than the %g s between two of them:"
-                " they come as fast as the disk allows. Raise save_every, or see to the disk.",
+                " they follow each other without a pause. Raise save_every, or use a faster disk.",
                 seconds,
             )
         self._said = True

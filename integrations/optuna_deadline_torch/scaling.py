@@ -114,7 +114,7 @@ class Scaling:
         self._growth, self._even = growth, even
 
     def after_backward(self, parameters: Any) -> None:
-        """The ranks' mean gradient is there, and nobody has clipped it yet."""
+        """The ranks' mean gradient, before it is clipped."""
         if self.rule == "adascale" and self._growth > 1:
             parameters = [*parameters]
             self._norms = self._apart.take(parameters), squared_norm(parameters)
@@ -237,7 +237,7 @@ def refuse_other(state: dict[str, Any] | None, rule: str | None) -> None:
     begun = state["rule"] if state else None
     if begun != rule:
         raise DeadlineError(
-            f"The trial began with scaling={begun!r} and goes on with scaling={rule!r}: keep one"
+            f"The trial started with scaling={begun!r} and resumes with scaling={rule!r}: keep one"
             " rule for the whole study."
         )
 
@@ -247,7 +247,7 @@ def _refuse_unmeasured(objects: Sequence[Any]) -> None:
         name = type(one).__name__
         if isinstance(one, torch.optim.Optimizer) and not isinstance(one, torch.optim.SGD):
             raise DeadlineError(
-                f"The rule 'adascale' is made for torch.optim.SGD: with {name} use scaling='sqrt'."
+                f"The rule 'adascale' is for torch.optim.SGD: with {name} use scaling='sqrt'."
             )
         if "GradScaler" in name:
             raise DeadlineError(
@@ -273,14 +273,15 @@ def warn_of_unnamed(objects: Iterable[Any]) -> None:
         marked = isinstance(one, Optimizer) and hasattr(one.step, "_wrapped_by_lr_sched")
         if marked and id(one) not in served:
             _log.warning(
-                "A scheduler of %s is not given to ElasticLoop and begins again each time that the"
-                " trial comes back: name it, as in ElasticLoop(..., scheduler=scheduler).",
+                "A scheduler of %s is not passed to ElasticLoop and starts again each "
+                "time that the"
+                " trial resumes: pass it, as in ElasticLoop(..., scheduler=scheduler).",
                 type(one).__name__,
             )
 
 
 class Schedules:
-    """Steps schedulers as often as the base batch would have, and finds who does not.
+    """Steps schedulers as often as the base batch would, and finds those that do not.
 
     Args:
         objects: Among which the schedulers are.
@@ -300,7 +301,7 @@ class Schedules:
             self._seen(scheduler)
 
     def look(self) -> None:
-        """See that nobody has stepped by itself.
+        """Check that no scheduler has stepped by itself.
 
         Raises:
             DeadlineError: A scheduler has.

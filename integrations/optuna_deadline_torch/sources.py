@@ -42,7 +42,7 @@ class LoaderSources:
         """What to iterate over for a loader; the same each time, so that its workers may be kept.
 
         Raises:
-            DeadlineError: It cannot be dealt, and there are several slots.
+            DeadlineError: It cannot be distributed, and there are several slots.
         """
         if id(loader) not in self._known:
             if can_be_dealt(loader):
@@ -57,7 +57,7 @@ class LoaderSources:
         """What to iterate over for a loader beside the first one, whose place is its own too.
 
         Raises:
-            DeadlineError: It cannot be dealt.
+            DeadlineError: It cannot be distributed.
         """
         if not can_be_dealt(loader):
             raise DeadlineError(
@@ -106,7 +106,7 @@ def endless(source: Any) -> Iterator[Any]:
             empty = False
             yield batch
         if empty:
-            raise DeadlineError("A loader beside the first one has no batches: give it some.")
+            raise DeadlineError("A loader beside the first one has no batches.")
 
 
 def warn_if_zipped(batches: Any) -> bool:
@@ -123,14 +123,14 @@ def warn_if_zipped(batches: Any) -> bool:
     if zipped:
         _log.warning(
             "A loader beside loop.batches(...), as in zip(loop.batches(a), b), is not dealt to the"
-            " slots and begins again each time that the trial comes back: write"
-            " `for x, y in loop.batches(a, b)`, where b goes on at its place."
+            " slots and starts again each time that the trial resumes: write"
+            " `for x, y in loop.batches(a, b)`, where b resumes at its position."
         )
     return zipped
 
 
 def length_of(loader: Any) -> int:
-    """How many batches a loader has that cannot be dealt.
+    """How many batches a loader has that cannot be distributed.
 
     Raises:
         DeadlineError: It does not know.

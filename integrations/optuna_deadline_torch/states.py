@@ -32,7 +32,8 @@ class TrainingState:
             if any(base.__module__.startswith("torchmetrics") for base in type(one).__mro__):
                 raise DeadlineError(
                     f"{name}={type(one).__name__} is a metric, whose sums are divided between the"
-                    " slots, so a checkpoint cannot hold them: leave it out, and let it begin anew"
+                    " slots, so a checkpoint cannot hold them: leave it out, and let it "
+                    "start again"
                     " in each segment."
                 )
             if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
@@ -88,7 +89,7 @@ def read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
         DeadlineError: It holds more than plain data.
     """
     try:
-        # Plain data only: a checkpoint is read by whoever looks for the best model.
+        # Plain data only: other processes read a checkpoint to load the best model.
         found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         raise DeadlineError(

@@ -53,7 +53,8 @@ def check_admission(
             here = (row.host, row.device) == (newcomer.host, device)
             if here and _versions_differ(row.uuid, uuid):
                 raise DeadlineError(
-                    f"{device} of {newcomer.host!r} is another GPU for the worker that offers it; "
+                    f"{device} of {newcomer.host!r} is a different GPU for the worker that "
+                    "offers it; "
                     "give this one another host name with OPTUNA_DEADLINE_HOST."
                 )
             if not here and row.uuid == uuid:

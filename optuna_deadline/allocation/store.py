@@ -156,9 +156,9 @@ class AllocationStore(Protocol):
             worker_id: The leader.
             term: Its term.
             lent: The study for each slot that changes.
-            shares: Slots that each study had since the accounts were kept last; 0 for who is not
-                named.
-            fair: Slots that each was entitled to meanwhile, likewise.
+            shares: Slots that each study has had since the last accounting; 0 for a study that
+                is not named.
+            fair: The fair share of each study in that time, likewise.
 
         Raises:
             LeaseLost: Another term has begun.
@@ -195,7 +195,7 @@ class AllocationStore(Protocol):
             others: By the further workers, slots that these offer.
 
         Returns:
-            The grant, or None where the plan wants something else, somebody holds a slot or the
+            The grant, or None if the plan wants something else, a slot is held or the
             trial, a slot is not offered by this worker or lent to another study, the study is
             settled or past its deadline, the trial is held, or the worker is drained.
         """
@@ -483,11 +483,11 @@ class AllocationStore(Protocol):
         seen: tuple[int | None, float | None],
         types: Mapping[str, int] | None = None,
     ) -> bool:
-        """Tell the study what a slot of a host type costs from now on, at a person's request.
+        """Set the price of a slot of a host type from now on, at a user's request.
 
-        The end of its money comes forward to ``funds_end`` in the same transaction, so that the
-        budget holds where no planner is left to learn of the price. It always moves a little: who
-        plans by the price before writes nothing then.
+        The end of the study's money moves to ``funds_end`` in the same transaction, so that the
+        budget holds without a planner. It always moves a little, so that a plan with the former
+        price is refused.
 
         Args:
             host_type: The type.
@@ -519,11 +519,11 @@ class AllocationStore(Protocol):
         """
 
     def drain(self, host: str, drained: bool) -> int:
-        """Let the live workers on a host give up their slots and leave, or undo it.
+        """Let the live workers on a host release their slots and leave, or undo it.
 
-        Workers of every study of the pool. What they bring is offered by nobody from now on, and
-        they are granted nothing; what they hold they give back as the plan has it. It is said of
-        the workers that are there: one that comes later is not drained.
+        This concerns workers of every study of the pool. They offer no slots and are granted
+        none from now on, and release those that they hold by the plan. A worker that registers
+        later is not drained.
 
         Returns:
             How many live workers of the pool the host has, drained before or not.

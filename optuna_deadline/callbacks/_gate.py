@@ -38,12 +38,12 @@ _publishers = WeakKeyDictionary()
 
 
 class DeadlineGate:
-    """Ends ``study.optimize`` in a process once a new trial cannot matter any more.
+    """Ends ``study.optimize`` in a process once a new trial can no longer matter.
 
-    Give it as ``study.optimize(objective, callbacks=[DeadlineGate()])`` on a study whose pruner is
-    a :class:`~optuna_deadline.DeadlinePruner`. After each trial it weighs the time left against
-    what a newcomer needs (:mod:`optuna_deadline.forecasting.reporting`), learned from the trials
-    that this process has trained: one on a slower machine stops earlier and takes no other along.
+    Pass it as ``study.optimize(objective, callbacks=[DeadlineGate()])`` on a study whose pruner is
+    a :class:`~optuna_deadline.DeadlinePruner`. After each trial it compares the time left with
+    what a new trial needs (:mod:`optuna_deadline.forecasting.reporting`), learned from the trials
+    that this process has trained: one on a slower machine stops earlier than the others.
     It stops when its running trials have ended, which they do before the deadline. Extending the
     deadline opens the gate again for the processes that are still there.
 

@@ -168,17 +168,17 @@ class Check:
         if still.ended:
             there = max(len(still.positions) - 2, 0)
             raise DeadlineError(
-                f"The objective ends by itself after {len(still.positions)} steps, where"
-                f" {last} were asked for: "
+                f"The objective ends by itself after {len(still.positions)} steps, and"
+                f" {last} were requested: "
                 + (
-                    f"ask for {there} or fewer, or let it train longer."
+                    f"use {there} or fewer, or let it train longer."
                     if there >= FEWEST
-                    else "let it train longer, so that there is something to leave."
+                    else "let it train longer, so that it can be interrupted."
                 )
             )
         if still.checkpoint is None:
             raise DeadlineError(
-                "The objective leaves at a directive, but has saved no checkpoint to go on from:"
+                "The objective leaves at a directive, but saved no checkpoint to resume from:"
                 " call segment.save(...) before segment.leave()."
             )
         return still, choose_steps(len(still.positions), [one[0] for one in still.reported])
@@ -195,13 +195,13 @@ class Check:
             )
         if not run.looked:
             raise DeadlineError(
-                "The objective never looks at its segment, so it can be neither paused nor moved:"
+                "The objective never uses its segment, so it can be neither paused nor moved:"
                 " its trials train to their end on one slot. Add DeadlineCallback to its Trainer,"
                 " or write its loops with ElasticLoop."
             )
         if not run.positions:
             raise DeadlineError(
-                "The objective never asks whether to leave: look at segment.directive() between"
+                "The objective never checks whether to leave: call segment.directive() between"
                 " its steps, save and leave."
             )
 

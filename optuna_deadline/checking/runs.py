@@ -129,7 +129,9 @@ class TrainingRuns:
             while not self._fork_server.poll_ready(1.0):
                 self._raise_if_stopped()
                 if not self._fork_server.alive:
-                    raise DeadlineError("The process that loads the objective dies at it.")
+                    raise DeadlineError(
+                        "The process that loads the objective dies while loading it."
+                    )
         except BaseException:
             self.__exit__(None, None, None)
             raise

@@ -161,7 +161,8 @@ class CheckpointFetcher:
             if self._fetch_intact(checkpoint, path):
                 return path
             _logger.warning(
-                "Checkpoint %s of trial %d is damaged or gone; going on from the one before.",
+                "Checkpoint %s of trial %d is damaged or missing; the trial resumes from the "
+                "one before.",
                 checkpoint.path,
                 number,
             )
@@ -207,11 +208,11 @@ class CheckpointSweeper:
             self._scans[number] = fence, named, found
 
     def sweep_unnamed(self, number: int, fence: int) -> None:
-        """Delete what was there and no row named; call when the next segment is granted, here.
+        """Delete files that no row names; call when the next segment is granted on this host.
 
-        Its fence is the next one: so nobody had the trial since the look, and nobody who had it
-        before can write a row any more. A look that takes longer sees what the next segment
-        writes as well; its fence tells that apart.
+        The fence is the next one, so no other segment had the trial since the scan, and no former
+        segment can write a row. A slow scan also finds files of the next segment, which have its
+        fence.
         """
         looked, named, found = self._scans.pop(number, (0, set(), Future()))
         if looked == fence:
@@ -278,5 +279,5 @@ class CheckpointSweeper:
             remove(location)
         except OSError as error:
             if not self._warned:
-                _logger.warning("Old checkpoints cannot be deleted and pile up: %s.", error)
+                _logger.warning("Old checkpoints cannot be deleted and use space: %s.", error)
             self._warned = True

@@ -58,7 +58,7 @@ def place_of(given: Location) -> Location:
     """
     place = parse_location(os.fspath(given))
     if isinstance(place, str) and place.startswith(_LOCAL):
-        raise DeadlineError(f"{place} names no folder: write file:///folder, or /folder alone.")
+        raise DeadlineError(f"{place} is not a folder: write file:///folder, or /folder.")
     if isinstance(place, Path):
         place = place.resolve()
         check_folder(place)
@@ -85,7 +85,7 @@ def check_folder(folder: Path) -> None:
         if error.errno == errno.ENOSPC:
             return
         raise DeadlineError(
-            f"No checkpoint can be kept in {folder} ({there}: {error.strerror}): name another "
+            f"No checkpoint can be written to {folder} ({there}: {error.strerror}): name another "
             f"folder with {spelled('checkpoints=', '--checkpoints')}."
         ) from None
 
@@ -124,7 +124,8 @@ def check(url: str) -> None:
         raise
     except Exception as error:
         raise DeadlineError(
-            f"No checkpoint can be kept at {url} ({_describe_error(error)}): check its name and "
+            f"No checkpoint can be written to {url} ({_describe_error(error)}): check "
+            "its name and "
             "your credentials, or name a folder."
         ) from error
 
@@ -169,7 +170,7 @@ def upload(path: Path, url: str) -> None:
     with _store_access(url) as (system, target):
         system.put_file(os.fspath(path), target)
         if int(system.info(target)["size"]) != path.stat().st_size:
-            raise StoreAway(f"{url} is not as long as what was uploaded")
+            raise StoreAway(f"{url} is shorter than the uploaded file")
 
 
 def fetch(location: Location, path: Path) -> None:
@@ -257,7 +258,7 @@ def _system(url: str) -> tuple[Any, str]:
         return url_to_fs(url, use_listings_cache=False)  # type: ignore[no-any-return]
     except ImportError as error:
         raise DeadlineError(
-            f"Checkpoints at {url} need a library that is not here ({error}): install"
+            f"Checkpoints at {url} need a library that is not installed ({error}): install"
             " optuna-deadline[remote], and for s3:// also s3fs."
         ) from error
     except ValueError as error:  # no such protocol

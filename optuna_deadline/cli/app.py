@@ -91,7 +91,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """The best model by a deadline, from the GPUs there are."""
+    """Find the best model by a deadline with the GPUs you have."""
 
 
 #: One console for messages and the live view, so that neither overwrites the other.
@@ -104,7 +104,7 @@ BAD_INPUT, TIME_WAS_OVER, INTERRUPTED = 2, 75, 130
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy; again for more."),
+    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy; repeatable."),
 ]
 Study = Annotated[str, typer.Argument(help="Name of the study.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -197,32 +197,33 @@ def _print_error(sentence: str) -> None:
     print(f"optuna-deadline: {sentence}", file=sys.stderr)
 
 
-Deadline = Annotated[str, typer.Option(help="2h30m, or 2030-01-31T18:00+01:00.")]
-PolicyName = Annotated[str, typer.Option(help="Who decides: a name, FILE.py:NAME or MODULE:NAME.")]
-MinResource = Annotated[int, typer.Option(help="First rung, in report steps.")]
+Deadline = Annotated[
+    str, typer.Option(help="Deadline: 2h30m from now, or 2030-01-31T18:00+01:00.")
+]
+PolicyName = Annotated[str, typer.Option(help="Policy: a name, FILE.py:NAME or MODULE:NAME.")]
+MinResource = Annotated[int, typer.Option(help="Step of the first rung.")]
 MaxResource = Annotated[
-    int | None, typer.Option(help="Step at which a trial is done; the objective's by default.")
+    int | None, typer.Option(help="Last step of a trial; by default that of the objective.")
 ]
 ReductionFactor = Annotated[
-    int | None, typer.Option(help="A rung keeps one in this many; the policy's own by default.")
+    int | None,
+    typer.Option(help="A rung keeps one trial in this many; by default the policy's value."),
 ]
 MaxSlots = Annotated[
-    int | None, typer.Option(help="The most slots that a trial may have; any number by default.")
+    int | None, typer.Option(help="Maximum number of slots of a trial; unlimited by default.")
 ]
-Gpus = Annotated[
-    str | None, typer.Option(help="How many GPUs, or all; run takes all where nothing is said.")
-]
+Gpus = Annotated[str | None, typer.Option(help="Number of GPUs, or all; run uses all by default.")]
 GpuIds = Annotated[
-    str | None, typer.Option(help="Which GPUs, by their indices: 0,3; in place of --gpus.")
+    str | None, typer.Option(help="Indices of the GPUs, as in 0,3; instead of --gpus.")
 ]
-Cpus = Annotated[int | None, typer.Option(help="How many CPU slots; at most one for each core.")]
+Cpus = Annotated[int | None, typer.Option(help="Number of CPU slots, at most one per core.")]
 Oversubscribe = Annotated[
     bool, typer.Option("--oversubscribe", help="Allow more CPU slots than there are cores.")
 ]
-Money = Annotated[str | None, typer.Option(help="What may be spent, as in 20usd; needs --price.")]
+Money = Annotated[str | None, typer.Option(help="Budget, as in 20usd; needs --price.")]
 SlotPrice = Annotated[
     str | None,
-    typer.Option(help="Of a slot for an hour: 0.9; or by host type, a=12.24/4,b=0.526."),
+    typer.Option(help="Price of a slot per hour: 0.9; or by host type, a=12.24/4,b=0.526."),
 ]
 PriceFile = Annotated[
     str | None,
@@ -230,7 +231,7 @@ PriceFile = Annotated[
 ]
 HostType = Annotated[
     str | None,
-    typer.Option(envvar=HOST_TYPE, help="This host's type, where prices go by it."),
+    typer.Option(envvar=HOST_TYPE, help="Type of this host, if prices depend on it."),
 ]
 SamplerName = Annotated[
     str | None,
@@ -238,37 +239,37 @@ SamplerName = Annotated[
 ]
 SamplerSettings = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="A parameter of the sampler; again for more."),
+    typer.Option(metavar="NAME=VALUE", help="A parameter of the sampler; repeatable."),
 ]
 Trials = Annotated[
-    int | None, typer.Option("--n-trials", help="Trials at most; as many as the time allows.")
+    int | None, typer.Option("--n-trials", help="Maximum number of trials; unlimited by default.")
 ]
 KeepAll = Annotated[
     bool,
-    typer.Option("--keep-all", help="Keep all trials' checkpoints at the end, not the best's."),
+    typer.Option(
+        "--keep-all", help="Keep the checkpoints of all trials, not only the best one's."
+    ),
 ]
 Earlier = Annotated[
     list[str] | None,
-    typer.Option(help="A study of the same search: begin with what was best in it; again."),
+    typer.Option(help="Earlier study of the same search; start with its best trials; repeatable."),
 ]
 ObjectivePlace = Annotated[str, typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION.")]
 CheckpointPlace = Annotated[
     str, typer.Option(help="Folder for checkpoints, or a URL such as s3://bucket/folder.")
 ]
 Patience = Annotated[
-    float, typer.Option(help="Seconds without a word after which a trial counts as hung.")
+    float, typer.Option(help="Seconds without a message after which a trial counts as hung.")
 ]
 Park = Annotated[
     int,
-    typer.Option(help="Paused trials that may wait in this machine's memory, off their slots."),
+    typer.Option(help="Paused trials that may wait in this machine's memory."),
 ]
 Publish = Annotated[
     bool | None,
-    typer.Option(help="Keep optuna-dashboard fresh; by default where it is installed."),
+    typer.Option(help="Update optuna-dashboard; by default if it is installed."),
 ]
 AcrossHosts = Annotated[
     bool,
-    typer.Option(
-        "--across-hosts", help="Let these slots be in one gang with those of other hosts."
-    ),
+    typer.Option("--across-hosts", help="Allow gangs of these slots with slots of other hosts."),
 ]

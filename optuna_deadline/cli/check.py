@@ -33,7 +33,7 @@ from optuna_deadline.rank.objective import source_of
 from optuna_deadline.worker.devices import make_offer, own_cores, present_gpus
 from optuna_deadline.worker.segment import PATIENCE
 
-_PIPED = 140  #: columns where nobody says how many there are
+_PIPED = 140  #: columns if the output is not a terminal
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,29 +46,29 @@ def check(
         int | None,
         typer.Option(
             min=FEWEST,
-            help="Steps of each training; an epoch and a half where that is short, else 12.",
+            help="Steps of each training; by default one and a half short epochs, else 12.",
         ),
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Slots to move to; 1 tries pauses alone.")] = 2,
+    slots: Annotated[int, typer.Option(min=1, help="Slots to move to; 1 tests only pauses.")] = 2,
     params: Annotated[
         str | None,
         typer.Option(
-            metavar="JSON", help="Parameters, as in '{\"lr\": 0.1}'; others are drawn once."
+            metavar="JSON", help="Parameters, as in '{\"lr\": 0.1}'; the others are drawn once."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws the parameters that are not given.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for parameters that are not given.")] = 0,
     gpus: Annotated[
         str | None,
-        typer.Option(help="How many GPUs, all, or none; by default those there are."),
+        typer.Option(help="Number of GPUs, all, or none; all by default."),
     ] = None,
     gpu_ids: GpuIds = None,
     tolerance: Annotated[
-        float, typer.Option(min=0.0, help="Relative; what a move may round otherwise.")
+        float, typer.Option(min=0.0, help="Relative difference that rounding may cause in a move.")
     ] = ROUNDING,
     patience: Patience = PATIENCE,
     as_json: Json = False,
 ) -> None:
-    """Train a few steps undisturbed, paused and moved; exit with 1 if a model differs silently."""
+    """Train a few steps undisturbed, paused and moved; exit with 1 on a silent difference."""
     for number in _ENDING:
         signal.signal(number, _end)
     source = source_of(objective)
@@ -110,7 +110,7 @@ def fixed_trial(params: str | None, seed: int) -> optuna.Trial:
         given: Any = json.loads(params or "{}")
     except json.JSONDecodeError as error:
         raise DeadlineError(
-            f"--params is no JSON ({error}): write it as '{{\"lr\": 0.1}}'."
+            f"--params is not JSON ({error}): write it as '{{\"lr\": 0.1}}'."
         ) from None
     if not isinstance(given, dict):
         raise DeadlineError("--params must be one JSON object, as in '{\"lr\": 0.1}'.")

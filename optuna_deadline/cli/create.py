@@ -1,6 +1,6 @@
-"""``optuna-deadline create``: a study with its deadline and policy, fixed for everybody.
+"""``optuna-deadline create``: a study with its deadline and policy, for all processes.
 
-``optuna-deadline extend``: a later deadline, for everybody.
+``optuna-deadline extend``: a later deadline, for all processes.
 
 ``optuna-deadline stop``: the end of a study, now.
 """
@@ -69,7 +69,7 @@ class Direction(str, Enum):
 
 
 WhichWay = Annotated[
-    Direction | None, typer.Option(help="Which way is better; minimize for a new study.")
+    Direction | None, typer.Option(help="Direction of the study; minimize by default.")
 ]
 
 
@@ -95,7 +95,7 @@ def create(
     keep_all: KeepAll = False,
     extend: Annotated[bool, typer.Option(help="Move an existing study's deadline.")] = False,
 ) -> None:
-    """Create a study and fix its deadline; creating it again the same way changes nothing."""
+    """Create a study with a deadline; the same command again changes nothing."""
     _, terms = make(
         study, storage, deadline, direction, policy, settings, min_resource, max_resource,
         reduction_factor, make_budget(budget, price_given(price, prices)), earlier, extend,
@@ -146,7 +146,7 @@ def make(
         resources["most_trials"] = n_trials
     sampled = parse_settings(sampler_settings, "--sampler-set")
     if sampled and sampler is None:
-        raise DeadlineError("--sampler-set tells a sampler: name it, as in --sampler tpe.")
+        raise DeadlineError("--sampler-set needs a sampler: name one, as in --sampler tpe.")
     if sampler is not None:
         make_sampler(sampler, sampled)
     parameters = merge(resources, parse_settings(settings))
@@ -190,8 +190,8 @@ def _check_direction(study: optuna.Study, wanted: Direction | None) -> None:
     has = study.direction.name.lower()
     if wanted is not None and wanted.value != has:
         raise DeadlineError(
-            f"The study {study.study_name!r} is there already, to {has}: leave --direction out, "
-            "or take another name."
+            f"The study {study.study_name!r} exists, to {has}: leave --direction out, "
+            "or choose another name."
         )
 
 
@@ -216,10 +216,10 @@ def extend(
     study: Study,
     storage: Storage,
     deadline: Annotated[
-        str, typer.Option(help="2h30m from now, or 2030-01-31T18:00+01:00; later than it is.")
+        str, typer.Option(help="New deadline: 2h30m from now, or 2030-01-31T18:00+01:00.")
     ],
 ) -> None:
-    """Move a study's deadline to a later instant; workers that run obey it at their next look."""
+    """Move a study's deadline to a later time; running workers follow it."""
     found = load_study(study, storage)
     moved = study_terms.extend(open_table(found), found, deadline)
     print(f"{study}: deadline {moved}.{_money(*table_of(found))}")
@@ -243,10 +243,10 @@ def stop(
     study: Study,
     storage: Storage,
     within: Annotated[
-        str, typer.Option(help="How long running trials have to save and leave.")
+        str, typer.Option(help="Time for running trials to save and leave.")
     ] = "10s",
 ) -> None:
-    """End a study early, as its deadline would: the best model is kept, the rest is pruned."""
+    """End a study early, as its deadline would; the best model is kept."""
     seconds = parse_duration(within, "--within")
     found = load_study(study, storage)
     ended = study_terms.end_within(open_table(found), found, seconds)

@@ -52,16 +52,15 @@ def check_url(text: str) -> URL:
         url = make_url(text)
     except (sa.exc.ArgumentError, ValueError):
         raise DeadlineError(
-            f"{_without_password(text)!r} is no database URL: write {_URLS}."
+            f"{_without_password(text)!r} is not a database URL: write {_URLS}."
         ) from None
     backend = url.get_backend_name()
     if backend not in ("sqlite", "postgresql"):
-        raise DeadlineError(
-            f"Studies are kept on SQLite or PostgreSQL, not on {backend!r}: write {_URLS}."
-        )
+        raise DeadlineError(f"A study needs SQLite or PostgreSQL, not {backend!r}: write {_URLS}.")
     if backend == "sqlite" and url.database in (None, "", ":memory:"):
         raise DeadlineError(
-            f"{text} is a database in memory, gone when this command ends: name a file, as in "
+            f"{text} is a database in memory, which is lost when this command ends: name a "
+            "file, as in "
             "sqlite:///study.db."
         )
     try:
@@ -85,7 +84,7 @@ def make_storage(text: str) -> BaseStorage:
     """
     url = check_url(text)
     if (file := _file(url)) is not None and not file.parent.is_dir():
-        raise DeadlineError(f"There is no folder {file.parent} for the database; make it first.")
+        raise DeadlineError(f"There is no folder {file.parent} for the database; create it first.")
     for last in [False] * (_TRIES - 1) + [True]:
         try:
             return _open(text)
@@ -132,7 +131,7 @@ def check_made(text: str) -> URL:
         raise NoStudyTables(f"There is no database {file.resolve()}: {_MAKE}.")
     if not has_table(url, "studies"):
         said = url.render_as_string(hide_password=True)
-        raise NoStudyTables(f"The database {said} holds no study yet: {_MAKE}.")
+        raise NoStudyTables(f"The database {said} has no study yet: {_MAKE}.")
     return url
 
 
@@ -209,7 +208,7 @@ def load_study(name: str, url: str) -> Study:
 
 
 def set_earlier_studies(study: Study, earlier: list[str]) -> None:
-    """Write down the studies whose winners it is to begin with: every worker's sampler knows.
+    """Store the studies whose winners it starts with, for the samplers of all workers.
 
     Raises:
         DeadlineError: One of them is none, or not of one objective.

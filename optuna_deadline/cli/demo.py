@@ -43,7 +43,7 @@ def demo(
     cpus: Annotated[int, typer.Option(min=1, help="CPU slots of each worker.")] = 2,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes on this machine.")] = 1,
     studies: Annotated[
-        int, typer.Option(min=1, help="Studies that share the slots; the first one is shown.")
+        int, typer.Option(min=1, help="Studies that share the slots; the first one is displayed.")
     ] = 1,
     storage: Annotated[
         str | None, typer.Option(help="URL of a database; a SQLite file in --folder by default.")
@@ -53,18 +53,18 @@ def demo(
     divider: Annotated[
         str | None,
         typer.Option(
-            help="How the studies share: even or market; market for shockwave by default."
+            help="How the studies share: even or market; by default market for shockwave."
         ),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="What may be spent, as in 0.02usd; needs --price.")
+        str | None, typer.Option(help="Budget, as in 0.02usd; needs --price.")
     ] = None,
     price: SlotPrice = None,
-    folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("demo-output"),
+    folder: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("demo-output"),
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the outcome to this file.")
+        Path | None, typer.Option("--json", help="Write the result to this file.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the sampler.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
 ) -> None:
     """Tune a small network on real digits, pausing, resuming and resizing its trials."""
     _check_installed()

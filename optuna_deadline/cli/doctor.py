@@ -57,7 +57,7 @@ class Finding:
 @command
 def doctor(
     storage: Annotated[
-        str | None, typer.Option(help="URL of a study's database, to look at that too.")
+        str | None, typer.Option(help="URL of a study's database to check.")
     ] = None,
     checkpoints: Annotated[str, typer.Option(help="Folder or URL for checkpoints.")] = str(
         CHECKPOINTS

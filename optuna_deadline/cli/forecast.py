@@ -29,20 +29,20 @@ def forecast(
     study: Study,
     storage: Storage,
     later: Annotated[
-        str | None, typer.Option(help="And if the deadline were so much later, as in 1h.")
+        str | None, typer.Option(help="What if the deadline were this much later, as in 1h.")
     ] = None,
     gpus: Annotated[
-        str | None, typer.Option(help="And with so many slots more, as in +4, or fewer, -2.")
+        str | None, typer.Option(help="What if there were more slots, as in +4, or fewer, -2.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="And with so much more to spend, as in +20usd.")
+        str | None, typer.Option(help="What if the budget were larger, as in +20usd.")
     ] = None,
     draws: Annotated[
-        int, typer.Option(min=1, help="Ends to simulate of each side, in ten seconds at most.")
+        int, typer.Option(min=1, help="Simulated ends of each case, in at most ten seconds.")
     ] = DRAWS,
     as_json: Json = False,
 ) -> None:
-    """Say what the best value is expected to be at the deadline, and what each trial comes to.
+    """Predict the best value at the deadline, and the value of each trial.
 
     Bands hold eight of ten outcomes, learned from the study's own curves. What if there were more
     time, slots or money is simulated from where the study stands, under its own policy.
@@ -82,19 +82,21 @@ def _slots(gpus: str | None) -> int:
     if gpus is None:
         return 0
     if not re.fullmatch(r"[+-]?\d+", gpus.strip()):
-        raise DeadlineError(f"--gpus takes slots more or fewer, as +4 or -2, but got {gpus!r}.")
+        raise DeadlineError(
+            f"--gpus takes a change of the number of slots, as in +4 or -2, but got {gpus!r}."
+        )
     return int(gpus)
 
 
 def _describe_forecast(found: Forecast, budget: Budget | None) -> str:
     if found.best is None:
-        return "nothing was reported yet"
+        return "no reports yet"
     cost = f" with {found.slot_hours:.3g} slot-hours" if found.slot_hours else ""
     if found.spent is not None and budget is not None:
         cost += f" and {found.spent:.4g} of {budget}"
     used = " used" if cost else ""
     if not found.fans or found.low is None or found.high is None:
-        return f"best {format_value(found.best)}{cost}{used}, and nobody trains on"
+        return f"best {format_value(found.best)}{cost}{used}, and no trial continues"
     low, high = sorted((found.low, found.high))
     expected = (
         f"{format_value(found.expected)} expected ({format_value(low)} to {format_value(high)})"

@@ -30,7 +30,7 @@ def load_best(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say where the best model is, checked byte for byte, and how to load it."""
+    """Verify the best model's file and print how to load it."""
     found = load_study(study, storage)
     table, terms = table_of(found)
     with show_wait("Checking checkpoints"):
@@ -38,14 +38,14 @@ def load_best(
         winner = find_winner(table, terms.direction, in_hand)
     best = winner or find_best(found)
     if best is None:
-        raise DeadlineError(f"No trial of {study} has reported yet; ask again later.")
+        raise DeadlineError(f"No trial of {study} has reported yet; try again later.")
     saved = None if winner is None else winner.checkpoint
     away = None if saved is None else in_hand.remote_origin(saved)
     if to is not None:
         if saved is None:
             raise DeadlineError(_unsaved(table, best.number))
         if away is not None:
-            raise DeadlineError(f"{saved.path} is on {away.host} alone; run this command there.")
+            raise DeadlineError(f"{saved.path} is only on {away.host}; run this command there.")
         to = _copied(saved.path, to)
     path: Location | None = to or (None if saved is None else saved.path)
     answer: dict[str, Any] = {
@@ -90,7 +90,7 @@ def _copied(source: Location, to: Path) -> Path:
     if to.is_dir():
         to /= name_of(source)
     if not to.parent.is_dir():
-        raise DeadlineError(f"There is no folder {to.parent}; make it first.")
+        raise DeadlineError(f"There is no folder {to.parent}; create it first.")
     try:
         with show_wait(f"Copying {source}"):
             write_atomically(to, partial(fetch, source))

@@ -24,7 +24,7 @@ _OF_PYTHON = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime",
 
 
 class Log(str, Enum):
-    """How messages are written."""
+    """Format of messages."""
 
     text = "text"
     json = "json"

@@ -34,14 +34,12 @@ _LEAST = 2.0  # seconds: a worker renews six times in a lease
 def create(
     pool: Annotated[str, typer.Argument(help="Name of the pool.")],
     storage: Storage,
-    ttl: Annotated[
-        str, typer.Option(help="How long a lease lives that is not renewed.")
-    ] = f"{TTL:.0f}s",
+    ttl: Annotated[str, typer.Option(help="Life of a lease without renewal.")] = f"{TTL:.0f}s",
     grace: Annotated[
-        str, typer.Option(help="How long after that its slots are taken from a dead worker.")
+        str, typer.Option(help="Time after that until a dead worker's slots are freed.")
     ] = f"{GRACE:.0f}s",
 ) -> None:
-    """Make a pool before its first worker does; the same way again changes nothing."""
+    """Create a pool before its first worker; the same command again changes nothing."""
     if not pool.strip():
         raise DeadlineError("A pool needs a name, as in 'optuna-deadline pool create lab'.")
     asked = _seconds("--ttl", ttl), _seconds("--grace", grace)
@@ -50,7 +48,7 @@ def create(
     law = table.make_pool()
     said = f"leases of {format_length(law[0])} and a grace of {format_length(law[1])}"
     if law != asked:
-        raise DeadlineError(f"There is a pool {pool!r} already, with {said}; take another name.")
+        raise DeadlineError(f"There is a pool {pool!r} already, with {said}; choose another name.")
     print(f"pool {pool}: {said}.")
     print(f"Next: optuna-deadline worker FILE.py:OBJECTIVE --pool {pool} --study STUDY ...")
 
@@ -84,7 +82,7 @@ def show(
         print_json([_values(table) for table in tables])
         return
     if not tables:
-        print("There is no pool yet: the first worker of a study makes one.")
+        print("There is no pool yet: the first worker of a study creates one.")
     console = Console()
     for table in tables:
         read = table.now(), table.tenants(), table.slots(), table.workers()
@@ -156,7 +154,7 @@ def _slots(tenants: list[Tenant], slots: list[Slot], workers: list[Worker]) -> T
             _name(names, row.lent_to),
             _name(names, row.study_id),
             "-" if row.number is None else str(row.number),
-            ", ".join(pids.get(worker, "?") for worker in row.offered_by) or "nobody",
+            ", ".join(pids.get(worker, "?") for worker in row.offered_by) or "no worker",
         )
     return table
 

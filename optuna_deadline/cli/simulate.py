@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 _SECONDS = 10.0  # between two lines of progress
 _SPEEDUPS = {"linear": LINEAR, "sublinear": SUBLINEAR, "anti": ANTI}
-_PIPED = 100  #: columns where nobody says how many there are
+_PIPED = 100  #: columns if the output is not a terminal
 _COMPARED = [DEFAULT, "asha_promote", "hyperband", "fifo"]
 
 
@@ -59,13 +59,13 @@ def simulate(
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of recorded data.")
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Slots of one host.")] = 8,
+    slots: Annotated[int, typer.Option(min=1, help="Slots of the host.")] = 8,
     deadline: Annotated[
-        str, typer.Option(help="4x: so many whole trainings on one slot; or 2h, 30m.")
+        str, typer.Option(help="4x: this many whole trainings on one slot; or 2h, 30m.")
     ] = "4x",
     seeds: Annotated[int, typer.Option(min=1, help="Studies of each workload.")] = 10,
     steps: Annotated[
-        int, typer.Option(min=1, help="Report steps of a whole training, if generated.")
+        int, typer.Option(min=1, help="Report steps of a whole training of generated curves.")
     ] = 81,
     reduction_factor: ReductionFactor = None,
     settings: Settings = None,
@@ -78,7 +78,7 @@ def simulate(
     ] = "sublinear",
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write every outcome to this file.")
+        Path | None, typer.Option("--json", help="Write every result to this file.")
     ] = None,
 ) -> None:
     """Compare policies on learning curves, generated or recorded, without a GPU."""
@@ -91,7 +91,7 @@ def simulate(
         policy_choice.make(name, parameters)
     del parameters["max_resource"]
     if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise DeadlineError(f"There is no folder {json_file.parent}; make it first.")
+        raise DeadlineError(f"There is no folder {json_file.parent}; create it first.")
     seconds, relative = _read_deadline(deadline)
     cluster = Cluster(slots=slots, speedup=_read_scaling(scaling, data))
     families = choose(family or [], data)

@@ -182,7 +182,7 @@ def _by_option(words: Sequence[str]) -> list[list[str]]:
             found[-1].append(word)
         else:
             raise DeadlineError(
-                f"{word!r} is no option of sbatch: those that follow -- are handed on, as in "
+                f"{word!r} is not an option of sbatch: options after -- are passed on, as in "
                 "-- --account=me --mem=32G."
             )
     return found
@@ -191,7 +191,9 @@ def _by_option(words: Sequence[str]) -> list[list[str]]:
 def _directive(words: Sequence[str]) -> str:
     line = " ".join(shlex.quote(word) for word in words)
     if "\n" in line or "\r" in line:
-        raise DeadlineError(f"{line!r} has a line break, which a batch script cannot have there.")
+        raise DeadlineError(
+            f"{line!r} has a line break, which a batch script cannot contain there."
+        )
     return f"#SBATCH {line}"
 
 
@@ -215,29 +217,35 @@ def slurm(
     study: Annotated[str, typer.Option(help="Name of the study.")],
     storage: Storage,
     sbatch: Annotated[
-        list[str] | None, typer.Argument(help="After --: further options of sbatch, as they are.")
+        list[str] | None, typer.Argument(help="After --: further options of sbatch.")
     ] = None,
     nodes: Annotated[int, typer.Option(help="Nodes of a job.")] = 1,
     gpus_per_node: Annotated[
-        str | None, typer.Option(help="GPUs on each node, as sbatch has it: 4, or a100:4.")
+        str | None, typer.Option(help="GPUs per node, as for sbatch: 4, or a100:4.")
     ] = None,
     gres: Annotated[str | None, typer.Option(help="The same as --gres: gpu:a100:4.")] = None,
-    cpus: Annotated[int | None, typer.Option(help="CPU slots on each node, without GPUs.")] = None,
+    cpus: Annotated[int | None, typer.Option(help="CPU slots per node, without GPUs.")] = None,
     array: Annotated[
-        str | None, typer.Option(help="So many jobs that come and go by themselves; or 0-9%4.")
+        str | None, typer.Option(help="Number of independent jobs, or a range: 0-9%4.")
     ] = None,
-    time: Annotated[str | None, typer.Option(help="Of a job, as sbatch has it: 4:00:00.")] = None,
+    time: Annotated[
+        str | None, typer.Option(help="Time limit of a job, as for sbatch: 4:00:00.")
+    ] = None,
     partition: Annotated[str | None, typer.Option(help="SLURM's partition.")] = None,
     notice: Annotated[
-        int, typer.Option(help="Seconds of notice that SLURM gives of a preemption.")
+        int, typer.Option(help="Seconds between SLURM's notice of a preemption and the end.")
     ] = 60,
-    logs: Annotated[Path, typer.Option(help="Folder for the script and what jobs write.")] = _LOGS,
-    pool: Annotated[str | None, typer.Option(help="Pool of slots; the study's own name.")] = None,
+    logs: Annotated[
+        Path, typer.Option(help="Folder for the script and the output of jobs.")
+    ] = _LOGS,
+    pool: Annotated[
+        str | None, typer.Option(help="Pool of slots; by default the study's name.")
+    ] = None,
     weight: Annotated[
-        float | None, typer.Option(help="The study's weight in the pool; 1 at first.")
+        float | None, typer.Option(help="Weight of the study in the pool; 1 by default.")
     ] = None,
     divider: Annotated[
-        str | None, typer.Option(help="How the pool is divided, even or market.")
+        str | None, typer.Option(help="How the pool is divided: even or market.")
     ] = None,
     checkpoints: CheckpointPlace = str(CHECKPOINTS),
     patience: Patience = PATIENCE,
@@ -245,13 +253,13 @@ def slurm(
     publish: Publish = None,
     across_hosts: AcrossHosts = False,
     host_type: Annotated[
-        str | None, typer.Option(help="The nodes' type, where prices go by it.")
+        str | None, typer.Option(help="Type of the nodes, if prices depend on it.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the script, and submit nothing.")
+        bool, typer.Option("--dry-run", help="Print the script without submitting it.")
     ] = False,
 ) -> None:
-    """Submit a job whose workers train a study, and which comes back until the study has ended."""
+    """Submit a SLURM job that trains a study and requeues itself until it ends."""
     resources = _resources(nodes, gpus_per_node, gres, cpus)
     _check_file(objective)
     _check_study(study, storage, host_type)
@@ -283,8 +291,8 @@ def slurm(
         print(job.script(), end="")
         return
     number, script = _submit(job)
-    print(f"Submitted job {number}: {script}, and beside it what it says.")
-    print(f"Next: optuna-deadline top {study} --storage URL; scancel {number} takes it back.")
+    print(f"Submitted job {number}: {script}; its output is in the same folder.")
+    print(f"Next: optuna-deadline top {study} --storage URL; scancel {number} cancels it.")
 
 
 def _resources(
@@ -296,13 +304,14 @@ def _resources(
     asked = [name for name, value in given.items() if value]
     if not asked:
         raise DeadlineError(
-            "No GPUs are asked for: name them with --gpus-per-node 4 or --gres gpu:4, or train on "
+            "The job requests no GPUs: name them with --gpus-per-node 4 or --gres gpu:4, "
+            "or train on "
             "CPU slots with --cpus 2."
         )
     if len(asked) > 1:
-        raise DeadlineError(f"{' and '.join(asked)} say it twice: name one of them.")
+        raise DeadlineError(f"{' and '.join(asked)} are alternatives: give one of them.")
     if gres and "gpu" not in gres:
-        raise DeadlineError(f"--gres {gres} asks for no GPU: write --gres gpu:4.")
+        raise DeadlineError(f"--gres {gres} requests no GPU: write --gres gpu:4.")
     gpus = {"gpus-per-node": gpus_per_node, "gres": gres}
     return {"nodes": nodes, **gpus, "cpus-per-task": cpus or None}
 
@@ -311,7 +320,7 @@ def _check_file(objective: str) -> None:
     """Say now what the job would say in some hours."""
     place, colon, _ = objective.rpartition(":")
     if not colon:
-        raise DeadlineError(f"{objective!r} names no objective: write FILE.py:FUNCTION.")
+        raise DeadlineError(f"{objective!r} is not an objective: write FILE.py:FUNCTION.")
     if place.endswith(".py") and not Path(place).is_file():
         raise DeadlineError(f"There is no file {place} here.")
 
@@ -363,6 +372,6 @@ def _submit(job: SlurmJob) -> tuple[str, Path]:
     if answer.returncode:
         script.unlink()
         said = answer.stderr.strip().replace("sbatch: error: ", "").replace("\n", " ")
-        raise DeadlineError(f"sbatch does not take the job: {said}")
+        raise DeadlineError(f"sbatch refuses the job: {said}")
     number = answer.stdout.strip().partition(";")[0]
     return number, script.replace(job.logs / f"{job.label}-{number}.sh")

@@ -75,7 +75,7 @@ _LOOK = 0.5  # seconds
 
 @command
 def status(study: Study, storage: Storage, as_json: Json = False) -> None:
-    """Show a study once: time left, best value, who trains and why."""
+    """Show a study once: time left, best value, running trials and why."""
     found = load_study(study, storage)
     table, terms = table_of(found)
     view = StudyWatcher(table, terms).view()
@@ -106,7 +106,7 @@ def top(study: Study, storage: Storage) -> None:
     table, terms = table_of(found)
     if read_history(found).plain:
         raise DeadlineError(
-            f"{study} is trained by study.optimize, which tells the table nothing: see "
+            f"{study} is trained by study.optimize, which does not use the table: see "
             f"'optuna-deadline status {study}'."
         )
     screen = console if console.is_terminal else Console()
@@ -114,7 +114,7 @@ def top(study: Study, storage: Storage) -> None:
         while not _is_over(table):
             time.sleep(_LOOK)
     if not table.orders("").settled:
-        print(f"No worker is there to end {study}: start one, or extend it.")
+        print(f"{study} has no worker that could end it: start one, or extend it.")
 
 
 def _check_of(study: optuna.Study) -> dict[str, str] | None:
@@ -138,14 +138,14 @@ def _is_over(table: AllocationTable) -> bool:
 def events(
     study: Study,
     storage: Storage,
-    last: Annotated[int, typer.Option(min=1, help="How many, the newest.")] = 50,
-    trial: Annotated[int | None, typer.Option(help="Of one trial alone.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="Number of events, the newest ones.")] = 50,
+    trial: Annotated[int | None, typer.Option(help="Only events of this trial.")] = None,
     kind: Annotated[
-        list[str] | None, typer.Option(help="Of one kind, as in plan; again for more.")
+        list[str] | None, typer.Option(help="Only events of this kind, as in plan; repeatable.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what happened to a study: plans, grants, releases, ends; the oldest first."""
+    """Show the events of a study, oldest first: plans, grants, releases, ends."""
     loaded = load_study(study, storage)
     table, terms = table_of(loaded)
     places = {slot.id: f"{slot.device} on {slot.host}" for slot in table.slots()}
@@ -161,9 +161,7 @@ def events(
         return
     if kind and not found:
         known = ", ".join(sorted({event.kind for event in _of(table, loaded)}))
-        print(
-            f"Nothing of that kind has happened to {study} (there are: {known}).", file=sys.stderr
-        )
+        print(f"{study} has no events of that kind (it has: {known}).", file=sys.stderr)
     for event, words in found:
         print(f"{format_time_of_day(event.at)}  {words}")
 
@@ -184,13 +182,13 @@ def _of(
 def dashboard(
     storage: Storage,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")
+        int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")
     ] = 8080,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets everybody in.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 accepts all hosts.")
     ] = "127.0.0.1",
 ) -> None:
-    """Show studies in optuna-dashboard, and who holds which slots on a live page beside it."""
+    """Start optuna-dashboard with a live page of slots and trials."""
     from optuna_deadline.dashboard.server import make_http_server, wsgi
 
     serving_storage(storage)
@@ -208,16 +206,16 @@ def metrics(
     storage: Storage,
     study: Annotated[
         list[str] | None,
-        typer.Option(help="A study, again for more; by default all that have not ended."),
+        typer.Option(help="A study; repeatable; by default all that have not ended."),
     ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")
+        int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")
     ] = 9464,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets everybody in.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 accepts all hosts.")
     ] = "127.0.0.1",
 ) -> None:
-    """Serve the figures of studies to Prometheus: one exporter, however many workers there are."""
+    """Serve metrics of studies to Prometheus; one exporter serves all workers."""
     check_installed()
     serving_storage(storage)
     address, thread = serve(StudyCollector(connect(storage), study or ()), host, port)

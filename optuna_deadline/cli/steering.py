@@ -35,7 +35,7 @@ OfStudy = Annotated[str, typer.Option(help="Name of its study.")]
 
 @command
 def pause(trial: Trial, study: OfStudy, storage: Storage) -> None:
-    """Pause a trial: it saves, leaves its slots, and gets none until it is resumed."""
+    """Pause a trial: it saves, releases its slots and waits until it is resumed."""
     table, planned = _find(study, storage, trial)
     _check_not_ended(table.hold(trial, True), study, trial)
     leaves = "" if planned.owner is None else ": it saves and leaves its slots at its next step"
@@ -44,15 +44,14 @@ def pause(trial: Trial, study: OfStudy, storage: Storage) -> None:
 
 @command
 def resume(trial: Trial, study: OfStudy, storage: Storage) -> None:
-    """Let a paused trial go on, where the plan has slots for it."""
+    """Resume a paused trial once the plan has slots for it."""
     table, planned = _find(study, storage, trial)
     if planned.held is None:
-        print(f"Nobody holds trial {trial} of {study}: it has slots when the plan gives it some.")
+        print(f"Trial {trial} of {study} is not held: it gets slots when the plan assigns some.")
         return
     _check_not_ended(table.hold(trial, False), study, trial)
     print(
-        f"Trial {trial} of {study} may go on, once the plan has slots for it."
-        f"{_no_worker_note(table)}"
+        f"Trial {trial} of {study} resumes once the plan has slots for it.{_no_worker_note(table)}"
     )
 
 
@@ -62,10 +61,10 @@ def give(
     study: OfStudy,
     storage: Storage,
     gpus: Annotated[
-        str, typer.Option(help="The slots of its gang, or auto: as many as the policy wants.")
+        str, typer.Option(help="Number of slots, or auto: as many as the policy wants.")
     ],
 ) -> None:
-    """Pin the number of slots that a trial trains on; what others get is planned round it."""
+    """Pin the number of slots of a trial; the plan divides the rest."""
     slots = _slots(gpus)
     table, planned = _find(study, storage, trial)
     if slots is not None:
@@ -75,7 +74,7 @@ def give(
     _check_not_ended(table.pin(trial, slots), study, trial)
     if slots is None:
         print(
-            f"How many slots trial {trial} of {study} has is up to its policy."
+            f"The policy decides the number of slots of trial {trial} of {study}."
             f"{_no_worker_note(table)}"
         )
         return
@@ -91,10 +90,10 @@ def drain(
     host: Annotated[str, typer.Argument(help="Name of the host, as status and pool show it.")],
     storage: Storage,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Let workers stay that have not left yet.")
+        bool, typer.Option("--undo", help="Undo: workers that have not left yet stay.")
     ] = False,
 ) -> None:
-    """Empty a host: its trials save and go on elsewhere, and its workers leave."""
+    """Empty a host: its trials save and resume elsewhere, its workers exit."""
     check_made(storage)
     engine = connect(storage)
     with autocommit(engine) as connection:
@@ -112,7 +111,7 @@ def drain(
         raise DeadlineError(f"No live worker is on host {host!r} (hosts with one: {known}).")
     workers = format_count(there, "worker")
     if undo:
-        print(f"{workers} on {host} stay; their slots are planned with again.")
+        print(f"{workers} on {host} stay; plans use their slots again.")
         return
     print(
         f"{workers} on {host} will leave, once their trials have saved."
@@ -133,12 +132,10 @@ def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Plann
         known = (
             ", ".join(str(planned.number) for planned in planned_rows if planned.alive) or "none"
         )
-        raise DeadlineError(
-            f"Workers of {study} know no trial {number} (those that can be steered: {known})."
-        )
+        raise DeadlineError(f"Workers of {study} know no trial {number} (they know: {known}).")
     if not planned.alive:
         raise DeadlineError(
-            f"Trial {number} of {study} {_ENDS[planned.state]}: it has no use of slots."
+            f"Trial {number} of {study} {_ENDS[planned.state]}: it needs no slots."
         )
     over = table.now() - terms.deadline
     if over >= 0 or table.orders("").settled:
@@ -148,7 +145,8 @@ def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Plann
             else f"{study} has ended"
         )
         raise DeadlineError(
-            f"{ended}: give it time first, with 'optuna-deadline extend {study} --deadline 2h'."
+            f"{ended}: give it more time first, with 'optuna-deadline extend {study} "
+            "--deadline 2h'."
         )
     return table, planned
 
@@ -167,7 +165,7 @@ def _slots(gpus: str) -> int | None:
 
 
 def _check_room(table: AllocationTable, study: str, slots: int) -> None:
-    """Refuse a gang that no worker can take, nor several together; with none nobody knows."""
+    """Refuse a gang that neither one worker nor several can run; accept all without workers."""
     mine = [worker for worker in table.workers() if worker.study_id == table.study_id]
     names = {worker.id for worker in mine}
     offered = Counter(w for slot in table.slots() for w in slot.offered_by if w in names)
@@ -203,7 +201,7 @@ def _check_limit(number: int, slots: int, planned: PlannedTrial) -> None:
 
 
 def _no_worker_note(table: AllocationTable) -> str:
-    """What is to be said where nobody is there to obey."""
+    """The note if no worker can follow the request."""
     if any(worker.study_id == table.study_id for worker in table.workers()):
         return ""
     return " It is recorded; no worker is alive, and the next one obeys."
@@ -222,11 +220,12 @@ def _nowhere_to_go_note(host: str, live: list[Worker], going_on: set[int]) -> st
 def price(
     study: Study,
     prices: Annotated[
-        str, typer.Argument(help="Of a slot for an hour: 1.2; or by host type, a=12.24/4,b=0.5.")
+        str,
+        typer.Argument(help="Price of a slot per hour: 1.2; or by host type, a=12.24/4,b=0.5."),
     ],
     storage: Storage,
 ) -> None:
-    """Tell a study what slots cost from now on; what was billed stays billed as it was."""
+    """Set the price of slots from now on; earlier bills stay as they are."""
     print(set_price(load_study(study, storage), prices))
 
 
@@ -238,7 +237,9 @@ def set_price(study: optuna.Study, prices: str) -> str:
     """
     table, terms = table_of(study)
     if terms.budget is None:
-        raise DeadlineError(f"The study {terms.name!r} has no budget, and its slots cost nothing.")
+        raise DeadlineError(
+            f"The study {terms.name!r} has no budget, and its slots have no price."
+        )
     found, currency = make_prices(prices)
     if currency and currency != terms.budget.currency:
         raise DeadlineError(

@@ -80,12 +80,15 @@ def worker(
     gpu_ids: GpuIds = None,
     cpus: Cpus = None,
     oversubscribe: Oversubscribe = False,
-    pool: Annotated[str | None, typer.Option(help="Pool of slots; the study's own name.")] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Pool of slots; by default the study's name.")
+    ] = None,
     weight: Annotated[
-        float | None, typer.Option(help="The study's weight in the pool; 1 at first.")
+        float | None, typer.Option(help="Weight of the study in the pool; 1 by default.")
     ] = None,
     divider: Annotated[
-        str, typer.Option(help="How the pool is divided, even or market; the same for all.")
+        str,
+        typer.Option(help="How the pool is divided: even or market; the same for all workers."),
     ] = "even",
     checkpoints: CheckpointPlace = str(CHECKPOINTS),
     patience: Patience = PATIENCE,
@@ -94,16 +97,17 @@ def worker(
     across_hosts: AcrossHosts = False,
     host_type: HostType = None,
     until: Annotated[
-        str | None, typer.Option(help="When this worker must be gone: 55m, or an instant.")
+        str | None,
+        typer.Option(help="When this worker must have exited: 55m from now, or a time."),
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for slots that are taken.")] = 0.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for slots that are in use.")] = 0.0,
     preemption_notice: Annotated[
         str | None,
-        typer.Option(help="Command or URL that says when this host is taken back."),
+        typer.Option(help="Command or URL that announces the preemption of this host."),
     ] = None,
-    log: Annotated[Log, typer.Option(help="How messages are written.")] = Log.text,
+    log: Annotated[Log, typer.Option(help="Format of messages.")] = Log.text,
 ) -> None:
-    """Train trials of a study on this machine's slots; start as many as there are machines."""
+    """Train trials of a study on this machine; start one worker on each machine."""
     choose(log)
     source, offer = prepare(
         objective, gpus, cpus, gpu_ids=gpu_ids, oversubscribe=oversubscribe,
@@ -174,7 +178,8 @@ def run(
     objective: ObjectivePlace,
     deadline: Deadline,
     study: Annotated[
-        str | None, typer.Option(help="Name of the study; that of the objective's file or module.")
+        str | None,
+        typer.Option(help="Name of the study; by default that of the objective's file or module."),
     ] = None,
     storage: Annotated[
         str, typer.Option(help="URL of the study's database (SQLite, PostgreSQL).")
@@ -203,16 +208,18 @@ def run(
     patience: Patience = PATIENCE,
     park: Park = 0,
     publish: Publish = None,
-    log: Annotated[Log, typer.Option(help="How messages are written.")] = Log.text,
+    log: Annotated[Log, typer.Option(help="Format of messages.")] = Log.text,
 ) -> None:
-    """Make a study and train it on this machine until the deadline; workers may join it.
+    """Create a study and train it on this machine until the deadline.
 
-    The same command again goes on with the study, as long as its deadline is ahead.
+    The same command continues the study until its deadline. Workers on other machines can join.
     """
     choose(log)
     if gpus is None and gpu_ids is None and cpus is None:
         if not present_gpus():
-            raise DeadlineError("This machine has no GPU: say how many CPU slots, as in --cpus 2.")
+            raise DeadlineError(
+                "This machine has no GPU: give a number of CPU slots, as in --cpus 2."
+            )
         gpus = "all"
     money = make_budget(budget, price_given(price, prices))
     source, offer = prepare(

@@ -31,7 +31,7 @@ _NOTE = "dashboard:{}note_str:"
 _VERSION = "dashboard:{}note_ver"
 
 #: Opens what is ours of a note; what stands before it is the user's.
-OURS = "**optuna-deadline** keeps what follows up to date; what you write above this line stays."
+OURS = "**optuna-deadline** updates the text below; text above this line stays."
 
 
 class DashboardAttributes:

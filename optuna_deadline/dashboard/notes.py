@@ -35,7 +35,7 @@ _STATES = {
 
 
 def study_note(history: History, timelines: list[TrialTimeline], expected: Forecast) -> str:
-    """The study at a glance: time, money, the best, who runs where, what was decided last."""
+    """The study at a glance: time, money, the best, running trials, the last decisions."""
     lines = [f"**Deadline** {format_instant(history.deadline)}, {_when(history)}."]
     lines.append(f"**Best** {_best(history, expected)}")
     if history.budget is not None:
@@ -52,7 +52,7 @@ def study_note(history: History, timelines: list[TrialTimeline], expected: Forec
     counted = [f"{states[state]} {words}" for state, words in _STATES.items() if states[state]]
     lines.append(f"**Trials** {', '.join(counted) or 'none yet'}.")
     if wishes := _asked_for(history):
-        lines.append(f"**Asked for** {wishes}.")
+        lines.append(f"**Requests** {wishes}.")
     parts = ["  \n".join(lines), _running(history, timelines), _decisions(history)]
     return "\n\n".join(part for part in parts if part)
 
@@ -60,7 +60,7 @@ def study_note(history: History, timelines: list[TrialTimeline], expected: Forec
 def _by_then(history: History, expected: Forecast) -> str:
     if expected.spent is None or history.settled is not None or history.time_left <= 0:
         return ""
-    return f"; {expected.spent:.4g} by the end, if it pays for as many slots as now"
+    return f"; {expected.spent:.4g} by the end, with as many slots as now"
 
 
 def _when(history: History) -> str:
@@ -68,7 +68,7 @@ def _when(history: History) -> str:
     if history.settled is None and history.time_left > 0:
         return f"in {format_length(history.time_left)} {as_of}"
     if history.settled is None:
-        return f"{until_deadline(history.time_left)} {as_of}; the study is being ended"
+        return f"{until_deadline(history.time_left)} {as_of}; the study is ending"
     early = history.deadline - history.settled
     return (
         f"the study has ended {format_length(abs(early))} {'before' if early >= 0 else 'after'} it"
@@ -91,7 +91,7 @@ def _asked_for(history: History) -> str:
 def _best(history: History, expected: Forecast) -> str:
     known = history.improvements
     if not known:
-        return "nothing was reported yet."
+        return "no reports yet."
     words = f"{format_value(known[-1].value)} (trial {known[-1].number}, step {known[-1].step})"
     if not expected.fans or expected.low is None or expected.high is None:
         return f"{words}."
@@ -140,13 +140,13 @@ def decision(event: Event) -> str:
     if event.kind == "plan":
         words = f"trial {event.number} {event.detail.get('reason', '')}"
     elif event.kind == "gate":
-        words = "new trials may start" if event.detail.get("open") else "no new trial from here on"
+        words = "new trials can start" if event.detail.get("open") else "no new trials start"
     elif event.kind == "pool":
         words = (
             f"the study pays for {format_count(int(str(event.detail.get('slots', 0))), 'slot')}"
         )
     elif event.kind == "rest":
-        words = "no worker is left, and nothing is paid for"
+        words = "no worker is left; the study pays for no slots"
     elif event.kind == "settle":
         words = "the study has ended"
     elif not (words := request_sentence(event, f"trial {event.number}")):

@@ -1,8 +1,8 @@
-"""Keeps the page of a study that ``study.optimize`` trains fresh in optuna-dashboard.
+"""Updates optuna-dashboard for a study that ``study.optimize`` trains.
 
-There is no planner, so whoever ends a trial writes, seldom and in one transaction; the last one
-stands. Without slots there is no timeline and no money to show: the forecast, the rungs and the
-note are what can be told.
+There is no planner, so the process that ends a trial writes, rarely and in one transaction; the
+last write stays. Without slots there is no timeline and no budget: the page shows the forecast,
+the rungs and the note.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PlainPublisher:
         except Exception as error:
             self._next = math.inf
             _logger.warning(
-                "optuna-dashboard is not kept fresh (%s: %s); the study goes on.",
+                "optuna-dashboard cannot be updated (%s: %s); the study continues.",
                 type(error).__name__, str(error).partition("\n")[0],
             )  # fmt: skip
 

@@ -26,7 +26,7 @@ _BACK = 2000  # events that are read at first
 _WINDOW, _LEAST = 300.0, 60.0  # seconds of the past that are shown of each slot
 _TRIALS = 200
 _EVENTS = 40
-_FRESH = 1.0  # seconds that an answer serves everybody who asks
+_FRESH = 1.0  # seconds for which an answer is reused
 _ORDER = {"running": 0, "ready": 1, "paused": 2}
 
 
@@ -137,7 +137,7 @@ class _Pool:
         new = self._new.read(now)
         self._events.update((event.id, event) for event in new if event.kind != "checkpoint")
         found = [self._events[row_id] for row_id in sorted(self._events)]
-        # What is older is dropped, but for who took what is held still.
+        # Older events are dropped, except grants that are still held.
         open_ = {hold.slot: hold.start for hold in slot_intervals(found) if hold.end is None}
         kept = [
             event

@@ -1,4 +1,4 @@
-"""Studies as Prometheus sees them: read from the table at each scrape, whoever works where.
+"""Studies as Prometheus sees them: read from the table at each scrape, independent of workers.
 
 One exporter serves all workers of a database: what it says comes from the table, so no worker
 opens a port, and one that dies takes no figure with it. Needs the extra ``metrics``.
@@ -95,12 +95,12 @@ def families(histories: Sequence[History]) -> Iterator[Metric]:
 
     labels = ["study"]
     left = GaugeMetricFamily(
-        f"{_PREFIX}_seconds_to_deadline", "Below zero once it is over.", labels=labels
+        f"{_PREFIX}_seconds_to_deadline", "Negative after the deadline.", labels=labels
     )
     best = GaugeMetricFamily(f"{_PREFIX}_best_value", "The best report so far.", labels=labels)
     used = GaugeMetricFamily(f"{_PREFIX}_slots_in_use", "Slots that trials hold.", labels=labels)
     lent = GaugeMetricFamily(
-        f"{_PREFIX}_slots", "Slots that live workers offer and the study may use.", labels=labels
+        f"{_PREFIX}_slots", "Slots that live workers offer to the study.", labels=labels
     )
     workers = GaugeMetricFamily(f"{_PREFIX}_workers", "Live workers.", labels=labels)
     trials = GaugeMetricFamily(f"{_PREFIX}_trials", "Trials by state.", labels=["study", "state"])
@@ -108,9 +108,7 @@ def families(histories: Sequence[History]) -> Iterator[Metric]:
         f"{_PREFIX}_slot_seconds", "Seconds times slots that trials held.", labels=labels
     )
     spent = GaugeMetricFamily(f"{_PREFIX}_spent", "Money spent.", labels=["study", "currency"])
-    budget = GaugeMetricFamily(
-        f"{_PREFIX}_budget", "Money that may be spent.", labels=["study", "currency"]
-    )
+    budget = GaugeMetricFamily(f"{_PREFIX}_budget", "The budget.", labels=["study", "currency"])
     for history in histories:
         name, mine, paid = [history.name], history.study_id, costs(history)
         left.add_metric(name, history.time_left)
@@ -130,11 +128,11 @@ def families(histories: Sequence[History]) -> Iterator[Metric]:
             budget.add_metric(whose, history.budget.amount)
     yield from (left, best, used, lent, workers, trials, held, spent, budget)
     yield _histogram(
-        "handover_seconds", "Seconds that slots lost by a start and the stop before it.",
+        "handover_seconds", "Seconds lost by slots to a start and the stop before it.",
         _MOVES, {history.name: _moves(history) for history in histories},
     )  # fmt: skip
     yield _histogram(
-        "plan_seconds", "Seconds of reading and planning, of plans that changed something.",
+        "plan_seconds", "Seconds of reading and planning, for plans with a change.",
         _PLANS, {history.name: _plans(history) for history in histories},
     )  # fmt: skip
 
@@ -201,7 +199,8 @@ def serve(collector: StudyCollector, host: str, port: int) -> tuple[str, threadi
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise DeadlineError(
-            f"Port {port} of {host} cannot be had ({error.strerror}); name others with --port and "
+            f"Port {port} of {host} is not available ({error.strerror}); choose others with "
+            "--port and "
             "--host."
         ) from None
     return f"http://{host}:{server.server_port}/metrics", thread

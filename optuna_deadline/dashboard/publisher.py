@@ -2,7 +2,7 @@
 
 One writer: the elected planner's process. It works in a thread of its own, rests twenty times as
 long as a pass computes, and writes at most some tens of kilobytes; what goes wrong in it is logged
-once and disturbs nobody.
+once and disturbs no worker.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Publisher:
         self._ticker.stop(0.0)
 
     def finish(self, patience: float) -> None:
-        """Publish a last time, unless it takes too long or nobody could have looked yet.
+        """Publish a last time, unless it takes too long or the study just started.
 
         Args:
             patience: Seconds after which it goes on in the background, while the process lives.
@@ -114,7 +114,7 @@ class Publisher:
             if not self._complained:
                 self._complained = True
                 _logger.warning(
-                    "optuna-dashboard is not kept fresh (%s: %s); the study goes on.",
+                    "optuna-dashboard cannot be updated (%s: %s); the study continues.",
                     type(error).__name__, str(error).partition("\n")[0],
                 )  # fmt: skip
 

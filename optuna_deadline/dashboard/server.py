@@ -98,6 +98,7 @@ def make_http_server(app: Bottle, host: str, port: int) -> WSGIServer:
         return make_server(host, port, app, server_class=_Threaded, handler_class=_SilentHandler)
     except OSError as error:
         raise DeadlineError(
-            f"Port {port} of {host} cannot be had ({error.strerror}); name others with --port and "
+            f"Port {port} of {host} is not available ({error.strerror}); choose others with "
+            "--port and "
             "--host."
         ) from None

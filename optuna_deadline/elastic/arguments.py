@@ -50,7 +50,7 @@ def agree(
     """
     if not isinstance(study, Study):
         raise DeadlineError(
-            f"{study!r} is no study: pass optuna.create_study(...) or optuna.load_study(...)."
+            f"{study!r} is not a study: pass optuna.create_study(...) or optuna.load_study(...)."
         )
     engine = open_table(study, table)
     if deadline is not None:
@@ -127,7 +127,7 @@ def prepare(
     offer = make_offer(gpus, cpus, gpu_ids, oversubscribe)
     if max_slots is not None and max_slots > offer.size:
         _logger.warning(
-            "%s is %d and there are %d slots here: it limits nothing until other workers come.",
+            "%s is %d and there are %d slots here: it has no effect until other workers join.",
             argument("max_slots"),
             max_slots,
             offer.size,

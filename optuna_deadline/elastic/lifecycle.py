@@ -44,7 +44,7 @@ def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
         except DATABASE_ERRORS as error:
             if time.monotonic() > began + _JOIN_SECONDS:
                 raise
-            _logger.warning("Joining the pool once more: %s.", describe_database_error(error))
+            _logger.warning("Joining the pool again: %s.", describe_database_error(error))
             time.sleep(RETRY_SECONDS)
         except SlotTaken as error:
             if time.monotonic() > began + wait:
@@ -67,7 +67,7 @@ def _reap_killed_workers(table: AllocationStore) -> None:
     if gone:
         table.reap_ended(gone)
         pids = " and ".join([str(worker.pid) for worker in workers if worker.id in gone])
-        _logger.warning("Worker process %s was killed: what it held here is free again.", pids)
+        _logger.warning("Worker process %s was killed: its slots here are free again.", pids)
 
 
 @contextmanager

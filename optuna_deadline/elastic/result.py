@@ -21,7 +21,7 @@ from optuna_deadline.study.best import find_best
 
 @dataclass(frozen=True)
 class Result:
-    """What is in hand when a worker returns."""
+    """The best model when a worker returns."""
 
     trial_number: int | None  #: the trial with the best report
     value: float | None  #: that report; where no trial reports, the best value that one returned
@@ -45,10 +45,10 @@ class Result:
         return self.trial_number
 
     def why_best_differs(self) -> str | None:
-        """Why ``study.best_value`` is another value, in one sentence; None where it is the same.
+        """Why ``study.best_value`` differs, in one sentence; None if it is the same.
 
-        Optuna keeps what an objective returns as the value of its trial. Where the trial has
-        reported a better value before that, this result and its checkpoint are of that report.
+        Optuna stores what an objective returns as the value of its trial. If the trial reported a
+        better value before, this result and its checkpoint are those of that report.
         """
         if self.best_value is None or self.value is None or self.best_value == self.value:
             return None
@@ -60,13 +60,13 @@ class Result:
 
     @property
     def overshoot(self) -> float:
-        """Seconds past the deadline; negative where the study ended before it."""
+        """Seconds past the deadline; negative if the study ended before it."""
         return self.ended - self.deadline
 
     def how_to_load(self) -> str:
         """One line of Python that loads the best model's checkpoint.
 
-        A file that ``torch.save`` wrote is loaded by torch, any other one is read as bytes.
+        It uses torch for a file that ``torch.save`` wrote, and reads others as bytes.
         """
         if self.checkpoint is None:
             return "# no checkpoint was saved: see optuna_deadline.segment(trial).save"

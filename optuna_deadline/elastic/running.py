@@ -64,70 +64,70 @@ def run(
 ) -> Result:
     """Tune until the deadline with trials that pause, resume and change their slots.
 
-    Every process that calls this for the same study, on whatever host reaches the database, brings
-    its slots and does its share.
+    Every process that calls this for the same study offers its slots and trains trials on them, on
+    any host that reaches the database.
 
     Args:
         study: An Optuna study on SQLite, PostgreSQL or in memory.
-        objective: The objective, or its place as "train.py:objective".
-        cpus: CPU slots to offer; each trains with one thread.
-        gpus: How many GPUs to offer, or "all".
-        gpu_ids: The indices of the GPUs to offer, as [0, 3], in place of their number.
-        oversubscribe: Whether there may be more CPU slots than cores.
-        deadline: A timedelta, an aware datetime, "2h30m" or ISO 8601; None takes the study's own
-            terms, or those of its :class:`~optuna_deadline.DeadlinePruner`.
-        policy: The policy, "freeze_thaw" by default: a name, a place as "policy.py:Mine", which
-            workers in other processes can load too, or an object with ``plan`` or a function from
-            snapshot to plan, which serve this process alone.
-        policy_parameters: Further parameters of that policy, besides the three below.
+        objective: The objective, or "train.py:objective".
+        cpus: Number of CPU slots to offer; each trains with one thread.
+        gpus: Number of GPUs to offer, or "all".
+        gpu_ids: The indices of the GPUs to offer, as [0, 3], instead of their number.
+        oversubscribe: Allow more CPU slots than cores.
+        deadline: A timedelta, an aware datetime, "2h30m" or ISO 8601; None uses the study's
+            deadline, or that of its :class:`~optuna_deadline.DeadlinePruner`.
+        policy: The policy, "freeze_thaw" by default: a name; "policy.py:Mine", which workers
+            in other processes can load, too; or an object with ``plan`` or a function from
+            snapshot to plan, for this process only.
+        policy_parameters: Parameters of the policy, besides the three below.
         min_resource: The first rung, in report steps.
-        max_resource: The step at which a trial is done; None takes what the objectives say.
-        reduction_factor: Every rung keeps one in this many; None for the policy's own.
-        max_slots: The most slots that a trial may have: 1 where the training cannot be shared;
-            None for any number. The first process of a study says it for all.
+        max_resource: The last step of a trial; None uses that of the objective.
+        reduction_factor: A rung keeps one trial in this many; None uses the policy's value.
+        max_slots: Maximum number of slots of a trial: 1 if the training cannot be distributed;
+            None for no limit. The first process of a study sets it for all.
         extend: Move the study's deadline to this one.
-        budget: What may be spent in all, as 20 or "20usd"; the study ends when it is used up. The
-            policy then says how many of the slots on offer are used and paid for.
-        price: Of a slot for an hour, as 0.9; or a :class:`~optuna_deadline.Price`, which says too
-            how the bill is rounded; or a mapping of such prices by the type of a slot's host, such
+        budget: The amount that may be spent, as 20 or "20usd"; the study ends when it is spent.
+            The policy decides how many of the offered slots are used and paid for.
+        price: The price of a slot per hour, as 0.9; or a :class:`~optuna_deadline.Price`, which
+            also holds the rounding of the bill; or a mapping from host types to such prices, such
             as :func:`~optuna_deadline.values.prices.read_prices` reads from a file.
         pool: Name of the pool of slots, the study's name by default. Studies that name the same
             pool share the slots of each host on which both have workers.
-        weight: How many times as many slots the study may have as one of weight 1, from now on;
-            None leaves it, 1 at first.
-        divider: How the pool is divided while this worker leads it, "even" or "market"; give all
-            its workers the same.
+        weight: The study's share of the pool relative to a study of weight 1, from now on; None
+            keeps it (1 for a new study).
+        divider: How the pool is divided while this worker leads it: "even" or "market"; the same
+            for all its workers.
         checkpoints: Folder for checkpoints, "optuna_deadline_checkpoints" by default, or a URL
             such as "s3://bucket/folder" that all machines reach (``optuna-deadline[remote]``).
-        patience: Seconds without a report or a step after which a trial that had some is taken for
-            hung: its ranks are killed, and it goes on from its checkpoint. A trial that was silent
-            for long before may be so for three times as long.
-        park: How many paused trials may wait in this machine's memory, off their slots, so that
-            they come back at once; each keeps a CUDA context on its GPU.
-        n_trials: Trials that are opened at most; None for as many as the time allows.
-        keep_all: Keep the checkpoints of all trials once the study is over, not the best one
-            alone; ``optuna-deadline clean`` deletes them later.
-        table: A database for the table, where the study's storage is not SQL.
-        publish: Keep figures, notes and columns in optuna-dashboard fresh; None does where that is
+        patience: Seconds without a report or step after which a trial counts as hung: its ranks
+            are killed, and it resumes from its checkpoint. A trial that was silent for longer
+            before gets three times its longest silence.
+        park: Number of paused trials that may wait in this machine's memory, so that they resume
+            at once; each keeps a CUDA context on its GPU.
+        n_trials: Maximum number of trials; None for no limit.
+        keep_all: Keep the checkpoints of all trials at the end, not only the best one;
+            ``optuna-deadline clean`` deletes them later.
+        table: A database for the allocation table, if the study's storage is not SQL.
+        publish: Update figures, notes and columns in optuna-dashboard; None does if it is
             installed.
         show_progress: Show the study on standard error: one live line on a terminal, else a line
             for each event.
-        across_hosts: Whether these slots may be in one gang with those of other hosts, whose
-            workers say so too and keep their checkpoints in the same place.
-        host_type: The type of this host, where slots are priced by it; None takes the environment
+        across_hosts: Allow gangs with slots of other hosts whose workers allow it, too, and use
+            the same checkpoint folder.
+        host_type: The type of this host, if prices depend on it; None uses the environment
             variable OPTUNA_DEADLINE_HOST_TYPE.
-        until: When this worker has to be gone, whatever the study's deadline: its trials save and
-            leave before it. A duration, or an instant by this machine's clock.
+        until: The time limit of this worker, independent of the study's deadline: its trials save
+            and leave before. A duration, or a time by this machine's clock.
 
     Returns:
-        The best model in hand and where its checkpoint is.
+        The best model and its checkpoint.
 
     Raises:
-        DeadlineError: Something asked for cannot be had; the message says what to do.
-        StudyGone: The study was deleted meanwhile.
-        DatabaseGone: The worker had to leave, and the database stayed away.
-        KeyboardInterrupt: Ctrl-C asked it to leave, and its trials are saved; the same script goes
-            on with them, unless the study is in memory.
+        DeadlineError: An argument is invalid or unavailable; the message says what to do.
+        StudyGone: The study was deleted in the meantime.
+        DatabaseGone: The worker had to leave, and the database did not answer.
+        KeyboardInterrupt: Ctrl-C stopped it; its trials are saved, and the same script continues
+            them, unless the study is in memory.
     """
     stop_if_loading()
     money = make_budget(budget, price)

@@ -258,7 +258,7 @@ class ElasticWorker:
         if result.settled and result.trial_number is None and not agent.ready:
             raise DeadlineError(
                 "The study ended without a value, and the objective was not loaded here by then:"
-                " see why its import does not end, or give a later deadline."
+                " find out why its import does not end, or give a later deadline."
             )
         return result
 
@@ -324,7 +324,7 @@ def _shared_by_name(table: AllocationTable, before: Location, now: Location) -> 
     """The folder by which hosts know that they share their checkpoints.
 
     Older versions kept checkpoints under the study's name alone. A study that has some there reads
-    them there, writes to the folder of its own beside it, and whoever reaches one reaches both.
+    them there and writes to its own folder beside it. A worker that reaches one reaches both.
     """
     return before if any(is_below(one.path, before) for one in table.checkpoints()) else now
 

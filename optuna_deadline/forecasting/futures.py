@@ -94,7 +94,7 @@ def draw_places(rng: np.random.Generator, count: int, shared: float = SHARED) ->
 
 
 _FLOOR = 0.1  # of the lead, so that what stood still by chance may move again
-_DRAWS = 40  # of each of the three; a twentieth of all is told
+_DRAWS = 40  # of each of the three; a twentieth of all is reported
 _DOUBLINGS = [math.log2(1 / part) for part in RISES]  # of the time, until the deadline
 
 

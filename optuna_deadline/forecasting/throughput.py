@@ -235,7 +235,7 @@ class Overhead:
 
 
 def closing_seconds(stop: float) -> float:
-    """How long before the deadline ranks are told to stop, so that all ends are told by then.
+    """How long before the deadline ranks must stop, so that all ends are reported by then.
 
     Args:
         stop: Seconds that the slowest rank took to leave so far; beyond 10 it is killed instead.
@@ -265,7 +265,7 @@ def leaving_seconds(stop: float, silence: float = 0.0) -> float:
 
     Args:
         stop: Seconds that the slowest trial took to save and leave so far.
-        silence: The longest that any was not heard of: so long may it be until it hears.
+        silence: The longest silence of a rank so far: it may take as long to read a directive.
     """
     return 5.0 + 1.5 * max(stop, silence)
 

@@ -23,9 +23,9 @@ _LOW, _MID, _HIGH = (LEVELS.index(level) for level in (0.1, 0.5, 0.9))
 
 @dataclass(frozen=True)
 class Fan:
-    """What one trial will have reached, if it trains from now on on the slots that it has.
+    """The predicted value of one trial, if it keeps training on its present slots.
 
-    ``low`` and ``high`` hold eight of ten outcomes between them, ``mid`` is the middle one.
+    Eight of ten outcomes are between ``low`` and ``high``; ``mid`` is the median.
     """
 
     number: int
@@ -41,7 +41,7 @@ class Fan:
 class Forecast:
     """The best value now, and what is expected at the deadline.
 
-    ``low`` and ``high`` hold eight of ten outcomes between them, ``low`` being the worse one.
+    Eight of ten outcomes are between ``low`` and ``high``; ``low`` is the worse one.
     """
 
     best: float | None

@@ -241,7 +241,7 @@ def table_of(study: Study, table: str | None = None) -> tuple[AllocationTable, T
     found = study_terms.read(engine, study)
     if found is None:
         raise DeadlineError(
-            f"The study {study.study_name!r} has no deadline, and so there is nothing to show; "
+            f"The study {study.study_name!r} has no deadline, so there is nothing to show; "
             f"{study_terms.fixing(study)}."
         )
     with autocommit(engine) as connection:

@@ -87,14 +87,15 @@ def request_sentence(event: Event, trial: str) -> str:
     """
     detail = event.detail
     if event.kind == "hold":
-        return f"{trial} is held by request" if detail["held"] else f"{trial} may go on"
+        return f"{trial} is held by request" if detail["held"] else f"{trial} is "
+        "resumed by request"
     if event.kind == "pin":
         if detail["slots"] is None:
             return f"{trial} is no longer pinned"
         return f"{trial} is pinned to {format_count(int(str(detail['slots'])), 'slot')}"
     if event.kind == "price":
         of = f" of {detail['type']}" if detail["type"] else ""
-        return f"a slot{of} costs {float(str(detail['per_hour'])):g} for an hour"
+        return f"a slot{of} costs {float(str(detail['per_hour'])):g} an hour"
     if event.kind == "limit":
         return f"{trial} trains on {at_most(int(str(detail['slots'])))}: {detail['reason']}"
     if event.kind == "drain":
@@ -119,19 +120,19 @@ def event_sentence(event: Event, study: str, place: str) -> str:
     said = {
         "plan": f"planned for {trial}: {why}",
         "start": f"{trial} starts on {size}{where}" if "slots" in detail else f"{trial} starts",
-        "resume": f"{trial} goes on with {size}{where}",
-        "paused": f"{trial} has left its slots{reason}",
-        "retired": f"{trial} is given up{reason}",
+        "resume": f"{trial} resumes on {size}{where}",
+        "paused": f"{trial} has released its slots{reason}",
+        "retired": f"{trial} is pruned{reason}",
         "failed": f"{trial} failed{reason}",
         "complete": f"{trial} is complete{reason}",
         "lost": f"{trial} lost its worker",
-        "reap": f"{place} is taken from a dead worker of {study}",
+        "reap": f"{place} is freed: a worker of {study} died",
         "lend": f"{place} is lent to {study}",
         "register": f"a worker joins {study} on {detail.get('host')}",
         "leave": f"a worker of {study} leaves",
-        "gate": f"{study}: {'new' if detail.get('open') else 'no new'} trials from here on",
+        "gate": f"{study}: {'new' if detail.get('open') else 'no new'} trials start",
         "pool": f"{study} pays for {size}",
-        "rest": f"{study} has no worker left and pays for nothing",
+        "rest": f"{study} has no worker left and pays for no slots",
         "settle": f"{study} has ended",
     }
     return said.get(event.kind) or request_sentence(event, trial)
@@ -156,6 +157,6 @@ def _sentence(pool: PoolSnapshot, prospect: StudyProspect) -> str:
         f"{format_length(found.extend)}"
     )
     if found.weight is None:
-        return f"{said}, or add slots; no weight would do."
-    then = f"; then {' and '.join(found.losers)} would fall short" if found.losers else ""
+        return f"{said}, or add slots; no weight is enough."
+    then = f"; then {' and '.join(found.losers)} would miss theirs" if found.losers else ""
     return f"{said}, or give it weight {found.weight:g}{then}."

@@ -66,7 +66,7 @@ def render(view: View, height: int = 24) -> RenderableType:
         hosts = f"drained  {', '.join(view.drained)}"
         parts.append(Text(hosts, style="yellow", no_wrap=True, overflow="ellipsis"))
     if view.alone:
-        hosts = f"alone    {', '.join(view.alone)}: no other host reaches the checkpoints"
+        hosts = f"alone    {', '.join(view.alone)}: no other host can read the checkpoints"
         parts.append(Text(hosts, style="yellow", no_wrap=True, overflow="ellipsis"))
     for limit in limits:
         parts.append(Text(f"slots  {limit}", style="yellow", no_wrap=True, overflow="ellipsis"))
@@ -184,7 +184,7 @@ def _pool(view: View) -> Text:
 
 def _used(view: View) -> Text:
     if not view.slots_of_pool and not view.slot_hours:
-        return Text("no worker has brought a slot", style="bright_black")
+        return Text("no worker offers a slot", style="bright_black")
     words = f"used  {view.slot_hours:.3g} slot-hours"
     if view.spent is not None:
         words += f", {view.spent:.4g} of {view.budget} spent"

@@ -266,9 +266,9 @@ class StudyWatcher:
                 return
         elif event.kind == "gate":
             words = (
-                "new trials may start again"
+                "new trials start again"
                 if event.detail["open"]
-                else "no new trial starts for now: the plan has none that could catch up"
+                else "no new trial starts for now: none could catch up"
             )
         elif event.kind == "pool" and event.detail["slots"] != event.detail["before"]:
             words = f"the pool goes from {event.detail['before']} to {event.detail['slots']} slots"
@@ -303,7 +303,7 @@ class StudyWatcher:
             return f"trial {number} goes from {before} to {size}{at}: {reason}"
         if reason.startswith(_STARTS):
             return f"trial {number} starts on {size}: {reason.removeprefix(_STARTS)}"
-        return f"trial {number} goes on with {size}{at}: {reason}"
+        return f"trial {number} resumes on {size}{at}: {reason}"
 
     def _rank_words(self, number: int) -> str:
         """Where a trial stands among all that have reported at its last step."""

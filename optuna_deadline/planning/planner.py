@@ -203,7 +203,7 @@ class Planner:
         if not self._warned_unpausable and cannot_pause(reading.snapshot.trials):
             self._warned_unpausable = True
             _logger.warning(
-                "The objective never asks for its segment, so its trials cannot be paused or "
+                "The objective never uses its segment, so its trials cannot be paused or "
                 "resized: each keeps its slot until it ends, is pruned by its rank, or the "
                 "deadline comes. To let trials pause, save and resume them by "
                 "optuna_deadline.segment(trial), DeadlineCallback or ElasticLoop."
@@ -217,8 +217,8 @@ class Planner:
         new = len(self._failed) - self._failed_before
         if new >= MAX_FAILURES and not any(view.reports for view in reading.snapshot.trials):
             raise DeadlineError(
-                f"{new} trials failed and none has reported: mend the objective (the errors are "
-                "above) and start the worker again; the study goes on."
+                f"{new} trials failed and none has reported: fix the objective (the errors are "
+                "above) and start the worker again; the study continues."
             )
 
     @property
@@ -333,8 +333,8 @@ class Planner:
     def _is_finished(self, reading: Reading, plan: Plan) -> bool:
         """Whether the study is over before its deadline: seen twice, to be sure.
 
-        Judged by what it would do with all slots: who only waits for one is not over, be all hosts
-        drained, nor is a study in which somebody has a trial held that may go on yet.
+        Judged by its plan with all slots: a study that only waits for a slot is not over, even if
+        all hosts are drained, nor is a study with a held trial that may resume.
         """
         busy = plan.slots > 0 or plan.gate_open or bool(plan.pool_slots)
         busy = busy or bool(reading.snapshot.requests) or not any(reading.reach.values())
@@ -373,7 +373,7 @@ class Planner:
     def _retire_excess(self, term: int, reading: Reading, closes_in: float) -> bool:
         """Give up the worst of those that wait, where too many wait to be told their end in time.
 
-        Once the others are told to stop, it is all but the best one. Returns whether any was.
+        Once the others must stop, it is all but the best one. Returns whether any was.
         """
         waiting = [
             row.number

@@ -49,7 +49,7 @@ class PoolLeader:
 
     It plans no trial: each study's own planner does, within what is lent to the study. Only a
     process of the study has its sampler, and a study's terms stay its own business. It reaps what
-    was held for a study of which nobody is left, since planners look at their own workers' slots.
+    was held for a study without workers, since planners read their own workers' slots.
 
     Args:
         table: The allocation table of one of the pool's studies.

@@ -68,7 +68,7 @@ def find_winner(
             assert checkpoint.value is not None
             return Winner(checkpoint.number, checkpoint.value, checkpoint.step, checkpoint)
         _logger.warning(
-            "The best checkpoint %s is damaged or gone; taking the next.", checkpoint.path
+            "The best checkpoint %s is damaged or missing; using the next one.", checkpoint.path
         )
         saved.remove(checkpoint)
     if reports is None:
@@ -120,7 +120,7 @@ def _is_available(checkpoint: Checkpoint, is_intact: Callable[[Checkpoint], bool
     try:
         return is_intact(checkpoint)
     except StoreAway as error:
-        _logger.warning("The best checkpoint could not be looked at: %s.", error)
+        _logger.warning("The best checkpoint could not be read: %s.", error)
         return True
 
 

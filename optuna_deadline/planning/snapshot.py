@@ -58,7 +58,7 @@ class RendezvousHistory:
         """The workers that may share gangs now.
 
         Two that were in two gangs in a row whose ranks did not meet are kept apart for ten
-        minutes; where nobody saw whose gangs these were, all are.
+        minutes; if the gangs are not known, all hosts are.
 
         Args:
             workers: Live ones.

@@ -106,7 +106,7 @@ class OptunaTrials:
                 crashpoint("tell.before")
                 self._tell_optuna(planned.number, values, state)
         except ValueError as error:
-            _logger.warning("Optuna did not take the end of trial %d: %s", planned.number, error)
+            _logger.warning("Optuna did not accept the end of trial %d: %s", planned.number, error)
 
     def _report_all(self, planned: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
         """Optuna learns what a worker wrote into the table and died before it told Optuna."""
@@ -178,7 +178,7 @@ class OptunaTrials:
         # BruteForceSampler stops after any trial without parameters.
         if self._study.stopped and not self._stopped and self._trial(number).params:
             self._stopped = True
-            _logger.info("Nothing is left to search: no new trial starts.")
+            _logger.info("The search space is exhausted: no new trial starts.")
 
     def _trial(self, number: int) -> FrozenTrial:
         storage = self._study._storage

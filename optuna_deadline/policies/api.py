@@ -21,22 +21,22 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Money:
-    """A study's money, and the terms on which slots are bought.
+    """A study's budget, and how slots are billed.
 
-    Slots come in nodes. A node is billed from the moment it is asked for, its start-up included,
-    until it has been given back, in whole units of the granularity.
+    Slots come in nodes. A node is billed from its request, including its start-up, until it
+    has been returned, in whole units of the granularity.
 
     Attributes:
-        budget: All that may be spent.
-        spent: What the bill says so far: the units that have begun are in it.
-        price: Of one slot for one second.
-        granularity: Seconds of a unit of the bill.
-        startup: Seconds from asking for a node until its slots can be used; billed.
-        minimum: Seconds that a node is billed at least.
-        node: Slots bought at once.
-        offer: The most slots that can be had.
-        held: Slots that are paid for now, those of nodes that still start up among them.
-        ahead: What of the money spent pays for time to come: begun units and minimum charges.
+        budget: The amount that may be spent.
+        spent: The amount billed so far, including started units.
+        price: Price of one slot for one second.
+        granularity: Seconds of a billing unit.
+        startup: Billed seconds from the request of a node until its slots can be used.
+        minimum: Minimum number of billed seconds of a node.
+        node: Slots that are bought together.
+        offer: Maximum number of slots.
+        held: Slots that are paid for now, including nodes that still start.
+        ahead: The part of ``spent`` that pays for future time: started units and minimum charges.
     """
 
     budget: float
@@ -52,30 +52,30 @@ class Money:
 
     @property
     def left(self) -> float:
-        """What may still be spent, never negative."""
+        """The amount that may still be spent, never negative."""
         return max(0.0, self.budget - self.spent)
 
     @property
     def entrance(self) -> float:
-        """What a node costs before it has trained anything."""
+        """The cost of a node before its first step."""
         return self.charge(self.startup)
 
     def charge(self, seconds: float) -> float:
-        """What one node costs that is held for so long, rounded as the provider rounds."""
+        """The cost of one node held for some seconds, with the provider's rounding."""
         held = max(seconds, self.minimum, 0.0)
         if self.granularity > 0:
             held = max(1, math.ceil(held / self.granularity - _ROUNDING)) * self.granularity
         return self.price * self.node * held
 
     def nodes(self, slots: int) -> int:
-        """Nodes that hold so many slots."""
+        """The number of nodes for some slots."""
         return -(-slots // self.node)
 
     @property
     def affordable(self) -> int:
-        """The most slots, in whole nodes, that can be held from now on.
+        """The maximum number of slots, in whole nodes, that can be held from now on.
 
-        What is held costs nothing more at this moment; each further node costs its entrance.
+        Held nodes cost nothing more at this moment; each further node costs its entrance.
         """
         have = self.nodes(self.held)
         if self.left <= 0:
@@ -96,7 +96,7 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True)
 class TrialView:
-    """One trial, as far as a policy may know it."""
+    """What a policy knows about one trial."""
 
     number: int
     state: str  #: ready, running, paused, retired, failed, complete
@@ -146,7 +146,7 @@ class Request(NamedTuple):
     number: int
     held: bool = False  #: it is to have no slots
     pinned: int | None = None  #: it is to have so many
-    why: str = ""  #: where it is not a person who asks
+    why: str = ""  #: if the request is not a user's
 
 
 @dataclass(frozen=True)
@@ -199,18 +199,18 @@ Order = Run | Pause | Retire
 
 @dataclass(frozen=True)
 class Plan:
-    """An order for every trial that is alive, how many new ones to start, and the gate.
+    """An order for each live trial, the number of new trials, and the gate.
 
-    The pool grows and shrinks where slots cost money: orders are for the slots that are there, and
-    ``pool_slots`` says how many there shall be, bought with their start-up or given back.
+    With a budget, the pool grows and shrinks: orders are for the present slots, and ``pool_slots``
+    is the wanted number, to be bought or returned.
 
-    ``holds_until`` spares questions: before that instant the policy gives the same orders, but for
-    their words, of a study in which nothing else than the time has changed.
+    ``holds_until`` saves plans: before that instant, the policy gives the same orders (except for
+    their reasons) for a study in which only the time has changed.
     """
 
     orders: Mapping[int, Order] = field(default_factory=dict)
     start: int = 0  #: new trials, one slot each
-    start_reason: str = "a free slot and time enough to become useful"
+    start_reason: str = "a free slot, and enough time to matter"
     gate_open: bool = True
     pool_slots: int | None = None  #: slots there shall be; None for as many as there are
     holds_until: float | None = field(default=None, compare=False)  #: None: ask at every instant
@@ -225,4 +225,4 @@ class Policy(Protocol):
     """Anything with ``plan``: a pure, deterministic function of the snapshot."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Decide what every trial shall do from now on."""
+        """Return an order for every live trial."""

@@ -81,10 +81,10 @@ def share_out(
     held: bool,
     ahead: Callable[[TrialView], float] | None = None,
 ) -> dict[int, Run]:
-    """Orders that deal all slots to fewer trials, round by round.
+    """Orders that distribute all slots over fewer trials, round by round.
 
-    A gang grows where S(k) and the time left make up for the restart. Who has most slots is dealt
-    first, so that the left-over slots do not wander whenever two trials change places.
+    A gang grows if S(k) and the time left make up for the restart. The trial with the most slots
+    comes first, so that left-over slots do not move when two trials change ranks.
 
     Args:
         snapshot: The study.

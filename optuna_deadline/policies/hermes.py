@@ -1,7 +1,7 @@
 """Hermes (Son et al., Electronics 10(3) 350, 2021): more trials than slots, the quick ones first.
 
 Hermes time-shares GPUs between the trials of a study and gives priority to those that converge
-quickly early in their training; who has to leave is checkpointed and loses nothing. That much is
+quickly early in their training; a preempted trial is checkpointed and loses nothing. That much is
 in our sources. The formula of convergence, the length of a turn, the margin, the ageing and how
 many trials are let in are our reconstruction, explained in ``docs/policies/hermes.md``.
 
@@ -146,11 +146,11 @@ class Hermes(TimeShared):
         open_per_slot: See :class:`TimeShared`.
         signal: How convergence is read from a curve, one of :data:`SIGNALS`.
         own_origin: Measure gains from a trial's own first report, not from the study's lowest.
-        warm_up: Reports that a newcomer makes before it is compared with anybody; None for two,
+        warm_up: Reports that a newcomer makes before it is compared; None for two,
             and for four times the cost of a switch at least.
         margin: How much better a waiting trial must be to displace one that trains, as a share
             of the distance from the median to the best.
-        ageing: One turn in about this many goes to who has waited longest.
+        ageing: One turn in about this many goes to the trial that waited longest.
         explore: The share of the slots that newcomers may take from trials that do not stand out.
     """
 
@@ -174,7 +174,7 @@ class Hermes(TimeShared):
             )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Who trains until the next look: turns in hand, leaders, newcomers, then the others."""
+        """Order trials: those in their turn, leaders, new trials, then the others."""
         trials = alive(snapshot)
         in_time = self.in_time(snapshot, _WORTH * snapshot.overhead.total)
         newcomers = self.room(snapshot) if in_time else 0
@@ -209,7 +209,7 @@ class Hermes(TimeShared):
     def _give_up(self, snapshot: Snapshot, claims: Sequence[SlotCandidate]) -> dict[int, Order]:
         """With too little time for newcomers there is too little for the last in the queue."""
         kept = 2 * snapshot.capacity
-        return {c.trial.number: Retire("too many stand above it now") for c in claims[kept:]}
+        return {c.trial.number: Retire("too many trials rank above it") for c in claims[kept:]}
 
 
 @dataclass(frozen=True)
@@ -226,14 +226,14 @@ class _Ranking:
     def sort(
         self, trials: Sequence[TrialView]
     ) -> tuple[list[SlotCandidate], list[SlotCandidate], list[SlotCandidate]]:
-        """Those who stay or begin, those that go on before any newcomer, and the others."""
+        """Trials that stay or start, those that continue before any new trial, and the others."""
         fresh: list[TrialView] = []
         seasoned: list[TrialView] = []
         for trial in trials:
             is_fresh = self.policy.is_fresh(self.snapshot, trial)
             (fresh if is_fresh else seasoned).append(trial)
         seasoned.sort(key=lambda trial: (-self._priority(trial), trial.number))
-        claims = [SlotCandidate(t, "its turn is not over") for t in seasoned if self._stays(t)]
+        claims = [SlotCandidate(t, "its turn has not ended") for t in seasoned if self._stays(t)]
         claims += [SlotCandidate(trial, "its warm-up") for trial in running_first(fresh)]
         claims.sort(key=lambda claim: not claim.trial.running)
         rest = [trial for trial in seasoned if not self._stays(trial)]
@@ -258,7 +258,7 @@ class _Ranking:
             return False
         turn = self.quantum + self.snapshot.overhead.total
         if self.snapshot.time_left < turn:
-            return True  # nobody else could make as much of the slot
+            return True  # no other trial could use the slot as well
         # The first turn is the warm-up: it ends as soon as the trial can be compared.
         first = trial.trained <= self.snapshot.now - trial.changed
         return not first and trial.number in self.in_turn
@@ -279,7 +279,7 @@ class _Ranking:
         return waited(self.snapshot, trial) / (self.policy.ageing * one_round)
 
     def _leaders(self, seasoned: Sequence[TrialView]) -> set[int]:
-        """Who gives way to no newcomer: the best, for some of the slots, and who stands out."""
+        """Trials that no new trial displaces: the best, for some of the slots, and outliers."""
         capacity = self.snapshot.capacity
         kept = capacity - math.ceil(self.policy.explore * capacity)
         best = sorted(seasoned, key=lambda trial: (-self._merit(trial), trial.number))
@@ -295,4 +295,4 @@ class _Ranking:
     def _words(self, trial: TrialView) -> str:
         if self._aged(trial) > self.policy.margin:
             return "waited longest for a turn"
-        return "converges faster than those that wait"
+        return "converges faster than the waiting trials"

@@ -1,11 +1,9 @@
-"""What people ask for, obeyed by every policy without its knowing.
+"""Wrappers that make every policy follow requests of users and limits of trials.
 
-A policy is shown the study without the trials that somebody has asked for: as trials that train no
-more, whose reports count as ever, on the slots that pinned gangs leave. Its plan is then completed
-with what was asked. A trial that cannot train on as many slots as the policy would give it is
-treated as if it were pinned to the most that it can, so that others have the rest.
-
-Gangs of sizes that divide their trial's batch, for policies that know of no batches.
+The policy sees the study with held and pinned trials as ended ones, whose reports still count,
+and with the slots that pinned gangs leave. Then its plan is completed with the requests. A trial
+that cannot use as many slots as the policy assigns is treated as pinned to its maximum, so that
+other trials get the rest. Gangs get sizes that divide their trial's batch.
 """
 
 from __future__ import annotations
@@ -113,7 +111,7 @@ class RequestPolicy:
         """The same where the pool is bought: pinned gangs are paid for first."""
         if money.left <= 0:
             broke: dict[int, Order] = {
-                trial.number: Pause("no money is left") for trial, _ in pins
+                trial.number: Pause("the budget is spent") for trial, _ in pins
             }
             return _completed(self.policy.plan(rest), broke, held)
         wanted, _ = _place_pins(pins, money.affordable, snapshot.largest_gang, money.node)
@@ -166,7 +164,7 @@ def _within_limits(snapshot: Snapshot) -> tuple[Snapshot, dict[int, int]]:
 def _reduced_orders(plan: Plan, limits: Mapping[int, int]) -> dict[int, Run]:
     """What trials are to have instead that were given more slots than they can train on."""
     return {
-        number: Run(limit, f"{limit} of {order.slots}: it can train on no more")
+        number: Run(limit, f"{limit} of {order.slots}: it cannot use more")
         for number, limit in limits.items()
         if isinstance(order := plan.orders.get(number), Run) and order.slots > limit
     }
@@ -199,13 +197,13 @@ def _place_pins(
             left -= taken
             orders[trial.number] = Run(size, _pinned_reason(trial, size))
         else:
-            orders[trial.number] = Pause(f"waits: pinned to {size}, and so many are not free")
+            orders[trial.number] = Pause(f"waits: pinned to {size}, and too few are free")
     return slots - left, orders
 
 
 def _pinned_reason(trial: TrialView, size: int) -> str:
     if trial.slots in (0, size):
-        return f"{'keeps' if trial.slots else 'goes on with'} {size}: pinned by request"
+        return f"{'keeps' if trial.slots else 'resumes on'} {size}: pinned by request"
     move = "grows" if size > trial.slots else "shrinks"
     return f"{move} {trial.slots} -> {size}: pinned by request"
 

@@ -64,7 +64,7 @@ def _complete_the_best(
     [original] = [trial for trial in pruned if trial.number == best.number]
     study.add_trial(_copy(original, best))
     _logger.info(
-        "The best report, %g, is of trial %d, which ended PRUNED; the study has a COMPLETE copy.",
+        "The best report, %g, is of trial %d, which ended PRUNED; the study gets a COMPLETE copy.",
         best.value,
         best.number,
     )

@@ -42,19 +42,19 @@ class DeadlinePruner(BasePruner):
     process that asks for another deadline gets an error.
 
     A trial's value is recorded at its 1st, 2nd, 4th, 8th, ... report. At every report the trial is
-    compared at the newest of these rungs with all trials that have come there: it is pruned where
-    too many are better by more than what training to the next rung usually brings
-    (:mod:`optuna_deadline.policies.measured_halving`). How many are too many is measured: few
-    where the order of the trials holds from one rung to the next, all where it does not. Close to
-    the deadline, where no new trial could come as far, nothing is pruned. The rule is our own.
+    compared at the newest of these rungs with all trials that have reached it. It is pruned if
+    too many are better by more than training to the next rung usually gains
+    (:mod:`optuna_deadline.policies.measured_halving`). How many are too many is measured: few if
+    the order of the trials holds from one rung to the next, all if it does not. Near the deadline,
+    when no new trial could come as far, nothing is pruned. The rule is our own.
 
     A trial whose next report would come after the deadline ends as well:
-    :func:`optuna_deadline.out_of_time` tells that from pruning, so that the objective can return
-    its value. Where no new trial could report once before the deadline, ``study.optimize``
-    returns. If the best report is then of a trial that is PRUNED, as integrations leave it that
-    ask nothing but ``should_prune()``, the study gets a COMPLETE copy of it.
+    with :func:`optuna_deadline.out_of_time` the objective can then return its value.
+    ``study.optimize`` returns when no new trial could report once before the deadline. If the best
+    report is then of a PRUNED trial, because an integration only asks ``should_prune()``, the
+    study gets a COMPLETE copy of it.
 
-    Why a trial was pruned stands in its user attribute ``optuna_deadline:pruned_because``;
+    The user attribute ``optuna_deadline:pruned_because`` of a trial says why it was pruned;
     :func:`optuna_deadline.deadline_report` prints them all.
 
     Example:
@@ -67,27 +67,27 @@ class DeadlinePruner(BasePruner):
     Args:
         deadline: A timedelta, an aware datetime, ``"2h30m"``, or an ISO 8601 time with its zone.
             A duration counts from the construction of the pruner that fixes it.
-        policy: The policy of elastic workers, recorded in the study: a name, a place as
-            "policy.py:Mine", or an object or function, which serves this process alone; None for
+        policy: The policy of elastic workers, stored in the study: a name, "policy.py:Mine",
+            or an object or function for this process only; None for
             the default. ``study.optimize`` follows those that never pause: "fifo" prunes for the
-            deadline alone, "median", "asha" and "hyperband" are Optuna's own pruners; with
-            another one ``rule`` decides, and a warning says so.
+            deadline only, "median", "asha" and "hyperband" are Optuna's own pruners; with
+            any other, ``rule`` decides, and a warning says so.
         policy_parameters: Further parameters of that policy.
         min_resource: The first rung of elastic policies and of "hypersched", in steps.
         max_resource: The step at which a trial ends normally; None if it is unknown.
-        reduction_factor: One trial in so many survives a rung of elastic policies and of
+        reduction_factor: One trial in this many survives a rung of elastic policies and of
             "hypersched"; at least 2.
         rule: "measured" is the rule above. "hypersched" is our reconstruction of HyperSched's,
-            save that it is final: at ``min_resource * reduction_factor**i`` steps a trial's value
-            is recorded, and a trial below the best ``1/reduction_factor`` of any rung that it has
-            passed is pruned.
+            except that it is final: at ``min_resource * reduction_factor**i`` steps a trial's
+            value is recorded, and a trial below the best ``1/reduction_factor`` of any rung that
+            it has passed is pruned.
         extend: Move the study's deadline to this later one, for every process.
-        table: URL of a SQLite or PostgreSQL database for the table alone, needed where the study's
-            storage is not SQL.
+        table: URL of a SQLite or PostgreSQL database for the table, needed if the study's storage
+            is not SQL.
         clock: The clocks of the process; tests inject theirs.
 
     Raises:
-        DeadlineError: An argument makes no sense; the message says what to give instead.
+        DeadlineError: An argument is invalid; the message says what to give instead.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class DeadlinePruner(BasePruner):
         self._deadline = parse_deadline(deadline)
         if self._deadline.at is not None and self._deadline.at <= time.time():
             _logger.warning(
-                "The deadline %s has passed; only a study that was extended goes on.",
+                "The deadline %s has passed; only an extended study continues.",
                 self._deadline,
             )
         self.policy = policy
@@ -191,10 +191,10 @@ class DeadlinePruner(BasePruner):
         return late
 
     def stop_if_over(self, study: Study) -> bool:
-        """End ``study.optimize`` where no new trial of this process could report once.
+        """End ``study.optimize`` if no new trial of this process could report once.
 
         Returns:
-            Whether it is so.
+            Whether it has ended.
         """
         tracker = self.tracker(study)
         needed, left = tracker.quickest_report(), tracker.time_left()

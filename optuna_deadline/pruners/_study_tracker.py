@@ -273,8 +273,9 @@ class StudyTracker:
         if not self._warned_of_unproven and known_startup(self.paces()) is None:
             self._warned_of_unproven = True
             _logger.warning(
-                "Trial %d took %s to its first report and %s are left: it goes on, since one "
-                "report is no pace; if the next takes as long, it comes %s after the deadline.",
+                "Trial %d took %s to its first report and %s are left: it continues, since one "
+                "report is not enough to estimate the step time; if the next takes as long, "
+                "it comes %s after the deadline.",
                 number,
                 format_duration(pace.first_seconds),
                 format_duration(left),

@@ -92,11 +92,14 @@ class ForkServer:
         try:
             while not self.poll_ready(min(1.0, max(0.0, until - time.monotonic()))):
                 if not self.alive:
-                    raise DeadlineError("The process that loads the objective dies at it.")
+                    raise DeadlineError(
+                        "The process that loads the objective dies while loading it."
+                    )
                 if time.monotonic() >= until:
                     raise DeadlineError(
-                        "The objective is not loaded within the time until the deadline, and the "
-                        "study has not begun: see why its import does not end, or give a later "
+                        "The objective did not load within the time until the deadline, and the "
+                        "study has not started: find out why its import does not end, or "
+                        "give a later "
                         "deadline."
                     )
         except BaseException:
@@ -143,8 +146,8 @@ def main(descriptor: int) -> None:
     _set_parent_death_signal(_NO_SIGNAL)
     if threading.active_count() > 1:
         print(
-            "optuna-deadline: importing the objective started threads, which do not survive "
-            "into the ranks; start them inside the objective.",
+            "optuna-deadline: importing the objective started threads, which do not exist "
+            "in its ranks; start them inside the objective.",
             file=sys.stderr,
         )
     gc.collect()
@@ -158,7 +161,7 @@ def main(descriptor: int) -> None:
 def _set_parent_death_signal(signal_number: int) -> None:
     """While an import runs, which may never end, nothing else tells that the worker is gone.
 
-    On Linux. Later the end of the pipe tells it, which does not depend on who forked us.
+    On Linux. Later the end of the pipe tells it, which does not depend on the parent.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):

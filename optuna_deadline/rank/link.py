@@ -36,7 +36,7 @@ class Link:
 
     So does the end of trust: the watchdog may be dead or frozen just when the worker is, or may
     never have heard of this rank. A rank that is frozen as well and wakes when its slots have gone
-    to somebody else must not even run until its thread does: that long after trust, the kernel's
+    to another process must not even run until its thread does: that long after trust, the kernel's
     own timer kills it. Objectives therefore have no SIGALRM of their own.
 
     Args:

@@ -110,13 +110,13 @@ def source_of(objective: str | Objective | ObjectiveSource) -> ObjectiveSource:
         return ObjectiveSource(pickled=_pickled(objective), path=path, folder=folder)
     if not isinstance(objective, str):
         raise DeadlineError(
-            f"{objective!r} is no objective: give a function of a trial, or its place as "
+            f"{objective!r} is not an objective: give a function of a trial, or its place as "
             "'train.py:objective'."
         )
     where, separator, name = objective.rpartition(":")
     if not separator or not where or not name:
         raise DeadlineError(
-            f"{objective!r} names no objective: write FILE.py:FUNCTION or MODULE:FUNCTION."
+            f"{objective!r} is not an objective: write FILE.py:FUNCTION or MODULE:FUNCTION."
         )
     if where.endswith(".py"):
         file = Path(where).resolve()
@@ -133,8 +133,8 @@ def _pickled(objective: Objective) -> bytes:
         pickled: bytes = cloudpickle.dumps(objective)
     except Exception as error:  # whatever the objective's own values raise
         raise DeadlineError(
-            f"The objective cannot travel to the processes that train ({error}): make what it "
-            "holds within it, or name its place as 'train.py:objective'."
+            f"The objective cannot be sent to the processes that train ({error}): create what it "
+            "uses inside it, or name its place as 'train.py:objective'."
         ) from error
     return pickled
 
@@ -192,7 +192,7 @@ def _find(where: str) -> ModuleSpec:
             raise
         spec = None
     if spec is None or spec.loader is None:
-        raise DeadlineError(f"There is no module {where!r} to import; check its name.")
+        raise DeadlineError(f"There is no module {where!r}; check its name.")
     return spec
 
 

@@ -105,7 +105,7 @@ def _run_objective(
     if segment.leave_directive is None:
         return ended
     if ended[0] == "error":
-        print(f"optuna-deadline: while it was leaving: {ended[1][1]}", flush=True)
+        print(f"optuna-deadline: while leaving: {ended[1][1]}", flush=True)
     return "left", segment.leave_directive.kind.value
 
 

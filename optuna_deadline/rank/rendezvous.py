@@ -176,7 +176,7 @@ def connect_to_leader(
         except (OSError, EOFError) as error:
             if time.monotonic() > end:
                 raise OSError(
-                    f"{endpoint.address}:{endpoint.port} is not reached: {error}"
+                    f"{endpoint.address}:{endpoint.port} cannot be reached: {error}"
                 ) from error
             time.sleep(_RETRY_SECONDS)
 

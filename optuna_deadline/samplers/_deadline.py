@@ -121,20 +121,21 @@ class DeadlineSampler(Wrapper):
     ) -> None:
         if sampler is not None and seed is not None:
             raise DeadlineError(
-                f"seed belongs to the default sampler; give it to {type(sampler).__name__} itself."
+                f"seed is for the default sampler; give it to {type(sampler).__name__} itself."
             )
         if not (sampler is None or isinstance(sampler, BaseSampler)):
             raise DeadlineError(
-                f"{sampler!r} is no sampler: give an object such as optuna.samplers.TPESampler()."
+                f"{sampler!r} is not a sampler: give an object such as "
+                "optuna.samplers.TPESampler()."
             )
         if not 0 <= floor <= 1:
             raise DeadlineError(
-                f"floor is the part of the trials that are drawn from the study as it is, from 0 "
+                f"floor is the share of trials that are sampled from the study as it is, from 0 "
                 f"to 1, but got {floor}."
             )
         if not isinstance(startup, int) or startup < 0:
             raise DeadlineError(
-                f"startup is how many trials have reported before a forecast is shown, a whole "
+                f"startup is the number of reporting trials before forecasts are used, a whole "
                 f"number from 0, but got {startup!r}."
             )
         asked = TPESampler(seed=seed) if sampler is None else sampler
@@ -169,7 +170,7 @@ class DeadlineSampler(Wrapper):
             self._warned = True
             if math.isinf(self._look(study, []).left):
                 _logger.warning(
-                    "DeadlineSampler knows no deadline of this study and samples as %s does: "
+                    "DeadlineSampler finds no deadline in this study and samples as %s does: "
                     "create the study with pruner=DeadlinePruner('2h').",
                     self._sampler,
                 )

@@ -1,4 +1,4 @@
-"""Samplers by name, for those who write no Python: kept in the study, so that all workers obey."""
+"""Samplers by name, for the command line: stored in the study, so that all workers use them."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def make_sampler(name: str, parameters: Mapping[str, Any]) -> BaseSampler:
     try:
         made = factory(**parameters)
     except (TypeError, ValueError, ImportError) as error:
-        raise DeadlineError(f"The sampler {name!r} cannot be made: {error}.") from error
+        raise DeadlineError(f"The sampler {name!r} cannot be created: {error}.") from error
     if not isinstance(made, BaseSampler):
         raise DeadlineError(
-            f"{name!r} made {type(made).__name__}, which is no sampler of Optuna's."
+            f"{name!r} made {type(made).__name__}, which is not an Optuna sampler."
         )
     return made
 

@@ -114,9 +114,9 @@ StudyLike: TypeAlias = Study | str
 class WarmStart(Wrapper):
     """Gives the first trials the parameters that won earlier studies, one each.
 
-    The k-th trial, not counting those that were enqueued, has what won the k-th earlier study. Who
-    opens it does not matter: every process hands out the same. The earlier studies are read when
-    the first of these trials is sampled, and not at all once they are over.
+    The k-th trial, not counting enqueued ones, has what won the k-th earlier study, in
+    whichever process it is opened. The earlier studies are read when the first of these trials is
+    sampled, and not later.
 
     Args:
         sampler: The sampler to ask for all else.
@@ -210,7 +210,7 @@ def winners(study: Study, earlier: Sequence[StudyLike]) -> list[Params]:
             raise _itself(other.study_name)
         won = find_best(other)
         if won is None:
-            _logger.warning("The earlier study %r has no report to learn from.", other.study_name)
+            _logger.warning("The earlier study %r has no reports to learn from.", other.study_name)
         elif won.params not in found:
             found.append(won.params)
     return found

@@ -19,17 +19,16 @@ from optuna_deadline.values.prices import parse_amount
 
 
 def forecast(study: Study, *, later: str | None = None, table: str | None = None) -> Forecast:
-    """The best value that a study will have at its deadline, and what each trial would come to.
+    """Predict the best value at the deadline, and the value of each trial.
 
-    The band from ``low`` to ``high`` shall hold eight of ten outcomes; how nearly it does is shown
-    by ``python -m benchmarks.backtest``. It is learned from the study's own curves and, as long as
-    there are few, from the project's recording; it knows nothing of bounds of a value, as that an
-    accuracy ends at 1.
+    The band from ``low`` to ``high`` should contain eight of ten outcomes; ``python -m
+    benchmarks.backtest`` measures how often it does. It is learned from the study's own curves
+    and, as long as there are few, from the project's recording.
 
     Args:
         study: A study with a deadline, in training or ended.
-        later: And if the deadline were so much later, as ``"1h"``; see :func:`what_if` for what
-            the study's policy would make of the time.
+        later: What if the deadline were this much later, as ``"1h"``; :func:`what_if` also
+            simulates the study's policy.
         table: The database of the allocation table, where the study's storage is not SQL.
 
     Raises:
@@ -53,21 +52,20 @@ def what_if(
     seed: int = 0,
     table: str | None = None,
 ) -> WhatIf:
-    """What a study would end with as it is, and with more time, slots or money.
+    """Predict the end of a study as it is, and with more time, slots or money.
 
-    The rest of the study is simulated again and again from where it stands: its trials go on at a
-    place drawn from the bands of their forecasts, new trials are like the study's own, starts and
-    gangs take as long as they were measured to, and the study's policy plans to the deadline. Both
-    sides see the same draws. The level of the values is :func:`forecast`'s, to which simulated
-    gains are brought down.
+    The rest of the study is simulated repeatedly from its present state. Its trials continue at
+    values drawn from the bands of their forecasts, new trials resemble the study's own, starts and
+    gangs take their measured times, and the study's policy plans to the deadline. Both cases use
+    the same draws. The simulated gains are scaled to the level of :func:`forecast`.
 
     Args:
         study: A study with a deadline, in training, whose trials have reported.
         later: By how much the deadline would be later, as ``"1h"``.
-        gpus: Slots more, on a machine of their own; below zero for fewer.
-        budget: Money that might be spent besides, as 20 or ``"20usd"``.
-        draws: Ends to simulate of each side.
-        seconds: After which no further draw begins; at least one is made.
+        gpus: Additional slots, on a machine of their own; negative for fewer.
+        budget: Additional budget, as 20 or ``"20usd"``.
+        draws: Simulated ends of each case.
+        seconds: After this time no further draw starts; at least one is made.
         seed: Other seeds draw other ends.
         table: The database of the allocation table, where the study's storage is not SQL.
 

@@ -70,11 +70,11 @@ class Prospect:
     """What a study would end with.
 
     Attributes:
-        expected: The best value at its end, in the middle of the draws.
+        expected: The median over the draws of the best value at the end.
         low: Eight of ten draws end between ``low`` and ``high``, ``low`` being the worse one.
         high: See ``low``.
-        slot_hours: That its trials will have held slots, those until now among them; the mean.
-        spent: Money, likewise; None where slots cost nothing.
+        slot_hours: Mean slot-hours of all its trials, including those until now.
+        spent: Mean cost, likewise; None without prices.
         new_trials: Trials opened from now on; the mean.
         levels: The best score at each of the levels, larger is better.
     """
@@ -90,10 +90,10 @@ class Prospect:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a change would bring: how much better the value would be, draw by draw.
+    """The gain of a change: how much better the value would be, draw by draw.
 
     Attributes:
-        expected: The mean over the draws; below zero it would be worse.
+        expected: The mean over the draws; negative if it would be worse.
         error: Its standard error; None of one draw.
         low: Eight of ten draws lie between ``low`` and ``high``.
         high: See ``low``.
@@ -114,10 +114,10 @@ class WhatIf:
     Attributes:
         best: The best value now.
         as_it_is: With what it has.
-        changed: With more or less; None where nothing was to change.
-        gain: Of the change, paired; None likewise.
-        draws: How many were simulated of each.
-        currency: Of the money spent, None where slots cost nothing.
+        changed: With the change; None without one.
+        gain: The paired gain of the change; None without one.
+        draws: Number of simulated ends of each case.
+        currency: Currency of the cost; None without prices.
     """
 
     best: float

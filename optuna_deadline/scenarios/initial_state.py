@@ -63,8 +63,8 @@ class InitialState:
         measured, curves = measure(history.segments), known_curves(history)
         if not set(curves) & set(measured.seconds):
             raise DeadlineError(
-                f"No trial of {history.name} has been trained and reported yet, and there is "
-                "nothing to go on with: ask again after the first reports."
+                f"No trial of {history.name} has trained and reported yet, so there is "
+                "nothing to simulate: try again after the first reports."
             )
         reach = max(history.deadline, history.deadline + later)
         return cls(history, measured, curves, _machines(history), reach)

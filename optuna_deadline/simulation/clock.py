@@ -55,7 +55,7 @@ class Timeline:
 
     @contextmanager
     def as_of(self, instant: float) -> Iterator[None]:
-        """Do now what belongs to another instant, and what nobody could see before now."""
+        """Do now what belongs to another instant, and what no reader could see before now."""
         now, self._now = self._now, instant
         try:
             yield

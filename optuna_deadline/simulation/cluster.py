@@ -31,14 +31,14 @@ ANTI = Speedup({2: 0.9, 4: 0.7, 8: 0.5, 1024: 0.1})
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong, and how often; drawn by seed, trial and segment, not by the policy.
+    """Kinds and rates of faults; drawn by seed, trial and segment, not by the policy.
 
     Attributes:
         crash_every: Mean seconds that a slot trains until its rank dies.
         host_every: Mean seconds until a whole host dies.
-        reboot: Seconds until its worker is there again.
+        reboot: Seconds until its worker is back.
         straggler_share: The share of segments that are slow.
-        straggler_factor: How many times as long their steps take.
+        straggler_factor: By which factor their steps are longer.
     """
 
     crash_every: float = math.inf
@@ -71,20 +71,20 @@ class Faults:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Hosts with slots, and the seconds that everything but training takes there.
+    """Hosts with slots, and the seconds of everything except training.
 
     Attributes:
         slots: Slots of each host; a gang stays on one host, unless ``across`` is given.
-        hosts: How many there are.
+        hosts: Number of hosts.
         startup: From the grant of slots to the first step.
         stop: From the order to leave to the release, the checkpoint included.
-        poll: Between two looks of a worker at the plan.
-        reading: From a report to the plan that has seen it; reports meanwhile share that plan.
+        poll: Between two polls of the plan by a worker.
+        reading: From a report to the plan that includes it; reports in between share that plan.
         save_every: Between two safety checkpoints; a new best score is always saved.
         speedup: The true S(k).
         across: The share of its speed that a gang has over several hosts; None for no such gangs.
-        faults: What goes wrong.
-        ttl: Seconds that a lease lives.
+        faults: Faults to inject.
+        ttl: Life of a lease without renewal, in seconds.
         grace: Seconds until a dead lease is reaped.
     """
 
@@ -114,15 +114,15 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Funding:
-    """What a simulated study may spend, and on which terms.
+    """The budget and the prices of a simulated study.
 
     Attributes:
-        budget: All that may be spent.
-        price: Of one slot for one second.
-        startup: Seconds from asking for a node until its worker is there; billed.
-        granularity: Seconds of a unit of the bill.
-        minimum: Seconds that a node is billed at least.
-        offer: The most slots that can be had.
+        budget: The amount that may be spent.
+        price: Price of one slot for one second.
+        startup: Billed seconds from the request of a node until its worker has joined.
+        granularity: Seconds of a billing unit.
+        minimum: Minimum number of billed seconds of a node.
+        offer: Maximum number of slots.
     """
 
     budget: float

@@ -113,10 +113,10 @@ class PeerWorker(Protocol):
         """A worker has joined, or a trial has reported or ended its segment."""
 
     def wake_poll(self) -> None:
-        """The plan, the pool or who holds a trial was changed."""
+        """The plan, the pool or the holder of a trial was changed."""
 
     def catch_up_elections(self) -> None:
-        """Do what nobody has seen missing so far."""
+        """Do what was skipped so far."""
 
     def wake_all(self) -> None:
         """A worker has left or died."""
@@ -176,7 +176,7 @@ class World:
         return self.cluster.startup
 
     def write_all_progress(self) -> None:
-        """Write the progress of all segments, since somebody will read it."""
+        """Write the progress of all segments before it is read."""
         for segment in self.unwritten_segments:
             segment.write_progress()
         self.unwritten_segments.clear()

@@ -28,7 +28,7 @@ class SegmentOwner(Protocol):
 class SimulatedSegment:
     """One stretch of training on some slots.
 
-    Training is continuous between reports: a segment that is told to leave stops where it is, in
+    Training is continuous between reports: a segment that has to leave stops where it is, in
     the middle of a report step, as ranks do at the next optimizer step.
 
     Args:
@@ -149,7 +149,7 @@ class SimulatedSegment:
     # The ways to end.
 
     def send_directive(self, directive: Directive) -> None:
-        """Obey: who is still starting up leaves before the first step."""
+        """Follow a directive; a rank that is still starting leaves before its first step."""
         if self.directive.leave or not directive.leave:
             return
         self._cancel()

@@ -44,7 +44,7 @@ class Outcome:
     redone: float  #: of these: made for the second time, after a failure
     overhead: float  #: slot-seconds of starting, saving and leaving
     stranded: float  #: slot-seconds that dead workers held until they were reaped
-    idle: float  #: slot-seconds that nobody held
+    idle: float  #: slot-seconds that were not held
     paid: float  #: slot-seconds that there were: all of the cluster's, or those that were bought
     spent: float | None = None  #: money, None where slots cost nothing
     budget: float | None = None
@@ -125,7 +125,7 @@ def events(world: World, kinds: Sequence[str] | None = None) -> list[Event]:
 
 
 def _held(log: list[Event], ended: float) -> float:
-    """Slot-seconds that somebody held, by the audit alone."""
+    """Slot-seconds that were held, from the event log alone."""
     since: dict[int, float] = {}
     total = 0.0
     for event in log:

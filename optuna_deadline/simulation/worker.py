@@ -14,7 +14,7 @@ from optuna_deadline.simulation.clock import SkippableTimer, Timer
 from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.segment import SimulatedSegment
 
-#: As in the agent: what a stop is taken to last at first, and when who has not left is killed.
+#: As in the agent: the assumed time of a first stop, and when a rank that has not left is killed.
 _FIRST_STOP, _LAST_MOMENT = 0.3, 0.4
 
 
@@ -45,7 +45,7 @@ class SimulatedWorker:
         self._end = world.deadline
         self._segments: dict[int, SimulatedSegment] = {}
         self._reconciled: tuple[PlannedTrial, ...] = ()
-        self._lacks_slots = False  #: of slots for a line of these: somebody holds them yet
+        self._lacks_slots = False  #: of slots for a line of these: they are still held
         self._slowest_stop = _FIRST_STOP
         self._timers: dict[Callable[[], None], Timer] = {}
         self._asked_for = 0
@@ -143,7 +143,7 @@ class SimulatedWorker:
         return provider is not None and provider.may_give_back(self._host)
 
     def _request_nodes(self) -> None:
-        """The provider hears at once how many slots the plan wants."""
+        """The provider reads at once how many slots the plan wants."""
         if self._world.provider is not None and not self._offer:
             slots = self._world.table.orders(self.id).pool_slots or 0
             self._world.provider.request(slots)
@@ -169,7 +169,7 @@ class SimulatedWorker:
         self._plan_timer.skip_until(self._idle_until())
 
     def _idle_until(self) -> float:
-        """Until when a plan is of no use, if nobody reports."""
+        """Until when a plan changes nothing, without reports."""
         if self._world.budget_account is not None:
             return -math.inf  # money is spent all the time
         if self._planner.is_elected:

@@ -41,10 +41,10 @@ class Best:
 def best(study: Study) -> Best:
     """The best report of any trial that is complete, pruned or still running.
 
-    ``study.best_trial`` knows complete trials only; a trial that ended for the deadline where the
-    objective asks nothing but ``should_prune()`` is PRUNED, and may hold the best model. Where
-    DeadlineGate has added a COMPLETE copy of it, this is still the trial that reported. Of equal
-    reports the earliest counts; NaN counts never.
+    ``study.best_trial`` only knows complete trials. A trial that ended at the deadline is PRUNED
+    if its objective only asks ``should_prune()``, and may hold the best model. If the study has a
+    COMPLETE copy of it, this is still the trial that reported. Of equal reports the earliest
+    counts; NaN never counts.
 
     Args:
         study: A study with one objective.

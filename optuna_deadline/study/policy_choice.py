@@ -54,8 +54,8 @@ def make(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> Policy:
         name = policy.removeprefix(_OBJECT)
         place = spelled(f"policy='FILE.py:{name}'", f"--policy FILE.py:{name}")
         raise DeadlineError(
-            f"This study goes by {name}, an object in the process that fixed its terms; for other "
-            f"processes create it with a place, {place}."
+            f"This study uses {name}, an object in the process that created it; for other "
+            f"processes, create it with a place: {place}."
         )
     if ":" in policy:
         found = import_named(policy, "policy", lambda it: callable(it) or hasattr(it, "plan"))
@@ -86,7 +86,7 @@ def check_values(parameters: Mapping[str, Any]) -> None:
         except (TypeError, ValueError):
             raise DeadlineError(
                 f"The policy's parameter {name}={value!r} must be a number, a text, true, false, "
-                "or a list or table of them, since the study keeps it as JSON."
+                "or a list or table of these, since the study stores it as JSON."
             ) from None
 
 
@@ -99,7 +99,7 @@ def merge(resources: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[s
     twice = [name for name in own or {} if name in resources]
     if twice:
         raise DeadlineError(
-            f"{twice[0]} is an argument of its own; leave it out of the policy's parameters."
+            f"{twice[0]} is a separate argument; leave it out of the policy's parameters."
         )
     return {**resources, **(own or {})}
 
@@ -114,7 +114,7 @@ def parse_settings(settings: list[str] | None, option: str = "--set") -> dict[st
     for setting in settings or []:
         name, equals, value = setting.partition("=")
         if not equals or not name.strip().isidentifier():
-            raise DeadlineError(f"{option} {setting} is no setting: write {option} NAME=VALUE.")
+            raise DeadlineError(f"{option} {setting} is not a setting: write {option} NAME=VALUE.")
         try:
             found[name.strip()] = json.loads(value)
         except ValueError:
@@ -135,7 +135,7 @@ def import_named(place: str, what: str, fits: Callable[[Any], bool]) -> Any:
     """
     where, _, name = place.rpartition(":")
     if not where or not name:
-        raise DeadlineError(f"{place!r} names no {what}: write FILE.py:NAME or MODULE:NAME.")
+        raise DeadlineError(f"{place!r} is not a {what}: write FILE.py:NAME or MODULE:NAME.")
     if where.endswith(".py") and not Path(where).is_file():
         raise DeadlineError(
             f"There is no file {where} with a {what} here ({Path.cwd()}); it must be on every "

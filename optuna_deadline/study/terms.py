@@ -231,13 +231,15 @@ def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
     with autocommit(engine) as connection:
         row, now = identity.find_row(connection, study)
         if row is None:
-            raise DeadlineError(f"The study {study.study_name!r} has no deadline to be ended by.")
+            raise DeadlineError(
+                f"The study {study.study_name!r} has no deadline, so it cannot be ended early."
+            )
         if row.settled is not None or row.deadline <= now:
             raise DeadlineError(f"The study {study.study_name!r} has ended already.")
         studies.bring_forward(connection, row.study_id, now + seconds)
         row, now = identity.find_row(connection, study)
     if row is None:
-        raise StudyGone(f"The study {study.study_name!r} was deleted meanwhile.")
+        raise StudyGone(f"The study {study.study_name!r} was deleted in the meantime.")
     return _terms(row, now)
 
 
@@ -281,7 +283,7 @@ def check_single_objective(study: Study) -> None:
     """
     if len(study.directions) > 1:
         raise DeadlineError(
-            f"The study {study.study_name!r} has {len(study.directions)} objectives and a "
+            f"The study {study.study_name!r} has {len(study.directions)} objectives, and a "
             "deadline needs one to rank trials by; create the study with a single direction."
         )
 
@@ -351,7 +353,7 @@ def _check_budget(stored: Terms, wanted: Budget | None) -> None:
         return
     has = "no budget" if stored.budget is None else f"the budget {_say(stored.budget)}"
     raise DeadlineConflict(
-        f"The study {stored.name!r} has {has} and this process asks for {_say(wanted)}; give the "
+        f"The study {stored.name!r} has {has} and this process wants {_say(wanted)}; give the "
         "same one, or none to join."
     )
 
@@ -381,7 +383,7 @@ def _warn_of_ignored(
 ) -> None:
     if max_slots is not None and max_slots != stored.max_slots:
         _logger.warning(
-            "The trials of the study %r train on %s slots, as its first process said, not on %d"
+            "The trials of the study %r use %s slots, which its first process chose, not %d"
             " at most.",
             stored.name,
             "any number of" if stored.max_slots is None else f"at most {stored.max_slots}",
@@ -389,14 +391,14 @@ def _warn_of_ignored(
         )
     if policy is not None and policy != stored.policy:
         _logger.warning(
-            "The study %r goes by the policy %r, which its first process chose, not by %r.",
+            "The study %r uses the policy %r, which its first process chose, not %r.",
             stored.name,
             stored.policy,
             policy,
         )
     if parameters is not None and dict(parameters) != dict(stored.parameters):
         _logger.warning(
-            "The study %r goes by the parameters %s, which its first process chose, not by %s.",
+            "The study %r uses the parameters %s, which its first process chose, not %s.",
             stored.name,
             dict(stored.parameters),
             dict(parameters),

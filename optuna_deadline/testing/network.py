@@ -3,7 +3,7 @@
 Hosts of their own on one machine: each with an address, a name, a kernel's id and folders.
 
 A host is a network namespace on a bridge; what is started in it also has a name and mounts of its
-own. Its cable can be pulled: then packets vanish, and nobody is told. For Linux and root.
+own. Its cable can be pulled: then packets vanish without an error. For Linux and root.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class Host:
         _run("ip", "link", "set", self._cable, "master", network._bridge)
 
     def avoid(self, other: Host) -> None:
-        """Drop what goes to another host; both reach everybody else."""
+        """Drop what goes to another host; both reach all others."""
         _run("ip", "netns", "exec", self._space, "ip", "route", "add", "blackhole", other.address)
 
     def start(

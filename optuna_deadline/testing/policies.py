@@ -218,7 +218,7 @@ class PolicyTestCase:
     def test_gangs_divide_batches_where_that_is_asked(
         self, policy: Policy, view: Snapshot, data: st.DataObject
     ) -> None:
-        """By the planner's wrapper: in sizes that fit, whose reason is told, and it settles."""
+        """By the planner's wrapper: in sizes that fit, with a reason, and it settles."""
         trials = tuple(replace(trial, batch=data.draw(_BATCH)) for trial in view.trials)
         view = replace(view, trials=trials)
         batches = {trial.number: trial.batch for trial in trials}

@@ -59,7 +59,7 @@ class PostgresServer:
         return self.url(database=name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database and whoever is still connected to it."""
+        """Drop a database and its connections."""
         self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def _execute(self, statement: str) -> None:
@@ -203,7 +203,7 @@ class EmbeddedPostgres(PostgresServer):
                 stderr=log,
                 cwd="/",
                 env=environment | {"LC_ALL": "C"},
-                start_new_session=True,  # Ctrl-C is for the owner, who stops us in order
+                start_new_session=True,  # Ctrl-C is for the owner, which stops us in order
                 **self._identity,
             )
 
@@ -256,7 +256,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _unprivileged() -> dict[str, Any]:
-    """How to start a process as nobody, where we are root: PostgreSQL refuses root."""
+    """How to start a process as the user ``nobody`` if we are root: PostgreSQL refuses root."""
     if os.geteuid() != 0:
         return {}
     import pwd
@@ -266,7 +266,7 @@ def _unprivileged() -> dict[str, Any]:
 
 
 def _reachable_copy(binaries: Path, folder: Path) -> Path:
-    """The binaries, or a copy where a private home hides them from nobody."""
+    """The binaries, or a copy if the user ``nobody`` cannot read them in a private home."""
     if os.geteuid() != 0 or _open_to_all(binaries):
         return binaries
     package = binaries.parent.parent
@@ -280,7 +280,7 @@ def _reachable_copy(binaries: Path, folder: Path) -> Path:
 
 
 def _temporary() -> Path | None:
-    """A folder for temporary files that nobody reaches too; ``None`` for the usual one."""
+    """A temporary folder that the user ``nobody`` can reach; ``None`` for the usual one."""
     if os.geteuid() != 0 or _open_to_all(Path(tempfile.gettempdir())):
         return None
     return Path("/tmp")

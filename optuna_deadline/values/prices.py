@@ -33,16 +33,16 @@ _AMOUNT = re.compile(
 
 @dataclass(frozen=True)
 class Price:
-    """What slots cost, and how the bill is rounded.
+    """The price of slots, and the rounding of the bill.
 
     Attributes:
-        per_hour: Of one slot for one hour, in the budget's currency.
-        granularity: Seconds of a unit of the bill; a unit that has begun is paid whole.
+        per_hour: Price of one slot for one hour, in the budget's currency.
+        granularity: Seconds of a billing unit; a started unit is paid in full.
         startup: Seconds that are billed before a slot can be used.
-        minimum: Seconds that are billed at least.
-        node: Slots that are bought at once.
-        then: Later prices, each as from when on ("2h" after the study's start, or an instant with
-            its zone) and of one slot for one hour.
+        minimum: Minimum number of billed seconds.
+        node: Slots that are bought together.
+        then: Later prices: when each starts ("2h" after the study's start, or a time with its
+            zone), and the price of one slot for one hour.
     """
 
     per_hour: float
@@ -70,7 +70,7 @@ class Price:
 
     @property
     def per_second(self) -> float:
-        """Of one slot for one second, at first."""
+        """The first price of one slot for one second."""
         return self.per_hour / 3600.0
 
 

@@ -1,4 +1,4 @@
-"""Who held how many slots, from when to when, and why."""
+"""Slots held by each trial over time, and why."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LABELS = 24  # rows that are named
 _BY_SIZE = (SKY, BLUE, ORANGE, VERMILLION, PURPLE, YELLOW, "#000000")
 _ENDS: dict[str, tuple[str, str, Symbol]] = {
     "complete": ("complete", GREEN, "star"),
-    "retired": ("given up (pruned)", "#444444", "x"),
+    "retired": ("retired (pruned)", "#444444", "x"),
     "failed": ("failed", VERMILLION, "diamond"),
 }
 
@@ -141,12 +141,12 @@ def _trained_last(
 def _summary(history: History, everything: Sequence[TrialTimeline], shown: int, cut: bool) -> str:
     if not any(life.segments for life in everything):
         left = until_deadline(history.time_left, history.settled is not None)
-        return f"no trial has been given a slot yet; {left}"
+        return f"no trial has had a slot yet; {left}"
     words = [usage(history), until_deadline(history.time_left, history.settled is not None)]
     if shown < len(everything):
-        words.append(f"{shown} of {len(everything)} trials, those that trained last")
+        words.append(f"{shown} of {len(everything)} trials, the most recent ones")
     if cut:
-        words.append("the newest segments alone")
+        words.append("only the newest segments")
     return "; ".join(words)
 
 

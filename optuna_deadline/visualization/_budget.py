@@ -81,11 +81,7 @@ def _money(history: History) -> Chart:
     ahead: tuple[Line, ...] = ()
     if history.settled is None and history.time_left > 0:
         steps = ((history.end, now), (cost.end, cost.spent_then or now))
-        ahead = (
-            Line(
-                "if it pays for as many slots as now", SKY, *_points(list(steps), axis), dash=True
-            ),
-        )
+        ahead = (Line("with as many slots as now", SKY, *_points(list(steps), axis), dash=True),)
     currency = budget.currency
     return Chart(
         title="Budget",
@@ -136,10 +132,12 @@ def _slot_time(history: History) -> Chart:
         last = had + value_at(hand, end) * history.time_left
         ahead = (axis(end), axis(history.deadline))
         lines.append(
-            Line("on hand until the deadline", GREY, ahead, (had / size, last / size), opacity=0.5)
+            Line(
+                "available until the deadline", GREY, ahead, (had / size, last / size), opacity=0.5
+            )
         )
     return Chart(
-        title="Slot-time (no money at stake)",
+        title="Slot-time (without prices)",
         summary=(
             f"{held / size:.3g} of {max(had, held) / size:.3g} {unit} used in "
             f"{format_length(end - begin)}; {left}"

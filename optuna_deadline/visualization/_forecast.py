@@ -114,11 +114,11 @@ def chart_forecast(
 def _summary(history: History, expected: Forecast, shown: int, all_: int) -> str:
     left = until_deadline(history.time_left, history.settled is not None)
     if expected.best is None:
-        return f"nothing was reported yet; {left}"
+        return f"no reports yet; {left}"
     if history.settled is not None or history.time_left <= 0:
         words = f"best {format_value(expected.best)}; {left}"
     elif not expected.fans:
-        words = f"best {format_value(expected.best)} now, nobody trains; {left}"
+        words = f"best {format_value(expected.best)} now, no trial is running; {left}"
     else:
         low, high = sorted((expected.low or 0.0, expected.high or 0.0))
         words = (
@@ -155,7 +155,7 @@ def _fans(fans: Sequence[Fan], axis: Axis, maximize: bool) -> list[ChartPart]:
     parts: list[ChartPart] = []
     named = set()
     for place, fan in enumerate(order):
-        name, colour = ("if it trains on", GREEN) if fan.running else ("if it resumed", ORANGE)
+        name, colour = ("if it continues", GREEN) if fan.running else ("if it resumed", ORANGE)
         x = tuple(axis(at) for at in fan.at)
         if place < _FANS:
             low, high = sorted((fan.low, fan.high))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _KINDS: dict[str, tuple[str, Symbol]] = {
     "went on": (BLUE, "circle"),
-    "trains on from here": (GREEN, "diamond"),
+    "continues from here": (GREEN, "diamond"),
     "waits": (ORANGE, "open"),
     "given up here": (GREY, "x"),
     "failed here": (VERMILLION, "x"),
@@ -114,7 +114,7 @@ def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
     return Chart(
         title="Rungs",
         summary=_summary(steps, reached, factor, len(shown), len(curves)),
-        x_title="Rung [report steps: trials that came there]",
+        x_title="Rung [report steps: trials that reached it]",
         y_title="Value",
         parts=(best, *parts) if tops else (),
         x_range=(-0.5, len(steps) - 0.5),
@@ -130,7 +130,7 @@ def _summary(steps: list[int], reached: list[int], factor: int, shown: int, tria
         return "no trial has reached a rung yet"
     flow = " → ".join(str(number) for number in reached)
     marks = ", ".join(str(step) for step in steps)
-    words = f"{flow} trials at steps {marks}; one in {factor} would go on everywhere"
+    words = f"{flow} trials at steps {marks}; each rung keeps one in {factor}"
     return words if shown == trials else f"{words}; the newest {shown} of {trials} trials"
 
 
@@ -142,7 +142,7 @@ def _kind(went_on: bool, planned: PlannedTrial | None) -> str:
         "failed": "failed here",
         "retired": "given up here",
     }
-    return ends.get(planned.state, "waits" if planned.owner is None else "trains on from here")
+    return ends.get(planned.state, "waits" if planned.owner is None else "continues from here")
 
 
 def _columns(

@@ -64,7 +64,7 @@ def chart_utilization(history: History, most_steps: int = _POINTS) -> Chart:
         verdict = f"no slot has been used yet; {left}"
     else:
         verdict = (
-            f"{format_percent(held, max(had, held))} of the slots on hand busy, "
+            f"{format_percent(held, max(had, held))} of the available slots busy, "
             f"{format_percent(moved, held)} of that starting and stopping; {left}"
         )
     at = sampled((hand, used, lost), begin, history.end, most_steps)

@@ -361,7 +361,7 @@ class Agent:
         return left > self._closing_seconds() and not self._time_limit.accepts_no_segments(stop)
 
     def _closing_seconds(self) -> float:
-        """How long before the deadline ranks are told to stop."""
+        """How long before the deadline ranks must stop."""
         far = distant_database_seconds(
             self._poll_trips, self._slots, self._deadline - self._began_at
         )
@@ -402,7 +402,7 @@ class Agent:
         fading = self._lease_clock.expiring_soon(stop)
         self._time_limit.observe_silence(gangs)
         if self.leaving is None and self._time_limit.must_leave(stop, self._deadline):
-            _logger.warning("This worker's own time is almost over: its trials save and leave.")
+            _logger.warning("This worker's time limit is near: its trials save and leave.")
             self.leave(TIME_LIMIT_REACHED)
         if self.leaving is None and self._sampler.errors.error is not None:
             self.leave("the sampler fails")
@@ -423,7 +423,7 @@ class Agent:
             gang.worker_leaving |= self.leaving is not None
             if gang.kill_overdue(stop):
                 _logger.warning(
-                    "Trial %d has not left in time and its ranks are killed: it goes on from its "
+                    "Trial %d has not left in time and its ranks are killed: it resumes from its "
                     "last checkpoint.",
                     gang.number,
                 )

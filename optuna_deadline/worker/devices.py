@@ -66,7 +66,9 @@ def make_offer(
         )
     chosen = _choose_gpus(gpus, gpu_ids)
     if not chosen and not cpus:
-        raise DeadlineError("0 slots can train nothing: offer at least one GPU or CPU share.")
+        raise DeadlineError(
+            "A worker with 0 slots cannot train: offer at least one GPU or CPU slot."
+        )
     return Offer(chosen, cpus or 0)
 
 
@@ -115,11 +117,12 @@ def _choose_gpus(gpus: str | int | None, gpu_ids: str | Sequence[int] | None) ->
         return ()
     count, ids = argument("gpus"), argument("gpu_ids")
     if gpus is not None and gpu_ids is not None:
-        raise DeadlineError(f"{count} and {ids} both say which GPUs to use: give one of them.")
+        raise DeadlineError(f"{count} and {ids} both select GPUs: give one of them.")
     wanted = str(gpus).strip()
     if gpu_ids is None and (isinstance(gpus, bool) or not (wanted == "all" or wanted.isdecimal())):
         raise DeadlineError(
-            f"{count} must be 'all' or a number of GPUs such as 2, not {gpus!r}; {ids} names them."
+            f"{count} must be 'all' or a number of GPUs such as 2, not {gpus!r}; {ids} "
+            "selects single ones."
         )
     named = None if gpu_ids is None else _indices(gpu_ids)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -90,12 +90,12 @@ class EventLoop:
             overdue = any(rank.fork_overdue for gang in gangs() for rank in list(gang.ranks))
             if not overdue or self.fork_server.control.poll():
                 return
-            _logger.warning("The process that forks ranks does not answer; it is killed.")
+            _logger.warning("The fork server does not respond; it is killed.")
         self.fork_server.poll_ready()  # it may have said why
         self._failed_starts = 0 if self.fork_server.ready else self._failed_starts + 1
         if self._failed_starts >= _MAX_FAILED_STARTS:
-            raise DeadlineError("The process that loads the objective dies at it.")
-        _logger.warning("The process that forks ranks died; another one is started.")
+            raise DeadlineError("The process that loads the objective dies while loading it.")
+        _logger.warning("The fork server died; a new one starts.")
         self.fork_server.close()
         for gang in gangs():
             for rank in gang.ranks:

@@ -237,8 +237,8 @@ class TrialInbox:
     def _on_unsaved(self, step: int, why: str) -> None:
         if not self._warned_unsaved:
             _logger.warning(
-                "Trial %d could not save step %d (%s). It goes on, and if it is interrupted it"
-                " goes on from the checkpoint before: make room, or see to the disk.",
+                "Trial %d could not save step %d (%s). It continues, and after an interruption it"
+                " resumes from the checkpoint before: free space, or check the disk.",
                 self._gang.number,
                 step,
                 why,

@@ -93,7 +93,7 @@ class LeaseClock:
         if self._away_since is None:
             self._away_since = time.monotonic()
             _logger.warning(
-                "The database does not answer (%s); training goes on for %.0f s at most.",
+                "The database does not answer (%s); training continues for at most %.0f s.",
                 describe_database_error(error),
                 max(0.0, self.trusted_until - time.monotonic()),
             )

@@ -139,22 +139,20 @@ def _outcome_of(gang: Gang) -> SegmentOutcome:
         return SegmentOutcome("paused", "unmet", failures=gang.failures, log_message=words)
     if kind == "cut":
         return _outcome_of_death(
-            gang, "its connection to another host broke, or that host's rank did"
+            gang, "its connection to another host broke, or that host's rank died"
         )
     if payload in (LEASE_EXPIRED_EXIT_CODE, -signal.SIGALRM):
         return SegmentOutcome("paused", "untrusted", failures=gang.failures)
-    hung = f"no rank said anything for {gang.patience:g} s or more" if gang.hung else None
+    hung = f"no rank sent a message for {gang.patience:g} s or more" if gang.hung else None
     return _outcome_of_death(gang, hung or _describe_exit_code(payload))
 
 
 def _outcome_of_death(gang: Gang, cause: str) -> SegmentOutcome:
     deaths = 1 if gang.saved else gang.failures + 1
-    words = f"a rank died ({cause}), the {deaths}. time since it got further"
+    words = f"a rank died ({cause}), {deaths} in a row without a new checkpoint"
     if deaths >= MAX_DEATHS:
-        return SegmentOutcome(
-            "failed", "died", failures=deaths, log_message=f"{words}; it is given up"
-        )
-    return SegmentOutcome("paused", "died", failures=deaths, log_message=f"{words}; it goes on")
+        return SegmentOutcome("failed", "died", failures=deaths, log_message=f"{words}; it fails")
+    return SegmentOutcome("paused", "died", failures=deaths, log_message=f"{words}; it resumes")
 
 
 def _outcome_of_value(value: float | None) -> SegmentOutcome:
@@ -309,8 +307,8 @@ class Outbox:
             )
         elif verdict.end_reason == "deadline" and gang.never_reported:
             _logger.warning(
-                "Trial %d had not reported by the deadline, %.0f s after it was given its slots: "
-                "call trial.report(value, step) in the objective, earlier than that.",
+                "Trial %d had not reported by the deadline, %.0f s after it got its slots: "
+                "call trial.report(value, step) in the objective before that.",
                 gang.number,
                 time.monotonic() - gang.granted_at,
             )

@@ -99,7 +99,7 @@ class ParkedProcesses:
 
 
 def _is_silent(gang: Gang) -> bool:
-    """Whether it has said nothing for so long that what it is told must pile up in its pipe."""
+    """Whether it has been silent for so long that messages to it fill its pipe."""
     return (
         gang.last_message_at is not None
         and time.monotonic() - gang.last_message_at > _SILENCE_SECONDS

@@ -64,7 +64,7 @@ class PreemptionWatcher:
             self._noticed = True
             left = seconds_left(said, self._clock())
             _logger.warning(
-                "This host is taken back %s: its trials save and leave in time.",
+                "This host is preempted %s: its trials save and leave in time.",
                 f"in {format_duration(left)}" if left else "now",
             )
             self._until.bring_forward(time.monotonic() + left)

@@ -93,7 +93,7 @@ class PoolMembership:
         hosts = {w.host for w in mine if not (reaches(self, w) and reaches(w, self))}
         if hosts:
             _logger.warning(
-                "%s does not share its checkpoints with %s: trials that are saved here stay "
+                "%s does not share its checkpoints with %s: trials saved here stay "
                 "here. Name one shared folder, under the same path on all hosts, or a URL with "
                 "--checkpoints.",
                 self.host,
@@ -109,8 +109,8 @@ class PoolMembership:
         """
         if offers is None:
             raise StudyGone(
-                "The study was deleted while the worker ran, and this worker's row with it: start "
-                "the worker again if there is a new one."
+                "The study was deleted while the worker ran, with this worker's row: start "
+                "the worker again if there is a new study."
             )
         if offers >= self._offer.size:
             return
@@ -118,16 +118,16 @@ class PoolMembership:
             self._offer_slots()  # which renews no lease that is held
         except DeadlineError as error:
             if not self._evicted:
-                _logger.warning("This worker was silent for too long: %s", error)
+                _logger.warning("This worker's leases expired: %s", error)
             self._evicted = True
         else:
             self._evicted = False
-            _logger.warning("This worker was silent for too long, and offers its slots again.")
+            _logger.warning("This worker's leases expired; it offers its slots again.")
 
     def set_drained(self, drained: bool, leaving: bool) -> None:
         """Apply the orders, and log what changed."""
         if drained and not self.drained:
-            _logger.warning("This host is drained: trials save and go on elsewhere.")
+            _logger.warning("This host is drained: trials save and resume elsewhere.")
         elif self.drained and not drained and not leaving:
             _logger.warning("This host is no longer drained.")
         self.drained = drained

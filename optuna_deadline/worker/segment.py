@@ -301,7 +301,7 @@ class Gang:
             self.kill()
 
     def kill_hung(self) -> None:
-        """Once nobody says anything any more: a rank is frozen, or waits for one that is.
+        """Once no rank sends messages: a rank is frozen, or waits for one that is.
 
         A loop that speaks once an hour may be silent for three; one that never spoke, for ever.
         """
@@ -329,7 +329,7 @@ class Gang:
             or self.exited
         ):
             return False
-        # it hears between two steps
+        # it reads directives between two steps
         patience = max(ACKNOWLEDGE_SECONDS, 1.5 * (stop + self.longest_step_silence))
         if self.acknowledged:
             patience += _SAVE_SECONDS

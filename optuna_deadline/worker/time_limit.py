@@ -43,8 +43,8 @@ class WorkerTimeLimit:
         if left <= needed:
             said = f"in {format_duration(left)}" if left > 0 else "over"
             raise DeadlineError(
-                f"This worker's time is {said}, and saving its trials and leaving may take "
-                f"{format_duration(needed)}: give it longer "
+                f"This worker's time limit is {said}, and saving its trials and leaving may take "
+                f"{format_duration(needed)}: give it more time "
                 f"({spelled('until=', '--until')}, or the job's time limit)."
             )
 

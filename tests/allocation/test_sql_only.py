@@ -211,7 +211,7 @@ def test_long_names_of_policies_and_pools_are_kept(storage_url: str, tmp_path: P
 def test_a_name_that_no_database_keeps_is_refused_in_words(sqlite_url: str) -> None:
     study = optuna.create_study(storage=sqlite_url)
     engine = open_table(study)
-    with pytest.raises(DeadlineError, match=r"pool's name has 600 characters.*at most 512"):
+    with pytest.raises(DeadlineError, match=r"pool's name has 600 characters.*the limit is 512"):
         AllocationTable(engine, "p" * 600, 1)
     with pytest.raises(DeadlineError, match="policy's name has 1,200 characters"):
         study_terms.fix(engine, study, "1h", policy="p" * 1190 + ".py:policy")

@@ -159,7 +159,7 @@ def test_a_view_shows_what_is_committed_late(late: Late) -> None:
     view = watcher.view()
     assert [row.step for row in view.rows] == [1, 1]
     assert [said.words[:14] for said in view.decisions[-2:]] == [
-        "new trials may",
+        "new trials sta",
         "no new trial s",
     ]
     assert not view.gate_open, "the late one is the older one"

@@ -112,7 +112,7 @@ class Stream(IterableDataset[Any]):
 
 
 def streamed(trial: Any) -> float:
-    """Its data cannot be dealt to slots."""
+    """Its data cannot be distributed to slots."""
     return train(trial, Stream())
 
 

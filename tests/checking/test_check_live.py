@@ -73,7 +73,7 @@ def test_what_no_checkpoint_holds_is_found(tmp_path: Path) -> None:
 
 def test_a_refusal_at_two_slots_is_shown_and_is_no_fault(tmp_path: Path) -> None:
     code, out, _ = _check("streamed", tmp_path)
-    assert "refused: The training data (DataLoader) cannot be dealt to 2 slots" in out
+    assert "refused: The training data (DataLoader) cannot be distributed to 2 slots" in out
     assert "not tried" in out
     assert code == 0
 
@@ -172,10 +172,10 @@ def test_a_check_that_is_interrupted_leaves_nothing_behind(
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("plain", (), "never looks at its segment"),
+        ("plain", (), "never uses its segment"),
         ("failing", (), "KeyError: 'lr' (checked_objectives.py, line "),
-        ("unsaved", (), "has saved no checkpoint"),
-        ("exact", ("--steps", "30"), "ends by itself after 12 steps, where 30 were asked for"),
+        ("unsaved", (), "saved no checkpoint"),
+        ("exact", ("--steps", "30"), "ends by itself after 12 steps, and 30 were requested"),
     ],
 )
 def test_what_cannot_be_checked_is_one_sentence(

@@ -92,4 +92,4 @@ def test_the_first_trial_keeps_what_its_check_found(tmp_path: Path) -> None:
     study = _run("checked_objectives.py:checked", tmp_path)
     found = study.trials[0].user_attrs["optuna_deadline:check"]
     assert found["undisturbed, twice"] == "exact"
-    assert any("cannot be dealt to 2 slots" in words for words in found.values())
+    assert any("cannot be distributed to 2 slots" in words for words in found.values())

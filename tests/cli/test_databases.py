@@ -48,9 +48,9 @@ def test_a_look_at_a_database_without_studies_makes_nothing_there(empty_url: str
     for words in _LOOKING:
         asked = CliRunner().invoke(app, [*words.split(), "--storage", empty_url])
         assert asked.exit_code == 2, (words, asked.output, asked.exception)
-        assert "holds no study yet: check --storage" in asked.stderr, words
+        assert "has no study yet: check --storage" in asked.stderr, words
     findings = CliRunner().invoke(app, ["doctor", "--storage", empty_url])
-    assert "note  database: " in findings.stdout and "holds no study yet" in findings.stdout
+    assert "note  database: " in findings.stdout and "has no study yet" in findings.stdout
     engine = sa.create_engine(empty_url)
     assert sa.inspect(engine).get_table_names() == []
     engine.dispose()

@@ -57,7 +57,7 @@ def test_a_pool_says_which_deadline_it_cannot_hold_and_what_would_have_to_give(u
     shown = CliRunner().invoke(app, ["pool", "show", "--storage", url])
     words = " ".join(shown.output.split())
     assert "resnet gets 1 h on one slot of the 1 h 40 min that it expects to train" in words
-    assert "extend it by 20 min, or add slots; no weight would do." in words
+    assert "extend it by 20 min, or add slots; no weight is enough." in words
     answer = CliRunner().invoke(app, ["pool", "show", "--storage", url, "--json"])
     assert len(json.loads(answer.output)[0]["shortfalls"]) == 1
 
@@ -70,6 +70,6 @@ def test_an_unknown_pool_is_named_with_those_there_are(url: str) -> None:
 def test_a_database_without_a_pool_is_told_of_as_such(sqlite_url: str) -> None:
     agree(optuna.create_study(study_name="s", storage=sqlite_url), "1h", None, {})
     shown = CliRunner().invoke(app, ["pool", "show", "--storage", sqlite_url])
-    assert shown.output == "There is no pool yet: the first worker of a study makes one.\n"
+    assert shown.output == "There is no pool yet: the first worker of a study creates one.\n"
     answer = CliRunner().invoke(app, ["pool", "show", "--storage", sqlite_url, "--json"])
     assert json.loads(answer.output) == []

@@ -110,7 +110,7 @@ def test_top_ends_with_the_study(url: str) -> None:
     assert "best 0.9000" in said
     for words in (
         "trial 0 starts on 2 slots: it is free", "trial 0 pauses at step 6: rank 1 of 1",
-        "trial 0 goes on with 1 slot at step 6: early", "trial 0 goes from 1 to 2 slots at step 6",
+        "trial 0 resumes on 1 slot at step 6: early", "trial 0 goes from 1 to 2 slots at step 6",
     ):  # fmt: skip
         assert words in said
 
@@ -150,13 +150,13 @@ def test_top_ends_where_the_deadline_has_passed_and_no_worker_is_left(url: str) 
     study = optuna.load_study(study_name="s", storage=url)
     AllocationTable(open_table(study), "lab", study._study_id).leave("me")
     run("stop", "s", "--storage", url, "--within", "0.01s")
-    assert "No worker is there to end s" in run("top", "s", "--storage", url)
+    assert "s has no worker that could end it" in run("top", "s", "--storage", url)
 
 
 def test_a_kind_of_event_that_has_not_come_is_told_with_those_that_have(url: str) -> None:
     asked = CliRunner().invoke(app, ["events", "s", "--storage", url, "--kind", "bogus"])
     assert asked.exit_code == 0 and asked.stdout == ""
-    assert "Nothing of that kind has happened to s (there are: acquire, " in asked.stderr
+    assert "s has no events of that kind (it has: acquire, " in asked.stderr
 
 
 def test_events_are_told_oldest_first_and_chosen(url: str) -> None:
@@ -191,7 +191,7 @@ def test_what_if_is_simulated_side_by_side(url: str) -> None:
     assert found["changed"]["slot_hours"] > found["as_it_is"]["slot_hours"]
     said = run("forecast", "s", "--storage", url, "--budget", "+20usd", code=2)
     assert "has no budget" in said
-    assert "as +4 or -2" in run("forecast", "s", "--storage", url, "--gpus", "many", code=2)
+    assert "as in +4 or -2" in run("forecast", "s", "--storage", url, "--gpus", "many", code=2)
     assert "needs a duration" in run(
         "forecast", "s", "--storage", url, "--later", "2030-01-01T00:00Z", code=2
     )
@@ -309,7 +309,7 @@ def test_the_doctor_says_what_is_bad_and_what_to_do(
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage(1e9))
     assert "bad   disk: 1.0 GB free" in run("doctor", code=1)
     said = run("doctor", "--checkpoints", f"{__file__}/folder", code=1)
-    assert "bad   disk: No checkpoint can be kept in" in said
+    assert "bad   disk: No checkpoint can be written to" in said
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(0.0003, None), (0.005, None), (0.15, "12.6 s")])

@@ -72,7 +72,7 @@ def test_names_of_studies_and_folders_do_not_turn_into_patterns() -> None:
 
 @pytest.mark.parametrize("further", [["me"], ["--account", "me", "too"], ["--comment", "a\nb"]])
 def test_what_cannot_be_an_option_is_refused(further: list[str]) -> None:
-    with pytest.raises(DeadlineError, match=r"is no option of sbatch|has a line break"):
+    with pytest.raises(DeadlineError, match=r"is not an option of sbatch|has a line break"):
         job(further=further).script()
 
 
@@ -158,7 +158,7 @@ def test_what_sbatch_says_is_passed_on(ready: list[str], tmp_path: Path) -> None
             return run(*ready, "--gpus-per-node", "1")
 
     code, _, said = answer("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
-    assert code == 2 and "sbatch does not take the job: invalid partition specified" in said
+    assert code == 2 and "sbatch refuses the job: invalid partition specified" in said
     logs = tmp_path / "optuna_deadline_slurm"
     assert list(logs.iterdir()) == []
     code, said, _ = answer("echo '17;cluster'")
@@ -169,9 +169,9 @@ def test_what_sbatch_says_is_passed_on(ready: list[str], tmp_path: Path) -> None
 
 @pytest.mark.postgres
 def test_what_is_missing_is_said(ready: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "No GPUs are asked for" in run(*ready)[2]
-    assert "say it twice" in run(*ready, "--gres", "gpu:1", "--cpus", "2")[2]
-    assert "asks for no GPU" in run(*ready, "--gres", "disk:1")[2]
+    assert "The job requests no GPUs" in run(*ready)[2]
+    assert "are alternatives" in run(*ready, "--gres", "gpu:1", "--cpus", "2")[2]
+    assert "requests no GPU" in run(*ready, "--gres", "disk:1")[2]
     assert "from 1" in run(*ready, "--nodes", "0", "--cpus", "1")[2]
     assert "no file other.py" in run("other.py:f", *ready[1:], "--cpus", "1")[2]
     sqlite = run(

@@ -57,9 +57,9 @@ def test_a_trial_is_paused_and_resumed(table: AllocationTable, url: str) -> None
     )
     assert table.trials()[0].held is not None
     assert run("pause 1 --study s", url) == "Trial 1 of s is held until it is resumed."
-    assert "may go on" in run("resume 0 --study s", url)
+    assert "resumes once" in run("resume 0 --study s", url)
     assert [line.held is not None for line in table.trials()] == [False, True, False]
-    assert run("resume 0 --study s", url).startswith("Nobody holds trial 0 of s")
+    assert run("resume 0 --study s", url).startswith("Trial 0 of s is not held")
 
 
 def test_a_gang_is_pinned_and_left_to_the_policy(table: AllocationTable, url: str) -> None:
@@ -68,7 +68,7 @@ def test_a_gang_is_pinned_and_left_to_the_policy(table: AllocationTable, url: st
     assert [line.pinned for line in table.trials()] == [None, 2, None]
     run("pause 1 --study s", url)
     assert "2 slots once it is resumed" in run("give 1 --study s --gpus 2", url)
-    assert "up to its policy" in run("give 1 --study s --gpus auto", url)
+    assert "The policy decides the number of slots" in run("give 1 --study s --gpus auto", url)
     assert table.trials()[1].pinned is None
 
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_steered_is_refused(url: str, command: str) -> None:
     def refusal(trial: int, study: str = "s") -> str:
         return run(f"{command.format(trial)} --study {study}", url, code=2)
 
-    assert "know no trial 7 (those that can be steered: 0, 1)" in refusal(7)
+    assert "know no trial 7 (they know: 0, 1)" in refusal(7)
     assert "Trial 2 of s was given up" in refusal(2)
     assert "There is no study 'x'" in refusal(0, "x")
     optuna.create_study(study_name="plain", storage=url)
@@ -115,7 +115,7 @@ def test_nothing_is_asked_of_a_study_that_is_over(
     table: AllocationTable, url: str, command: str
 ) -> None:
     assert end_within(table, -1)
-    assert "give it time first, with 'optuna-deadline extend s" in run(
+    assert "give it more time first, with 'optuna-deadline extend s" in run(
         f"{command} --study s", url, code=2
     )
 

@@ -50,9 +50,7 @@ def test_the_live_page_changes_when_a_trial_is_resized(browser: Any, sqlite_url:
         lab.report("resnet", 0, 7, 0.875)
         page.wait_for_selector("[data-trial='0'] >> text=0.875", timeout=PATIENCE)
         assert page.locator(".slot .tile").all_inner_texts() == ["0", "0"]
-        assert (
-            "None: everybody has what the plan wants." in page.locator("#handovers").inner_text()
-        )
+        assert "None: the plan is carried out." in page.locator("#handovers").inner_text()
         assert "2 of 4 slots in use" in page.locator("#summary").inner_text()
         assert lab.tables["resnet"].pin(0, 2) and lab.tables["resnet"].drain("node7", True)
         page.wait_for_selector("[data-trial='0'] >> text=running, pinned to 2", timeout=PATIENCE)
@@ -92,7 +90,7 @@ def test_a_study_in_training_is_seen_in_optuna_dashboard(
         live.page.wait_for_selector("#studies >> text=seen", timeout=PATIENCE)
         training.join(60)
         assert ended and ended[0].settled  # how soon is a matter of the demo's tests
-        live.page.wait_for_selector("text=No study is in training", timeout=PATIENCE)
+        live.page.wait_for_selector("text=No study is training", timeout=PATIENCE)
         assert live.complaints == []
         visit = Visit(browser, f"{base}/dashboard/studies/{study._study_id}")
         for name in FIGURES:

@@ -180,7 +180,7 @@ def test_what_cannot_be_is_said_in_a_sentence(
     with make_http_server(wsgi(url), "127.0.0.1", 0) as server:
         port = str(server.server_port)
         asked = CliRunner().invoke(cli, ["dashboard", "--storage", url, "--port", port])
-    assert asked.exit_code == 2 and f"Port {port} of 127.0.0.1 cannot be had" in asked.output
+    assert asked.exit_code == 2 and f"Port {port} of 127.0.0.1 is not available" in asked.output
     monkeypatch.setattr(page, "find_spec", lambda name: None)
     asked = CliRunner().invoke(cli, ["dashboard", "--storage", url])
     assert asked.exit_code == 2 and "pip install 'optuna-deadline[dashboard]'" in asked.output

@@ -116,5 +116,5 @@ def test_studies_are_chosen_by_name_and_a_taken_port_is_told(storage_url: str) -
     assert ("optuna_deadline_slots", "two") in found
     assert ("optuna_deadline_slots", "one") not in found
     port = int(address.split(":")[2].partition("/")[0])
-    with pytest.raises(DeadlineError, match="cannot be had"):
+    with pytest.raises(DeadlineError, match="is not available"):
         prometheus.serve(StudyCollector(connect(storage_url)), "127.0.0.1", port)

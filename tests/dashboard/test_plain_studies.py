@@ -75,7 +75,7 @@ def test_a_pass_comes_seldom_and_not_at_the_end_and_an_error_ends_them(
     now = 100.0
     for _ in range(2):
         publisher.work(terms, left=600.0)
-    assert caplog.text.count("is not kept fresh (ZeroDivisionError") == 1
+    assert caplog.text.count("cannot be updated (ZeroDivisionError") == 1
 
 
 def test_forecasts_are_made_of_optunas_own_trials(study: optuna.Study, storage_url: str) -> None:

@@ -116,13 +116,13 @@ def test_the_note_says_what_people_ask_for(scene: Scene) -> None:
     scene.table.drain("node7", True)
     scene.publisher.publish()
     note = optuna_dashboard.get_note(scene.study)
-    assert "**Asked for** trial 0 held; trial 1 pinned to 2; node7 drained." in note
+    assert "**Requests** trial 0 held; trial 1 pinned to 2; node7 drained." in note
     assert " trial 0 is held by request" in note and " node7 is drained" in note
     scene.table.hold(0, False)
     scene.table.pin(1, None)
     scene.table.drain("node7", False)
     scene.publisher.publish()
-    assert "Asked for" not in optuna_dashboard.get_note(scene.study)
+    assert "Requests" not in optuna_dashboard.get_note(scene.study)
 
 
 def test_a_users_note_stays_and_its_version_rises(scene: Scene) -> None:
@@ -179,7 +179,7 @@ def test_an_error_is_said_once_and_ends_nothing(
         scene.now = scene.publisher._next
         scene.publisher.work()
     assert said == [
-        "optuna-dashboard is not kept fresh (RuntimeError: disk full); the study goes on."
+        "optuna-dashboard cannot be updated (RuntimeError: disk full); the study continues."
     ]
 
 
@@ -214,5 +214,5 @@ def test_figures_stay_within_their_bytes(scene: Scene) -> None:
     history = read_history(scene.study)
     found = figures(history, forecast(history), most=9000)
     assert len(found) == 5 and all(len(text) <= 9000 for text in found.values())
-    assert "the newest segments alone" in found["deadline-allocation"]
+    assert "only the newest segments" in found["deadline-allocation"]
     assert HistoryReader(table, agree(scene.study, None, None, {})).read().events == history.events

@@ -87,7 +87,7 @@ def test_a_host_with_a_folder_of_its_own_is_told_so_and_keeps_its_trials(
     site.work(two)
     until(lambda: site.training_on("own-two"))
     assert "own-two does not share its checkpoints with own-one" in site.said("own-two")
-    until(lambda: "Not every host reaches the others' checkpoints" in site.said("own-one"))
+    until(lambda: "Not every host can read the others' checkpoints" in site.said("own-one"))
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 130
     waits = "waits for own-one, which alone has its checkpoint"

@@ -68,7 +68,7 @@ def test_a_stream_among_several_is_begun_again_and_that_is_said(tmp_path: Path) 
     segments, _ = chain(tmp_path / "moved", plan, [(1, 2), (1, None)])
     first, second = (segment[0]["steps"] for segment in segments)
     assert second[0]["ids"][16:] == first[0]["ids"][16:] == list(range(16))
-    assert "cannot be dealt, so all of them begin again" in log(tmp_path / "moved")
+    assert "cannot be distributed, so all of them begin again" in log(tmp_path / "moved")
 
 
 def test_a_batch_that_the_objective_divides_by_the_slots_is_refused_at_an_epochs_end(

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 REASONS = {
     "plain": None,
-    "stream": "cannot be dealt to 2 slots",
+    "stream": "cannot be distributed to 2 slots",
     "tail": "BatchNorm needs two samples or more on each slot",
     "sync": "SyncBatchNorm works on GPUs only",
     "unused": "Some parameters have no part in the loss",

@@ -13,7 +13,7 @@ OWN = "no trainer_options"
 
 
 COUNTED = "leave devices, num_nodes and strategy out, and pass **deadline.trainer_options() to it"
-STARTED = "starts processes of its own"
+STARTED = "starts its own processes"
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ STARTED = "starts processes of its own"
         (2, {"devices": 1}, COUNTED),
         (2, {"devices": 3}, COUNTED),
         (2, {"devices": 1, "num_nodes": 2}, COUNTED),
-        (2, {"devices": 2}, "divide the data between the slots once more"),
+        (2, {"devices": 2}, "divide the data between the slots a second time"),
         (1, {"devices": 2, "strategy": "ddp_spawn"}, STARTED),
         (1, {"devices": 2, "strategy": "ddp_notebook"}, STARTED),
         (2, {"devices": 2, "strategy": "ddp_spawn"}, STARTED),

@@ -252,7 +252,7 @@ def test_strategies_that_start_processes_are_refused_under_a_worker(
     tmp_path: Path, strategy: Any
 ) -> None:
     callback = DeadlineCallback(PlayedTrial(PlayedSegment(Plan(str(tmp_path)), 0)), "val_loss")
-    with pytest.raises(DeadlineError, match="starts processes of its own"):
+    with pytest.raises(DeadlineError, match="starts its own processes"):
         callback.trainer_options(strategy=strategy)
     assert callback.trainer_options(strategy=DDPStrategy())["strategy"] == "auto"
     assert callback.trainer_options(strategy="ddp_find_unused_parameters_true")
@@ -273,5 +273,5 @@ def test_a_search_for_the_batch_size_is_refused_under_a_worker(tmp_path: Path) -
         callbacks=[BatchSizeFinder(), callback],
         **callback.trainer_options(),
     )
-    with pytest.raises(DeadlineError, match="BatchSizeFinder searches anew each time"):
+    with pytest.raises(DeadlineError, match="BatchSizeFinder searches again each time"):
         callback.setup(_attached(trainer), Small(0.1), "fit")

@@ -69,7 +69,7 @@ def test_why_a_trial_is_pruned(storage: str | None) -> None:
     deadline_report(study, Console(file=printed, width=160))
     assert why in printed.getvalue() and "RUNNING" in printed.getvalue()
     [given_up] = [event for event in read_history(study).events if event.kind == "retired"]
-    assert event_sentence(given_up, "s", "") == f"trial 1 of s is given up ({why})"
+    assert event_sentence(given_up, "s", "") == f"trial 1 of s is pruned ({why})"
 
 
 def test_a_pruner_around_it_tells_its_own_reasons(storage: str | None) -> None:

@@ -62,5 +62,5 @@ def test_a_sampler_without_a_deadline_says_so_once(caplog: pytest.LogCaptureFixt
     study = optuna.create_study(sampler=DeadlineSampler(seed=1))
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
         study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
-    [record] = [one for one in caplog.records if "knows no deadline" in one.message]
+    [record] = [one for one in caplog.records if "finds no deadline" in one.message]
     assert "pruner=DeadlinePruner('2h')" in record.message

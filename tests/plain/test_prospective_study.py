@@ -185,9 +185,9 @@ def test_a_few_first_reports_are_not_taken_for_results() -> None:
 
 @pytest.mark.parametrize("startup", [-1, 2.5, None])
 def test_a_startup_that_is_no_count_is_refused(startup: Any) -> None:
-    with pytest.raises(DeadlineError, match="'tpe' is no sampler: give an object such as"):
+    with pytest.raises(DeadlineError, match="'tpe' is not a sampler: give an object such as"):
         DeadlineSampler("tpe")  # type: ignore[arg-type]
-    with pytest.raises(DeadlineError, match="startup is how many trials"):
+    with pytest.raises(DeadlineError, match="startup is the number of reporting trials"):
         DeadlineSampler(startup=startup)
 
 

@@ -54,7 +54,7 @@ def test_one_report_is_no_pace(
         assert trial.should_prune() is False
         assert trial.should_prune() is False
     [record] = caplog.records
-    assert "it goes on, since one report is no pace; if the next takes as long" in record.message
+    assert "it continues, since one report is not enough" in record.message
     clock.advance(1)
     trial.report(1.0, 2)
     assert trial.should_prune() is False
@@ -114,7 +114,7 @@ def test_a_past_deadline_is_told_at_once_and_refused_before_a_trial_trains(
 ) -> None:
     trained = []
     pruner = DeadlinePruner(datetime.now(timezone.utc) - timedelta(seconds=1))
-    assert "has passed; only a study that was extended goes on" in caplog.text
+    assert "has passed; only an extended study continues" in caplog.text
     study = optuna.create_study(storage=storage_url, pruner=pruner, sampler=DeadlineSampler())
     with pytest.raises(DeadlineError, match="has passed; give one in the future"):
         study.optimize(trained.append, n_trials=1)

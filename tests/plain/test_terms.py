@@ -220,14 +220,14 @@ def test_the_most_slots_of_a_trial_are_those_that_the_first_says(
     assert terms.fix(engine, study, "2h", max_slots=1).max_slots == 1
     assert terms.fix(engine, study, "2h").max_slots == 1 and caplog.messages == []
     assert terms.fix(engine, study, "2h", max_slots=4).max_slots == 1
-    assert "at most 1 slots, as its first process said" in caplog.text
+    assert "at most 1 slots, which its first process chose" in caplog.text
     found = terms.read(engine, study)
     assert found is not None and found.max_slots == 1
 
 
 def test_several_objectives_are_refused(storage: str | None) -> None:
     study = optuna.create_study(storage=storage, directions=["minimize", "maximize"])
-    with pytest.raises(DeadlineError, match=r"2 objectives .* single direction"):
+    with pytest.raises(DeadlineError, match=r"2 objectives, .* single direction"):
         terms.fix(open_table(study), study, "2h")
 
 

@@ -170,7 +170,7 @@ def test_what_won_twice_is_tried_once_and_who_reported_nothing_is_passed_over(
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
         found = winners(optuna.create_study(), [both[0], empty, again, both[1]])
     assert found == [FIRST, SECOND]
-    assert "'empty' has no report to learn from" in caplog.text
+    assert "'empty' has no reports to learn from" in caplog.text
     study = optuna.create_study(sampler=DeadlineSampler(seed=0, earlier=[empty]))
     study.optimize(objective, n_trials=1)
 

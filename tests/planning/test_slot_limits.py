@@ -67,7 +67,7 @@ def test_a_trial_is_directed_down_to_its_limit_and_others_get_the_rest() -> None
     grant = lab.grant(0)
     lab.table.limit_slots("a", grant, 1, "its batches are whole")
     assert lab.planned() == {0: 1, 1: 1}
-    assert lab.table.trials()[0].reason == "1 of 2: it can train on no more"
+    assert lab.table.trials()[0].reason == "1 of 2: it cannot use more"
     lab.table.release("a", grant, "paused", ended="limit")
     assert lab.grant(0).size == lab.grant(1).size == 1
     assert lab.planned() == {0: 1, 1: 1}

@@ -24,8 +24,8 @@ HABITS = {
     "a sampler with a generator of its own": habit("draws another order", data="own order"),
     "a sampler that counts epochs itself": habit("draws another order", data="own epochs"),
     "batch_size // world_size": habit("the batch size of the whole step", data="divided"),
-    "IterableDataset": habit("cannot be dealt", data="stream"),
-    "a loader with state_dict": habit("cannot be dealt", data="stateful"),
+    "IterableDataset": habit("cannot be distributed", data="stream"),
+    "a loader with state_dict": habit("cannot be distributed", data="stateful"),
     "loop.batches(a, b)": habit(net="both"),
     "zip(loop.batches(a), b)": habit("loop.batches(a, b)", net="zip"),
     "StackDataset(a, b)": habit(net="stacked"),
@@ -38,7 +38,7 @@ HABITS = {
     ),
     "augmentation in the loop's body": habit("drawn at random", net="noise"),
     "a dataset with a generator of its own": habit("drawn at random", data="own generator"),
-    "a generator in a global variable": habit("begins anew", data="global generator"),
+    "a generator in a global variable": habit("start again", data="global generator"),
     "a loss that is a mean": habit(batch=15),
     "a summed loss": habit("no mean", net="summed"),
     "class weights in the loss": habit("no mean", net="class weights"),
@@ -56,14 +56,14 @@ HABITS = {
     "two optimizers, one of which accumulates": habit(net="two, one accumulates", each=True),
     "OneCycleLR": habit(net="one cycle", each=True),
     "a scheduler that ElasticLoop is not given": habit(
-        "is not given to ElasticLoop", net="schedule unnamed", shifts=True
+        "is not passed to ElasticLoop", net="schedule unnamed", shifts=True
     ),
     "ReduceLROnPlateau on a validation metric": habit(net="plateau", epochs=4, each=True),
     "ReduceLROnPlateau on a step's training loss": habit(
         "ReduceLROnPlateau", net="plateau of the step"
     ),
     "AveragedModel": habit(net="average", each=True),
-    "a mean of losses in a variable": habit("begins anew", net="mean of losses"),
+    "a mean of losses in a variable": habit("start again", net="mean of losses"),
     "BatchNorm": habit("a slot's slice of it", norm=True),
     "SyncBatchNorm on CPU": habit("SyncBatchNorm", net="SyncBatchNorm", norm=True),
     "BatchNorm with one sample of a batch in a slot": habit(

@@ -50,7 +50,7 @@ def test_two_ranks_die_in_every_way(
     assert table.trials()[0].failures <= 1, "it got further between its deaths"
     words = caplog.text
     assert words.count("SIGKILL; often the machine was out of memory") == 2
-    assert "no rank said anything for 3 s or more" in words
+    assert "no rank sent a message for 3 s or more" in words
     assert "out of memory: MemoryError: no room for 9 GB" in words
 
     # Each step is made from the same samples, in whichever segment, and none is left out.

@@ -95,7 +95,7 @@ def test_without_a_norm_over_a_batch_the_line_is_information(
     (record,) = caplog.records
     assert record.levelno == logging.INFO
     assert record.message == (
-        "This training on 3 slots, against one: It rounds otherwise, in few digits with"
+        "This training on 3 slots, compared with one: It rounds otherwise, in few digits with"
         " bf16-mixed. Dropout and what else is drawn at random draws other numbers of the same"
         " kind. What your own code keeps of a batch is of a slot's slice."
     )

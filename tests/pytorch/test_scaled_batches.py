@@ -139,9 +139,9 @@ def test_one_rule_for_the_whole_trial() -> None:
     load(Scaling("linear"), state)
     load(None, None)
     for other in (Scaling("sqrt"), None):
-        with pytest.raises(DeadlineError, match="began with scaling='linear'"):
+        with pytest.raises(DeadlineError, match="started with scaling='linear'"):
             load(other, state)
-    with pytest.raises(DeadlineError, match="began with scaling=None"):
+    with pytest.raises(DeadlineError, match="started with scaling=None"):
         load(Scaling("sqrt"), None)
 
 

@@ -74,18 +74,14 @@ def test_the_verdict_says_how_slots_are_used_and_when_the_deadline_is() -> None:
     assert running.startswith("4 of 4 slots busy now, ") and "deadline in " in running
     over = chart_allocation(Recipe(stopped=math.inf).make()).summary
     assert over.startswith("4 slots at most, ") and over.endswith("the study has ended")
-    assert (
-        "no trial has been given a slot yet" in chart_allocation(Recipe(stopped=0).make()).summary
-    )
+    assert "no trial has had a slot yet" in chart_allocation(Recipe(stopped=0).make()).summary
 
 
 def test_what_is_left_out_is_said() -> None:
     history = Recipe(stopped=math.inf).make()
     count = len(history.trials)
     some = chart_allocation(history, n_recent_trials=3, n_recent_spells=2)
-    assert (
-        f"3 of {count} trials, those that trained last; the newest segments alone" in some.summary
-    )
+    assert f"3 of {count} trials, the most recent ones; only the newest segments" in some.summary
     assert f"3 trials of {count} shown" in chart_forecast(history, 3).summary
 
 
@@ -135,7 +131,7 @@ def test_a_study_is_all_that_a_figure_needs(name: str, study: optuna.Study) -> N
 def test_a_study_that_nobody_works_on_has_figures_too(url: str) -> None:
     study = optuna.create_study(study_name="idle", storage=url)
     for name in CHARTS:
-        with pytest.raises(DeadlineError, match="'idle' has no deadline, and so there is nothing"):
+        with pytest.raises(DeadlineError, match="'idle' has no deadline, so there is nothing"):
             getattr(visualization, name)(study)
     agree(study, "1h", None, {}, budget=None)
     for name in CHARTS:

@@ -49,12 +49,12 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_offer(gpu_ids="1").devices == make_offer(gpu_ids=[1]).devices == ["gpu:1"]
     with pytest.raises(DeadlineError, match=r"gpus asks for 4 GPUs, more than this machine has"):
         make_offer(gpus=4)
-    with pytest.raises(DeadlineError, match="both say which"):
+    with pytest.raises(DeadlineError, match="both select GPUs"):
         make_offer(gpus=1, gpu_ids="1")
     with pytest.raises(DeadlineError, match=r"no GPU 7 on this machine \(it has: 0, 1\)"):
         make_offer(gpu_ids="0,7")
     with pytest.raises(
-        DeadlineError, match="a number of GPUs such as 2, not '0,1'; gpu_ids names them"
+        DeadlineError, match="a number of GPUs such as 2, not '0,1'; gpu_ids selects single ones"
     ):
         make_offer(gpus="0,1")
     with pytest.raises(DeadlineError, match="indices of GPUs such as 0,3, not 'zero'"):
@@ -97,7 +97,7 @@ def test_only_the_gpus_that_were_left_to_us(
         ({"deadline": "1h", "min_resource": 0}, "min_resource"),
         ({"deadline": "1h", "min_resource": 9, "max_resource": 3}, "max_resource"),
         ({"deadline": "1h", "reduction_factor": 1}, "reduction_factor"),
-        ({"deadline": "1h", "cpus": 0}, "0 slots can train nothing"),
+        ({"deadline": "1h", "cpus": 0}, "A worker with 0 slots cannot train"),
     ],
 )
 def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> None:
@@ -113,12 +113,12 @@ def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> Non
     ("arguments", "message"),
     [
         ({"objective": "nofile.py:objective"}, "There is no file nofile.py"),
-        ({"objective": "objective"}, "names no objective"),
-        ({"cpus": 0}, "0 slots can train nothing"),
+        ({"objective": "objective"}, "is not an objective"),
+        ({"cpus": 0}, "A worker with 0 slots cannot train"),
         ({"cpus": "2"}, "cpus must be a positive number of slots, but got '2'"),
-        ({"objective": None}, "None is no objective: give a function of a trial"),
-        ({"objective": _holding_a_lock()}, r"cannot travel .*\(cannot pickle '_thread.lock'"),
-        ({"table": "nonsense"}, "write a URL such as sqlite:///table.db"),
+        ({"objective": None}, "None is not an objective: give a function of a trial"),
+        ({"objective": _holding_a_lock()}, r"cannot be sent .*\(cannot pickle '_thread.lock'"),
+        ({"table": "nonsense"}, "write one such as sqlite:///table.db"),
         ({"cpus": None}, "name some with gpus='all' or cpus=2"),
         ({"weight": 0}, "weight must be a positive number"),
         ({"divider": "odd"}, "no divider 'odd'"),
@@ -132,7 +132,7 @@ def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> Non
         ({"until": "soon"}, "'soon' is no deadline"),
         (
             {"checkpoints": __file__},
-            "No checkpoint can be kept in .*: name another folder with checkpoints=",
+            "No checkpoint can be written to .*: name another folder with checkpoints=",
         ),
         ({"budget": 9, "price": {"a": 1}}, "this host says none: name it with host_type="),
     ],
@@ -156,7 +156,7 @@ def test_more_slots_for_a_trial_than_there_are_limit_nothing(
     assert caplog.messages == []
     prepare(objective, None, 2, max_slots=64)
     assert caplog.messages == [
-        "max_slots is 64 and there are 2 slots here: it limits nothing until other workers come."
+        "max_slots is 64 and there are 2 slots here: it has no effect until other workers join."
     ]
 
 
@@ -198,7 +198,7 @@ def test_an_older_schema_is_migrated(sqlite_url: str) -> None:
 @pytest.mark.parametrize(
     ("command", "code", "message"),
     [
-        (["status", "s", "--storage", "nonsense"], 2, "no database"),
+        (["status", "s", "--storage", "nonsense"], 2, "not a database"),
         (
             ["status", "s", "--storage", "sqlite:///{folder}/s.db"],
             2,
@@ -242,5 +242,5 @@ def test_creating_twice_joins_and_another_deadline_is_a_conflict(tmp_path: Path)
 
 
 def test_a_name_is_no_study() -> None:
-    with pytest.raises(DeadlineError, match=r"'train' is no study: pass optuna\.create_study"):
+    with pytest.raises(DeadlineError, match=r"'train' is not a study: pass optuna\.create_study"):
         optuna_deadline.run("train", lambda trial: 0.0, cpus=1, deadline="1h")  # type: ignore[arg-type]

@@ -95,7 +95,7 @@ def test_the_first_budget_holds(sqlite_study: optuna.Study) -> None:
     terms = agree(sqlite_study, "1h", "seer", {}, budget=make_budget("20usd", 0.9))
     assert terms.budget == make_budget(20, 0.9)
     assert agree(sqlite_study, "1h", None, {}).budget == terms.budget
-    with pytest.raises(DeadlineConflict, match=r"budget 20 usd at 0.9 .*asks for 30 usd"):
+    with pytest.raises(DeadlineConflict, match=r"budget 20 usd at 0.9 .*wants 30 usd"):
         agree(sqlite_study, "1h", None, {}, budget=make_budget("30usd", 0.9))
     with pytest.raises(DeadlineError, match="A budget is fixed with the deadline"):
         agree(sqlite_study, None, None, {}, budget=make_budget("30usd", 0.9))

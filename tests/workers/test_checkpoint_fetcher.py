@@ -185,7 +185,7 @@ def test_what_no_row_names_is_deleted_here_and_there(
     folder.mkdir(parents=True)  # cannot be unlinked
     sweeping.sweep(3, [folder, folder])
     sweeping.close(20)
-    assert caplog.text.count("Old checkpoints cannot be deleted and pile up") == 1
+    assert caplog.text.count("Old checkpoints cannot be deleted and use space") == 1
 
 
 def test_rows_of_the_first_releases_are_still_known(tmp_path: Path) -> None:
@@ -260,5 +260,5 @@ def test_places_that_cannot_be_used_are_told() -> None:
 
 def test_a_folder_may_be_spelled_as_a_url(tmp_path: Path) -> None:
     assert place_of(f"file://{tmp_path}") == tmp_path.resolve()
-    with pytest.raises(DeadlineError, match=r"names no folder: write file:///folder"):
+    with pytest.raises(DeadlineError, match=r"is not a folder: write file:///folder"):
         place_of("file://folder")

@@ -236,7 +236,7 @@ def test_a_killed_fork_server_is_replaced(
     wait_until(lambda: len(pids(log)) > 1)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 130
-    assert "another one is started" in said()
+    assert "a new one starts" in said()
 
 
 def test_a_fork_server_killed_while_it_loads_the_objective_is_replaced(
@@ -251,7 +251,7 @@ def test_a_fork_server_killed_while_it_loads_the_objective_is_replaced(
 
     wait_until(zygotes)
     zygotes()[0].kill()
-    wait_until(lambda: "another one is started" in said())
+    wait_until(lambda: "a new one starts" in said())
     wait_until(reported(study, 3))
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 130
@@ -334,7 +334,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     wait_until(reported(study, newest.step + 3))
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 130
-    assert "is damaged or gone; going on from the one before" in said()
+    assert "is damaged or missing; the trial resumes from the one before" in said()
     assert before.step < newest.step
 
 

@@ -134,7 +134,7 @@ def test_memory_may_be_there_the_next_time() -> None:
         verdict = decide_outcome(gang)
         assert (verdict.state, verdict.end_reason, verdict.failures) == ("paused", "died", 1)
         assert "out of memory" in verdict.log_message and verdict.log_message.endswith(
-            "it goes on"
+            "it resumes"
         )
         gang.failures = 2
         assert decide_outcome(gang).state == "failed"

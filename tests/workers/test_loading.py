@@ -73,7 +73,7 @@ def test_an_import_that_does_not_end_is_an_error_and_leaves_no_trial(
     sqlite_study: optuna.Study, tmp_path: Path
 ) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
-    with pytest.raises(DeadlineError, match="has not begun: see why its import"):
+    with pytest.raises(DeadlineError, match="has not started: find out why its import"):
         optuna_deadline.run(
             sqlite_study, f"{tmp_path}/endless.py:objective", cpus=1, deadline="5s",
             checkpoints=tmp_path / "checkpoints",

@@ -83,7 +83,7 @@ def test_a_module_is_imported_by_name(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_cannot_be_found_is_named(tmp_path: Path) -> None:
     (tmp_path / "train_named.py").write_text(OBJECTIVE)
-    with pytest.raises(DeadlineError, match=r"names no objective: write FILE.py:FUNCTION"):
+    with pytest.raises(DeadlineError, match=r"is not an objective: write FILE.py:FUNCTION"):
         source_of("train.py")
     with pytest.raises(DeadlineError, match=r"There is no file nowhere.py"):
         source_of("nowhere.py:objective")

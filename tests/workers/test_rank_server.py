@@ -67,7 +67,7 @@ def test_who_is_not_awaited_is_sent_away(reception: RankServer, guests: Guests) 
 
 def test_a_closed_door_is_tried_for_so_long(reception: RankServer) -> None:
     reception.close()
-    with pytest.raises(OSError, match="is not reached"):
+    with pytest.raises(OSError, match="cannot be reached"):
         connect_to_leader(reception.endpoint, 0, 3, 1, 0.1)
 
 

@@ -113,7 +113,7 @@ def test_a_trial_goes_on_on_another_machine_from_the_newest_that_is_whole(
     assert [row.outcome for row in rows] == ["shutdown", "shutdown"]
     steps = [row.step for row in table.reports()]
     assert steps == list(range(len(steps)))
-    assert "is damaged or gone; going on from the one before" in said()
+    assert "is damaged or missing; the trial resumes from the one before" in said()
     import s3fs
 
     kept = {str(row.path) for row in table.checkpoints(0)}

@@ -166,7 +166,7 @@ def test_an_objective_that_raises_fails_alone(
 def test_an_objective_that_only_fails_is_not_started_until_the_deadline(
     sqlite_study: optuna.Study, tmp_path: Path
 ) -> None:
-    with pytest.raises(DeadlineError, match="trials failed and none has reported: mend the obj"):
+    with pytest.raises(DeadlineError, match="trials failed and none has reported: fix the obj"):
         optuna_deadline.run(
             sqlite_study, objectives.broken, cpus=2, deadline="60s", checkpoints=tmp_path
         )

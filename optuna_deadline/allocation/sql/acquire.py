@@ -121,7 +121,7 @@ def _may_grant(tx: Transaction, more: int) -> bool:
 def _within_budget(tx: Transaction, more: int) -> bool:
     """Whether a study that pays for its slots pays for so many more than its trials hold.
 
-    Where slots are free that nobody pays for, the next trial would not wait for the last one to
+    If slots are free without being paid for, the next trial would not wait for the last one to
     leave. What a dead worker holds is on no bill. The study's row is locked: two workers may ask.
     """
     query = sa.select(study.c.pool_slots).where(study.c.study_id == tx.study_id)

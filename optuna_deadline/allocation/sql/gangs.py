@@ -161,7 +161,7 @@ def free(
 
 
 def reclaim_parts(tx: Transaction, grant: Grant) -> None:
-    """Free what further workers were to give to a segment whose owner never heard of it.
+    """Free what further workers were to give to a segment whose owner does not know of it.
 
     Until the meeting place of the ranks is known, none was forked.
     """

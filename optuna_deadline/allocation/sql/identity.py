@@ -111,7 +111,7 @@ def _delete(connection: sa.Connection, row: sa.Row[Any], now: float) -> None:
     if connection.execute(alive).first() is not None:
         raise DeadlineError(
             f"Workers still train another study named {row.name!r} whose table is in "
-            f"{connection.engine.url}: stop them, wait until the lease of one that died is over, "
+            f"{connection.engine.url}: stop them, wait until the leases of dead ones expire, "
             "or name another database with table=URL."
         )
     connection.execute(sa.delete(study).where(study.c.study_id == row.study_id))

@@ -93,7 +93,7 @@ def lend(
 ) -> None:
     """Lend slots to studies, and keep the accounts up to now; see the store's promise."""
     guard_leader(tx, worker_id, term)
-    # Accounts first: who waits for a trial may hold its study's row, who waits for a slot a trial.
+    # Accounts first: a waiter for a trial may hold its study's row, a waiter for a slot a trial.
     open_ = sa.select(study.c.study_id).where(study.c.settled.is_(None))
     here = tenant.c.pool == tx.pool, tenant.c.study_id.in_(open_)
     locked = sa.select(tenant.c.study_id).where(*here).order_by(tenant.c.study_id)

@@ -43,7 +43,7 @@ def elect_planner(tx: Transaction, worker_id: str, ttl: float) -> int | None:
 def election_outcome(
     holder: str | None, term: int, expires: float, worker_id: str, now: float, ttl: float
 ) -> int | None:
-    """The outcome of an election: the term of who stands for it, None while another one rules.
+    """The outcome of an election: the candidate's term, None while another term runs.
 
     A lease that expires too late was written before the clock was set back. The same holder after
     its lease ran out begins a new term too: others may have ruled meanwhile.

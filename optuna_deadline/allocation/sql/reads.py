@@ -131,7 +131,7 @@ def orders(
     given = {"pool": pool_name, "study": study_id, "me": worker_id}
     rows = connection.execute(_ORDERS, given).all()
     if not rows:
-        raise StudyGone("The study was deleted while the worker ran; nothing is left to train.")
+        raise StudyGone("The study was deleted while the worker ran.")
     read, deadline, settled, slots, funds_end, gate_closed, epoch, drained, called = rows[0][:9]
     return Orders(
         now=read if now is None else now,

@@ -1,4 +1,4 @@
-// Asks for the state every two seconds while somebody looks, and draws it anew.
+// Fetches the state every two seconds while the page is visible, and draws it.
 "use strict";
 
 const EVERY = 2000;
@@ -95,7 +95,7 @@ function slotRow(slot, window_, several) {
   const name = make("span", slot.device, { class: "name", title: `${slot.device} on ${slot.host}${owner}` });
   if (several && slot.lent_to !== null) name.append(" ", make("small", `for ${slot.lent_to}`));
   const who = make("span", null, { class: "who" });
-  if (slot.number === null) who.append(slot.offered ? "free" : slot.drained ? "drained" : "nobody offers it");
+  if (slot.number === null) who.append(slot.offered ? "free" : slot.drained ? "drained" : "not offered");
   else who.append(tile(slot), several ? ` ${slot.study}` : "");
   const late = slot.lease !== null && slot.lease < 0;
   const words = slot.lease === null ? "" : late ? `silent for ${lasting(-slot.lease)}` : `lease ${lasting(slot.lease)}`;
@@ -170,8 +170,8 @@ function draw(state) {
   const fill = (id, rows, otherwise) =>
     byId(id).replaceChildren(...(rows.length ? rows : [make("li", otherwise, { class: "hint" })]));
   byId("studies").replaceChildren(
-    ...(pool.studies.length ? pool.studies.map(card) : [make("p", "No study is in training in this pool.", { class: "hint" })]));
-  fill("handovers", pool.handovers.map(handover), "None: everybody has what the plan wants.");
+    ...(pool.studies.length ? pool.studies.map(card) : [make("p", "No study is training in this pool.", { class: "hint" })]));
+  fill("handovers", pool.handovers.map(handover), "None: the plan is carried out.");
   byId("slots-hint").textContent =
     `Each strip is the last ${lasting(pool.window)}, now at its right end; the numbers are trials'.`;
   byId("slots").replaceChildren(...slotRows(pool, pool.window));

@@ -259,12 +259,12 @@ def change_price(
         types = None if kind == "" else wanted
         if table.set_price(kind, price.per_hour, price.node, end, seen, types):
             return end if end < orders.deadline and any(wanted.values()) else None
-    raise DeadlineError("The study's plan changes all the time; tell the price again.")
+    raise DeadlineError("The study's plan changes continually; set the price again.")
 
 
 def _check(ledger: BillingLedger, kind: str, price: Price, *, settled: bool) -> None:
     if settled:
-        raise DeadlineError("The study has ended, and no price changes that.")
+        raise DeadlineError("The study has ended, so its price cannot change.")
     rates = ledger.tariff.rates
     if (kind == "") != ("" in rates):
         known = ", ".join(sorted(rates)[:8])
@@ -276,6 +276,7 @@ def _check(ledger: BillingLedger, kind: str, price: Price, *, settled: bool) -> 
     rate = rates.get(kind)
     if rate is not None and price.node not in (1, rate.node):
         raise DeadlineError(
-            f"A host of {kind or 'this study'} has {rate.node} slots that are bought at once, not "
+            f"A host of {kind or 'this study'} has {rate.node} slots that are bought "
+            "together, not "
             f"{price.node}."
         )

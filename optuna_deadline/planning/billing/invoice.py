@@ -56,7 +56,7 @@ class Invoice:
         """The money as a policy sees it.
 
         A slot costs what those on offer cost in the middle, which is never less than those that
-        are taken cost, since the cheapest are taken first. Of the rounding it is told the worst.
+        are taken cost, since the cheapest are taken first. The rounding is taken at its worst.
 
         Args:
             now: The instant.
@@ -114,7 +114,7 @@ class Invoice:
         Args:
             now: Further nodes are taken now.
             slots: By type, how many are wanted.
-            latest: Nobody asks beyond it.
+            latest: The last instant that is asked for.
         """
         budget, latest = self.tariff.budget, latest + RELEASE_SECONDS
         if self._total_cost(now, slots, latest) <= budget:

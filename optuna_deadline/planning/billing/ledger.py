@@ -2,7 +2,7 @@
 
 A study pays for the slots that its plan wants, from the event that says so on, and for those that
 its trials still hold beyond that until they have left them; each at the price of the type of its
-host, as its worker said it when it joined. What a dead worker held beyond that is nobody's bill:
+host, as its worker registered it. What a dead worker held beyond that is not billed:
 its ranks were killed when their trust ran out, and only the lease was left. Without a live worker
 a study pays for nothing, from the end of the last one's lease on.
 """
@@ -33,7 +33,7 @@ _ENDS = ("settle", "rest")
 class BillingLedger:
     """A study's bill, kept up from its events; those that nothing can precede are dropped.
 
-    A slot that is reaped was nobody's bill since it was taken. Where that is in the bill already,
+    A reaped slot is not billed from its grant on. If that is in the bill already,
     which takes a worker that died, the bill is made anew from all events.
 
     Args:

@@ -89,8 +89,8 @@ class CheckpointLocality:
         if hosts and hosts != self._warned_hosts:
             self._hosts_differ = True
             _logger.warning(
-                "Not every host reaches the others' checkpoints: those of %s are its own, and "
-                "their trials stay there. Name one shared folder, under the same path, or a URL "
+                "Not every host can read the others' checkpoints: those of %s stay there, and "
+                "their trials, too. Name one shared folder, under the same path, or a URL "
                 "with --checkpoints.",
                 " and of ".join(sorted(hosts)),
             )

@@ -1,11 +1,10 @@
-"""From "how many slots" to "which slots": pure, stable, each study's side by side.
+"""Chooses which slots form each study's share, in linear time.
 
-So many seats for each study on slots that not everybody reaches: pure, in linear time.
-
-An assignment of least cost would say the same and compare every seat with every slot, which are a
-hundred million pairs in a pool of ten thousand slots. What is held counts more than what is lent,
-that more than where a slot lies, and each slot has one holder and is lent to one study: so rounds
-that take one reason after the other keep as much of what is held, wherever all studies reach all.
+Not every study reaches every slot. An assignment of least cost gives the same result but compares
+each position with each slot: a hundred million pairs for ten thousand slots. A held slot counts
+more than a lent one, and that more than its place. Each slot has one holder and is lent to one
+study. So rounds that apply one reason after the other keep as many held slots, provided that all
+studies reach all slots.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def assign_slots(
     *,
     spare: bool = False,
 ) -> dict[int, int]:
-    """The study for each slot that is given to somebody; as many seats as can be had.
+    """The study of each assigned slot; as many slots as possible are assigned.
 
     What is held by a study and lent to it stays with it; then come what it holds, what it is lent,
     and what lies side by side. Where a study reaches nothing that is left, others that reach more
@@ -33,7 +32,7 @@ def assign_slots(
         wanted: Seats by study.
         slots: In the order of hosts.
         reach: The slots that each study reaches.
-        spare: Whether these are seats beyond shares: who holds a slot has no title to it then, and
+        spare: Whether these are slots beyond shares: a holder has no claim to its slot then, and
             what is lent stays lent.
     """
     seating = _SlotMatching(wanted, slots, reach)
@@ -57,7 +56,7 @@ def _lent(slot: Slot) -> int | None:
 
 
 class _SlotMatching:
-    """What is dealt so far, and who wants more."""
+    """The slots assigned so far, and the studies that need more."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class _SlotMatching:
         self._exhausted: set[int] = set()
 
     def keep(self, reasons: Sequence[Callable[[Slot], int | None]]) -> None:
-        """Let everybody keep what it has, for the strongest reason first."""
+        """Let each study keep its slots, for the strongest reason first."""
         for whose in reasons:
             for slot in self._slots:
                 study = whose(slot)
@@ -87,7 +86,7 @@ class _SlotMatching:
         """Seats on hosts where a study is, then where they fit tightest, else in most number.
 
         Args:
-            idle: Whether only slots that nobody holds are given.
+            idle: Whether only free slots are assigned.
         """
         for study in sorted(+self._left):
             free: dict[str, list[int]] = {}
@@ -109,7 +108,7 @@ class _SlotMatching:
                     break
 
     def augment(self) -> None:
-        """Seats for those who reach only what others have, who get others in exchange."""
+        """Assign slots that other studies have, which get others in exchange."""
         if len(self.assigned) < len(self._slots):
             for study in sorted(+self._left):
                 while self._left[study] and self._augment_once(study):
@@ -129,9 +128,9 @@ class _SlotMatching:
     def _augment_once(self, study: int) -> bool:
         """One more slot for a study by the shortest chain of exchanges; whether there is one.
 
-        Whom a search in vain has met can end no chain, so nobody is met in vain twice.
+        A study that a failed search has visited ends no chain, so it is visited once.
         """
-        met: dict[int, tuple[int, int] | None] = {study: None}  # who takes its slot, and which
+        met: dict[int, tuple[int, int] | None] = {study: None}  # its taker, and the slot
         queue = deque([] if study in self._exhausted else [study])
         while queue:
             taker = queue.popleft()
@@ -170,7 +169,7 @@ def assign_shares(
         reach: The slots that each study's live workers offer.
 
     Returns:
-        The study for each slot that somebody is to have; the others may stay as they are.
+        The study of each slot that is to change; the others stay as they are.
     """
     slots = sorted(slots, key=lambda slot: (slot.host, slot.id))
     if len(reach) == 1:

@@ -55,7 +55,7 @@ class NaiveElastic(Resources):
             return inner.plan(snapshot)
         if money.left <= 0:
             stopped: dict[int, Order] = {
-                trial.number: Pause("the money is gone")
+                trial.number: Pause("the budget is spent")
                 for trial in snapshot.trials
                 if trial.alive
             }

@@ -92,7 +92,7 @@ def promote(
         pauses = {rung: Pause(f"not among the best of rung {rung}") for rung in rungs}
         orders = {s.trial.number: pauses[s.milestone] for s in waiting}
     else:
-        words = "the best of those that wait: nothing else is to run"
+        words = "the best waiting trial: no other trial can run"
         thawed = [SlotCandidate(s.trial, words) for s in sorted(waiting, key=_priority)]
     return one_slot_each(
         snapshot,
@@ -226,7 +226,7 @@ class SuccessiveHalving(Resources):
                     orders[trial.number] = Retire(f"not among the {keep} best of rung {milestone}")
             still = ranked[:keep]
         over = [trial for trial in still if trial.alive]
-        claims += [SlotCandidate(trial, "the winner of its cohort goes on") for trial in over]
+        claims += [SlotCandidate(trial, "the winner of its cohort continues") for trial in over]
         return bool(over)
 
 

@@ -108,7 +108,7 @@ class OneEpoch(Resources):
         until = self._explores_until(snapshot)
         if snapshot.now < until:
             orders: dict[int, Order] = {
-                trial.number: Pause("waits until everybody had an epoch") for trial in ranked
+                trial.number: Pause("waits until every trial has had an epoch") for trial in ranked
             }
             newcomers = self.trials_left_to_open(snapshot)
             return one_slot_each(snapshot, claims, orders, newcomers=newcomers, holds_until=until)

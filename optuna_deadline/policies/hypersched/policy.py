@@ -1,13 +1,12 @@
 """HyperSched (Liaw et al., SoCC'19): explore on single slots, then give all to the survivors.
 
-Read in the authors' code and slides: rungs with pausing and retroactive re-checks, promotion from
-the top rung down, the entrance gate, the re-dealing in score order by one of three allocators, the
-gain test. What the code gets wrong is mended here and is our reconstruction: a trial without a
-report ranks worst, not best; the gate opens again where survivors are lost; once the survivors
-have ended the best of those that wait take their place instead of an idle pool, and the very best
-alone where there is no time to part them; a paused trial comes back with any number of slots that
-fits; slots that nobody can use well go to paused trials; S(k) and the overhead are learned from
-this study.
+From the authors' code and slides: rungs with pausing and retroactive checks, promotion from the
+top rung down, the entrance gate, the allocation in score order by one of three allocators, the
+gain test. Our reconstruction, where the code fails: a trial without a report ranks worst, not
+best; the gate opens again if survivors are lost; once the survivors have ended, the best waiting
+trials replace them, or only the best one if time is too short to compare them; a paused trial
+resumes with any number of slots; slots that no survivor can use well go to paused trials; S(k)
+and the overhead are learned from this study.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from optuna_deadline.policies.trial_index import TrialIndex
 
 Value = TypeVar("Value")
 
-_WAITS = Pause("waits: others stand above it")
-_BEATEN = Retire("cannot win any more: too many stand above it")
+_WAITS = Pause("waits: other trials rank above it")
+_BEATEN = Retire("cannot win: too many trials rank above it")
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class HyperSched(Resources):
         orders: dict[int, Order] = {}
         survivors = _ranked(view, field.survivors)
         for trial in survivors[snapshot.capacity :]:
-            orders[trial.number] = Pause("fewer slots than trials: the best go on")
+            orders[trial.number] = Pause("fewer slots than trials: the best continue")
         for trial in survivors[: snapshot.capacity]:
             orders[trial.number] = _explore_order(trial.slots)
         free = max(0, snapshot.capacity - len(survivors))
@@ -136,7 +135,7 @@ class HyperSched(Resources):
         chosen = field.survivors or self._once(view, "heirs", lambda: field.successors(view))
         survivors = _ranked(view, chosen)
         for trial in survivors[snapshot.capacity :]:
-            orders[trial.number] = Pause("fewer slots than trials: the best go on")
+            orders[trial.number] = Pause("fewer slots than trials: the best continue")
         survivors = survivors[: snapshot.capacity]
         parted_until = math.inf
         if not field.survivors:
@@ -152,7 +151,7 @@ class HyperSched(Resources):
             if trial.number in orders:
                 continue
             if free > 0 and trial.running:
-                words = _moves(trial.slots, 1, "nobody above it can use the slot")
+                words = _moves(trial.slots, 1, "no trial above it can use the slot")
                 orders[trial.number] = Run(1, words)
                 free -= 1
             elif free > 0 and not growing:
@@ -185,7 +184,7 @@ class HyperSched(Resources):
             for trial, share in zip(survivors, shares, strict=True)
         ]
         excess = sum(move.slots for move in moves) - snapshot.capacity
-        for index in reversed(range(len(moves))):  # somebody grows: the others go to their shares
+        for index in reversed(range(len(moves))):  # a trial grows: the others go to their shares
             if excess > 0 and moves[index].slots > shares[index]:
                 excess -= moves[index].slots - shares[index]
                 words = _moves(survivors[index].slots, shares[index], "its share of the pool")
@@ -197,7 +196,7 @@ class HyperSched(Resources):
     ) -> ResizeDecision:
         """Grow where the gain outweighs the restart; else keep as much as is of use."""
         if not trial.slots:
-            return ResizeDecision(share, f"resumes on {share}: the best of those that are left")
+            return ResizeDecision(share, f"resumes on {share}: the best remaining trial")
         keep = max(size for size in sizes if size <= trial.slots)
         if share <= trial.slots:
             return ResizeDecision(keep, _moves(trial.slots, keep, "its share of the pool"))
@@ -210,7 +209,7 @@ class HyperSched(Resources):
             return ResizeDecision(keep, _moves(trial.slots, keep, words))
         recharged = trial.changed + self.recharge * snapshot.overhead.total
         if snapshot.now < recharged:
-            words = _moves(trial.slots, keep, f"grows to {share} after a while")
+            words = _moves(trial.slots, keep, f"grows to {share} later")
             return ResizeDecision(keep, words, held_back=True, until=recharged)
         part = left / max(snapshot.deadline - snapshot.started, 1e-9)
         words = f"{part:.0%} of the time left, gain {gain:.1f}x after {lost:.1f} s overhead"

@@ -1,6 +1,6 @@
-"""Where HyperSched's trials stand: who survives, who waits, and who comes after the survivors.
+"""The standings of HyperSched's trials: survivors, waiting trials, and successors.
 
-Heirs: who has the pool once all survivors have ended, and there is little time left.
+Successors take the pool once all survivors have ended and little time is left.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class TrialStanding(NamedTuple):
         if self.rung is None:
             return "starts: a free slot" if trial.state == "ready" else "resumes: not yet judged"
         if not self.fails:
-            return f"resumes: stands above the cut of rung {self.rung.milestone}"
+            return f"resumes: above the cut of rung {self.rung.milestone}"
         if trial.running:
             mine, cut = abs(self.rung.recorded[self.number]), abs(self.rung.cutoff or 0.0)
             return f"below the cut of rung {self.rung.milestone}: {mine:.4g} against {cut:.4g}"
-        return "resumes: the best of those that wait for a slot nobody else can use"
+        return "resumes: the best waiting trial, on a slot that no other can use"
 
 
 _FIRST_FAILED = (True,)
@@ -46,7 +46,7 @@ class TrialStandings:
     Attributes:
         survivors: Those that train and pass, the most deserving first.
         beaten: Those that train and fail, likewise.
-        waiting: Those that do not train: who passes or was never judged, then the others.
+        waiting: Trials that do not run: those that pass or were never judged, then the others.
     """
 
     def __init__(self, retroactive: bool) -> None:
@@ -58,7 +58,7 @@ class TrialStandings:
         self._cuts: dict[int, float | None] = {}  # by milestone, those that all were judged by
 
     def update(self, view: TrialIndex) -> TrialStandings:
-        """Judge who has changed, and who stands on the other side of a cut that has moved."""
+        """Judge trials that changed, and trials that a moved cut affects."""
         moved = view.take_changed()
         for rung in view.rungs:
             before, now = self._cuts.get(rung.milestone), rung.cutoff
@@ -90,19 +90,19 @@ class TrialStandings:
 
     @property
     def waiting_above_cuts(self) -> list[TrialStanding]:
-        """Who waits above every cut, or was never judged."""
+        """Waiting trials above every cut, or never judged."""
         return self.waiting[: bisect_left(self.waiting, _FIRST_FAILED)]
 
     @property
     def contenders(self) -> list[TrialStanding]:
-        """Who is above every cut, or was never judged."""
+        """Trials above every cut, or never judged."""
         return self.survivors + self.waiting_above_cuts
 
     def successors(self, view: TrialIndex) -> list[TrialStanding]:
-        """Who takes the pool once no survivor is left: our reconstruction.
+        """The trials that take the pool once no survivor is left: our reconstruction.
 
         Those that wait above every cut, or were never judged; where there are none the living are
-        judged among themselves, without those that have ended; where nobody passes even so, the
+        judged among themselves, without those that have ended; if none passes, the
         best alone.
         """
         if passing := self.waiting_above_cuts:
@@ -161,11 +161,11 @@ def select_successors(
         largest: The largest useful gang.
 
     Returns:
-        Who shares the pool, and until when that holds.
+        The trials that share the pool, and until when that holds.
     """
     most = max((trial.slots for trial in successors), default=0)
     first = [trial for trial in successors if trial.slots == most]
-    leader = (first if len(first) == 1 else successors)[:1]  # who is alone already stays so
+    leader = (first if len(first) == 1 else successors)[:1]  # a single trial stays the only one
     needed = 0.0
     for trial, share, steps in zip(successors, shares, ahead, strict=True):
         if trial in leader:

@@ -74,9 +74,9 @@ class EvenDivider:
     """Weighted max-min fair shares in whole slots.
 
     Each study gets the whole slots of its fair share; those that are left over go to the studies
-    furthest behind theirs. Who has such a slot keeps it until another one is ``quantum``
-    slot-seconds further behind, so slots do not flap, and over time everybody gets its share: with
-    n studies, plans every p seconds, and demands that stay, nobody is more than (quantum + p) *
+    furthest behind theirs. A study keeps such a slot until another one is ``quantum``
+    slot-seconds further behind, so slots do not flap. Over time each study gets its share: with n
+    studies, plans every p seconds, and constant demands, no study is more than (quantum + p) *
     (1 + ln n) slot-seconds behind. A study whose share is below one slot, since there are more
     studies than slots, waits for its turn at most twice that, divided by its share.
 

@@ -87,7 +87,7 @@ class Seer(Resources):
                 losers = [trial for trial in best[keep:] if trial.alive]
                 orders.update((trial.number, Retire(words)) for trial in losers)
                 retired += losers
-                # Who has ended by itself cannot be retired: the next plan counts it again.
+                # An ended trial cannot be retired: the next plan counts it again.
                 contenders = [trial for trial in best if trial not in losers]
             rung, shape = max(rung, barrier(retired, steps)) + 1, None  # as the next plan reads it
         if rung == len(steps) or not (contenders or missing):
@@ -106,7 +106,7 @@ class Seer(Resources):
 
 
 class _Round:
-    """The round in progress: who trains on how many slots of which pool."""
+    """The round in progress: its trials, their slots, and the pool."""
 
     def __init__(
         self,
@@ -169,10 +169,10 @@ class _Round:
         free -= start
         for trial in going_on:
             if trial.number not in orders and trial.slots <= min(free, snapshot.largest_gang):
-                orders[trial.number] = Run(trial.slots, "goes on until the others are through")
+                orders[trial.number] = Run(trial.slots, "continues until the others have finished")
                 free -= trial.slots
         for trial in self._through:
-            orders.setdefault(trial.number, Pause(f"through with round {self._rung}"))
+            orders.setdefault(trial.number, Pause(f"has finished round {self._rung}"))
         return Plan(
             orders,
             start=start,
@@ -230,7 +230,7 @@ def _time(snapshot: Snapshot) -> float:
 
 
 def _holds_until(snapshot: Snapshot) -> float:
-    """Until when the time is rounded to the same, and nobody else is to be judged by its slots."""
+    """Until when the time rounds to the same, and no other trial becomes due by its slots."""
     time, lost = _time(snapshot), snapshot.overhead.total
     closing = time + CLOSING + snapshot.overhead.stop if time > 0 else 0.0
     settling = [trial.changed + lost for trial in snapshot.trials if trial.running]
@@ -254,7 +254,7 @@ def _first(snapshot: Snapshot, contenders: Sequence[TrialView]) -> Plan:
     for index, trial in enumerate(alive):
         runs = index < usable
         orders[trial.number] = (
-            Run(1, "its first step: nothing was measured yet") if runs else Pause("no free slot")
+            Run(1, "its first step: nothing is measured yet") if runs else Pause("no free slot")
         )
     return Plan(orders, start=max(0, usable - len(alive)), pool_slots=pool)
 

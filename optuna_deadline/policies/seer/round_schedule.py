@@ -6,8 +6,8 @@ one such option, so that all rounds together end by a deadline at the least cost
 and with the job given RubberBand's). Our reconstruction: the papers' own text was not at hand.
 
 With a power law ``S(g) = g**a`` the optimum keeps the pool constant, with Amdahl's law it shrinks
-with the root of the survivors; where S(g) is linear all pools cost the same. Options are
-enumerated, so S(g) may have any shape: one that falls makes large gangs options that nobody picks.
+with the root of the survivors; if S(g) is linear, all pools cost the same. Options are
+enumerated, so S(g) may have any shape; if it falls, large gangs are never chosen.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Rates:
     """What a round's time and cost depend on beside its work.
 
     Attributes:
-        money: The terms on which nodes are had; a node's slots hold gangs.
+        money: The prices of nodes; a node's slots hold gangs.
         speedups: S(g) by the gang's size, the sizes worth trying.
         overhead: Seconds that every trial loses in a round by starting or resuming.
         held: Nodes that are there already.

@@ -4,7 +4,7 @@ What a successive halving can be expected to find: the outer programme's yardsti
 
 Our reconstruction, a prior and no fit: final qualities are standard normal; a score after some of
 the steps is the final one plus a random walk in the logarithm of the steps, so that early ranks
-mislead more than late ones; who is trained less than whole falls short in proportion.
+mislead more than late ones; a trial without a whole training loses quality in proportion.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _PLACES = np.array([0.5 + 0.5 * math.erf(value / math.sqrt(2.0)) for value in _N
 def expected_best(survivors: tuple[int, ...], steps: tuple[int, ...], whole: int) -> float:
     """The expected final quality of the best, in standard deviations over the configurations.
 
-    Scores are drawn from round to round, each given the one before, and for survivors only: who
-    survives the first round are the highest of so many draws.
+    Scores are drawn round by round, each given the one before, and for survivors only: the
+    survivors of the first round are the highest of that many draws.
 
     Args:
         survivors: Trials in each round, falling.
@@ -182,7 +182,7 @@ def survivors_after(
 
     Args:
         means: What there is.
-        contenders: Who take part in the round that ends at the rung.
+        contenders: The trials of the round that ends at the rung.
         rung: Its index.
         to_do: What that round still has to do; None where it is over.
     """
@@ -246,7 +246,7 @@ class Stage:
         behind: How many of those are not through.
         steps: What each of these still has to do, in the mean.
         single: New trials come, which start on one slot each.
-        gang: The gangs of those that train now, 0 where nobody does.
+        gang: The gangs of running trials, 0 if none runs.
     """
 
     rung: int

@@ -51,12 +51,12 @@ class Allocator(Protocol[Note]):
 
 @dataclass(frozen=True)
 class ShareLedger(Generic[Note]):
-    """What was allocated, since when, and what everybody had received by then."""
+    """What was allocated, since when, and what each job had received by then."""
 
     since: float
     members: _Kept
     allocation: Allocation[Note]
-    provisional: bool = False  #: the very first one, made of one job as a rule, holds nobody up
+    provisional: bool = False  #: the very first one, usually made of one job, delays no job
     received: Mapping[int, float] = field(default_factory=dict)
     deficits: Mapping[int, float] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ class Shares(Generic[Note]):
         ):
             ledger = self._renew(market, members, ledger)
         shares, received, deficits = ledger.allocation.shares, ledger.received, ledger.deficits
-        head_start = market.round_seconds / 2  # so that nobody has received nothing
+        head_start = market.round_seconds / 2  # so that no job has received 0
 
         def urgency(job: JobView) -> tuple[float, float, float]:
             share = shares.get(job.number, 0.0)
@@ -150,12 +150,12 @@ class Due:
 
 
 def equal_part(market: Market) -> float:
-    """What part of the time everybody could train were the GPUs dealt out evenly."""
+    """The share of the time that each job could train if the GPUs were divided evenly."""
     return min(1.0, market.gpus / max(1, len(market.jobs)))
 
 
 def revise(market: Market, before: Mapping[int, Due]) -> dict[int, Due]:
-    """Everybody's estimates after jobs came or went."""
+    """The estimates of all jobs after arrivals or departures."""
     part = equal_part(market)
     dues = {}
     for job in market.jobs:

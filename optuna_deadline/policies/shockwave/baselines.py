@@ -23,17 +23,17 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MaxMinFair:
-    """Gavel: ``max min_j gang_j * share_j``, that is, equal GPU-time for everybody."""
+    """Gavel: ``max min_j gang_j * share_j``, that is, equal GPU-time for each job."""
 
     def allocate(self, market: Market, before: Allocation[None] | None) -> Allocation[None]:
-        """Fill everybody's GPU-time up like water; who needs no more leaves it to the others."""
+        """Fill up GPU-time like water; a job that needs no more leaves the rest to the others."""
         gangs = _gangs(market.jobs)
         return _allocation(market, _pour(np.zeros(len(gangs)), gangs, market.gpus))
 
 
 @dataclass(frozen=True)
 class GandivaFair:
-    """Gandiva-Fair as the repository has it: everybody ``GPUs / jobs`` of the time."""
+    """Gandiva-Fair as in the repository: each job gets ``GPUs / jobs`` of the time."""
 
     def allocate(self, market: Market, before: Allocation[None] | None) -> Allocation[None]:
         """Equal time whatever the gang: a large gang takes more GPU-time."""
@@ -43,7 +43,7 @@ class GandivaFair:
 
 @dataclass(frozen=True)
 class MinTotalDuration:
-    """OSSP: the shares by which everybody could end by the earliest possible common instant."""
+    """OSSP: the shares with which all jobs end at the earliest possible common instant."""
 
     def allocate(self, market: Market, before: Allocation[None] | None) -> Allocation[None]:
         """In proportion to the seconds left: ``min T, share_j >= left_j / T``."""
@@ -125,7 +125,7 @@ def _alone(job: JobView, part: float, before: Alone | None) -> Alone:
 
 
 def _pour(shares: Array, gangs: Array, gpus: int) -> Array:
-    """Raise shares by equal GPU-time until the GPUs are full or everybody runs all the time."""
+    """Raise shares by equal GPU-time until the GPUs are full or each job runs all the time."""
     time, room = shares * gangs, gangs * (1.0 - shares)
     spare = gpus - float(time.sum())
     for index in np.argsort(room, kind="stable"):
@@ -167,7 +167,7 @@ class AlloX:
     alpha: float = 0.2
 
     def allocate(self, market: Market, before: Allocation[None] | None) -> Allocation[None]:
-        """Who has a GPU keeps it; the others are matched anew."""
+        """A job that has a GPU keeps it; the others are matched again."""
         old = before.shares if before is not None else {}
         shares = {job.number: old.get(job.number, 0.0) for job in market.jobs}
         waiting = [job for job in market.jobs if shares[job.number] < 1.0]

@@ -78,7 +78,7 @@ class Market:
 
 @dataclass(frozen=True)
 class Round(Generic[Memory]):
-    """Who runs in the round that begins, and what the scheduler is to be told in the next."""
+    """The jobs of the next round, and the state to pass to the scheduler after it."""
 
     run: tuple[int, ...]
     memory: Memory
@@ -92,7 +92,7 @@ class Scheduler(Protocol[Memory]):
 
 
 def fit(gpus: int, ranked: list[JobView]) -> list[JobView]:
-    """Who runs if the jobs are served in this order: who does not fit is passed over."""
+    """The jobs that run if served in this order; a job that does not fit is skipped."""
     chosen = []
     for job in ranked:
         if job.gang <= gpus:

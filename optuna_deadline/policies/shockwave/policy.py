@@ -1,7 +1,7 @@
 """Shockwave's market on one study: its trials are the jobs.
 
 Our reconstruction throughout: the paper shares a cluster among jobs that will all be trained to
-their ends, and prunes nobody. So this policy suits a study whose trials all matter (a sweep, an
+their ends, and prunes none. So this policy suits a study whose trials all matter (a sweep, an
 ensemble); one that looks for a single best model does better with a policy that gives trials up.
 
 Studies as the agents of the market: how many slots of a pool each is lent.
@@ -24,7 +24,7 @@ from optuna_deadline.policies.pool.fair_share import PoolSnapshot, StudyView
 from optuna_deadline.policies.shockwave.accounting import HEAVIEST
 from optuna_deadline.policies.shockwave.program import Array, slope, utility
 
-#: Steps taken to be a whole training until somebody says how long one is.
+#: Steps assumed for a whole training until a trial reports its length.
 _UNKNOWN = 100
 
 #: Gangs grow only when nothing has changed for so many restarts.
@@ -36,7 +36,7 @@ class ShockwaveStudy(Resources):
     """Equal trials buy slots; log of progress per second of work; new trials while they can end.
 
     A slot goes to the trial whose logarithm of progress gains most in the next second, so the
-    young come first and nobody is left behind. Who trains already goes on unless another one gains
+    young come first and none is left behind. A running trial continues unless another one gains
     twice as much. New trials start on free slots as long as a whole training fits before the
     deadline; from then on free slots make gangs larger where S(k) pays.
 
@@ -52,7 +52,7 @@ class ShockwaveStudy(Resources):
         trials = sorted(alive(snapshot), key=lambda trial: self._bid(trial, last, pace))
         chosen, waiting = trials[: snapshot.capacity], trials[snapshot.capacity :]
         orders: dict[int, Order] = {
-            trial.number: Pause("waits: others gain more by a slot") for trial in waiting
+            trial.number: Pause("waits: other trials gain more from a slot") for trial in waiting
         }
         free = snapshot.capacity - len(chosen)
         known = last is not None and any(trial.step_seconds for trial in snapshot.trials)
@@ -67,7 +67,7 @@ class ShockwaveStudy(Resources):
         return Plan(
             orders=orders,
             start=start,
-            start_reason="a free slot, and time enough for a whole training",
+            start_reason="a free slot, and enough time for a whole training",
             gate_open=gate_open,
         )
 
@@ -181,14 +181,14 @@ def _highest(bids: Sequence[Array], count: int) -> list[int]:
     if count <= 0:
         return [0] * len(sizes)
     gains = np.concatenate(bids)
-    who = np.repeat(np.arange(len(sizes)), sizes)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
     last = np.partition(gains, len(gains) - count)[len(gains) - count]
     above = gains > last
     nth = np.concatenate([np.arange(size) for size in sizes])
     level = np.flatnonzero(gains == last)
-    level = level[np.lexsort((who[level], nth[level]))][: count - int(above.sum())]
-    won = np.bincount(who[above], minlength=len(sizes))
-    return list(map(int, won + np.bincount(who[level], minlength=len(sizes))))
+    level = level[np.lexsort((owner[level], nth[level]))][: count - int(above.sum())]
+    won = np.bincount(owner[above], minlength=len(sizes))
+    return list(map(int, won + np.bincount(owner[level], minlength=len(sizes))))
 
 
 def _rho(study: StudyView, window: float) -> tuple[float, float]:

@@ -6,10 +6,10 @@
 
 with ``c`` rounds of the window's ``R``, gangs ``g`` of ``G`` GPUs, progress ``s`` and what a round
 adds to it ``d``, rounds left ``D``, weights ``w``, and ``U`` the logarithm of the progress, linear
-between 0, 0.2 ... 1 as in Shockwave's code. Who runs when is of no matter to it (``ordering``).
+between 0, 0.2 ... 1 as in Shockwave's code. The order of rounds is not part of it (``ordering``).
 
-Our reconstruction are the other two terms. The second one pays 1 for each job that ends in the
-window: of two that are due alike, the one with less left goes first, for the mean completion time.
+The other two terms are our reconstruction. The second one pays 1 for each job that ends in the
+window: of two with the same due time, the shorter one goes first, for the mean completion time.
 In the third ``H = max(0, sum_j g_j D_j / G - R)`` is when the cluster
 would be done after the window if no GPU ever idled; work beyond ``H`` finds idle GPUs beside it.
 The paper puts a bound of the makespan there and its code the longest job left. The longest alone
@@ -87,7 +87,7 @@ class Programme:
         return np.asarray(np.diff(value, axis=1) + self.ending[:, None])
 
     def value(self, counts: Counts) -> float:
-        """The objective, less that of giving nobody anything."""
+        """The objective, minus its value for an empty plan."""
         taken = np.arange(self.rounds) < counts[:, None]
         return float(self.gains()[taken].sum())
 

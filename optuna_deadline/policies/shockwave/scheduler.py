@@ -8,8 +8,8 @@ modules beside this one say which parts are read in the authors' code and which 
 In which rounds of the window the jobs get what the programme gave them.
 
 Shockwave orders them by a second integer programme that puts heavy jobs first; its first rounds
-decide who really runs, since the next plan comes before the window ends. Here the rounds are
-filled one after the other: who needs every round that is left must run, then who trains already
+decide which jobs run, since the next plan comes before the window ends. Here the rounds are
+filled one after the other: jobs that need every remaining round run first, then running jobs
 goes on, since stopping it costs a restart, then the heaviest per round. The middle rule is ours.
 """
 
@@ -43,7 +43,7 @@ def order(programme: Programme, counts: Counts, ran: NDArray[np.bool_]) -> list[
     Args:
         programme: The jobs.
         counts: The rounds that each is to get.
-        ran: Who was in the round before the window.
+        ran: The jobs of the round before the window.
     """
     left, running = counts.copy(), ran.copy()
     heavy = programme.weights / np.maximum(1, counts)
@@ -80,7 +80,7 @@ class Window:
 class Shockwave:
     """The scheduler of the market.
 
-    Nobody starves: a job whose expected rho is above ``overdue`` runs before all that are less
+    No job starves: a job whose expected rho is above ``overdue`` runs before all that are less
     overdue, whatever the plan says, so that only GPUs that a more overdue job holds, and fewer
     than its own gang, can be kept from it.
 

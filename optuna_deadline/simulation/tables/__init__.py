@@ -1,6 +1,6 @@
 """Recorded data for the simulator: learning curves, speed-ups and prices, found by their form.
 
-Files are told apart by what is in them, so their names and folders are free.
+Files are recognised by their content, so they can have any name and folder.
 
 Where a study's workload comes from: a family that generates it, or a recorded table.
 """

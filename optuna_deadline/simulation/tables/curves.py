@@ -164,7 +164,7 @@ def read(path: Path, archive: Archive) -> list[Workload]:
     need_alike(path, archive, metric, "seconds", axes=2)
     seconds = archive["seconds"].astype(float)
     known = np.isfinite(seconds)
-    # Who diverged in the first epoch left no time; the middle of the others stands for it.
+    # A run that diverged in the first epoch has no time; the median of the others is used.
     middle = np.median(seconds[known]) if known.any() else np.nan
     pace = np.array(
         [np.mean(row[row == row]) if (row == row).any() else middle for row in seconds]

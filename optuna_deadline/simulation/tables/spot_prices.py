@@ -20,7 +20,7 @@ class InstancePrice:
     """One kind of machine.
 
     Attributes:
-        cloud: Who lets it.
+        cloud: The provider.
         instance: Its name there; the type of its GPUs where it has none.
         gpus: How many GPUs it has.
         gpu: Their type, empty where the list does not say.

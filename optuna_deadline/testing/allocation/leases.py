@@ -122,7 +122,7 @@ class LeaseSuite:
     ) -> None:
         world.join("a", cpus=1)
         grant = world.grant("a")
-        world.time += 1000  # long expired, but nobody has reaped it
+        world.time += 1000  # long expired, but not reaped
         assert world.table().renew("a", grant.slots).kept == set(grant.slots)
         world.lose(grant)
         assert world.table().renew("a", grant.slots).kept == frozenset()
@@ -155,7 +155,7 @@ class LeaseSuite:
         old = world.grant("a")
         world.lose(old)
         table = world.table()
-        for _ in range(2):  # while nobody owns the trial, and once the same worker does again
+        for _ in range(2):  # while the trial has no owner, and once the same worker owns it again
             with pytest.raises(LeaseLost):
                 table.add_checkpoint("a", old, checkpoint(old, 1, 0.5))
             with pytest.raises(LeaseLost):

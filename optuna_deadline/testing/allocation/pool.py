@@ -1,8 +1,8 @@
-"""Who may bring which slots.
+"""Which worker may offer which slots.
 
 Several studies on the slots of one pool.
 
-Machines that join must be who they say, and fit those that train.
+Machines that join must have the names they give, and fit those that train.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MembershipSuite:
     def test_a_silent_workers_renewal_says_that_its_slots_are_gone(
         self, world: AllocationWorld
     ) -> None:
-        """It offers again, and keeps what nobody took."""
+        """It offers again, and keeps the slots that are still free."""
         first = world.join("a", cpus=2)
         assert world.table().renew("a", []).offers == 2
         world.time += 31
@@ -141,7 +141,7 @@ class MembershipSuite:
 
 
 class SharingSuite:
-    """A slot belongs to its host, and whom it is lent to may take it."""
+    """A slot belongs to its host, and the study that it is lent to may take it."""
 
     def test_workers_of_two_studies_offer_the_same_slots(self, world: AllocationWorld) -> None:
         first = world.join("a", cpus=2, study="one")
@@ -161,13 +161,15 @@ class SharingSuite:
         one, two = world.table(study="one").roster(), world.table(study="two").roster()
         assert ([row.id for row in one.workers], one.offered) == (["a", "c"], {"a": 2, "c": 2})
         assert ([row.id for row in two.workers], two.offered) == (["b"], {"b": 3})
-        assert (one.lent, two.lent) == ({"c": 1}, {"b": 3}), "a newcomer has what nobody offers"
+        assert (one.lent, two.lent) == ({"c": 1}, {"b": 3}), (
+            "a new worker has what no other offers"
+        )
         assert (one.lease, two.lease) == (None, None)
 
     def test_a_roster_tells_when_the_first_lease_in_reach_ends(
         self, world: AllocationWorld
     ) -> None:
-        """Also on the slot of a worker that is dead, for somebody has to reap it."""
+        """Also on the slot of a dead worker, since it has to be reaped."""
         table = world.table()
         world.join("a", cpus=2)
         world.grant("a")
@@ -380,7 +382,7 @@ class AdmissionSuite:
     def test_a_name_is_one_gpus_while_somebody_offers_it(self, world: AllocationWorld) -> None:
         one, two = world.table(study="one"), world.table(study="two")
         one.register("a", "node", 7, ["gpu:0"], 0, None, MachineInfo(uuids={"gpu:0": "U0"}))
-        with pytest.raises(DeadlineError, match="gpu:0 of 'node' is another GPU"):
+        with pytest.raises(DeadlineError, match="gpu:0 of 'node' is a different GPU"):
             two.register("b", "node", 8, ["gpu:0"], 0, None, MachineInfo(uuids={"gpu:0": "U1"}))
         two.register("b", "node", 8, ["gpu:0"], 0, None, MachineInfo(uuids={"gpu:0": "U0"}))
 

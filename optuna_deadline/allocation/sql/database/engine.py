@@ -58,7 +58,7 @@ def table_url(study: Study, table: str | None = None) -> URL:
             return make_url(table)
         except sa.exc.ArgumentError:
             raise UnsupportedStorage(
-                "table= names no database: write a URL such as sqlite:///table.db or "
+                "table= is not a database URL: write one such as sqlite:///table.db or "
                 "postgresql://user@host/database."
             ) from None
     storage = study._storage
@@ -74,8 +74,8 @@ def table_url(study: Study, table: str | None = None) -> URL:
                 _in_memory[backend] = f"sqlite:///{Path(folder.name) / 'table.db'}"
             return make_url(_in_memory[backend])
     raise UnsupportedStorage(
-        f"{type(backend).__name__} has no SQL database for the deadline's table; use a SQLite or "
-        "PostgreSQL storage, or name a database for the table alone with table=URL."
+        f"{type(backend).__name__} has no SQL database for the allocation table; use a SQLite or "
+        "PostgreSQL storage, or name a database for the table with table=URL."
     )
 
 
@@ -177,7 +177,7 @@ def _ping_if_readable(engine: sa.Engine) -> sa.Engine:
     """Ask the server whether a connection lives only where there is something to read on it.
 
     A server that has closed a connection has said so: an idle socket with nothing to read is one
-    that nobody closed, and the round trip that would confirm it is saved. A peer that vanished
+    that stayed open, and the round trip that would confirm it is saved. A peer that vanished
     without a word would let the ping wait as long as the statement after it.
     """
     ping = engine.dialect.do_ping

@@ -1,6 +1,6 @@
 """NOTIFY: says that there is something to read, never what. PostgreSQL only, and only for speed.
 
-Sent where somebody else may act on it: a plan, a release, a reap, the end of the study. Never by a
+Sent if another worker may act on it: a plan, a release, a reap, the end of the study. Never by a
 renewal or a report: each notifying commit takes a lock on the whole server.
 
 LISTEN on a connection of its own: news arrive in milliseconds instead of at the next poll.
@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from optuna_deadline._wake_pipe import WakePipe
 from optuna_deadline.allocation.sql.database.transaction import Transaction
 
-_MAX_NOTIFIED = 8  #: workers that are named one by one; with more of them everybody looks
+_MAX_NOTIFIED = 8  #: workers that are named one by one; with more, all workers poll
 
 
 def channel(pool_name: str, worker: str | None = None) -> str:
@@ -50,8 +50,8 @@ def notify(tx: Transaction, workers: Iterable[str | None] | None = None) -> None
     named = sorted({worker for worker in workers or () if worker is not None})
     if workers is not None and not named:
         return
-    everybody = not 0 < len(named) <= _MAX_NOTIFIED
-    channels = [channel(tx.pool, worker) for worker in ([None] if everybody else named)]
+    all_workers = not 0 < len(named) <= _MAX_NOTIFIED
+    channels = [channel(tx.pool, worker) for worker in ([None] if all_workers else named)]
     tx.execute(sa.select(*[sa.func.pg_notify(name, "") for name in channels]))
 
 

@@ -65,7 +65,7 @@ study = _table(
     sa.Column("money", sa.Text),  # JSON: the budget and the price
     sa.Column("pool_slots", sa.Integer),  # slots of the pool that the study pays for
     sa.Column("funds_end", sa.Double),  # when the budget is used up, at that size
-    # Since version 12: random, so that a study is told from another one of its name.
+    # Since version 12: random, so that studies of the same name differ.
     sa.Column("key", sa.String(36)),
     # JSON: deadlines that held before; of each the duration, if one was given, and the instant.
     sa.Column("earlier", sa.Text),
@@ -364,6 +364,6 @@ def check_length(what: str, name: str, length: int) -> None:
     """
     if len(name) > length:
         raise DeadlineError(
-            f"The {what}'s name has {len(name):,} characters, and at most {length:,} are kept: "
+            f"The {what}'s name has {len(name):,} characters, and the limit is {length:,}: "
             "give a shorter one."
         )

@@ -56,7 +56,7 @@ class ClockMonitor:
     """Whether the database's clock has run evenly of late, by the process's monotonic clock.
 
     A clock that is set forward makes every lease look expired while its holder still trains. So
-    who reaps first watches the clock for as long as a lease and its grace last: what looks expired
+    a reaper first watches the clock for as long as a lease and its grace last: what looks expired
     after that has not been renewed for so long, however the clock stood before. A process that was
     frozen has not watched: the clock may have been set back and forward again, and leases renewed
     in between look expired until they are renewed once more.
