@@ -259,7 +259,7 @@ class DeadlinePruner(BasePruner):
             return False
         if tracker.time_left() <= 0:
             tracker.refresh()
-        left, quickest = tracker.time_left(), _quickest_report(study)
+        left, quickest = tracker.time_left(), _quickest_pace(study)
         if left <= 0:
             raise _terms.over(tracker.terms)
         if left < quickest:
@@ -315,7 +315,7 @@ class DeadlinePruner(BasePruner):
         self._forget()
 
 
-def _quickest_report(study: Study) -> float:
+def _quickest_pace(study: Study) -> float:
     """Seconds per report in the fastest trial; 0 until a trial has ended."""
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     return min(

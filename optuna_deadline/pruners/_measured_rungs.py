@@ -64,10 +64,8 @@ class MeasuredRungs:
                 self._newest = max(self._newest, row.sequence)
         return rows
 
-    def reason(
-        self, rows: list[sa.Row[Any]], number: int, reports: int, left: TimeLeft
-    ) -> str | None:
-        """Why a trial is given up after so many reports, None where it goes on."""
+    def reason(self, number: int, reports: int, left: TimeLeft) -> str | None:
+        """Why a trial is pruned after so many reports; None if it is not."""
         with self._lock:
             found = self._rungs.judge(number, reports, left)
         return None if found is None else str(found)

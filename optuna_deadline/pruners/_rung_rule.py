@@ -16,7 +16,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.sql import studies
-from optuna_deadline.policies.measured_halving import TimeLeft
 from optuna_deadline.study.terms import Terms
 
 
@@ -104,10 +103,8 @@ class HyperSchedRungs:
             connection, terms.study_id, number, passed=passed, maximize=terms.maximize
         )
 
-    def reason(
-        self, rows: list[sa.Row[Any]], number: int, reports: int, left: TimeLeft
-    ) -> str | None:
-        """The first rung that eliminates the trial, None where none does."""
+    def reason(self, rows: list[sa.Row[Any]]) -> str | None:
+        """The first rung that eliminates the trial; None if there is none."""
         for row in rows:
             if row.rung is not None and self._rule.eliminates(row.better, row.total):
                 step = self._rule.min_resource * self._rule.reduction_factor**row.rung

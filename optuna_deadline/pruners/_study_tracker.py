@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from statistics import mean, median
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from optuna.pruners import BasePruner
@@ -37,6 +37,7 @@ _TRIALS_ASKED = 32
 _ENDINGS_KEPT = 5
 _EARLY = 0.1  # of the time that a process has, unused at its end
 _UNMEASURED_ENDING = 0.1  # seconds to tell Optuna of a trial's end, until it is measured
+_Value = TypeVar("_Value")
 
 
 @dataclass
@@ -73,8 +74,9 @@ class StudyTracker:
         self._ahead = terms.read - clock.now()
         self._trials: OrderedDict[int, _TrialPace] = OrderedDict()
         self._lock = threading.Lock()
-        self._endings = deque([_UNMEASURED_ENDING], maxlen=_ENDINGS_KEPT)
-        self._silent: deque[float] = deque(maxlen=_TRIALS_ASKED)
+        # By number, since the sampler and the gate both see a trial end.
+        self._endings = {-1: _UNMEASURED_ENDING}
+        self._silent: dict[int, float] = {}
         self._ending: dict[int, FrozenTrial] = {}
         self._warned = False
         self._warned_of_unproven = False
@@ -114,7 +116,7 @@ class StudyTracker:
     def seconds_without_report(self) -> list[float]:
         """Seconds that the newest trials took that this process ended without seeing a report."""
         with self._lock:
-            return list(self._silent)
+            return list(self._silent.values())
 
     def quickest_report(self) -> float:
         """Seconds of the fastest trial to its first report, or to its end without a report."""
@@ -136,9 +138,7 @@ class StudyTracker:
         copied = copy.copy(trial)
         copied.state, copied.values = state, values
         with self._lock:
-            self._ending[trial.number] = copied
-            for number in list(self._ending)[:-_TRIALS_ASKED]:
-                del self._ending[number]
+            _keep_newest(self._ending, trial.number, copied, _TRIALS_ASKED)
 
     def ended(self, trial: FrozenTrial, state: TrialState) -> None:
         """Measure how long a trial took from its last report until Optuna had its value."""
@@ -147,15 +147,17 @@ class StudyTracker:
                 self._longest = max(self._longest, len(trial.intermediate_values))
             if (life := self._trials.get(trial._trial_id)) is not None:
                 life.ended = True
-                self._endings.append(max(0.0, self._clock.now() - life.pace.last_at))
+                seconds = max(0.0, self._clock.now() - life.pace.last_at)
+                _keep_newest(self._endings, trial.number, seconds, _ENDINGS_KEPT)
             elif trial.datetime_start is not None and state is not TrialState.FAIL:
-                self._silent.append(self._clock.since(trial.datetime_start))
+                seconds = self._clock.since(trial.datetime_start)
+                _keep_newest(self._silent, trial.number, seconds, _TRIALS_ASKED)
 
     @property
     def ending_seconds(self) -> float:
         """Seconds that a trial takes to end: the longest of the newest five."""
         with self._lock:
-            return max(self._endings)
+            return max(self._endings.values())
 
     def is_too_late(self, number: int, pace: ReportPace) -> bool:
         """Whether the trial could not report once more and end before the deadline."""
@@ -182,8 +184,10 @@ class StudyTracker:
         with autocommit(self.engine) as connection:
             self._record(connection, trial, passed)
             rows = self._read_rungs(connection, trial.number, passed)
+        if isinstance(self._rungs, HyperSchedRungs):
+            return self._rungs.reason(rows)
         left = self._met_by_a_new_trial(study, trial)
-        return self._rungs.reason(rows, trial.number, len(reports), left)
+        return self._rungs.reason(trial.number, len(reports), left)
 
     def finished(self, step: int) -> bool:
         """Whether a trial at ``step`` has trained as long as it may."""
@@ -293,3 +297,11 @@ class StudyTracker:
                 format_duration(pace.first_seconds),
                 format_duration(whole),
             )
+
+
+def _keep_newest(values: dict[int, _Value], number: int, value: _Value, newest: int) -> None:
+    """Set a trial's value and forget those that were set longest ago."""
+    values.pop(number, None)
+    values[number] = value
+    for old in list(values)[:-newest]:
+        del values[old]

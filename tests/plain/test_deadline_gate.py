@@ -9,7 +9,7 @@ from typing import Any
 import optuna
 import pytest
 
-from optuna_deadline import DeadlineGate, DeadlinePruner, out_of_time
+from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, out_of_time
 from optuna_deadline.callbacks import _gate as _gates
 from optuna_deadline.errors import DeadlineError
 
@@ -54,6 +54,19 @@ def test_a_trial_that_can_still_matter_starts(storage: str | None, clock: Any) -
     study.optimize(lambda trial: _train(trial, clock, 10.0, 15), callbacks=[DeadlineGate()])
     # 100 s are left after the sixth trial, four steps fit.
     assert [trial.last_step for trial in study.trials] == [15] * 6 + [9]
+
+
+def test_an_end_that_the_sampler_has_measured_counts_once(clock: Any) -> None:
+    study = _study(None, deadline="1000s", clock=clock)
+    study.sampler = DeadlineSampler(seed=0)
+
+    def objective(trial: optuna.Trial) -> float:
+        clock.advance(10)
+        return 1.0
+
+    study.optimize(objective, n_trials=3, callbacks=[DeadlineGate(publish=False)])
+    tracker = study.pruner.tracker(study)  # type: ignore[attr-defined]
+    assert tracker.seconds_without_report == pytest.approx([10.0] * 3, abs=1.0)
 
 
 def test_a_process_judges_for_itself_alone(storage_url: str, clock: Any) -> None:
