@@ -1,4 +1,4 @@
-"""Which workers can share a gang, how one is spread over them, and when that is worth it: pure."""
+"""Gangs over several workers: which workers can share one, its parts, and when it pays. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class WorkerGroups:
     groups: tuple[frozenset[str], ...] = ()
 
     def largest(self, capacities: Mapping[str, int]) -> int:
-        """The most slots that a gang can have, on one worker or on several."""
+        """The largest possible gang in slots, on one worker or on several."""
         alone = max(capacities.values(), default=0)
         for group in self.groups:
-            # As many parts of one size as workers have room for one, and at least two.
+            # At least two parts of one size, on as many workers as have enough free slots.
             rooms = sorted((capacities.get(worker, 0) for worker in group), reverse=True)
             spread = (hosts * part for hosts, part in enumerate(rooms, start=1) if hosts > 1)
             alone = max([alone, *spread])
@@ -29,10 +29,10 @@ class WorkerGroups:
     def spread(
         self, size: int, free: Mapping[str, int], allowed: Collection[str] | None = None
     ) -> tuple[tuple[str, int], ...]:
-        """A gang's parts by worker, as few as can be; empty where it fits nowhere so.
+        """Split a gang into the fewest equal parts: slots by worker, empty if it does not fit.
 
-        All parts are of one size, since launchers and trainers take it for granted that all hosts
-        of a training have as many ranks.
+        All parts have one size, because launchers and trainers expect as many ranks on each host
+        of a training.
         """
         best: tuple[tuple[str, int], ...] = ()
         for group in self.groups:
@@ -55,7 +55,7 @@ NO_GROUPS = WorkerGroups()
 
 @dataclass(frozen=True)
 class SpreadTradeoff:
-    """When it pays to be spread, and to be brought together again.
+    """Decides when to spread a gang over workers, and when to bring it back to one worker.
 
     Attributes:
         speedup: S(k), of gangs on one worker and of those that cross.
@@ -68,12 +68,12 @@ class SpreadTradeoff:
     overhead: float = 0.0
 
     def spreading_pays(self, size: int, room: int) -> bool:
-        """Whether a gang over several workers is better than what fits on one of them."""
+        """Whether a gang over several workers is faster than the largest one on one worker."""
         alone = self.speedup.packed(room) if room else 0.0
         return self.speedup.across(size) >= WORTHWHILE * max(alone, 1e-9)
 
     def gathering_pays(self, size: int) -> bool:
-        """Whether a spread gang that one worker has room for by now is better moved there."""
+        """Whether to move a spread gang to one worker that now has enough free slots."""
         before = self.speedup.across(size) * self.left
         return self.speedup.packed(size) * (self.left - self.overhead) > WORTHWHILE * before
 
@@ -81,11 +81,11 @@ class SpreadTradeoff:
 def groups_of(
     workers: Iterable[Worker], apart: Collection[frozenset[str]] = frozenset()
 ) -> WorkerGroups:
-    """The workers that may share gangs: those with an address and the same checkpoint store.
+    """Group workers that may share gangs: those with an address and the same checkpoint store.
 
     Args:
-        workers: Live ones.
-        apart: Pairs of workers that are not to be in one gang.
+        workers: Live workers.
+        apart: Pairs of workers that must not share a gang.
     """
     places: dict[str, set[str]] = defaultdict(set)
     for worker in workers:
@@ -98,7 +98,7 @@ def groups_of(
 
 
 def _without(groups: list[frozenset[str]], pair: frozenset[str]) -> list[frozenset[str]]:
-    """The largest groups that do not hold both of a pair."""
+    """Split a group into the largest groups without any of the pairs."""
     whole = [names for names in groups if not pair <= names]
     halves = [names - {one} for names in groups if pair <= names for one in sorted(pair)]
     kept = [names for names in halves if not any(names <= other for other in whole)]

@@ -1,4 +1,4 @@
-"""What a study's planner says of its study to the pool: how much it needs."""
+"""The claim of a study on its pool: how many slots it needs and for how long."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from optuna_deadline.allocation.records import StudyClaim
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.policies.api import Pause, Plan, Policy, Run, Snapshot
 
-#: Slots are given up when they were not wanted for so many overheads of a resize, and seconds.
+#: A claim falls once slots were unused for this many resize overheads, and at least these seconds.
 _OVERHEADS, _SECONDS = 5.0, 5.0
 
 _NUMBER = attrgetter("number")
 
 
 def unconstrained_plan(policy: Policy, reading: Reading, max_pool_slots: int = 0) -> Plan:
-    """What the policy would do with all the slots that the study's workers reach, or could be had.
+    """Plan with all slots that the study's workers reach or the budget can buy.
 
-    Where they are all drained, what it would do with one: policies are not asked about none.
+    If all hosts are drained, plan with one slot, because policies need at least one.
     """
     reach = [*reading.reach.values(), 0]
     capacity = max(1, max_pool_slots, sum(reach))
@@ -30,19 +30,19 @@ def unconstrained_plan(policy: Policy, reading: Reading, max_pool_slots: int = 0
 
 
 def idle_plan(snapshot: Snapshot, unconstrained: Plan) -> Plan:
-    """The plan of a study that has no slot at present: policies are not asked about none."""
+    """The plan of a study without slots, because policies need at least one."""
     rest = {trial.number: Pause("waits for a slot") for trial in snapshot.trials if trial.alive}
     return Plan(orders=rest, gate_open=unconstrained.gate_open)
 
 
 class ClaimEstimator:
-    """Turns wishes into claims: quick to say that the study needs more, slow to say less."""
+    """Turns unconstrained plans into claims: they rise at once and fall slowly."""
 
     def __init__(self) -> None:
-        self._wanted: deque[tuple[float, int]] = deque()  # when last, ever fewer slots
+        self._wanted: deque[tuple[float, int]] = deque()  # (time, slots), with ever fewer slots
 
     def estimate(self, reading: Reading, unconstrained: Plan) -> StudyClaim:
-        """The claim that goes with a reading and the wish made of it."""
+        """The claim for a reading and its unconstrained plan."""
         snapshot = reading.snapshot
         most = self._max_slots(snapshot, max(unconstrained.slots, unconstrained.pool_slots or 0))
         return StudyClaim(
@@ -53,7 +53,7 @@ class ClaimEstimator:
         )
 
     def _max_slots(self, snapshot: Snapshot, slots: int) -> int:
-        """The most that was wanted lately."""
+        """The most slots that recent plans wanted."""
         while self._wanted and self._wanted[-1][1] <= slots:
             self._wanted.pop()
         self._wanted.append((snapshot.now, slots))
@@ -64,10 +64,10 @@ class ClaimEstimator:
 
 
 def _slot_seconds_left(snapshot: Snapshot, unconstrained: Plan, max_slots: int) -> float | None:
-    """Slot-seconds until the study ends, our estimate; None before a pace is known.
+    """Estimate the slot-seconds until the study ends; None until a pace is known.
 
-    A study with an open gate uses what it gets until its deadline; else its running trials are to
-    be trained to their last step.
+    A study with an open gate uses its slots until the deadline. Otherwise its running trials
+    train to their last step. The estimate is ours.
     """
     limit = max_slots * snapshot.time_left
     if unconstrained.gate_open:

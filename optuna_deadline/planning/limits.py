@@ -1,4 +1,4 @@
-"""On how many slots a study's trials can train at most, as its table shows by now."""
+"""The most slots on which a study's trials can train, learned from its table."""
 
 from __future__ import annotations
 
@@ -7,33 +7,35 @@ from collections.abc import Iterator, Sequence
 from optuna_deadline.allocation.records import PlannedTrial, SegmentRow
 from optuna_deadline.errors import at_most
 
-#: So many trials that cannot train on more slots speak for all, if none has ever done so.
+#: If no trial has ever used more slots, this many trials with a limit set it for all.
 _MIN_EVIDENCE = 2
 
 
 class SlotLimits:
-    """Learns from each trial's limit and from each segment.
+    """Learns limits from each trial and each segment.
 
     Args:
-        max_slots: What the study's terms allow; None for any number.
+        max_slots: The limit in the study's terms; None for no limit.
     """
 
     def __init__(self, max_slots: int | None = None) -> None:
         self._max_slots = max_slots
         self._limits: dict[int, int] = {}
         self._tried: dict[int, int] = {}  # by trial, the most slots that it was ever granted
-        # By trial and fence, the slots on which a step was trained, and not to be taken back.
+        # By trial and fence, the slots on which a step was trained; never removed.
         self._proven: dict[tuple[int, int], int] = {}
 
     def take_trial(self, planned: PlannedTrial) -> None:
-        """Take a trial as the table has it, living or not."""
+        """Record a trial's row, alive or not."""
         if planned.slot_limit is not None:
             self._limits[planned.number] = planned.slot_limit
 
     def take_segment(self, row: SegmentRow) -> None:
-        """Take a segment, again where it has come further."""
+        """Record a segment; again once it has more steps."""
         self._tried[row.number] = max(row.slots, self._tried.get(row.number, 0))
-        trained = row.stepped or row.outcome == "complete"  # the last steps may be untold
+        trained = (
+            row.stepped or row.outcome == "complete"
+        )  # the last steps may not be reported yet
         if trained and row.outcome != "limit":
             self._proven[row[:2]] = row.slots
         else:
@@ -41,7 +43,7 @@ class SlotLimits:
 
     @property
     def learned(self) -> int | None:
-        """The limit of trials that were granted more in vain, where it holds for all others."""
+        """The limit of trials that could not use more slots, if it holds for all others."""
         limits = [most for n, most in self._limits.items() if self._tried.get(n, 0) > most]
         if len(limits) < _MIN_EVIDENCE:
             return None
@@ -50,12 +52,12 @@ class SlotLimits:
 
     @property
     def max_slots(self) -> int | None:
-        """The most slots that any trial of the study is to have; None for any number."""
+        """The most slots of any trial of the study; None for no limit."""
         known = [most for most in (self._max_slots, self.learned) if most is not None]
         return min(known, default=None)
 
     def describe(self) -> str:
-        """What holds for all trials, and why; nothing where any number of slots does."""
+        """Explain the limit of all trials; empty if there is none."""
         if self.learned is not None and self.learned == self.max_slots:
             return (
                 f"all trials train on {at_most(self.learned)}: {len(self._limits)} could not on"
@@ -69,7 +71,7 @@ class SlotLimits:
 
 
 def limited(planned_rows: Sequence[PlannedTrial], limits: SlotLimits) -> Iterator[str]:
-    """A study's limit, then that of each living trial with its reason, the newest first."""
+    """The study's limit, then each live trial's limit with its reason, newest first."""
     if words := limits.describe():
         yield words
     for planned in reversed(planned_rows):

@@ -1,9 +1,7 @@
-"""Optuna's own record of a trial's reports: its intermediate values, many at the cost of one.
+"""Writes to Optuna's storage: many intermediate values in one statement, and deleted studies.
 
-Optuna stores one value at a time, with six round trips each. The allocation table has the reports
-that plans are made by; Optuna's copy is for samplers and dashboards, and whole once a trial ends.
-
-A study that is deleted while processes work on it.
+Optuna stores one value at a time, with six round trips each. Plans read reports from the
+allocation table. Optuna's copy serves samplers and dashboards and is complete once a trial ends.
 """
 
 from __future__ import annotations
@@ -21,23 +19,23 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from optuna_deadline.errors import StudyGone
 
-#: Both have ``ON CONFLICT``.
+#: The dialects that have ``ON CONFLICT``.
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
-#: Rows of one statement: drivers would send each of many parameter sets by itself.
+#: Rows of one statement: drivers send each of many parameter sets separately.
 _AT_ONCE = 250
 
 
 def store_values(storage: BaseStorage, trial_id: int, values: Mapping[int, float]) -> None:
-    """Store values of a trial; to store them again changes nothing.
+    """Store intermediate values of a trial; storing them again changes nothing.
 
     Args:
-        storage: The study's.
+        storage: The study's storage.
         trial_id: The trial.
-        values: Those that it does not have yet, by step.
+        values: Values by step that the storage does not have yet.
 
     Raises:
         UpdateFinishedTrialError: The trial has ended.
-        KeyError: The trial is gone.
+        KeyError: The trial was deleted.
     """
     backend = storage._backend if isinstance(storage, _CachedStorage) else storage
     if isinstance(backend, RDBStorage) and backend.engine.dialect.name in _INSERT:
@@ -71,19 +69,19 @@ def _store_at_once(backend: RDBStorage, trial_id: int, values: Mapping[int, floa
             statement = insert(TrialIntermediateValueModel).values(some)
             try:
                 connection.execute(statement.on_conflict_do_nothing())
-            except sa.exc.IntegrityError:  # the trial was deleted since the look at it
+            except sa.exc.IntegrityError:  # the trial was deleted after the read
                 raise KeyError(f"No trial has the id {trial_id}.") from None
 
 
 @contextmanager
 def unless_deleted(study: Study) -> Iterator[None]:
-    """Tell a deleted study from every other error in what is asked of Optuna.
+    """Raise StudyGone if a call to Optuna fails because the study was deleted.
 
-    Optuna's storages raise KeyError for it and ``Study.tell`` makes a ValueError of that. A
-    sampler or an objective may raise the same on its own account, so the storage is asked.
+    Optuna's storages raise KeyError in this case, and ``Study.tell`` turns it into a ValueError.
+    Samplers and objectives may raise the same errors, so the storage is read to tell them apart.
 
     Args:
-        study: The study that the calls in the block are about.
+        study: The study that the calls in the block use.
 
     Raises:
         StudyGone: The study was deleted.

@@ -35,28 +35,28 @@ from optuna_deadline.policies.wrappers import BatchDivisorPolicy, RequestPolicy
 
 _logger = logging.getLogger("optuna_deadline")
 
-#: Of the time that ends take to be told, what is set aside for them: a tick does more than that.
+#: Share of the time for reporting ends that is added: a tick also does other work.
 _REPORTING_SLACK = 2
-#: So many failures, and not one report, mean that the objective is broken.
+#: This many failures without any report mean that the objective is broken.
 MAX_FAILURES = 5
 
 
 class Planner:
-    """Plans one study, within the slots that the pool lends to it, while it rules.
+    """Plans one study within the slots that its pool lends to it, while it is elected.
 
     Args:
         trials: Opens and ends the study's trials.
         table: The allocation table.
-        policy: Decides; sees snapshots only, and nothing of what people ask for.
+        policy: Decides; it sees snapshots only and no requests of users.
         direction: "minimize" or "maximize".
         started: When the study began, in the database's seconds.
         worker_id: The worker that this planner belongs to.
-        clock: Seconds that only ever rise, for the time between two elections.
+        clock: A monotonic clock in seconds, for the time between two elections.
         is_intact: Whether a checkpoint can be loaded.
-        budget_account: Knows what was spent, where slots cost money.
-        max_pool_slots: Slots that could be had if the study wants them.
-        max_slots: The most that a trial may have; any number, if not given.
-        keep_all: Whether all checkpoints stay once the study is over, not the best model's alone.
+        budget_account: Tracks what was spent, if slots cost money.
+        max_pool_slots: The most slots that the study can buy.
+        max_slots: The most slots of a trial; no limit by default.
+        keep_all: Whether all checkpoints stay after the study, not only the best model's.
     """
 
     def __init__(
@@ -105,21 +105,21 @@ class Planner:
         self._failed_before: int | None = None
         self._last_written: tuple[Reading, Plan] | None = None
         self._term: int | None = None
-        self.next_election = 0.0  #: of the clock's seconds
-        self._reap_next = False  # at the next tick: it was just elected
-        self._poll_trips: tuple[float, ...] = ()  # seconds of the last ones to the table
+        self.next_election = 0.0  #: in seconds of the clock
+        self._reap_next = False  # plan at the next tick: the planner was just elected
+        self._poll_trips: tuple[float, ...] = ()  # seconds of the newest round trips to the table
         self._started = started
         self.quiet_until = -math.inf
 
     def tick(self) -> bool:
         """Plan once if this planner is elected; returns whether anything changed.
 
-        Sets ``quiet_until``: if no process writes to the table, no tick before that instant finds
-        anything to do but to stay elected.
+        Sets ``quiet_until``: if no process writes to the table, no tick before that instant has
+        any work except to stay elected.
 
         Raises:
             StudyGone: The study was deleted.
-            DeadlineError: Trials only fail.
+            DeadlineError: All trials fail.
         """
         term = self.try_elect()
         self.quiet_until = -math.inf
@@ -141,7 +141,7 @@ class Planner:
             return False
 
     def _tick(self, term: int, orders: Orders, began: float) -> bool:
-        """One look and what follows from it, in one term."""
+        """Read the study once and act on it, in one term."""
         self._opener.register_strays(term)
         reading = self._reader.read(orders.deadline)
         if reading.overdue and self._table.reap():
@@ -185,7 +185,7 @@ class Planner:
         return changed or reported > 0
 
     def _closing_seconds(self, reading: Reading) -> float:
-        """How long before the end nothing is trained any more."""
+        """How long before the end all training must stop."""
         snapshot = reading.snapshot
         far = distant_database_seconds(
             self._poll_trips, snapshot.capacity, snapshot.deadline - self._started
@@ -193,7 +193,7 @@ class Planner:
         return closing_seconds(snapshot.overhead.stop) + far
 
     def _log_learned_limit(self) -> None:
-        """Say once what is learned from trials that cannot train on many slots."""
+        """Log once what was learned from trials that cannot train on many slots."""
         learned = self._reader.limits.learned
         if learned != self._logged_limit and learned is not None:
             _logger.warning("From here on %s.", self._reader.limits.describe())
@@ -210,7 +210,7 @@ class Planner:
             )
 
     def _fail_if_hopeless(self, reading: Reading) -> None:
-        """An objective that only fails would be started again and again until the deadline."""
+        """Raise an error if all trials fail, instead of starting new ones for ever."""
         self._failed.update([row.number for row in reading.ended if row.state == "failed"])
         if self._failed_before is None:
             self._failed_before = len(self._failed)
@@ -223,13 +223,13 @@ class Planner:
 
     @property
     def is_elected(self) -> bool:
-        """Whether it was elected when it stood last."""
+        """Whether the last election succeeded."""
         return self._term is not None
 
     def try_elect(self) -> int | None:
-        """The term while this planner rules; asked of the table a few times in a lease.
+        """The current term if this planner is elected; it asks the table a few times in a lease.
 
-        An old term does no harm meanwhile: every write is guarded by it.
+        An old term does no harm in between, because every write checks it.
         """
         now = self._clock()
         if now >= self.next_election:
@@ -241,14 +241,14 @@ class Planner:
         return self._term
 
     def _begin_term(self) -> None:
-        """What was known before may have been changed by another planner since."""
+        """Forget cached state: another planner may have changed it."""
         self._opener.begin_term()
         self._reader.begin_term()
         self._last_written = self._last_claim = None
         self._idle_plans = 0
 
     def _quiet_until(self, reading: Reading, orders: Orders, plan: Plan) -> float:
-        """Until when a plan that is followed stays as it is, by the time alone."""
+        """Until when a plan that was carried out stays the same if nothing but time changes."""
         if plan.holds_until is None or self._idle_plans:
             return -math.inf
         closes = orders.end - self._closing_seconds(reading)
@@ -256,7 +256,7 @@ class Planner:
         return min(plan.holds_until, closes, reading.reap_from, *leases)
 
     def _plan(self, reading: Reading) -> tuple[Plan, Plan]:
-        """What the study shall do with its slots, and what it would do with all in reach."""
+        """The study's plan for its slots, and its plan for all slots in reach."""
         snapshot = reading.snapshot
         self._bound_planner.update(reading)
         reach = sum(reading.reach.values())
@@ -270,7 +270,7 @@ class Planner:
         return self._bound_planner.plan(self._policy, reading), unconstrained
 
     def _set_claim(self, term: int, reading: Reading, unconstrained: Plan) -> None:
-        """Tell the pool what the study needs: when that changes, and a few times in a lease."""
+        """Write the study's claim: when it changes, and a few times in a lease."""
         now, said = self._clock(), self._claim_estimator.estimate(reading, unconstrained)
         before = self._last_claim
         same = before is not None and (before.live, before.most) == (said.live, said.most)
@@ -285,7 +285,7 @@ class Planner:
             for number, order in plan.orders.items()
             if not isinstance(order, Pause) or current[number].mode != "pause"
         }
-        for given_up in current.values():  # and died meanwhile
+        for given_up in current.values():  # the worker died in between
             if given_up.mode == "stop" and given_up.owner is None and given_up.alive:
                 orders[given_up.number] = Retire(given_up.reason)
         self._keep_the_best(orders)
@@ -313,7 +313,7 @@ class Planner:
         return bool(rows)
 
     def _is_unchanged(self, reading: Reading, plan: Plan) -> bool:
-        """Whether this very plan wrote nothing, and no process has written since."""
+        """Whether this same plan wrote nothing before and no process has written since."""
         if self._last_written is None:
             return False
         before, followed = self._last_written
@@ -325,13 +325,13 @@ class Planner:
         )
 
     def _keep_the_best(self, orders: dict[int, Order]) -> None:
-        """The model in hand is never given up, however its trial stands on the rungs."""
+        """Keep the trial with the best model, whatever its rank."""
         for number, order in orders.items():
             if isinstance(order, Retire) and self._best_model.belongs_to(number):
                 orders[number] = Pause("holds the best model so far")
 
     def _is_finished(self, reading: Reading, plan: Plan) -> bool:
-        """Whether the study is over before its deadline: seen twice, to be sure.
+        """Whether the study is over before its deadline; it must hold in two readings.
 
         Judged by its plan with all slots: a study that only waits for a slot is not over, even if
         all hosts are drained, nor is a study with a held trial that may resume.
@@ -343,20 +343,20 @@ class Planner:
         return self._idle_plans >= 2
 
     def _close(self, term: int, reading: Reading, orders: Orders) -> bool:
-        """Pay for nothing any more but what is still held, and end the trials."""
+        """Stop paying for unused slots and end all trials."""
         if self._pool_budget is not None and orders.pool_slots:
             seen = orders.pool_slots, orders.funds_end
             if not self._table.resize_pool(self._worker_id, term, 0, orders.end, seen=seen):
-                return False  # it was extended just now, or its price has changed
+                return False  # a user has just extended it, or its price has changed
         return self._settle(term, reading, orders.deadline)
 
     def _settle(self, term: int, reading: Reading, deadline: float) -> bool:
-        """End every trial without a worker; close the study once none is left."""
+        """End every trial without a worker; close the study once no trial is left."""
         living = {worker.id for worker in reading.workers}
         alive = [row for row in reading.trials.values() if row.alive]
         if any(row.owner in living for row in alive):
-            return False  # a trial still on its slots may bring a better model
-        # Where an owner has died the trial is reaped soon.
+            return False  # a trial that still holds its slots may produce a better model
+        # If an owner has died, its trial is reaped soon.
         waiting = [row.number for row in alive if row.owner is None]
         self._end_reporter.complete_winner(self._worker_id, term)
         self._give_up(term, waiting)
@@ -365,15 +365,17 @@ class Planner:
         if any(row.alive for row in rows):
             return True
         self._trials.end_strays({row.number for row in rows})
-        if not self._keep_all:  # before the study is settled: then each worker deletes files
+        if (
+            not self._keep_all
+        ):  # before the study is settled, so that each worker then deletes files
             self._table.drop_checkpoints(*superfluous(self._table, self._best_model.find()))
-        self._table.settle(self._worker_id, term, deadline)  # unless it was extended since
+        self._table.settle(self._worker_id, term, deadline)  # unless a user has extended it since
         return True
 
     def _retire_excess(self, term: int, reading: Reading, closes_in: float) -> bool:
-        """Give up the worst of those that wait, where too many wait to be told their end in time.
+        """Retire the worst waiting trials if too many wait to report all their ends in time.
 
-        Once the others must stop, it is all but the best one. Returns whether any was.
+        Once running trials must stop, all but the best one retire. Returns whether any did.
         """
         waiting = [
             row.number

@@ -1,6 +1,6 @@
-"""The pool's loop: read, divide, deal, lend. One leader per pool, elected by a lease.
+"""The loop of a pool: read, divide, assign, lend. One leader per pool, elected by a lease.
 
-Large changes in portions: a transaction is to be short, however wide the pool.
+Large changes are written in batches, so that each transaction is short for a pool of any size.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from optuna_deadline.policies.pool.fair_share import Divider, PoolSnapshot, Stud
 
 RowT = TypeVar("RowT")
 
-#: Rows that one transaction changes. Tens of thousands of them take longer than the server waits
-#: for a client that may be frozen; the whole would be undone, and tried again for ever.
+#: Rows that one transaction changes. Tens of thousands take longer than the server waits
+#: for a client that may be frozen; it would roll all of them back, again and again.
 MAX_BATCH = 500
 
 
 def batches(rows: Sequence[RowT]) -> Iterator[Sequence[RowT]]:
-    """The rows in their order, at most so many at once."""
+    """Split rows into batches of limited size, in order."""
     for first in range(0, len(rows), MAX_BATCH):
         yield rows[first : first + MAX_BATCH]
 
@@ -36,26 +36,26 @@ _logger = logging.getLogger("optuna_deadline")
 
 @dataclass(frozen=True)
 class PoolReading:
-    """A pool's snapshot, with the rows behind it that the leader acts on."""
+    """A pool's snapshot and its rows."""
 
     snapshot: PoolSnapshot
-    slots: tuple[Slot, ...]  #: those that live workers offer
+    slots: tuple[Slot, ...]  #: slots that live workers offer
     reach: Mapping[int, frozenset[int]]  #: by study, the slots that its live workers offer
-    overdue: bool = False  #: whether a slot of the pool is to be reaped
+    overdue: bool = False  #: whether a slot of the pool is due to be reaped
 
 
 class PoolLeader:
-    """Divides the pool's slots among its studies while it leads.
+    """Divides the pool's slots among its studies while it is elected.
 
-    It plans no trial: each study's own planner does, within what is lent to the study. Only a
-    process of the study has its sampler, and a study's terms stay its own business. It reaps what
-    was held for a study without workers, since planners read their own workers' slots.
+    It plans no trials: each study's own planner plans within the slots lent to the study, because
+    only a process of the study has its sampler and its terms. The leader reaps slots of studies
+    without workers, since planners read their own workers' slots only.
 
     Args:
         table: The allocation table of one of the pool's studies.
-        divider: Decides; sees snapshots only.
+        divider: Decides; it sees snapshots only.
         worker_id: The worker that this leader belongs to.
-        clock: Seconds that only ever rise, for the time between two elections.
+        clock: A monotonic clock in seconds, for the time between two elections.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class PoolLeader:
         self._term: int | None = None
         self._next_election = 0.0
         self._next_account = 0.0
-        self._shares: Mapping[int, int] = {}  # what the accounts are kept by
+        self._shares: Mapping[int, int] = {}  # the key of the cached accounts
         self._fair: Mapping[int, float] = {}
 
     def tick(self) -> bool:
-        """Divide once if this one leads; returns whether a slot was lent to another study."""
+        """Divide once if this leader is elected; returns whether a slot was lent anew."""
         now = self._clock()
         if now >= self._next_election:
             self._term = self._table.elect_leader(self._worker_id)
@@ -109,7 +109,7 @@ class PoolLeader:
 
 
 def read_pool(table: AllocationStore) -> PoolReading:
-    """The pool now: the studies that live workers serve, and the slots that these offer."""
+    """Read the pool: the studies of live workers, and the slots that these offer."""
     now = table.now()
     served_by = {worker.id: worker.study_id for worker in table.workers()}
     rows = table.slots()

@@ -1,6 +1,6 @@
-"""One look at a study: what the planner plans on, and the rows behind it.
+"""One reading of a study: the snapshot for the policy, the rows behind it, and best reports.
 
-The best report of each trial, kept up as reports come in: none is read again for it.
+Best reports are updated as reports arrive, so that no report is read twice.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from optuna_deadline.policies.api import Snapshot
 
 @dataclass(frozen=True)
 class Reading:
-    """A snapshot, with the rows behind it that the planner acts on."""
+    """A snapshot and the rows behind it."""
 
     snapshot: Snapshot
-    trials: Mapping[int, PlannedTrial]  #: that live, or whose end Optuna does not know
-    ended: list[PlannedTrial]  #: those of them that do not live
-    workers: list[Worker]  #: the study's live ones
+    trials: Mapping[int, PlannedTrial]  #: live trials, and trials whose end Optuna does not know
+    ended: list[PlannedTrial]  #: those of them that have ended
+    workers: list[Worker]  #: live workers of the study
     capacities: Mapping[str, int]  #: by worker, the slots that are lent to the study
     reach: Mapping[str, int]  #: by worker, all slots of the pool that it offers
     slot_seconds_done: float  #: slot-seconds of training so far
     live_trials: int  #: trials that a policy may still train
     reap_from: float = math.inf  #: when the first slot in reach may be reaped
-    worker_groups: WorkerGroups = NO_GROUPS  #: between which workers gangs may be spread
+    worker_groups: WorkerGroups = NO_GROUPS  #: the workers between which gangs may be spread
 
     @property
     def overdue(self) -> bool:
-        """Whether a slot in reach is to be reaped."""
+        """Whether a slot in reach is due to be reaped."""
         return self.reap_from < self.snapshot.now
 
 
 class BestReports:
-    """Each trial's best report; of two that are alike the earlier step's.
+    """Each trial's best report; the earlier step wins a tie.
 
     Args:
         direction: "minimize" or "maximize".
@@ -47,7 +47,7 @@ class BestReports:
         self._rows: dict[int, ReportRow] = {}
 
     def take(self, rows: Iterable[ReportRow]) -> None:
-        """Take in reports, in any order; a NaN is none."""
+        """Record reports in any order; NaN is ignored."""
         known = self._rows
         for row in rows:
             before = known.get(row.number)
@@ -57,16 +57,16 @@ class BestReports:
                 known[row.number] = row
 
     def of(self, number: int) -> ReportRow | None:
-        """One trial's, None where it has not reported."""
+        """A trial's best report; None before its first."""
         return self._rows.get(number)
 
     def best(self, without: Collection[int] = ()) -> ReportRow | None:
-        """The best of all trials but some; of two that are alike the lower number's."""
+        """The best report of all trials but the excluded ones; the lower number wins a tie."""
         rows = (row for row in self._rows.values() if row.number not in without)
         return min(rows, key=self._key, default=None)
 
     def worst_first(self, numbers: Iterable[int]) -> list[int]:
-        """Trials by their progress, the least first; trials without a report come first of all."""
+        """Trials by their best report, worst first; those without a report come first."""
         return sorted(numbers, key=self._rank_key, reverse=True)
 
     def _rank_key(self, number: int) -> tuple[float, int, int]:

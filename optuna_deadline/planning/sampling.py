@@ -1,4 +1,4 @@
-"""The end of a finite search, and repeated errors of a sampler."""
+"""Finite searches and repeated errors of a sampler."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class StoppableStudy(Study):
         self.stopped = False
 
     def stop(self) -> None:
-        """Record that nothing is left to search."""
+        """Record that the search is exhausted."""
         self.stopped = True
 
 
 @dataclass(frozen=True)
 class FiniteSearchPolicy:
-    """A policy that starts no trial if nothing is left to search, or too little time.
+    """Starts no trial if the search is exhausted or too little time is left.
 
     Args:
         policy: The policy; it sees that the search is exhausted and may give the slots to open
@@ -59,7 +59,7 @@ class FiniteSearchPolicy:
 
 
 def all_cells_begun(study: Study) -> bool:
-    """Whether the sampler has a finite list, and each of its configurations has a trial.
+    """Whether the sampler has a finite list and each of its configurations has a trial.
 
     Optuna counts finished trials only. A paused trial finishes late, and until then Optuna would
     start another trial with the same configuration.
@@ -137,7 +137,7 @@ class SamplerErrors:
         self._trials: set[int] = set()
 
     def record_failure(self, number: int, error: Exception) -> None:
-        """The sampler raised for a trial, or for a range that its objective asked for."""
+        """Record that the sampler raised for a trial, or for a parameter of its objective."""
         words = f"{type(error).__name__}: {error}"
         alike = re.sub(r"[\d.]+", "#", words)
         if alike != self._pattern:
@@ -146,7 +146,7 @@ class SamplerErrors:
         self._trials.add(number)
 
     def record_success(self, number: int) -> None:
-        """A trial has its parameters."""
+        """Record that a trial got its parameters."""
         if self._trials and number > max(self._trials):
             self._trials.clear()
 

@@ -1,4 +1,4 @@
-"""How the study ends: the best verified model is COMPLETE, the rest PRUNED, none left RUNNING."""
+"""How a study ends: the best verified model is COMPLETE, the rest PRUNED, no trial is RUNNING."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from optuna_deadline.planning.trials import Trials
 
 _logger = logging.getLogger("optuna_deadline")
 
-#: To tell Optuna one end takes about so many round trips to its database.
+#: Round trips to Optuna's database for one end, approximately.
 _ROUND_TRIPS_PER_END = 30
 #: Ends that Optuna stores before the table does: if this process dies, they are stored again.
 _BATCH = 25
 
-#: Ends that are not the winner's.
+#: Ends of trials that do not win.
 _LOST_STATES = ("retired", "failed")
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The best model in hand."""
+    """The best model."""
 
     number: int
     value: float
     step: int
-    checkpoint: Checkpoint | None  #: None where the objective saves none
+    checkpoint: Checkpoint | None  #: None if the objective saves no checkpoints
 
 
 def find_winner(
@@ -45,14 +45,14 @@ def find_winner(
     excluded: Collection[int] = (),
     reports: BestReports | None = None,
 ) -> Winner | None:
-    """The best value whose model is on disk, byte for byte; else the best report.
+    """Find the best value with an intact checkpoint on disk, else the best report.
 
     Args:
         table: The allocation table.
         direction: "minimize" or "maximize".
-        is_intact: Looks at a file.
-        excluded: Trials that do not count.
-        reports: The best of each trial, where they are known; else they are read.
+        is_intact: Whether a checkpoint is intact.
+        excluded: Trials to skip.
+        reports: Best reports by trial; read from the table by default.
     """
     sign = -1.0 if direction == "maximize" else 1.0
     saved = [
@@ -79,14 +79,15 @@ def find_winner(
 
 
 class CheckpointAvailability:
-    """Whether a checkpoint is whole, as far as can be known from one host.
+    """Whether a checkpoint is intact, as far as one host can check.
 
-    What only other hosts reach was whole when it was kept, and is in hand unless all of them died.
+    A checkpoint that only other hosts reach was intact when it was saved. It counts as available
+    unless all of these hosts have died.
 
     Args:
         table: The allocation table.
         host: The host's name.
-        is_intact: Looks at a file.
+        is_intact: Reads and checks a file.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class CheckpointAvailability:
         self._is_intact = is_intact
 
     def __call__(self, checkpoint: Checkpoint) -> bool:
-        """See above."""
+        """Whether the checkpoint is available."""
         if self._is_intact(checkpoint):
             return True
         home = self.remote_origin(checkpoint)
@@ -107,7 +108,7 @@ class CheckpointAvailability:
         return home.state == "left" or any(reaches(worker, home) for worker in mine)
 
     def remote_origin(self, checkpoint: Checkpoint) -> CheckpointOrigin | None:
-        """Where it is, if that is a place that this host is not known to reach."""
+        """The origin of a checkpoint that this host does not reach; None if it does."""
         homes = self._table.checkpoint_origins(number=checkpoint.number)
         home = next((home for home in homes if home.path == checkpoint.path), None)
         if home is None or home.store is None or home.host in (None, self._host):
@@ -116,7 +117,7 @@ class CheckpointAvailability:
 
 
 def _is_available(checkpoint: Checkpoint, is_intact: Callable[[Checkpoint], bool]) -> bool:
-    """Whether a checkpoint is whole; one in a store that does not answer was, when it was kept."""
+    """Whether a checkpoint is intact; one in a store that does not answer counts as intact."""
     try:
         return is_intact(checkpoint)
     except StoreAway as error:
@@ -125,7 +126,7 @@ def _is_available(checkpoint: Checkpoint, is_intact: Callable[[Checkpoint], bool
 
 
 def best_saved(table: AllocationStore, direction: str, number: int) -> float | None:
-    """The best value among one trial's checkpoints, damaged or not; None where it has none."""
+    """The best saved value of one trial, damaged checkpoints included; None if it has none."""
     values = [
         checkpoint.value
         for checkpoint in table.checkpoints(number)
@@ -135,15 +136,15 @@ def best_saved(table: AllocationStore, direction: str, number: int) -> float | N
 
 
 class BestModel:
-    """The best model in hand, asked for often and looked up only when that can change.
+    """Caches the best model and looks it up again only when it can have changed.
 
-    To look it up means to read every checkpoint's row and the whole of the best one's file.
+    A lookup reads every checkpoint's row and the whole file of the best one.
 
     Args:
         table: The allocation table.
         direction: "minimize" or "maximize".
-        is_intact: Looks at a file.
-        reports: The best report of each trial; without it they are read each time.
+        is_intact: Whether a checkpoint is intact.
+        reports: Best reports by trial; without them, each lookup reads them.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class BestModel:
         self._winner: Winner | None = None
 
     def find(self, excluded: Collection[int] = ()) -> Winner | None:
-        """Look it up; see :func:`find_winner`."""
+        """Look the best model up; see :func:`find_winner`."""
         reports = None if self._reports is None else self._reports()
         self._winner = find_winner(
             self._table, self._direction, self._is_intact, excluded, reports
@@ -168,14 +169,14 @@ class BestModel:
         return self._winner
 
     def belongs_to(self, number: int) -> bool:
-        """Whether the best model in hand is this trial's."""
+        """Whether a trial has the best model."""
         if self._is_beaten(number):
             return False
         winner = self.find()
         return winner is not None and winner.number == number
 
     def _is_beaten(self, number: int) -> bool:
-        """Whether another trial was seen to have a better model: what it saved or said stays."""
+        """Whether another trial had a better model; its checkpoints and reports stay."""
         known = self._winner
         if known is None or known.number == number:
             return False
@@ -188,7 +189,7 @@ class BestModel:
         return mine is None or self._better(known.value, mine)
 
     def has_rival(self, number: int) -> bool:
-        """Whether rows name a better model than this trial's, the best so far; reads no file."""
+        """Whether rows name a better model than that of this trial; reads no files."""
         known = self._winner
         if known is None or known.number != number or self._reports is None:
             return True
@@ -207,9 +208,9 @@ class BestModel:
 
 
 def superfluous(table: AllocationStore, best: Winner | None) -> list[Location]:
-    """Checkpoints that are not needed once the study is over: all but the best model's.
+    """Checkpoints to delete once the study is over: all but the best model's.
 
-    None is superfluous where the best model has no checkpoint that can be read.
+    Keeps all of them if no checkpoint of the best model can be read.
     """
     if best is None or best.checkpoint is None:
         return []
@@ -218,19 +219,19 @@ def superfluous(table: AllocationStore, best: Winner | None) -> list[Location]:
 
 
 class EndReporter:
-    """Tells Optuna how trials ended, and the end of the best model's trial last.
+    """Reports the ends of trials to Optuna, and the end of the best model's trial last.
 
-    Optuna takes no end back. A trial that was given up or has failed may hold the best model, by a
-    report that came before it left: should it hold it when the study is over, it is the winner.
+    Optuna cannot undo an end. A retired or failed trial may still hold the best model through an
+    earlier report; if it does when the study is over, it wins.
 
-    Done by the planner alone, and safe to repeat: a crash between the two databases' writes leaves
-    the trial untold, and the next planner tells it.
+    Only the planner reports ends, and it may repeat them: after a crash between the writes to the
+    two databases, the next planner reports the end again.
 
     Args:
-        trials: The study's own record of them.
+        trials: The study's own record of its trials.
         table: The allocation table.
-        best_model: The best model in hand.
-        clock: Seconds that only ever rise.
+        best_model: The best model.
+        clock: A monotonic clock in seconds.
     """
 
     def __init__(
@@ -249,21 +250,21 @@ class EndReporter:
         self._seconds_per_end: float | None = None
 
     def report(self, rows: Iterable[PlannedTrial]) -> int:
-        """Tell every end that Optuna does not know, but the best model's; returns how many."""
+        """Report all unreported ends, except the best model's; returns their number."""
         untold = [row for row in rows if not row.end_reported and not row.alive]
         return self._report([row for row in untold if not self._is_deferred(row)])
 
     def report_all(self, rows: Iterable[PlannedTrial]) -> int:
-        """The same with the best model's, which has its end, when the study is over.
+        """Report all ends, including the best model's, when the study is over.
 
-        What never had a slot was not tried: an enqueued configuration waits for an extension.
+        An enqueued configuration that never had a slot stays enqueued for an extension.
         """
         return self._report(
             [row for row in rows if not row.end_reported and not row.alive], over=True
         )
 
     def complete_winner(self, worker_id: str, term: int) -> None:
-        """Make the best model's trial the winner, of those that have not lost by Optuna's record.
+        """Make the best model's trial the winner, unless Optuna has it as PRUNED or FAIL.
 
         Args:
             worker_id: The planner.
@@ -288,10 +289,10 @@ class EndReporter:
             lost.add(winner.number)
 
     def seconds_per_end(self, round_trip: float) -> float:
-        """How long the telling of one end takes, as it was measured of late.
+        """Seconds to report one end, from recent measurements.
 
         Args:
-            round_trip: Seconds of one of the table's, by which it is guessed before.
+            round_trip: Seconds of a round trip to the table, for an estimate before the first end.
         """
         return (
             _ROUND_TRIPS_PER_END * round_trip
@@ -315,7 +316,7 @@ class EndReporter:
         return len(ended)
 
     def _is_deferred(self, row: PlannedTrial) -> bool:
-        """Whether a trial's end is kept; its file is read again where another may be better."""
+        """Whether a trial's end must wait; reads its file again if another trial may be better."""
         if row.state == "complete" or row.fence == 0:
             return False
         now, kept = self._clock(), row.number == self._deferred

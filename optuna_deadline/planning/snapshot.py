@@ -1,7 +1,4 @@
-"""From the table to a snapshot: only what changed since the last look is read again.
-
-Which workers' ranks find each other, learned from the gangs that crossed them.
-"""
+"""Builds snapshots from the table by reading what changed; learns which workers can meet."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from optuna_deadline.planning.limits import SlotLimits
 from optuna_deadline.planning.reading import BestReports, Reading
 from optuna_deadline.policies.api import WORST, Report, Request, Snapshot, TrialView
 
-#: After so many gangs in a row whose ranks did not meet, none is tried for so many seconds.
+#: After this many gangs in a row whose ranks did not meet, no gang for this many seconds.
 _MAX_UNMET, _UNMET_SECONDS = 2, 600.0
 
 Key = tuple[int, int]  #: number and fence
@@ -42,7 +39,7 @@ class RendezvousHistory:
         self._ended: dict[Key, SegmentRow] = {}
 
     def take_trials(self, planned_rows: Iterable[PlannedTrial]) -> None:
-        """Take the trials as they stand: a gang's workers are known only while it trains."""
+        """Record the workers of running gangs; the table knows them only while a gang trains."""
         for planned in planned_rows:
             if planned.owner is not None and planned.others:
                 team = frozenset((planned.owner, *(name for name, _ in planned.others)))
@@ -50,18 +47,18 @@ class RendezvousHistory:
                 self._gang_workers.setdefault((planned.number, planned.fence), team)
 
     def take_segment(self, row: SegmentRow) -> None:
-        """Take a segment, again when it has ended."""
+        """Record a segment, again once it has ended."""
         if row.workers > 1 and row.ended is not None:
             self._ended[row.number, row.fence] = row
 
     def allowed_groups(self, workers: Iterable[Worker], now: float) -> WorkerGroups:
         """The workers that may share gangs now.
 
-        Two that were in two gangs in a row whose ranks did not meet are kept apart for ten
-        minutes; if the gangs are not known, all hosts are.
+        Two workers that were in two consecutive gangs whose ranks did not meet are kept apart for
+        ten minutes. If the gangs are unknown, all hosts are kept apart.
 
         Args:
-            workers: Live ones.
+            workers: Live workers.
             now: The time.
         """
         if not any(_unmet_lately(row, now) for row in self._ended.values()):
@@ -115,11 +112,11 @@ class SnapshotReader:
         table: The allocation table.
         direction: "minimize" or "maximize".
         started: When the study began, in the database's seconds.
-        max_slots: The most that its terms let a trial have.
+        max_slots: The most slots of a trial in the study's terms.
 
     Attributes:
         limits: On how many slots its trials can train.
-        best_reports: Of each trial, as it was read last.
+        best_reports: The best report of each trial in the last reading.
     """
 
     def __init__(
@@ -143,9 +140,11 @@ class SnapshotReader:
         self._throughputs = Throughputs()
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
-        self._trials: dict[int, PlannedTrial] = {}  # as they were seen last, ended ones too
-        self._read_all = True  # and not only those whose end Optuna does not know
-        self._last_unreported: Mapping[int, PlannedTrial] = {}  # those of them that were untold
+        self._trials: dict[int, PlannedTrial] = {}  # as last read, ended ones included
+        self._read_all = True  # not only those whose end Optuna does not know
+        self._last_unreported: Mapping[
+            int, PlannedTrial
+        ] = {}  # those of them whose end was not reported
         self._places: dict[int, int] = {}
         self._live_trials = 0
         self._views: list[TrialView] = []
@@ -153,11 +152,11 @@ class SnapshotReader:
         self._requests: tuple[Request, ...] = ()
 
     def begin_term(self) -> None:
-        """Read every trial next: under another planner some came and ended unseen."""
+        """Read every trial at the next reading: some may have ended under another planner."""
         self._read_all = True
 
     def read(self, deadline: float) -> Reading:
-        """The state now, with the deadline as it stands."""
+        """Read the current state, including the deadline."""
         table = self._table
         now = table.now()
         rows = table.trials() if self._read_all else table.unreported_trials()
@@ -201,7 +200,7 @@ class SnapshotReader:
         )
 
     def _speedup(self, crossing: WorkerGroups, capacities: Mapping[str, int]) -> Speedup:
-        """S(k), with its own for gangs that no worker has room for; one object while it holds."""
+        """S(k), also for gangs that no single worker can hold; one object until it changes."""
         learned = self._throughputs.speedup
         if not crossing.groups:
             return learned
@@ -211,7 +210,7 @@ class SnapshotReader:
         return self._priced
 
     def _take_segments(self, rows: list[SegmentRow]) -> set[int]:
-        """Returns the trials whose pace was learned anew."""
+        """Record segments; returns the trials with a new pace."""
         costs_changed = False
         known = self._segments
         for row in [row for row in rows if known.get(row[:2]) is not row]:
@@ -238,7 +237,7 @@ class SnapshotReader:
     def _update_views(
         self, planned_rows: Mapping[int, PlannedTrial], stale: set[int]
     ) -> tuple[TrialView, ...]:
-        """The trials as a policy sees them; the same objects as long as nothing has changed."""
+        """The trials as a policy sees them; unchanged trials keep their objects."""
         before, self._last_unreported = self._last_unreported, planned_rows
         if not stale and planned_rows == before:
             return self._seen
@@ -249,7 +248,7 @@ class SnapshotReader:
         )
         known = self._trials
         if any([known[number].alive for number in before.keys() - planned_rows.keys()]):
-            # Another process stored their ends, which this one has not seen.
+            # Another process stored their ends, which this one has not read.
             planned_rows = {planned.number: planned for planned in self._table.trials()}
         for planned in [
             planned for number, planned in planned_rows.items() if known.get(number) is not planned
@@ -295,7 +294,7 @@ class SnapshotReader:
 
 
 class _Reports:
-    """Every trial's reports, as they come in."""
+    """Every trial's reports, updated as they arrive."""
 
     def __init__(self, sign: float) -> None:
         self._sign = sign
@@ -306,7 +305,7 @@ class _Reports:
         return self._sorted.get(number, ())
 
     def take(self, rows: list[ReportRow]) -> set[int]:
-        """Take new rows in any order; returns the trials they are of."""
+        """Record new rows in any order; returns their trials."""
         return {row.number for row in rows if self._add(row)}
 
     def _add(self, row: ReportRow) -> bool:
@@ -324,13 +323,13 @@ class _Reports:
 
 
 class _Costs:
-    """What the newest segments cost, in the order in which they were granted."""
+    """The cost of the newest segments, in the order of their grants."""
 
     def __init__(self) -> None:
         self._known: list[tuple[float, ...]] = []  # granted, number, fence, seconds
 
     def take(self, row: SegmentRow, seconds: float | None) -> None:
-        """Take what one segment cost; nothing as long as that is not known."""
+        """Record the cost of a segment once it is known."""
         if seconds is None:
             return
         key, known = (row.granted, row.number, row.fence), self._known

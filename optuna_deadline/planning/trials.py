@@ -1,7 +1,4 @@
-"""What opens and ends a study's trials: Optuna, seen through the three things the loop needs.
-
-Opening trials: Optuna is asked first and the table has them next, and neither may be lost.
-"""
+"""Opens and ends a study's trials, in Optuna first and then in the table."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _STATES = {
     "failed": TrialState.FAIL,
 }
 
-#: Optuna's names for what a trial was given when it was opened: by study.enqueue_trial, by a grid.
+#: Optuna's attributes of a trial's given parameters: from study.enqueue_trial, from a grid.
 _ENQUEUED, _CELL = "fixed_params", "grid_id"
 
 
@@ -43,14 +40,14 @@ class Trials(Protocol):
         """
 
     def exhausted(self) -> bool:
-        """Whether nothing is left to search, so that no new trial is worth its slots."""
+        """Whether the search is exhausted, so that no new trial may start."""
 
     def end(self, planned: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
-        """End a trial as the table has it; one that has ended stays as it is.
+        """End a trial as the table has it; an ended trial stays as it is.
 
         Args:
             line: Its row in the table.
-            reports: Reads what the table has of its reports.
+            reports: Reads its reports from the table.
 
         Raises:
             StudyGone: The study was deleted.
@@ -59,17 +56,17 @@ class Trials(Protocol):
     def drop(self, number: int) -> None:
         """End a trial that was opened and never trained.
 
-        A configuration that was enqueued is enqueued again.
+        If its configuration was enqueued, it is enqueued again.
         """
 
     def end_strays(self, known: set[int]) -> None:
-        """The same with all that others opened and never put on the table."""
+        """End all such trials that other processes opened and never registered in the table."""
 
     def configured_strays(self, known: set[int]) -> list[tuple[int, int]]:
-        """Number and id of those of them whose configuration no other trial will have."""
+        """(number, id) of unregistered trials whose configuration no other trial will have."""
 
     def ended_as_loser(self, planned: PlannedTrial) -> bool:
-        """Whether the study's record has an end of the trial that is not the winner's."""
+        """Whether the study's record has an end of the trial that cannot win."""
 
 
 class OptunaTrials:
@@ -80,15 +77,15 @@ class OptunaTrials:
         self._stopped = False
 
     def open(self) -> tuple[int, int]:
-        """Ask the sampler's study for a trial; its parameters are sampled where it trains."""
+        """Ask the study for a trial; its parameters are sampled on the worker that trains it."""
         with unless_deleted(self._study):
             trial = self._study.ask()
         return trial.number, trial._trial_id
 
     def exhausted(self) -> bool:
-        """Whether the sampler has stopped the study, or a trial of all that it lists was begun.
+        """Whether the sampler has stopped the study, or each of its configurations has a trial.
 
-        What was enqueued is run all the same.
+        Enqueued configurations run in any case.
         """
         with unless_deleted(self._study):
             if not self._stopped and not all_cells_begun(self._study):
@@ -97,7 +94,7 @@ class OptunaTrials:
             return not self._study.get_trials(deepcopy=False, states=states)
 
     def end(self, planned: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
-        """Tell Optuna how a trial ended, and what it has not heard of its reports."""
+        """Report a trial's end and its missing reports to Optuna."""
         state = _STATES[planned.state]
         values = planned.value if state is TrialState.COMPLETE else None
         try:
@@ -109,7 +106,7 @@ class OptunaTrials:
             _logger.warning("Optuna did not accept the end of trial %d: %s", planned.number, error)
 
     def _report_all(self, planned: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
-        """Optuna learns what a worker wrote into the table and died before it told Optuna."""
+        """Store reports that a worker wrote to the table before it died, but not to Optuna."""
         rows = reports()
         if not rows:
             return
@@ -122,9 +119,10 @@ class OptunaTrials:
             store_values(storage, planned.trial_id, unheard)
 
     def drop(self, number: int) -> None:
-        """End it as pruned; it has neither parameters nor reports.
+        """End it as PRUNED; it has neither parameters nor reports.
 
-        A copy of an enqueued one is enqueued first: killed between the two, it is tried twice.
+        An enqueued configuration is enqueued again first: if the process dies in between, it is
+        tried twice.
         """
         with self._tolerate_other_processes():
             trial = self._trial(number)
@@ -134,9 +132,10 @@ class OptunaTrials:
             self._tell_optuna(number, None, TrialState.PRUNED)
 
     def end_strays(self, known: set[int]) -> None:
-        """End trials that a dead planner asked for and never put on the table.
+        """End trials that a dead planner opened and never registered in the table.
 
-        They have neither parameters nor reports; a plain worker's trial has, and is left alone.
+        They have neither parameters nor reports. Trials of plain workers have some and are left
+        alone.
         """
         for trial in self._strays(known):
             self.drop(trial.number)
@@ -150,7 +149,7 @@ class OptunaTrials:
         ]
 
     def ended_as_loser(self, planned: PlannedTrial) -> bool:
-        """Whether it is PRUNED or has failed, whichever process has told it."""
+        """Whether it is PRUNED or FAIL, whichever process reported it."""
         with unless_deleted(self._study):
             state = self._trial(planned.number).state
         return state.is_finished() and state is not TrialState.COMPLETE
@@ -170,7 +169,9 @@ class OptunaTrials:
             self._study.tell(number, value, state=state, skip_if_finished=True)
         except (UpdateFinishedTrialError, ValueError):
             raise
-        except Exception as error:  # of the sampler's after_trial: the end is stored all the same
+        except (
+            Exception
+        ) as error:  # an error of the sampler's after_trial: the end is stored all the same
             if not self._trial(number).state.is_finished():
                 raise
             words = "%s failed after trial %d, whose end is stored: %r"
@@ -187,62 +188,62 @@ class OptunaTrials:
 
     @contextmanager
     def _tolerate_other_processes(self) -> Iterator[None]:
-        """Others may tell a trial's end between our look and our word, or delete the study."""
+        """Ignore that another process has ended the trial or deleted the study in between."""
         with unless_deleted(self._study), suppress(UpdateFinishedTrialError):
             yield
 
 
 class TrialOpener:
-    """Opens the trials of a study, for its planner.
+    """Opens the trials of a study for its planner.
 
     Args:
-        trials: The study's own record of them.
+        trials: The study's own record of its trials.
         table: The allocation table.
-        worker_id: The worker that the planner belongs to.
+        worker_id: The worker of the planner.
     """
 
     def __init__(self, trials: Trials, table: AllocationStore, worker_id: str) -> None:
         self._trials = trials
         self._table = table
         self._worker_id = worker_id
-        # Optuna's answer that the table has not yet
+        # Optuna's answer that the table does not have yet
         self._unregistered: tuple[int, int] | None = None
         self._may_have_strays = True  # whether there may be trials that only Optuna knows
 
     def begin_term(self) -> None:
-        """A planner before may have died between the two."""
+        """Look for strays: the planner of the last term may have died between the two writes."""
         self._may_have_strays = True
 
     def exhausted(self) -> bool:
-        """Whether nothing is left to search, nor a trial to be put on the table."""
+        """Whether the search is exhausted and no trial waits to be registered."""
         return self._unregistered is None and self._trials.exhausted()
 
     def open(self, term: int) -> int:
         """Open a trial; returns its number.
 
-        Called again after an error of the database, it goes on with the trial that it has.
+        After a database error, the next call continues with the same trial.
 
         Raises:
             LeaseLost: Another term has begun.
         """
         if self._unregistered is None:
-            self._may_have_strays = True  # until the answer is here
+            self._may_have_strays = True  # until the answer arrives
             self._unregistered = self._trials.open()
             self._may_have_strays = False
         number, trial_id = self._unregistered
         try:
             self._table.open_trial(self._worker_id, term, number, trial_id)
         except LeaseLost:
-            # The planner that rules now may have looked for strays already.
+            # The planner of the current term may have looked for strays already.
             self._drop_unregistered()
             raise
         self._unregistered = None
         return number
 
     def register_strays(self, term: int) -> None:
-        """Put configurations on the table that were asked for and never came there.
+        """Register configurations that were opened and never came to the table.
 
-        They were enqueued, or are cells of a grid, which no other trial will have.
+        They were enqueued or are cells of a grid, so no other trial will have them.
 
         Raises:
             LeaseLost: Another term has begun.
@@ -256,7 +257,7 @@ class TrialOpener:
         self._may_have_strays = False
 
     def _drop_unregistered(self) -> None:
-        """Leave no stray; it is on the table where only that answer was lost."""
+        """Drop an unregistered trial; it is in the table if only the answer was lost."""
         if self._unregistered is None:
             return
         number, _ = self._unregistered

@@ -1,8 +1,7 @@
-"""How a study with a budget sees its pool: only the slots that it pays for, and its money.
+"""The pool of a study with a budget: the slots that it pays for, and the end of its money.
 
-A price can change while the study runs; the end of its money moves at once.
-
-Not at the planner's next look: a planner may die just then, and the budget holds all the same.
+If the price changes, the new end of the money is written at once, because a planner may die before
+its next tick and the budget holds all the same.
 """
 
 from __future__ import annotations
@@ -26,35 +25,35 @@ from optuna_deadline.policies.api import Money, Plan
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.prices import Price
 
-#: The end of the money is written again once it has moved so many seconds later.
+#: The end of the money is written again once it has moved this many seconds later.
 _MIN_CHANGE_SECONDS = 0.5
 _NEVER = -1, 0.0
 
 
 class BudgetAccount(Protocol):
-    """What knows how much was spent; slots are counted by the type of their host."""
+    """Tracks what was spent; slots are counted by the type of their host."""
 
     def read(self, now: float) -> None:
-        """Take in what has happened until now; what is asked then goes by it."""
+        """Read all events until now; the other methods use this state."""
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
-        """The money now, where live workers offer such slots and so many can be had."""
+        """The money now, if live workers offer these slots and at most so many can be bought."""
 
     def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
-        """As many of these slots as the budget pays for taking now."""
+        """The number of these slots that the budget can buy now."""
 
     def lasts_until(self, now: float, slots: Mapping[str, int], latest: float) -> float:
-        """Until when the budget pays for so many slots, and for what is still held."""
+        """Until when the budget pays for some slots and for those that are still held."""
 
     @property
     def wanted(self) -> Mapping[str, int]:
         """The slots that are paid for since the last plan."""
 
     def host_type(self, worker: str | None = None) -> str:
-        """The type of a worker's host; without one, the dearest."""
+        """The type of a worker's host; without one, the most expensive type."""
 
     def price(self, kind: str, now: float) -> float:
-        """Of a slot for a second."""
+        """The price of a slot for one second."""
 
 
 class PoolBudget:
@@ -62,8 +61,8 @@ class PoolBudget:
 
     Args:
         table: The allocation table.
-        account: Knows how much was spent.
-        max_pool_slots: Slots that could be had if they are paid for.
+        account: Tracks what was spent.
+        max_pool_slots: The most slots that can be bought.
     """
 
     def __init__(
@@ -73,11 +72,11 @@ class PoolBudget:
         self._table = table
         self._account = account
         self._lent: Mapping[str, int] = {}  # by worker, paid for or not
-        self._sized_for: tuple[int, float] | None = None  # with what slots on offer, at what price
+        self._sized_for: tuple[int, float] | None = None  # the slots on offer and their price
         self._deadline = math.inf  # and until when
 
     def limit_to_paid_slots(self, reading: Reading, orders: Orders) -> Reading:
-        """The reading with the money, and with the slots alone that the study pays for."""
+        """The reading with the money, and only with the slots that the study pays for."""
         snapshot, billed = reading.snapshot, self._account
         billed.read(snapshot.now)
         self._lent = reading.capacities
@@ -85,7 +84,7 @@ class PoolBudget:
         for worker, slots in reading.reach.items():
             offer[billed.host_type(worker)] += slots
         money = billed.money(snapshot.now, offer, max(self._max_pool_slots, offer.total()))
-        # After an extension, until the pool is sized anew, it is what it was.
+        # After an extension, the pool keeps its size until it is sized again.
         known = billed.host_type() == "" and orders.pool_slots is not None
         offers = self._paid_slots_by_worker(
             reading, {"": orders.pool_slots or 0} if known else billed.wanted
@@ -98,14 +97,15 @@ class PoolBudget:
             largest_gang=max(reading.capacities.values(), default=money.node),
             speedup=priced if priced.pack is None else replace(priced, pack=None),
         )
-        # What is paid for comes by whole hosts, and gangs stay within them.
+        # Slots are paid for by whole hosts, and gangs stay within them.
         return replace(reading, snapshot=snapshot, capacities=offers, worker_groups=NO_GROUPS)
 
     def wanted_slots(self, reading: Reading, orders: Orders, plan: Plan) -> int:
-        """How many slots are wanted: as many as the plan says.
+        """The number of slots that the plan wants.
 
-        Where it says nothing, as many as last until the deadline; that is reckoned once, and again
-        when other slots are on offer, their price has changed or the deadline was moved later.
+        If the plan names none, as many as the budget pays for until the deadline. This is computed
+        once, and again when other slots are offered, their price changes or the deadline moves
+        later.
         """
         money = reading.snapshot.money
         assert money is not None
@@ -113,24 +113,24 @@ class PoolBudget:
             return min(plan.pool_slots, money.offer)
         known, self._sized_for = self._sized_for, (money.offer, money.price)
         before, self._deadline = self._deadline, orders.deadline
-        # One that has none gets some, where the money is there: it may have rested.
+        # A study without slots gets some if it has money: it may have rested.
         if orders.pool_slots and known in (None, self._sized_for) and orders.deadline <= before:
             return orders.pool_slots
         return self._slots_until_deadline(reading, money, orders.deadline)
 
     @staticmethod
     def training_end(orders: Orders) -> float:
-        """When all training ends, as far as it is reckoned: after an extension the money is not.
+        """When all training ends, as far as it is computed: an extension does not add money.
 
-        Workers go by the end as it stands, since no planner may be there.
+        Workers use the stored end, since there may be no planner.
         """
         return orders.deadline if orders.pool_slots is None else orders.end
 
     def shrink_to_paid_slots(self, reading: Reading, plan: Plan, size: int) -> Reading | None:
-        """The reading with the slots alone that a plan still pays for, if it runs on more of them.
+        """The reading with only the slots that the plan still pays for.
 
-        What is granted by a plan is billed whatever its pool: a node that is taken once more would
-        be paid for from the beginning.
+        A granted segment is billed whatever the pool's size, and a node that is bought again is
+        billed from its request.
         """
         if plan.slots <= size:
             return None
@@ -143,18 +143,17 @@ class PoolBudget:
     def write_pool_size(
         self, worker_id: str, term: int, reading: Reading, orders: Orders, wanted: int
     ) -> bool:
-        """Write the size of the pool that is wanted, and until when the money lasts then.
+        """Write the wanted size of the pool and until when the money lasts at that size.
 
-        Every worker ends its training by that instant on its own, so that the budget holds where
-        no planner is left too. More than the budget pays for is not asked for. Returns whether the
-        size has changed.
+        Each worker ends its training by that instant on its own, so that the budget holds without
+        a planner. The size is at most what the budget pays for. Returns whether it has changed.
         """
         now, billed = reading.snapshot.now, self._account
         types = billed.affordable(now, self._slots_by_type(reading, wanted))
         slots, end = sum(types.values()), orders.deadline
         if slots or not wanted:
             end = billed.lasts_until(now, types, orders.deadline)
-        else:  # there is no money for anything more
+        else:  # no money is left
             end = min(orders.end, billed.lasts_until(now, {}, now))
         before, resized = orders.funds_end, slots != orders.pool_slots
         typed = billed.host_type() != ""
@@ -169,10 +168,10 @@ class PoolBudget:
         return resized
 
     def _slots_until_deadline(self, reading: Reading, money: Money, deadline: float) -> int:
-        """The most slots that the budget pays for until the deadline, at least a node.
+        """The most slots that the budget pays for until the deadline, at least one node.
 
-        This is the best fixed cluster: what a policy gets that asks for nothing. Where the budget
-        is that of so many slots exactly, training ends by their way out before the deadline.
+        This is the best fixed cluster, for policies that choose no size. If the budget is exactly
+        that of so many slots, training ends earlier than the deadline by the time to close.
         """
         enough = deadline - RELEASE_SECONDS - _MIN_CHANGE_SECONDS
 
@@ -188,7 +187,7 @@ class PoolBudget:
     def _slots_by_type(self, reading: Reading, wanted: int) -> dict[str, int]:
         """Slots by the type of their host, the cheapest first.
 
-        What is not there is taken to be as before, and beyond that as the dearest.
+        Slots that are not offered count as before, and beyond that as the most expensive type.
         """
         billed, now = self._account, reading.snapshot.now
         there = Counter[str]()
@@ -204,9 +203,9 @@ class PoolBudget:
         return {kind: slots for kind, slots in types.items() if slots}
 
     def _paid_slots_by_worker(self, reading: Reading, types: Mapping[str, int]) -> dict[str, int]:
-        """The slots by worker that a study may use, where it pays for so many of each type.
+        """The slots by worker that a study may use, if it pays for so many of each type.
 
-        Those workers come first on which most of it runs already.
+        Workers that already train most of the study come first.
         """
         wanted: Counter[str] = Counter()
         for planned in reading.trials.values():
@@ -223,25 +222,25 @@ class PoolBudget:
         return offers
 
 
-#: A planner may write between a look and the price: then it is looked again.
+#: A planner may write between the read and the new price: then read again.
 _MAX_TRIES = 100
 
 
 def change_price(
     table: AllocationStore, budget: Budget, started: float, kind: str, price: Price
 ) -> float | None:
-    """Tell a study what slots cost from now on.
+    """Store a new price of slots in a study.
 
     Args:
-        table: The study's.
-        budget: What it may spend, and the prices at first.
-        started: When it began.
-        kind: The host type; "" where one price is for all.
-        price: The new one; how the bill is rounded stays as it is.
+        table: The study's table.
+        budget: The budget and the initial prices.
+        started: When the study began.
+        kind: The host type; "" if one price is for all.
+        price: The new price; the rounding of the bill stays.
 
     Returns:
-        When the money ends, as things stand; None where the deadline comes first, or nothing is
-        paid for yet.
+        When the money ends as things are; None if the deadline comes first, or if nothing is paid
+        for yet.
 
     Raises:
         DeadlineError: The study has ended, or its prices go by host type and this one does not,

@@ -1,4 +1,4 @@
-"""What nodes cost, from when they were taken until they were given back: pure."""
+"""The cost of nodes from their request to their return. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from optuna_deadline.policies.api import Money
 
 _HALVINGS = 60
 
-#: Seconds from the end of all training until the last worker has gone, which are paid for too.
+#: Paid seconds from the end of all training until the last worker has left.
 RELEASE_SECONDS = 2.0
 
 
 @dataclass
 class Invoice:
-    """Nodes that are paid for, each of a type and from an instant on.
+    """The nodes that are paid for, each with its type and its start.
 
     Attributes:
-        tariff: What they cost.
-        closed_cost: What the nodes that were given back have cost.
-        node_seconds: How long those were held.
-        since: By type, since when the present ones are held.
+        tariff: The budget and the rates.
+        closed_cost: The cost of returned nodes.
+        node_seconds: How long returned nodes were held.
+        since: By type, when the present nodes were requested.
     """
 
     tariff: Tariff
@@ -33,7 +33,7 @@ class Invoice:
     def resize(self, slots: Mapping[str, int], at: float) -> None:
         """Hold nodes for so many slots of each type from now on.
 
-        Those that came last are the first to go.
+        The newest nodes are returned first.
         """
         for kind in {**self.since, **slots}:
             nodes = self._nodes(kind, slots.get(kind, 0))
@@ -43,25 +43,25 @@ class Invoice:
             there += [at] * (nodes - len(there))
 
     def give_back(self, since: float, at: float, kind: str = "") -> None:
-        """End the bill of a node that is held since an instant."""
+        """Close the bill of a node that was requested at an instant."""
         self.since[kind].remove(since)
         self.closed_cost += self._rate(kind).cost(since, at)
         self.node_seconds += at - since
 
     def spent(self, now: float) -> float:
-        """What is to be paid if everything is given back now."""
+        """The cost if all nodes are returned now."""
         return self.closed_cost + self._costs(self.since, now)
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
         """The money as a policy sees it.
 
-        A slot costs what those on offer cost in the middle, which is never less than those that
-        are taken cost, since the cheapest are taken first. The rounding is taken at its worst.
+        The price of a slot is the mean price of the slots on offer. It is never below that of the
+        bought ones, because the cheapest are bought first. Rounding is taken at its worst.
 
         Args:
             now: The instant.
             offer: By type, the slots that workers offer.
-            most: Slots that can be had.
+            most: The most slots that can be bought.
         """
         rates = {kind: self._rate(kind) for kind, slots in offer.items() if slots}
         if not rates:
@@ -88,9 +88,9 @@ class Invoice:
         )
 
     def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
-        """As many of these slots as can be taken now: the dearest nodes are spared first.
+        """How many of these slots can be bought now; the most expensive nodes are dropped first.
 
-        The budget has to pay for the start-up of each and for its way out.
+        The budget must pay for the start-up of each node and for its closing.
         """
         wanted = {kind: count for kind, count in slots.items() if count > 0}
         while (
@@ -99,7 +99,7 @@ class Invoice:
         ):
             new = [kind for kind in wanted if self._extra_nodes(kind, wanted[kind]) > 0]
             if not new:
-                break  # what is held is given back in time
+                break  # held nodes are returned in time
             kind = max(new, key=lambda kind: (self._rate(kind).at(now), kind))
             wanted[kind] = (self._nodes(kind, wanted[kind]) - 1) * self._rate(kind).node
             if not wanted[kind]:
@@ -107,14 +107,14 @@ class Invoice:
         return wanted
 
     def lasts_until(self, now: float, slots: Mapping[str, int], latest: float) -> float:
-        """Until when the budget pays for so many slots, and for those that are still held.
+        """Until when the budget pays for so many slots and for those that are still held.
 
-        What remains then pays for their way out.
+        The rest then pays for the closing.
 
         Args:
-            now: Further nodes are taken now.
-            slots: By type, how many are wanted.
-            latest: The last instant that is asked for.
+            now: Further nodes are bought now.
+            slots: By type, the wanted slots.
+            latest: The last instant to consider.
         """
         budget, latest = self.tariff.budget, latest + RELEASE_SECONDS
         if self._total_cost(now, slots, latest) <= budget:
@@ -131,7 +131,7 @@ class Invoice:
     def _total_cost(
         self, now: float, slots: Mapping[str, int], until: float, *, starting: bool = False
     ) -> float:
-        """What all nodes cost until an instant, further ones with what they are wanted for."""
+        """The cost of all nodes until an instant, including those that have to be bought."""
         costs = self.closed_cost + self._costs(self.since, until)
         for kind, wanted in slots.items():
             rate, more = self._rate(kind), self._extra_nodes(kind, wanted)
@@ -148,7 +148,7 @@ class Invoice:
         return self.tariff.rates[kind]
 
     def _extra_nodes(self, kind: str, slots: int) -> int:
-        """Nodes that would have to be taken."""
+        """Nodes that have to be bought."""
         return self._nodes(kind, slots) - len(self.since.get(kind, ()))
 
     def _nodes(self, kind: str, slots: int) -> int:

@@ -1,10 +1,10 @@
-"""The money spent, derived from the audit alone: the same for every planner that reads it.
+"""The money spent, computed from the events alone, so that every planner gets the same result.
 
-A study pays for the slots that its plan wants, from the event that says so on, and for those that
-its trials still hold beyond that until they have left them; each at the price of the type of its
-host, as its worker registered it. What a dead worker held beyond that is not billed:
-its ranks were killed when their trust ran out, and only the lease was left. Without a live worker
-a study pays for nothing, from the end of the last one's lease on.
+A study pays for the slots that its plan wants, from that plan's event on. It also pays for slots
+beyond the plan that its trials still hold, until they leave. Each slot costs the price of its
+host's type, as its worker registered it. Slots beyond the plan that a dead worker held are not
+billed: its ranks were killed when their lease ended. Without a live worker, a study pays for
+nothing after the end of the last worker's lease.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from optuna_deadline.planning.billing.invoice import Invoice
 from optuna_deadline.planning.billing.price_schedule import Tariff
 from optuna_deadline.policies.api import Money
 
-#: Whatever changes what is paid for, or what it costs.
+#: Events that change what is paid for, or its price.
 KINDS = ("pool", "acquire", "release", "reap", "settle", "rest", "register", "price")
-#: Seconds by which events may be out of order: a transaction has the time of its beginning.
+#: Seconds by which events may be out of order: their time is that of the transaction's start.
 _DISORDER = 120.0
-#: From these on a study pays for nothing, until a plan says otherwise.
+#: After these events a study pays for nothing until the next plan.
 _ENDS = ("settle", "rest")
 
 
 class BillingLedger:
-    """A study's bill, kept up from its events; those that nothing can precede are dropped.
+    """A study's bill, kept up from its events; final events are dropped.
 
-    A reaped slot is not billed from its grant on. If that is in the bill already,
-    which takes a worker that died, the bill is made anew from all events.
+    A reaped slot is not billed from its grant on. If the bill already contains it, because a
+    worker died, the bill is computed again from all events.
 
     Args:
         table: The allocation table.
-        tariff: What may be spent, and the prices at first.
+        tariff: The budget and the initial prices.
         before: Spent before the first of the table's events.
     """
 
@@ -58,11 +58,11 @@ class BillingLedger:
         self._new = Tail(lambda after: table.events(after, KINDS))
         # of final events
         self._account = BillingState(Invoice(self._tariff, closed_cost=self._before))
-        self._open_events: dict[int, Event] = {}  # those that others may yet precede, by their ids
+        self._open_events: dict[int, Event] = {}  # events that others may still precede, by id
         self._reaped: set[tuple[int | None, int]] = set()
 
     def read(self, now: float) -> None:
-        """Take in what has happened until now; what is asked then goes by it."""
+        """Read all events until now; the other methods use this state."""
         self._is_complete = self._is_complete and self._read_new_events(now)
         while not self._is_complete:
             self._reset()
@@ -71,7 +71,7 @@ class BillingLedger:
             self._is_complete = self._read_new_events(now)
 
     def _read_new_events(self, now: float) -> bool:
-        """False where an event changes what is final."""
+        """Read new events; returns False if an event changes what is final."""
         new = [event for page in self._new.pages(now) for event in page]
         jumped = min([now, *(event.at for event in new)]) < self._account.latest - _DISORDER
         if self._is_complete and jumped:  # the clock was ahead, or is set back
@@ -96,22 +96,22 @@ class BillingLedger:
         account.close(now)
         return account
 
-    # By what was read last.
+    # Below: from the state at the last read.
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
-        """The money now, where workers offer slots of these types and so many can be had."""
+        """The money now, if workers offer these slots and at most so many can be bought."""
         return self._invoice.money(now, offer, most)
 
     def spent(self, now: float) -> float:
-        """What the bill says."""
+        """The amount spent."""
         return self._invoice.spent(now)
 
     def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
-        """As many of these slots as the budget pays for taking now."""
+        """The number of these slots that the budget can buy now."""
         return self._invoice.affordable(now, slots)
 
     def lasts_until(self, now: float, slots: Mapping[str, int], latest: float) -> float:
-        """Until when the budget pays for so many slots, and for what is still held."""
+        """Until when the budget pays for some slots and for those that are still held."""
         return self._invoice.lasts_until(now, slots, latest)
 
     @property
@@ -120,20 +120,20 @@ class BillingLedger:
         return self._wanted
 
     def host_type(self, worker: str | None = None) -> str:
-        """The type under which a worker's slots are billed; without one, the dearest."""
+        """The type under which a worker's slots are billed; by default, the most expensive one."""
         return self._invoice.tariff.host_type(self._types.get(worker or ""))
 
     def price(self, kind: str, now: float) -> float:
-        """Of a slot for a second."""
+        """The price of a slot for one second."""
         return self._invoice.tariff.rates[kind].at(now)
 
     @property
     def tariff(self) -> Tariff:
-        """The prices with all that was told."""
+        """The budget and all prices so far."""
         return self._invoice.tariff
 
     def with_price(self, now: float, kind: str, per_hour: float, slots: int = 1) -> Invoice:
-        """The bill as it is once a price was told now."""
+        """The bill if a new price holds from now on."""
         bill = self._provisional_account(now).invoice
         bill.tariff = bill.tariff.with_price(kind, now, per_hour, slots)
         return bill
@@ -149,10 +149,10 @@ def types_of(events: Iterable[Event]) -> dict[str, str]:
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
-    """Events as they happened: by their ids, none before the one that precedes it.
+    """Events in the order in which they happened: by id, none before the one that precedes it.
 
-    Ids rise as rows are locked, and their times do not: a clock may be set back, and on PostgreSQL
-    a transaction has the time of its beginning, however long it waits for the one before it.
+    Ids rise as rows are locked, but times may not: a clock may be set back, and on PostgreSQL an
+    event has the time of its transaction's start, however long that waits for a lock.
     """
     ordered, latest = without_jumps(events), -math.inf
     for place, event in enumerate(ordered):
@@ -163,13 +163,13 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 
 def without_jumps(events: Iterable[Event], now: float = math.inf) -> list[Event]:
-    """Events in the order of their ids, without the time by which a clock was ahead for a moment.
+    """Events by id, without the time by which a clock was ahead for a moment.
 
-    An event is from such a moment if one with a larger id, or the present, is far before it, not
-    before the events until then, and nearer to those. A clock that is set back is no such case.
+    An event is from such a moment if an event with a larger id, or the present, is far before it
+    and not before the earlier events. A clock that is set back is no such case.
 
     Args:
-        events: All of them, or those after some that are known to be right.
+        events: All events, or those after events that are known to be right.
         now: The present.
     """
     ordered = sorted(events, key=lambda event: event.id)
@@ -212,21 +212,21 @@ def _wanted(event: Event, tariff: Tariff) -> Mapping[str, int]:
 
 
 def invoice_of(events: Collection[Event], tariff: Tariff, now: float = -math.inf) -> Invoice:
-    """The bill that a study's events make; see :func:`invoices`."""
+    """The bill of a study's events; see :func:`invoices`."""
     return deque(invoices(events, tariff, now), maxlen=1)[0][1]
 
 
 def invoices(
     events: Collection[Event], tariff: Tariff, now: float = -math.inf
 ) -> Iterator[tuple[float, Invoice]]:
-    """The bill as it stands before each of its changes, with that instant, and at last for good.
+    """The bill before each of its changes with that instant, and at last the final bill.
 
-    It is one object, which changes when the next one is asked for.
+    It is one object, which changes with the next iteration.
 
     Args:
-        events: Those of :data:`KINDS`, in any order; others are passed over.
-        tariff: The prices at first.
-        now: Nothing has happened until then but these events.
+        events: Events of :data:`KINDS` in any order; others are skipped.
+        tariff: The initial prices.
+        now: No other event has happened until then.
     """
     ordered = in_order(event for event in events if event.kind in KINDS)
     reaped, account = reaped_by(ordered), BillingState(Invoice(tariff))
@@ -239,13 +239,13 @@ def invoices(
 
 
 def reaped_by(events: Iterable[Event]) -> set[tuple[int | None, int]]:
-    """What was reaped: slots, with the fences under which they were taken."""
+    """Reaped slots, with the fences of their grants."""
     return {(event.slot, (event.fence or 0) - 1) for event in events if event.kind == "reap"}
 
 
 @dataclass
 class BillingState:
-    """Where a bill stands after some of a study's events, and what the next one needs.
+    """The state of a bill after some of a study's events.
 
     Attributes:
         invoice: The bill, which changes with each event.
@@ -259,11 +259,11 @@ class BillingState:
     wanted: Mapping[str, int] = field(default_factory=dict)
     until: float = math.inf
     _held: dict[int | None, str] = field(default_factory=dict)  # the type of each slot
-    _taken: dict[int | None, int] = field(default_factory=dict)  # under which fence, if not left
+    _taken: dict[int | None, int] = field(default_factory=dict)  # fences of slots that are held
     latest: float = -math.inf  #: the time of the last event
 
     def copy(self) -> BillingState:
-        """Another one that stands there."""
+        """An independent copy."""
         bill = replace(
             self.invoice, since={kind: [*of] for kind, of in self.invoice.since.items()}
         )
@@ -276,19 +276,19 @@ class BillingState:
         )
 
     def is_billed(self, slot: int | None, fence: int) -> bool:
-        """Whether a slot that was taken under this fence is on the bill."""
+        """Whether a slot that was granted under this fence is on the bill."""
         return self._taken.get(slot) == fence
 
     def take(self, event: Event, reaped: Set[tuple[int | None, int]]) -> None:
-        """Take in an event of :data:`KINDS`, in the order of their ids."""
+        """Apply an event of :data:`KINDS`; events come by id."""
         deque(self.steps(event, reaped), maxlen=0)
 
     def close(self, now: float) -> None:
-        """Nothing has happened until now but these events."""
+        """Bill the time until now, without further events."""
         deque(self.last_steps(now), maxlen=0)
 
     def steps(self, event: Event, reaped: Set[tuple[int | None, int]]) -> Iterator[float]:
-        """The instants of what an event changes, each told before the change is made."""
+        """Yield the instants of the changes by an event, each before its change."""
         self.latest = max(self.latest, event.at)
         if event.at < self.latest:
             event = replace(event, at=self.latest)
@@ -316,7 +316,7 @@ class BillingState:
         bill.resize(Counter(self.wanted) | self._kinds(), at)
 
     def last_steps(self, now: float) -> Iterator[float]:
-        """The same of the time alone: beyond the end of the money only what is held is paid."""
+        """The same for the time alone: after the end of the money, only held slots are paid."""
         if now > self.until:
             until, self.wanted, self.until = self.until, {}, math.inf
             yield until

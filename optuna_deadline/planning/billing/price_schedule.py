@@ -1,4 +1,4 @@
-"""What a node costs, where its price changes over time: pure."""
+"""The cost of a node whose price changes over time. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Rate:
-    """The price of the nodes of one type, and how their bill is rounded.
+    """The price of the nodes of one type, and the rounding of their bill.
 
-    A unit of the bill is paid at the price of the instant at which it begins, so that nothing that
-    comes later changes what was billed. What is billed at least is one such unit.
+    A billing unit has the price of the instant at which it begins, so that later events change
+    nothing that was billed. The minimum is one such unit.
 
     Attributes:
-        prices: Each from an instant on, of one slot for a second; the first holds before, too.
-        granularity: Seconds of a unit of the bill.
+        prices: (instant, price of one slot for one second); the first holds before it, too.
+        granularity: Seconds of a billing unit.
         startup: Seconds until a node's slots can be used.
-        minimum: Seconds that a node is billed at least.
-        node: Slots bought at once.
+        minimum: Minimum number of billed seconds of a node.
+        node: Slots that are bought together.
     """
 
     prices: tuple[tuple[float, float], ...]
@@ -35,7 +35,7 @@ class Rate:
     node: int = 1
 
     def at(self, instant: float) -> float:
-        """Of one slot for a second."""
+        """The price of one slot for one second at an instant."""
         known = self.prices[0][1]
         for since, price in self.prices:
             if since > instant:
@@ -44,16 +44,16 @@ class Rate:
         return known
 
     def with_price(self, at: float, price: float) -> Rate:
-        """The rate after a price was told, which holds from then on."""
+        """The rate with a new price from an instant on."""
         before = [one for one in self.prices if one[0] < at]
         return replace(self, prices=(*(before or [(-math.inf, self.prices[0][1])]), (at, price)))
 
     def shifted(self, seconds: float) -> Rate:
-        """The same rate, so many seconds later."""
+        """The same rate, shifted to later by some seconds."""
         return replace(self, prices=tuple([(at + seconds, price) for at, price in self.prices]))
 
     def cost(self, since: float, until: float) -> float:
-        """What one node costs that is held from an instant until another."""
+        """The cost of one node that is held from one instant to another."""
         held, unit = max(until - since, self.minimum, 0.0), self.granularity
         if unit <= 0:
             least = min(held, self.minimum)
@@ -69,7 +69,7 @@ class Rate:
         return total * unit * self.node
 
     def used(self, since: float, until: float) -> float:
-        """What the time itself costs, without rounding."""
+        """The cost of the time itself, without rounding."""
         return self._used(since, until) * self.node
 
     def _used(self, since: float, until: float) -> float:
@@ -92,40 +92,40 @@ def _whole(units: float) -> int:
 
 @dataclass(frozen=True)
 class Tariff:
-    """A budget, and the rate of each type of node.
+    """A budget and the rate of each node type.
 
     Attributes:
-        budget: All that may be spent.
-        rates: By host type; one for all has the type "".
+        budget: The amount that may be spent.
+        rates: By host type; "" if one rate is for all.
     """
 
     budget: float
     rates: Mapping[str, Rate] = field(hash=False)
 
     def host_type(self, host_type: str | None) -> str:
-        """The type under which a host is billed; that of the dearest where it has no price."""
+        """The type under which a host is billed; by default, the most expensive."""
         if "" in self.rates:
             return ""
         return host_type if host_type in self.rates and host_type else self.dearest
 
     @property
     def dearest(self) -> str:
-        """The type whose slots cost most at first."""
+        """The type with the highest initial price."""
         return max(self.rates, key=lambda kind: (self.rates[kind].prices[0][1], kind))
 
     def with_price(self, kind: str, at: float, per_hour: float, slots: int = 1) -> Tariff:
-        """The tariff after a price was told."""
+        """The tariff with a new price."""
         rate, price = self.rates.get(kind), per_hour / 3600.0
         new = Rate(((at, price),), node=slots) if rate is None else rate.with_price(at, price)
         return replace(self, rates={**self.rates, kind: new})
 
 
 def tariff_of(budget: Budget, started: float) -> Tariff:
-    """The tariff that a study begins with.
+    """The initial tariff of a study.
 
     Args:
-        budget: As people wrote it.
-        started: When the study began: some prices hold from so long after it on.
+        budget: The user's budget.
+        started: When the study began; some prices start a given time after it.
     """
     return Tariff(
         budget.amount, {kind: _rate(price, started) for kind, price in budget.prices.items()}

@@ -1,1 +1,1 @@
-"""Which slots a plan's trials take."""
+"""Assigns the trials of a plan to slots."""

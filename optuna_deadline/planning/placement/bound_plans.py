@@ -1,4 +1,4 @@
-"""A plan that can be placed now, for policies that know of no hosts and of no dead workers."""
+"""Plans that can be placed now, for policies that know neither hosts nor dead workers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from optuna_deadline.planning.placement.gangs import SpreadRules, assign_workers
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.policies.api import Plan, Policy, Request, Run, Snapshot
 
-#: Why a trial waits that no other worker is granted before the reaper has come.
+#: Why a trial waits that cannot be granted to another worker before its slots are reaped.
 _UNREAPED = "waits until the lease of its dead worker is over"
 
-#: A policy is asked so often at most; what cannot be placed then waits beside an idle slot.
+#: The policy plans at most this often; trials that still cannot be placed wait.
 _ROUNDS = 4
 
 
 class BoundPlanner:
-    """Lets a study's policy plan within what its trials are bound to.
+    """Makes a study's policy plan within the bindings of its trials.
 
     Args:
         table: The allocation table.
@@ -28,13 +28,13 @@ class BoundPlanner:
 
     def __init__(self, table: AllocationStore) -> None:
         self._locality = CheckpointLocality(table)
-        self.bindings: Mapping[int, HostBinding] = {}  #: at the last look
-        #: why which trials wait, for a host or for the reaper
+        self.bindings: Mapping[int, HostBinding] = {}  #: in the last reading
+        #: by waiting trial, why it waits: for a host or for the reaper
         self.wait_reasons: Mapping[int, str] = {}
         self._unreaped: Mapping[int, str] = {}
 
     def update(self, reading: Reading) -> None:
-        """Learn which trials are bound now, and which a dead worker still owns."""
+        """Read which trials are bound now, and which a dead worker still owns."""
         self.bindings = self._locality.bindings(
             reading.workers, reading.trials, reading.snapshot.now
         )
@@ -46,7 +46,7 @@ class BoundPlanner:
         }
 
     def plan(self, policy: Policy, reading: Reading) -> Plan:
-        """The policy's plan, within these bounds, for the trials that may be granted slots."""
+        """The policy's plan within the bindings, for the trials that may be granted slots."""
         if not self.bindings:
             self.wait_reasons = self._unreaped
             return policy.plan(_with_held(reading.snapshot, self._unreaped))
@@ -57,7 +57,7 @@ class BoundPlanner:
         return plan
 
     def reason_changes(self, current: Mapping[int, PlannedTrial]) -> list[Assignment]:
-        """What waits for a host is said to do so, though it was paused for another reason."""
+        """Reasons to update: a trial that waits for a host says so, whatever paused it before."""
         return [
             Assignment(number, "pause", None, 0, words)
             for number, words in self.wait_reasons.items()
@@ -74,10 +74,10 @@ def plan_with_bindings(
     spread: SpreadRules | None = None,
     unreaped: Mapping[int, str] | None = None,
 ) -> tuple[Plan, Mapping[int, str]]:
-    """The policy's plan for the trials that find room where they are bound to.
+    """The policy's plan for the trials that fit on the hosts they are bound to.
 
-    What finds none is held, as by a person's request, and the policy is asked again: else it would
-    keep slots for it that others could use.
+    A trial that does not fit is held, as by a user's request, and the policy plans again.
+    Otherwise it would keep slots for this trial that others could use.
 
     Returns:
         The plan, and why which trials wait.

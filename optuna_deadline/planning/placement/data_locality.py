@@ -1,4 +1,4 @@
-"""Where trials can go on: a checkpoint that only some hosts reach keeps its trial there."""
+"""Where trials can resume: a checkpoint that only some hosts reach binds its trial to them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _logger = logging.getLogger("optuna_deadline")
 
 @dataclass(frozen=True)
 class HostBinding:
-    """Of one trial: the live workers that reach what it goes on from, and where that is."""
+    """The live workers that reach a trial's checkpoint, and where it is."""
 
     workers: frozenset[str]
     host: str
 
     @property
     def reason(self) -> str:
-        """Why it waits."""
+        """Why the trial waits."""
         return f"waits for {self.host}, which alone has its checkpoint"
 
 
 class CheckpointLocality:
-    """Knows of every trial where its newest checkpoint is.
+    """Knows where each trial's newest checkpoint is.
 
-    Where all hosts share their place for checkpoints, as they should, nothing is read but once.
+    If all hosts share one checkpoint store, as they should, this is read only once.
 
     Args:
         table: The allocation table.
@@ -46,12 +46,12 @@ class CheckpointLocality:
     def bindings(
         self, workers: Sequence[Worker], trials: Mapping[int, PlannedTrial], now: float
     ) -> Mapping[int, HostBinding]:
-        """The trials that some of the study's live workers could not go on with.
+        """The trials that some of the study's live workers cannot resume.
 
-        Whatever trains now saves where it trains, so it is bound to that place already.
+        A running trial saves where it trains, so it is already bound to that place.
 
         Args:
-            workers: The live ones.
+            workers: Live workers.
             trials: By number.
             now: The database's time before all of this was read.
         """
@@ -101,7 +101,7 @@ def isolated_hosts(workers: Iterable[Worker]) -> frozenset[str]:
     """The hosts whose checkpoints some other host does not reach."""
     places = {(worker.host, worker.store): worker for worker in workers}
     if len({store for _, store in places}) == 1:
-        return frozenset()  # nearly always, and then a thousand hosts are quickly compared
+        return frozenset()  # the usual case; it makes the comparison of a thousand hosts fast
     everyone = list(places.values())
     return frozenset(
         one.host for one in everyone if any(not reaches(other, one) for other in everyone)

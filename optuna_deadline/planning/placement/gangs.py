@@ -1,9 +1,4 @@
-"""From "how many slots" to "on which worker": pure, stable, a gang on one if that can be.
-
-Free slots by worker, and which worker fits tightest: found at once, however many there are.
-
-What was placed on fewer slots than planned, in sizes that divide its trial's batch.
-"""
+"""From "how many slots" to "on which worker": pure, stable, and on one worker where possible."""
 
 from __future__ import annotations
 
@@ -20,10 +15,10 @@ from optuna_deadline.policies.wrappers import divisor_reason, largest_divisor
 
 
 class FreeSlots(Mapping[str, int]):
-    """The slots that are free, by worker.
+    """The free slots by worker; the tightest fit is found fast for any number of workers.
 
     Args:
-        free: At the beginning.
+        free: Free slots at the start.
     """
 
     def __init__(self, free: Mapping[str, int]) -> None:
@@ -40,14 +35,14 @@ class FreeSlots(Mapping[str, int]):
         return len(self._free)
 
     def take(self, worker: str, slots: int) -> None:
-        """Slots of a worker are taken, or given back where there are fewer than none."""
+        """Take slots of a worker, or return them if the number is negative."""
         before = self._free[worker]
         del self._sorted[bisect_left(self._sorted, (before, worker))]
         self._free[worker] = before - slots
         insort(self._sorted, (before - slots, worker))
 
     def largest(self, among: Collection[str] | None = None) -> int:
-        """The most that one worker has free, of all or of some."""
+        """The most free slots of one worker, of all workers or of some."""
         if among is not None:
             return max([self._free[name] for name in among if name in self._free], default=0)
         return self._sorted[-1][0] if self._sorted else 0
@@ -63,14 +58,14 @@ class FreeSlots(Mapping[str, int]):
 
 @dataclass(frozen=True)
 class SpreadRules:
-    """Where gangs may cross workers: between which, and when that is worth it."""
+    """The workers between which gangs may be spread, and when that pays."""
 
     groups: WorkerGroups = NO_GROUPS
     tradeoff: SpreadTradeoff = field(default_factory=SpreadTradeoff)
 
 
 def spread_rules(reading: Reading) -> SpreadRules:
-    """As a reading has it."""
+    """The spread rules of a reading."""
     seen = reading.snapshot
     return SpreadRules(
         reading.worker_groups, SpreadTradeoff(seen.speedup, seen.time_left, seen.overhead.total)
@@ -84,22 +79,21 @@ def assign_workers(
     bindings: Mapping[int, HostBinding] | None = None,
     spread: SpreadRules | None = None,
 ) -> list[Assignment]:
-    """Give every order its worker.
+    """Assign each order to workers.
 
-    A trial stays where it is when it fits there, and one that is parked goes back there while
-    there is room; others go where they fit tightest. Where no worker has room for the whole gang
-    it is spread over several, if these may share one and that is worth it; else it gets as many
-    slots as fit, and pauses where none do. A spread gang is brought together once a worker has
-    room for it and that pays.
-    Gangs whose size a person has pinned are placed before all others, and whole or not at all;
-    then those that cannot go on everywhere, since others can go elsewhere.
+    A trial stays where it is if it fits there. A parked trial returns to its worker while that has
+    enough free slots. Other trials go where they fit tightest. If no worker can hold a gang, it is
+    spread over several if these may share one and that pays; otherwise it gets as many slots as
+    fit, and pauses if none do. A spread gang moves to one worker once that has enough free slots
+    and the move pays. Gangs with a size pinned by a user are placed first, whole or not at all.
+    Then come trials that cannot resume everywhere, since others can go elsewhere.
 
     Args:
-        orders: The plan, the most deserving first.
+        orders: The plan, highest priority first.
         capacities: Slots by live worker.
         current: The trials as the table has them.
-        bindings: Of trials that can go on with some workers only.
-        spread: Where gangs may cross workers; nowhere, if not given.
+        bindings: Trials that only some workers can resume.
+        spread: Where gangs may be spread; nowhere by default.
     """
     bindings, spread = bindings or {}, spread or SpreadRules()
     free = FreeSlots(capacities)
@@ -147,7 +141,7 @@ def _keep_workers(
     bound: HostBinding | None,
     crossing: WorkerGroups,
 ) -> OtherWorkers:
-    """The workers where a trial is, the first of them first, if it can stay there."""
+    """The workers of a trial, its first worker first, if it can stay there."""
     if row is None or row.mode != "run" or row.worker is None:
         return ()
     if row.others:
@@ -208,7 +202,7 @@ def _assign_new_worker(
 def _spread(
     size: int, room: int, fit: Mapping[str, int], spread: SpreadRules, *, whole: bool
 ) -> OtherWorkers:
-    """The parts of a gang over several workers, as large as it can be and is worth it."""
+    """The parts of a gang over several workers, the largest that is possible and pays."""
     for slots in range(size, size - 1 if whole else room, -1):
         parts = spread.groups.spread(slots, fit)
         if parts and (whole or spread.tradeoff.spreading_pays(slots, room)):
@@ -219,7 +213,7 @@ def _spread(
 def _bring_together(
     row: Assignment, free: FreeSlots, bound: HostBinding | None, worth: SpreadTradeoff
 ) -> Assignment:
-    """Bring a spread gang together, where one worker has room for it by now and that pays."""
+    """Move a spread gang to one worker if that has enough free slots and the move pays."""
     parts = ((row.worker or "", row.slots - sum(n for _, n in row.others)), *row.others)
     for name, slots in parts:
         free.take(name, -slots)
@@ -235,7 +229,7 @@ def _bring_together(
 def changed_assignments(
     assignments: list[Assignment], current: Mapping[int, PlannedTrial]
 ) -> list[Assignment]:
-    """Only what differs from the table: a new reason alone is no change."""
+    """The lines that differ from the table; a new reason alone is no change."""
     return [
         row
         for row in assignments
@@ -248,10 +242,10 @@ def changed_assignments(
 def fit_to_batches(
     assignments: Sequence[Assignment], current: Mapping[int, PlannedTrial]
 ) -> list[Assignment]:
-    """The same lines, in sizes that fit; a size that a person has pinned is let be.
+    """Reduce the gangs to sizes that divide their batch, except sizes pinned by a user.
 
     Args:
-        lines: As they were placed.
+        lines: The placement.
         current: The trials as the table has them.
     """
     return [_fit_to_batch(row, current.get(row.number)) for row in assignments]
@@ -263,7 +257,7 @@ def _fit_to_batch(row: Assignment, known: PlannedTrial | None) -> Assignment:
     size = largest_divisor(row.slots, known.batch)
     if size == row.slots:
         return row
-    hosts = 1 + len(row.others)  # which give as many slots each
+    hosts = 1 + len(row.others)  # sizes with the same number of slots on each worker
     while hosts > 1 and size % hosts:
         size = largest_divisor(size - 1, known.batch) if size > hosts else 1
         hosts = hosts if size >= hosts else 1

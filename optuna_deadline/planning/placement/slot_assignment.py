@@ -1,10 +1,10 @@
 """Chooses which slots form each study's share, in linear time.
 
 Not every study reaches every slot. An assignment of least cost gives the same result but compares
-each position with each slot: a hundred million pairs for ten thousand slots. A held slot counts
-more than a lent one, and that more than its place. Each slot has one holder and is lent to one
-study. So rounds that apply one reason after the other keep as many held slots, provided that all
-studies reach all slots.
+each position with each slot: a hundred million pairs for ten thousand slots. Keeping a held slot
+counts more than keeping a lent one, and that more than its place; each slot has one holder and is
+lent to one study. So rounds that apply one reason after the other keep as many held slots,
+provided that all studies reach all slots.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ def assign_slots(
     *,
     spare: bool = False,
 ) -> dict[int, int]:
-    """The study of each assigned slot; as many slots as possible are assigned.
+    """Assign as many slots as possible; returns the study of each assigned slot.
 
-    What is held by a study and lent to it stays with it; then come what it holds, what it is lent,
-    and what lies side by side. Where a study reaches nothing that is left, others that reach more
-    move aside.
+    A study keeps slots that it holds and that are lent to it. Then come slots that it holds, slots
+    that are lent to it, and neighbouring slots. If a study reaches none of the remaining slots,
+    studies that reach more give up some of theirs.
 
     Args:
-        wanted: Seats by study.
+        wanted: Slots to assign, by study.
         slots: In the order of hosts.
         reach: The slots that each study reaches.
-        spare: Whether these are slots beyond shares: a holder has no claim to its slot then, and
-            what is lent stays lent.
+        spare: Whether these are slots beyond shares: then a holder has no claim to its slot, and
+            lent slots stay lent.
     """
     seating = _SlotMatching(wanted, slots, reach)
     seating.keep((_lent, _held) if spare else (_settled, _held, _lent))
@@ -73,7 +73,7 @@ class _SlotMatching:
         self._exhausted: set[int] = set()
 
     def keep(self, reasons: Sequence[Callable[[Slot], int | None]]) -> None:
-        """Let each study keep its slots, for the strongest reason first."""
+        """Keep slots with their studies, for the strongest reason first."""
         for whose in reasons:
             for slot in self._slots:
                 study = whose(slot)
@@ -83,7 +83,7 @@ class _SlotMatching:
                     self._assign(slot.id, study)
 
     def fill(self, *, idle: bool) -> None:
-        """Seats on hosts where a study is, then where they fit tightest, else in most number.
+        """Assign slots on a study's hosts, then where they fit tightest, then where most are.
 
         Args:
             idle: Whether only free slots are assigned.
@@ -119,22 +119,22 @@ class _SlotMatching:
         self._left[study] -= 1
 
     def _slots_of(self, study: int) -> list[Slot]:
-        """What a study reaches, in order."""
+        """The slots that a study reaches, in order."""
         if study not in self._reached:
             places = sorted(self._places[i] for i in self._reach[study] if i in self._places)
             self._reached[study] = [self._slots[place] for place in places]
         return self._reached[study]
 
     def _augment_once(self, study: int) -> bool:
-        """One more slot for a study by the shortest chain of exchanges; whether there is one.
+        """Assign one more slot to a study by the shortest chain of exchanges; returns success.
 
         A study that a failed search has visited ends no chain, so it is visited once.
         """
-        met: dict[int, tuple[int, int] | None] = {study: None}  # its taker, and the slot
+        met: dict[int, tuple[int, int] | None] = {study: None}  # its new study, and the slot
         queue = deque([] if study in self._exhausted else [study])
         while queue:
             taker = queue.popleft()
-            # Its own come first, so that what was exchanged once stays so.
+            # Its own slots come first, so that an exchanged slot stays where it is.
             for slot in sorted(self._slots_of(taker), key=lambda slot: slot.lent_to != taker):
                 owner = self.assigned.get(slot.id)
                 if owner is None:
@@ -158,24 +158,24 @@ def assign_shares(
 ) -> dict[int, int]:
     """Choose the slots for each study's share.
 
-    As few slots as possible change hands, those in use last. New ones are chosen side by side, for
-    a gang is packed on one host if it can be. Where a study's workers do not reach as many slots
-    as its share counts, others get more, up to what they can use.
+    As few slots as possible change their study, those in use last. New slots are neighbours where
+    possible, because a gang should be on one host. If a study's workers reach fewer slots than its
+    share, other studies get more, up to what they can use.
 
     Args:
-        shares: How many slots each study is to have.
-        most: How many each could use.
+        shares: How many slots each study gets.
+        most: How many each can use.
         slots: The slots that live workers offer.
         reach: The slots that each study's live workers offer.
 
     Returns:
-        The study of each slot that is to change; the others stay as they are.
+        The new study of each slot that changes; the others stay.
     """
     slots = sorted(slots, key=lambda slot: (slot.host, slot.id))
     if len(reach) == 1:
         [(study, reached)] = reach.items()
         if shares.get(study, 0) >= len(slots) and all(slot.id in reached for slot in slots):
-            return {slot.id: study for slot in slots}  # a study alone has all
+            return {slot.id: study for slot in slots}  # a study alone gets all slots
     dealt = assign_slots(shares, slots, reach)
     left = [slot for slot in slots if slot.id not in dealt]
     if len(dealt) < sum(shares.values()) and left:
