@@ -33,9 +33,7 @@ class SlotLimits:
     def take_segment(self, row: SegmentRow) -> None:
         """Record a segment; again once it has more steps."""
         self._tried[row.number] = max(row.slots, self._tried.get(row.number, 0))
-        trained = (
-            row.stepped or row.outcome == "complete"
-        )  # the last steps may not be reported yet
+        trained = row.stepped or row.outcome == "complete"  # reports may be missing
         if trained and row.outcome != "limit":
             self._proven[row[:2]] = row.slots
         else:

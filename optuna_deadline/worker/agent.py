@@ -1,4 +1,4 @@
-"""The worker: holds slots, runs the segments that the plan wants here, obeys its directives."""
+"""The worker: holds slots, runs the segments that the plan assigns to it, sends directives."""
 
 from __future__ import annotations
 
@@ -42,37 +42,37 @@ from optuna_deadline.worker.watchdog import Watchdog
 
 _logger = logging.getLogger("optuna_deadline")
 
-#: Seconds to wait for killed ranks on the way out.
+#: Seconds to wait for killed ranks at the exit.
 _KILL_SECONDS = 3.0
-#: Seconds to wait for the database on the way out.
+#: Seconds to wait for the database at the exit.
 _GOODBYE_SECONDS = 5.0
-_POLL_SECONDS = 0.2  # seconds between two looks at the clock
+_POLL_SECONDS = 0.2  # seconds between two readings of the clock
 
 
 class Agent:
-    """One worker process's loop.
+    """The loop of one worker process.
 
     Two threads share the work. The caller's thread receives messages of ranks, enforces time
-    limits and never touches the database; the table thread does. So a stalled database neither
-    blocks the ranks' pipes nor lets the deadline pass unseen.
+    limits and never uses the database; the table thread does. So a stalled database neither
+    blocks the ranks' pipes nor delays the end at the deadline.
 
     Args:
-        study: The Optuna study; only this process and the planner touch it.
+        study: The Optuna study; only this process and the planner use it.
         table: The allocation table.
         source: The objective for the ranks.
-        offer: The slots that this worker brings.
-        folder: Where the study's checkpoints go: a folder or a URL.
-        machine_info: What is said of this machine.
-        poll: Seconds between two looks at the plan.
-        weight: The study's weight in the pool; None leaves it.
-        patience: Seconds without a word after which ranks are taken for hung.
-        park: How many paused trials may wait in this machine's memory.
-        replan: Called when something happened that the planner should see.
-        time_limit: When it leaves by itself; never, by default.
-        fork_server: One that has loaded the objective; it says which id the worker has.
+        offer: The slots that this worker offers.
+        folder: The checkpoint store of the study: a folder or a URL.
+        machine_info: The description of this host.
+        poll: Seconds between two readings of the plan.
+        weight: The study's weight in the pool; None leaves it unchanged.
+        patience: Seconds without a message after which ranks count as hung.
+        park: The most paused trials in this host's memory.
+        replan: Called after events that the planner should read.
+        time_limit: When it leaves by itself; never by default.
+        fork_server: A fork server that has loaded the objective and knows the worker's id.
 
     Attributes:
-        leaving: Why it leaves, once it does.
+        leaving: Why it leaves; None until it does.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class Agent:
         self._parking = ParkedProcesses(park, any_slot=not offer.gpus)
         self._slots = offer.size
         self._began_at = time.monotonic()
-        self._poll_trips: tuple[float, ...] = ()  # seconds of the last looks at the plan
+        self._poll_trips: tuple[float, ...] = ()  # seconds of the newest readings of the plan
         self._deadline = float("inf")  # on the monotonic clock
         self.leaving: str | None = None
         # when it was asked to leave, on the monotonic clock
         self._leave_requested_at = float("inf")
-        self.left_without_database = False  #: whether it left a database that does not answer
+        self.left_without_database = False  #: whether it left because the database does not answer
         self._time_limit = time_limit or WorkerTimeLimit()
         self._settled = False
         self._next_poll = 0.0
@@ -162,22 +162,22 @@ class Agent:
 
     @property
     def closing(self) -> bool:
-        """Whether the study's trials are ending, by the deadline as it was read last."""
+        """Whether the study's trials must end, by the deadline in the last reading."""
         left = self._deadline - time.monotonic()
         return self._settled or left <= closing_seconds(self._outbox.slowest_stop) + _POLL_SECONDS
 
     def wake(self) -> None:
-        """Look at the plan now; callable from any thread or signal handler."""
+        """Read the plan now; callable from any thread or signal handler."""
         self._event_loop.wake()
 
     def leave(self, reason: str) -> None:
-        """Checkpoint everything, release it, and return from :meth:`run`."""
+        """Save and release everything, and return from :meth:`run`."""
         self._leave_requested_at = min(self._leave_requested_at, time.monotonic())
         self.leaving = reason
         self.wake()
 
     def register(self) -> None:
-        """Join the pool; from now on the leases tick."""
+        """Join the pool; the leases start."""
         self._membership.register()
         self._membership.warn_of_unshared_checkpoints()
 
@@ -185,12 +185,12 @@ class Agent:
         """Train until the study is settled or the worker is stopped.
 
         Args:
-            check: Called in each round; what it raises ends the worker.
+            check: Called in each round; its exceptions end the worker.
 
         Raises:
             DeadlineError: The objective cannot be loaded, or the sampler fails again and again.
             StudyGone: The study was deleted.
-            DatabaseGone: It has to leave, and the database stays away.
+            DatabaseGone: The worker must leave, and the database stays unreachable.
         """
         self._table_thread.start()
         try:
@@ -204,7 +204,7 @@ class Agent:
         finally:
             idle = self._table_thread.stop(0.0 if self.left_without_database else _KILL_SECONDS)
             self._kill_all()
-            if idle and not self.left_without_database:  # else what we hold is reaped
+            if idle and not self.left_without_database:  # otherwise its slots are reaped
                 self._leave_pool()
         if self._sampler.errors.error is not None and not self._settled:
             raise self._sampler.errors.error
@@ -230,18 +230,18 @@ class Agent:
             self._event_loop.poll(lambda: gangs, 0.05)
 
     def _all_gangs(self) -> list[Gang]:
-        """Those in flight last: a process that is just being unparked speaks in its new one."""
+        """All gangs, parked ones first: a process that is unparked sends in its new gang."""
         return [*self._parking.gangs, *self._member.gangs, *self._gangs.values()]
 
     def _release_all(self) -> None:
-        """The slots are free for others."""
+        """Release all slots."""
         for gang in self._gangs.values():
             if gang.exited and not gang.lost:
                 self._table.release(self.id, gang.grant, "paused", ended="abandoned")
         self._member.release_finished()
 
     def _leave_pool(self) -> None:
-        """Say goodbye; a database that is locked is not waited for, and the leases run out."""
+        """Leave the pool; if the database is locked, the leases expire instead."""
 
         def leave() -> None:
             with suppress(LeaseLost, *DATABASE_ERRORS):
@@ -268,16 +268,16 @@ class Agent:
             self._table_thread.wake()
 
     def _table_pass(self) -> float:
-        """One pass: keep the leases, follow the plan, write down what the ranks said.
+        """One pass: renew the leases, reconcile with the plan, write what ranks sent.
 
-        The leases come first, before each gang's turn and each start: a database may be healthy
-        and yet so slow that what the ranks say piles up.
+        The leases come first, before each gang's turn and each start: a healthy database may be so
+        slow that messages of ranks pile up.
         """
         try:
             self._keep_leases()
             for gang in list(self._gangs.values()):
                 if self._outbox.flush(gang, leaving=self.leaving is not None):
-                    self._lease_clock.record_database_answer()  # a pass over many may take long
+                    self._lease_clock.record_database_answer()  # one of many gangs
                     del self._gangs[gang.number]
                     self._next_poll = 0.0
                     if gang.outcome is not None and gang.outcome.state == "complete":
@@ -305,12 +305,12 @@ class Agent:
         return max(0.0, min(self._next_poll - time.monotonic(), _POLL_SECONDS))
 
     def _sweep_after(self, gang: Gang) -> None:
-        """A trial that has ended here leaves nothing but what its rows name."""
+        """Delete files of trials that have ended here, except those that rows name."""
         if not gang.lost and gang.outcome is not None and gang.outcome.state not in ALIVE:
             self._sweeper.sweep_ended(gang.number, self._table.checkpoints(gang.number))
 
     def _sweep_all_ended(self) -> None:
-        """Nor do those that ended elsewhere, or while they waited, once the study is over."""
+        """Delete the same of trials that ended elsewhere or while they waited, after the study."""
         ended = [row.number for row in self._table.trials() if not row.alive and row.fence]
         self._sweeper.sweep_all_ended(ended, self._table.checkpoints())
 
@@ -345,7 +345,7 @@ class Agent:
             gang.send_directive(self._directive_for(gang, row))
         for row in orders.trials:
             if row.owner == self.id and row.number not in self._gangs:
-                # Granted, but the answer was lost: no rank of ours runs under this fence.
+                # The grant's answer was lost, so no rank runs under this fence.
                 self._table.cancel_grant(self.id, row.number, row.fence)
         if self.leaving is not None or self._membership.drained or not self._may_start():
             self._parking.clear()
@@ -368,7 +368,7 @@ class Agent:
         return closing_seconds(self._outbox.slowest_stop) + far
 
     def _apply_drain(self, drained: bool) -> None:
-        """A drained worker leaves once the plan has taken its trials elsewhere."""
+        """Leave once the plan has moved all trials of a drained worker."""
         self._membership.set_drained(drained, self.leaving is not None)
         busy = self._gangs or self._member.busy
         if drained and not busy and self.leaving is None:
@@ -376,7 +376,7 @@ class Agent:
 
     def _directive_for(self, gang: Gang, row: PlannedTrial) -> Directive:
         if gang.directive.leave:
-            return gang.directive  # on its way out already
+            return gang.directive  # already leaving
         if self.leaving is not None:
             return Directive(Kind.PAUSE, self.leaving)
         asked = directive_for(row, self.id, gang.size, gang.others)
@@ -396,7 +396,7 @@ class Agent:
             raise gone
 
     def _enforce_time_limits(self) -> None:
-        """What must happen even while the database does not answer."""
+        """Enforce what must happen even while the database does not answer."""
         now, stop = time.monotonic(), self._outbox.slowest_stop
         gangs = list(self._gangs.values())
         fading = self._lease_clock.expiring_soon(stop)

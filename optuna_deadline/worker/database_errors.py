@@ -1,4 +1,4 @@
-"""The errors that mean that the database cannot be reached, and how to describe them."""
+"""The errors of an unreachable database, and their description."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ DATABASE_ERRORS = (
     StorageInternalError,
 )
 
-#: Seconds until a database that could not be reached is tried again.
+#: Seconds until the next attempt to reach the database.
 RETRY_SECONDS = 0.2
 
 
 def describe_database_error(error: BaseException) -> str:
-    """One line of what the database said, without statements or passwords."""
+    """One line of the database's message, without statements or passwords."""
     original = driver_error(error)
     lines = str(original).strip().splitlines()
     return lines[0] if lines else type(original).__name__
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """What the database's driver raised, where there is such a thing."""
+    """The exception of the database's driver, if there is one."""
     while isinstance(error, StorageInternalError) and error.__cause__ is not None:
         error = error.__cause__
     return getattr(error, "orig", None) or error

@@ -1,4 +1,4 @@
-"""Which slots this machine can offer, found without ever touching CUDA."""
+"""The slots that this host can offer, found without initializing CUDA."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optuna_deadline.errors import DeadlineError, argument, spelled
 
 @dataclass(frozen=True)
 class Offer:
-    """What a worker brings into the pool."""
+    """The slots that a worker offers to the pool."""
 
     gpus: tuple[int, ...] = ()
     cpus: int = 0
@@ -29,7 +29,7 @@ class Offer:
 
     @property
     def size(self) -> int:
-        """How many slots it is."""
+        """The number of slots."""
         return len(self.gpus) + self.cpus
 
 
@@ -39,16 +39,16 @@ def make_offer(
     gpu_ids: str | Sequence[int] | None = None,
     oversubscribe: bool = False,
 ) -> Offer:
-    """Check what is offered against what the machine has.
+    """Check an offer against the host.
 
     Args:
-        gpus: How many GPUs, or "all".
+        gpus: The number of GPUs, or "all".
         cpus: CPU shares; each trains with one thread.
-        gpu_ids: The indices of the GPUs, as [0, 3] or "0,3", in place of their number.
+        gpu_ids: The indices of the GPUs, as [0, 3] or "0,3", instead of their number.
         oversubscribe: Whether there may be more CPU shares than cores.
 
     Raises:
-        DeadlineError: Nothing is offered, or more than the machine has.
+        DeadlineError: Nothing is offered, or more than the host has.
     """
     if gpus is None and cpus is None and gpu_ids is None:
         some = spelled("gpus='all' or cpus=2", "--gpus all or --cpus 2")
@@ -73,7 +73,7 @@ def make_offer(
 
 
 def threads_of(offer: Offer) -> int | None:
-    """Threads of each rank: one on a CPU share, as many as it likes beside a GPU."""
+    """Threads of each rank: one on a CPU share, unlimited with a GPU."""
     return None if offer.gpus else 1
 
 
@@ -85,12 +85,12 @@ def own_cores() -> int:
 
 
 def present_gpus() -> list[int]:
-    """Indices of the GPUs that the driver lists and CUDA_VISIBLE_DEVICES leaves us."""
+    """Indices of the GPUs that the driver lists and CUDA_VISIBLE_DEVICES allows."""
     return list(gpu_uuids())
 
 
 def gpu_uuids() -> dict[int, str]:
-    """The uuids of the present GPUs by their indices; empty where the driver tells none."""
+    """The UUIDs of the present GPUs by index; empty if the driver lists none."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
@@ -162,11 +162,11 @@ def _indices(gpu_ids: str | Sequence[int]) -> tuple[int, ...]:
 
 
 def host_name() -> str:
-    """The name under which this machine's slots are listed."""
+    """The name under which this host's slots are listed."""
     return os.environ.get("OPTUNA_DEADLINE_HOST") or socket.gethostname()
 
 
-#: Below the ports that systems give to outgoing connections, which may take one at any moment.
+#: Below the ports of outgoing connections, which may take one at any moment.
 _PORTS = range(10_000, 32_000)
 
 

@@ -1,4 +1,4 @@
-"""All pipes of a worker in one place: its ranks', its fork server's, and the one that wakes it."""
+"""Waits on all pipes of a worker: of its ranks, of its fork server, and its wake-up pipe."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
 from optuna_deadline.worker.watchdog import Watchdog
 
-#: Fork servers in a row that die while they load the objective.
+#: The most fork servers in a row that may die while they load the objective.
 _MAX_FAILED_STARTS = 3
 
 _logger = logging.getLogger("optuna_deadline")
 
 
 class EventLoop:
-    """Waits on every pipe and passes what comes to the gang that it concerns.
+    """Waits on every pipe and passes each message to its gang.
 
     Args:
         source: The objective that the fork server loads.
         threads: Threads per rank.
-        watchdog: Learns of every rank.
-        worker_id: The worker, which its ranks name in their environment.
-        fork_server: One that has been started for the same source, threads and worker.
+        watchdog: Gets the process id of every rank.
+        worker_id: The worker; its ranks have it in their environment.
+        fork_server: A running one for the same source, threads and worker.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class EventLoop:
         self._wake_pipe.wake()
 
     def poll(self, gangs: Callable[[], Sequence[Gang]], timeout: float) -> bool:
-        """Dispatch what has arrived; returns whether :meth:`wake` was called.
+        """Dispatch messages; returns whether :meth:`wake` was called.
 
-        What ``gangs`` answers may change meanwhile: a rank is heard of before the wait for it
-        begins, and one that was parked speaks in its new gang, the last that has it.
+        The result of ``gangs`` may change in between: a rank is listed before the wait for it
+        begins, and a parked rank sends in its new gang, the last one that has it.
 
         Raises:
             DeadlineError: The fork server could not load the objective.
@@ -77,10 +77,10 @@ class EventLoop:
         return woken
 
     def replace_dead(self, gangs: Callable[[], Sequence[Gang]]) -> None:
-        """Start what has died or hangs again: the watchdog, and the fork server.
+        """Restart the watchdog and the fork server if they died or hang.
 
-        What ``gangs`` returns is read after the fork server is known to be dead: until then the
-        table thread may fork another rank, whose exit no message will tell.
+        ``gangs`` is called after the fork server is known to be dead. Until then the table thread
+        may fork another rank, whose exit no message would report.
 
         Raises:
             DeadlineError: Fork servers die again and again before the objective is loaded.
@@ -91,7 +91,7 @@ class EventLoop:
             if not overdue or self.fork_server.control.poll():
                 return
             _logger.warning("The fork server does not respond; it is killed.")
-        self.fork_server.poll_ready()  # it may have said why
+        self.fork_server.poll_ready()  # its last message may give the reason
         self._failed_starts = 0 if self.fork_server.ready else self._failed_starts + 1
         if self._failed_starts >= _MAX_FAILED_STARTS:
             raise DeadlineError("The process that loads the objective dies while loading it.")
@@ -103,7 +103,7 @@ class EventLoop:
         self.fork_server = ForkServer(self._source, self._threads, self._worker_id)
 
     def close(self) -> None:
-        """End the fork server and with it, by their pipes, what it forked."""
+        """Close the fork server; its ranks end because their pipes close."""
         self.fork_server.close()
         self._wake_pipe.close()
 
@@ -140,10 +140,10 @@ def _links(gangs: Iterable[Gang]) -> dict[Any, tuple[Gang, Rank]]:
 def _find_forked(
     gangs: Iterable[Gang], number: int, fence: int, index: int
 ) -> tuple[Gang, Rank] | None:
-    """The rank that was forked so, in the gang that it is in now."""
+    """Find the forked rank in its present gang."""
     found = None
     for gang in gangs:
-        with gang.lock:  # or the rank might not be on the list yet
+        with gang.lock:  # otherwise the rank might not be listed yet
             for rank in gang.ranks:
                 if (gang.number, rank.forked_fence, rank.index) == (number, fence, index):
                     found = gang, rank
@@ -161,7 +161,7 @@ def _read_rank(gang: Gang, rank: Rank) -> None:
         with rank.lock:
             rank.closed, rank.closed_at = True, time.monotonic()
             rank.link.close()
-    except Exception as error:  # what cannot be read concerns this trial alone
+    except Exception as error:  # an unreadable message concerns its own trial only
         rank.end_message = "error", (f"{type(error).__name__}: {error}", traceback.format_exc())
         rank.end_message_at = time.monotonic()
         gang.kill()

@@ -1,4 +1,4 @@
-"""Starting a segment: its ranks are forked, and know each other and their slots."""
+"""Starts a segment: forks its ranks and gives them their slots and their rendezvous."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from optuna_deadline.worker.segment import Gang
 
 @dataclass(frozen=True)
 class RankSettings:
-    """What all ranks of a worker have in common."""
+    """Settings of all ranks of a worker."""
 
     folders: CheckpointFolders
     direction: str
@@ -31,11 +31,11 @@ class LocalRanks:
     """The ranks of a segment that one worker forks."""
 
     first_rank: int  #: rank
-    world_size: int  #: ranks on all hosts together
-    node_rank: int  #: which of the gang's hosts this is
-    rendezvous: tuple[str, int]  #: address and port of the ranks' own rendezvous
-    address: str | None = None  #: of this host; None where the gang is on one host
-    #: to the worker that leads, where it is another one
+    world_size: int  #: the world size, on all hosts together
+    node_rank: int  #: the index of this host in the gang
+    rendezvous: tuple[str, int]  #: address and port of the rendezvous
+    address: str | None = None  #: interface of this host; None if the gang is on one host
+    #: to the leader, if that is another worker
     leader_endpoint: LeaderEndpoint | None = None
 
 
@@ -47,11 +47,11 @@ def fork_ranks(
     settings: RankSettings,
     trusted_until: float,
 ) -> None:
-    """Fork a worker's ranks of a granted segment, which end by themselves at ``trusted_until``."""
+    """Fork a worker's ranks of a granted segment; they end by themselves at ``trusted_until``."""
     with gang.lock:
         for spec in _specs(gang, local_ranks, resume, settings, trusted_until):
             _fork(fork_server, gang, spec)
-    # it died in between, and its end was noticed when only some of these ranks were known
+    # it died when only some of these ranks were listed
     if not fork_server.alive:
         for rank in gang.ranks:
             rank.orphaned = True

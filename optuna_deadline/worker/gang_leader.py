@@ -1,4 +1,4 @@
-"""Gangs that cross workers, from the leader's side: slots of others, and where the ranks meet."""
+"""The leader's side of gangs over several workers: slots of other workers, and the rendezvous."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from optuna_deadline.worker.segment import Gang
 
 
 class GangLeader:
-    """Brings the ranks of a worker's gangs together.
+    """Connects the ranks of a worker's gangs.
 
     Args:
         table: The allocation table.
         worker_id: The worker.
-        rank_server: Where ranks on other hosts come; None where the worker is in no gang with
-            them.
+        rank_server: Accepts ranks of other hosts; None if the worker is in no gang with them.
     """
 
     def __init__(
@@ -33,7 +32,7 @@ class GangLeader:
         self._rank_server = rank_server
 
     def free_member_slots(self, row: PlannedTrial) -> dict[str, list[int]] | None:
-        """Free slots of the further workers that the plan names; None where some are lacking."""
+        """Free slots of the other workers in a plan's line; None if too few are free."""
         found = {}
         for name, count in row.others:
             free = self._table.free_slots(name)
@@ -45,9 +44,9 @@ class GangLeader:
     def open_rendezvous(
         self, gang: Gang, resume: Path | None, saved: Collection[Checkpoint]
     ) -> LocalRanks:
-        """Let the ranks of a granted gang find each other; returns those that are forked here.
+        """Open the rendezvous of a granted gang; returns the ranks to fork here.
 
-        It is written down where they meet as soon as the database answers, and again if need be.
+        It is written to the table once the database answers, again if necessary.
         """
         grant = gang.grant
         if self._rank_server is None or not grant.others:
@@ -69,7 +68,7 @@ class GangLeader:
     def drop_lost_members(
         self, gangs: Mapping[int, Gang], memberships: Collection[GangMembership]
     ) -> None:
-        """End the gangs that have lost a part."""
+        """End the gangs that have lost a member."""
         there = {(hand.number, hand.fence, hand.part.worker) for hand in memberships}
         for gang in gangs.values():
             gone = [

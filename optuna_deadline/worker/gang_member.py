@@ -1,9 +1,7 @@
-"""Gangs that cross workers, from a further worker's side: its slots, its ranks, another's trial.
+"""The member's side of gangs over several workers: its slots and its ranks for another's trial.
 
-The trial is its leader's: here nothing is known of it but where its ranks meet. So whatever is
-doubtful is settled by giving the part back, which ends the segment for all.
-
-All that a worker has to do with other workers: gangs that it leads, and parts that it gives.
+The leader owns the trial; a member knows only where its ranks meet. So in any doubt the member
+releases its part, which ends the segment for all.
 """
 
 from __future__ import annotations
@@ -32,16 +30,16 @@ Key = tuple[int, int]  #: number and fence
 
 
 class GangMember:
-    """The parts that a worker gives to others' gangs.
+    """The parts that a worker gives to other workers' gangs.
 
     Args:
         table: The allocation table.
         worker_id: The worker.
         event_loop: Has the fork server.
-        fetcher: Brings checkpoints here.
-        lease_clock: How far the leases are believed.
-        settings: What all ranks of the worker have in common.
-        address: Of this host, for others.
+        fetcher: Fetches checkpoints to this host.
+        lease_clock: Until when the leases are trusted.
+        settings: Settings of all ranks of the worker.
+        address: The address of this host for others.
     """
 
     def __init__(
@@ -61,30 +59,30 @@ class GangMember:
         self._lease_clock = lease_clock
         self._settings = settings
         self._address = address
-        self._accepted: dict[Key, GangMembership] = {}  # they are renewed, and have no rank yet
+        self._accepted: dict[Key, GangMembership] = {}  # renewed, without ranks so far
         self._renewed: set[Key] = set()
         self._gangs: dict[Key, Gang] = {}
         self._announced: set[Key] = set()
 
     @property
     def gangs(self) -> list[Gang]:
-        """Those whose ranks are here."""
+        """Gangs with ranks of this worker."""
         return list(self._gangs.values())
 
     @property
     def busy(self) -> bool:
-        """Whether it holds anything for others."""
+        """Whether this worker holds any slot for others."""
         return bool(self._gangs or self._accepted)
 
     @property
     def held_slots(self) -> list[tuple[int, int]]:
-        """What is to be renewed, with its fences."""
+        """Slots to renew, with their fences."""
         running = [gang.grant.slots for gang in self._gangs.values() if not gang.lost]
         waiting = [hand.part.slots for hand in self._accepted.values()]
         return [pair for pairs in (*running, *waiting) for pair in pairs]
 
     def apply_renewal(self, kept: Collection[tuple[int, int]], until: float) -> None:
-        """Apply the answer of a renewal: slots that were not renewed belong to others."""
+        """Apply the answer to a renewal: slots that were not renewed belong to others."""
         for gang in self._gangs.values():
             if gang.lost:
                 continue
@@ -101,12 +99,12 @@ class GangMember:
     def reconcile(
         self, memberships: Collection[GangMembership], occupied: Collection[int], *, open: bool
     ) -> bool:
-        """Start what is asked for, end what is over.
+        """Start the parts that the table asks for and end those that are over.
 
         Args:
             memberships: As the table has them now.
-            occupied: Slots on which other ranks of this worker are.
-            open: Whether something new may be started.
+            occupied: Slots with other ranks of this worker.
+            open: Whether new parts may start.
 
         Returns:
             Whether leases must be renewed before a rank is forked.
@@ -136,7 +134,7 @@ class GangMember:
         return any(key not in self._renewed for key in self._accepted)
 
     def release_finished(self) -> bool:
-        """Give back the parts whose last ranks have exited; returns whether there were any."""
+        """Release the parts whose last ranks have exited; returns whether there were any."""
         over = [
             key
             for key, gang in self._gangs.items()
@@ -150,21 +148,21 @@ class GangMember:
         return bool(over)
 
     def announce_leaving(self, why: str) -> None:
-        """Let the leaders know that their gangs must go on without this worker."""
+        """Ask the leaders to continue their gangs without this worker."""
         for key, gang in list(self._gangs.items()):
             if key not in self._announced:
                 self._announced.add(key)
                 gang.notify_leader("leaving", why=why)
 
     def enforce_time_limits(self, over: bool) -> None:
-        """What must happen even while the database does not answer."""
+        """Enforce what must happen even while the database does not answer."""
         for gang in self.gangs:
             gang.kill_stragglers()
             if over:
                 gang.kill()
 
     def _can_start(self, membership: GangMembership) -> bool:
-        """Whether the ranks can start: it is known where they meet, and the checkpoint is here."""
+        """Whether the ranks can start: the rendezvous is known and the checkpoint is here."""
         if membership.rendezvous is None:
             return False
         if membership.rendezvous.resume_location is None:
@@ -173,12 +171,12 @@ class GangMember:
         wanted = [one for one in saved if str(one.path) == membership.rendezvous.resume_location]
         if wanted:
             return self._fetcher.request(membership.number, membership.fence, wanted)
-        # it was replaced meanwhile
+        # it was replaced in between
         self._table.release_part(self._worker_id, membership.number, membership.fence)
         return False
 
     def _fork(self, key: Key, membership: GangMembership, occupied: Collection[int]) -> None:
-        """The slots were renewed by this worker: now it may believe in them."""
+        """Fork the ranks; this worker has renewed the slots and may trust them."""
         part, where = membership.part, membership.rendezvous
         taken = {*occupied, *(slot for gang in self.gangs for slot, _ in gang.grant.slots)}
         if where is None or not taken.isdisjoint([slot for slot, _ in part.slots]):
@@ -220,18 +218,18 @@ class GangMember:
 
 
 class _NullInbox:
-    """Ranks of gangs of other hosts speak to the leader of their gang."""
+    """The inbox of ranks that send to the leader on another host."""
 
     never_reported = True
 
     def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
-        """They have nothing to say here."""
+        """Ignore the message: these ranks send nothing here."""
 
     def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
-        """Their reports go to the worker that leads it."""
+        """Do nothing: the leader stores their reports."""
 
     def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:
-        """The reports of their trial, too."""
+        """Do nothing: the leader copies the trial's reports."""
 
 
 def _lose(gang: Gang) -> None:
@@ -240,22 +238,22 @@ def _lose(gang: Gang) -> None:
 
 
 def busy_slots(gangs: Iterable[Gang]) -> set[int]:
-    """The slots on which ranks of these gangs are."""
+    """The slots with ranks of these gangs."""
     return {slot for gang in gangs for slot, _ in gang.grant.slots}
 
 
 class CrossHostGangs:
-    """A worker's side of gangs that cross workers.
+    """A worker's side of gangs over several workers: those it leads, and the parts it gives.
 
     Args:
         table: The allocation table.
         worker_id: The worker.
         event_loop: Has the fork server.
-        fetcher: Brings checkpoints of others' trials here.
-        lease_clock: How far the leases are believed.
-        settings: What all ranks of the worker have in common.
-        address: Of this host, for others; None where the worker is in no gang with them.
-        led_gangs: The gangs that this worker leads, by their trials' numbers.
+        fetcher: Fetches checkpoints of others' trials to this host.
+        lease_clock: Until when the leases are trusted.
+        settings: Settings of all ranks of the worker.
+        address: The address of this host for others; None if the worker is in no gang with them.
+        led_gangs: The gangs that this worker leads, by trial number.
     """
 
     def __init__(
@@ -280,12 +278,12 @@ class CrossHostGangs:
         )
 
     def reconcile(self, orders: Orders, renew: Callable[[], None], *, open: bool) -> None:
-        """Read how things stand, where there is anything to read.
+        """Reconcile with the table, if anything needs it.
 
         Args:
-            orders: As they were read just now.
+            orders: The orders in the newest reading.
             renew: Renews all leases of the worker.
-            open: Whether something new may be started.
+            open: Whether new parts may start.
         """
         leads = any(gang.grant.others for gang in self._led_gangs.values())
         if not (orders.in_gangs or leads or self.member.busy):
@@ -303,7 +301,7 @@ class CrossHostGangs:
             self._rank_server.close()
 
     def _admit_rank(self, number: int, fence: int, index: int, link: RawLink) -> bool:
-        """A rank on another host has come; called from a thread of its own."""
+        """Attach a rank from another host; called in a thread of its own."""
         gang = self._led_gangs.get(number)
         if gang is None or gang.grant.fence != fence or not gang.attach_remote_rank(index, link):
             return False

@@ -1,4 +1,4 @@
-"""What ranks say and ask, turned into ordered writes; only here is Optuna touched for them."""
+"""Turns messages of ranks into ordered writes; the only module that uses Optuna for them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _logger = logging.getLogger("optuna_deadline")
 
 
 class TrialInbox:
-    """Listens to the ranks of one gang.
+    """Receives messages from the ranks of one gang.
 
     Args:
         table: The allocation table.
         worker_id: The worker.
         gang: The segment.
-        trial: Its Optuna trial, which lives here alone.
-        sweep: Deletes files that no row names any more.
-        sampler: Chooses the trial's parameters.
+        trial: Its Optuna trial, which only this process uses.
+        sweep: Deletes files that no row names.
+        sampler: Samples the trial's parameters.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TrialInbox:
         return not self._reported
 
     def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
-        """Take one message."""
+        """Handle one message."""
         kind, *rest = message
         if kind == "end":
             rank.end_message, rank.end_message_at = (rest[0], rest[1]), time.monotonic()
@@ -110,7 +110,7 @@ class TrialInbox:
                     value = found(*args, **kwargs)
         except (StudyGone, *DATABASE_ERRORS):
             raise
-        except Exception as error:  # the user's own mistake: it belongs into the objective
+        except Exception as error:  # a mistake in the objective, so the error is raised there
             if method.startswith("suggest"):
                 self._sampler.errors.record_failure(self._gang.number, error)
             self._gang.answer(rank, number, False, error)
@@ -133,7 +133,7 @@ class TrialInbox:
         self._gang.progress_changed = True
 
     def _on_pausable(self, pausable: bool) -> None:
-        """Written before the report that follows it: no plan pauses the trial meanwhile."""
+        """Written before the report that follows, so that no plan pauses the trial in between."""
         self._gang.progress.pausable = pausable
         self._gang.pending_writes.add(self._write_progress)
 
@@ -143,7 +143,7 @@ class TrialInbox:
 
     def _on_limit(self, slots: int, reason: str) -> None:
         gang = self._gang
-        if gang.slot_limit is None or slots < gang.slot_limit[0]:  # the other ranks say the same
+        if gang.slot_limit is None or slots < gang.slot_limit[0]:  # the other ranks send the same
             gang.slot_limit = slots, reason
             gang.pending_writes.add(self._write_limit)
 
@@ -168,17 +168,17 @@ class TrialInbox:
         gone = self._table.add_checkpoint(
             self._worker_id, gang.grant, *checkpoints, reports=reports
         )
-        # A slow rank may not have read the file yet; the trial's next segment sweeps it.
+        # A slow rank may not have read the file yet; the trial's next segment deletes it.
         read = None if gang.resume is None else gang.resume.name
         self._sweep(gang.number, [one for one in gone if name_of(one) != read])
         gang.saved, self._warned_unsaved = True, False
 
     def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:
-        """Copy reports to Optuna, after the table has what plans are made by."""
+        """Copy reports to Optuna, after the table has them for its plans."""
         gang = self._gang
         values: dict[int, float] = {}
         for step, value, _ in reports:
-            if step not in self._reported:  # redone after a crash: the first value stands
+            if step not in self._reported:  # repeated after a crash: the first value stays
                 values.setdefault(step, value)
         try:
             with unless_deleted(self._trial.study):
@@ -217,19 +217,19 @@ class TrialInbox:
 
     def _on_parked(self) -> None:
         self._gang.parked_at = time.monotonic()
-        self._gang.pending_writes.add(self._set_parked)  # after what was said before
+        self._gang.pending_writes.add(self._set_parked)  # after all earlier messages
 
     def _on_obeys(self) -> None:
         self._gang.acknowledged = True
 
     def _on_waiting(self) -> None:
-        """That it was heard at all is what counts."""
+        """Nothing to do: the message itself shows that the rank is alive."""
 
     def _set_parked(self) -> None:
         self._gang.parked = True
 
     def _on_leaving(self, why: str) -> None:
-        """A further worker leaves: the whole gang does."""
+        """Another worker of the gang leaves, so the whole gang does."""
         self._gang.worker_leaving = True
         if not self._gang.directive.leave:
             self._gang.send_directive(Directive(Kind.PAUSE, why))

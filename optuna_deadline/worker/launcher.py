@@ -1,4 +1,4 @@
-"""From a line of the plan to a running segment: its checkpoint, its slots, its ranks."""
+"""Starts a segment for a line of the plan: its checkpoint, its slots, its ranks."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from optuna_deadline.worker.segment import Gang
 
 
 class SegmentLauncher:
-    """Starts the segments that the plan wants on this worker.
+    """Starts the segments that the plan assigns to this worker.
 
     Args:
         sampler: Makes the Optuna trials.
         table: The allocation table.
         worker_id: The worker.
         event_loop: Has the fork server.
-        settings: What all ranks of the worker have in common.
-        fetcher: Finds what a trial goes on from.
-        sweeper: Deletes checkpoints that no row names any more.
-        lease_clock: How far the leases are believed.
-        patience: Seconds of silence after which ranks are taken for hung.
-        reaches: Whether what was written somewhere can be read here.
-        parking: Has the processes that wait.
-        gang_leader: Brings ranks on several hosts together.
+        settings: Settings of all ranks of the worker.
+        fetcher: Finds the checkpoint to resume from.
+        sweeper: Deletes checkpoints that no row names.
+        lease_clock: Until when the leases are trusted.
+        patience: Seconds without a message after which ranks count as hung.
+        reaches: Whether this worker can read files of an origin.
+        parking: The parked processes.
+        gang_leader: Connects ranks on several hosts.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class SegmentLauncher:
     def start(
         self, row: PlannedTrial, gangs: dict[int, Gang], occupied: Collection[int] = ()
     ) -> None:
-        """Start a trial's segment where that can be done now, and add it to the others.
+        """Start a trial's segment if that is possible now, and add it to the gangs.
 
-        Slots that are ``occupied`` by further ranks of this worker are not free.
+        Slots in ``occupied`` have ranks of other workers' gangs and are not free.
 
-        The gang is registered before its first rank is forked: a message of a rank must
-        find it there.
+        The gang is registered before its first rank is forked, because messages of a rank must
+        find it.
         """
         ready = row.owner is None and row.mode == "run" and row.worker == self._worker_id
         if not ready or row.number in gangs:
@@ -82,7 +82,7 @@ class SegmentLauncher:
         own = row.slots - sum(count for _, count in row.others)
         if len(free) < own:
             return
-        # Everything that reads comes first: a failure after the grant would hold idle slots.
+        # All reads come first: a failure after the grant would hold idle slots.
         parked = self._parking.slot_for(row, free)
         saved = self._table.checkpoints(row.number) if parked is None else []
         if parked is None and not self._can_resume(row, saved):
@@ -96,7 +96,7 @@ class SegmentLauncher:
         slots = self._parking.least_missed_first(free)[:own] if parked is None else [parked]
         grant = self._table.acquire(self._worker_id, row.number, slots, others)
         if grant is None or time.monotonic() >= self._lease_clock.trusted_until:
-            return  # frozen since it was sent: another trial may have the slots by now
+            return  # this worker was frozen in between: another trial may have the slots
         if grant.fence == row.fence + 1:
             self._sweeper.sweep_unnamed(row.number, row.fence)
         gang = Gang(grant, row.failures, trained, granted_at=sent, patience=self._patience)
@@ -119,10 +119,10 @@ class SegmentLauncher:
         )
 
     def _can_resume(self, row: PlannedTrial, saved: list[Checkpoint]) -> bool:
-        """Whether what the trial goes on from is here, where no parked process of its goes on."""
+        """Whether the trial's checkpoint is here, or its parked process can go on."""
         self._parking.end(row.number)
         if saved and not self._reaches(self._table.checkpoint_origins(number=row.number)[-1]):
-            return False  # it was saved elsewhere since the plan was made, which is soon made anew
+            return False  # it was saved elsewhere since the plan; the next plan knows
         self._sweeper.scan(row.number, row.fence, saved)
         return self._fetcher.request(row.number, row.fence, saved)
 

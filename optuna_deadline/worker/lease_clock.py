@@ -1,4 +1,4 @@
-"""How long a worker may trust its leases, by its own monotonic clock.
+"""Until when a worker may trust its leases, on its own monotonic clock.
 
 ``trusted_until = before sending the renewal + ttl - margin``: a slow answer can only shorten it.
 """
@@ -17,14 +17,14 @@ from optuna_deadline.worker.watchdog import Watchdog
 
 _logger = logging.getLogger("optuna_deadline")
 
-#: Seconds for which a worker whose work is over waits for a database that is away.
+#: Seconds for which a worker without further work waits for an unreachable database.
 DATABASE_GONE_SECONDS = 30.0
-#: The same for one that holds nothing and was asked to leave: it has nothing to write.
+#: The same for a stopped worker that holds nothing: it has nothing to write.
 IDLE_GONE_SECONDS = 5.0
 
 
 class LeaseClock:
-    """Renews the leases and tells the watchdog how far they are believed.
+    """Renews the leases and sends the end of trust to the watchdog.
 
     Args:
         table: The allocation table.
@@ -43,7 +43,7 @@ class LeaseClock:
         self.trusted_until = 0.0
 
     def record_renewal(self, sent: float) -> None:
-        """Believe in leases that were asked for at ``sent``."""
+        """Trust the leases that were requested at ``sent``."""
         margin = min(5.0, self._table.ttl / 6)
         self._renewed_at = sent
         self.trusted_until = sent + self._table.ttl - margin
@@ -51,20 +51,20 @@ class LeaseClock:
 
     @property
     def renewal_due(self) -> bool:
-        """Whether it is time to renew."""
+        """Whether a renewal is due."""
         return time.monotonic() - self._renewed_at > self._table.ttl / 6
 
     def renew(self, held: Collection[tuple[int, int]]) -> Renewal:
-        """Renew; the answer says which slots are still ours."""
+        """Renew the leases; returns the slots that this worker still holds."""
         sent = time.monotonic()
         renewal = self._table.renew(self._worker_id, held)
         self.record_renewal(sent)
         return renewal
 
     def expiring_soon(self, stop_seconds: float) -> bool:
-        """Whether ranks should save and leave now: nothing was renewed for too long.
+        """Whether ranks should save and leave now, because no renewal succeeded for too long.
 
-        Whatever the cause: a database that refuses, or one that never answers.
+        The cause does not matter: the database refuses, or never answers.
         """
         patience = min(2 * stop_seconds + 1.0, self._table.ttl / 3)
         return time.monotonic() >= self.trusted_until - patience
@@ -72,11 +72,11 @@ class LeaseClock:
     def database_gone(
         self, since: float, patience: float = DATABASE_GONE_SECONDS
     ) -> DatabaseGone | None:
-        """What ends a worker that has nothing to wait for but its database.
+        """The error that ends a worker that waits for nothing but its database.
 
         Args:
-            since: When its work was over: its deadline, or when it was asked to leave.
-            patience: Seconds for which it waits for an answer.
+            since: When its work ended: at its deadline, or when it was asked to leave.
+            patience: Seconds to wait for an answer.
         """
         silent = time.monotonic() - self._answered_at
         if silent < patience or time.monotonic() - since < patience:
@@ -88,7 +88,7 @@ class LeaseClock:
         )
 
     def record_database_error(self, error: BaseException) -> None:
-        """The database did not answer: say so once."""
+        """The database did not answer: log it once."""
         self._last_error = f" ({describe_database_error(error)})"
         if self._away_since is None:
             self._away_since = time.monotonic()
@@ -99,7 +99,7 @@ class LeaseClock:
             )
 
     def record_database_answer(self) -> None:
-        """The database answered."""
+        """The database has answered."""
         self._answered_at, self._last_error = time.monotonic(), ""
         if self._away_since is not None:
             seconds = time.monotonic() - self._away_since

@@ -1,7 +1,4 @@
-"""From what ranks said to the table: in order, again where the database was away.
-
-From how a segment ended to what becomes of its trial.
-"""
+"""Decides the outcome of an ended segment and writes a gang's messages to the table in order."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE
 from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.segment import Gang, SegmentOutcome
 
-#: A trial whose ranks died this often with no checkpoint between fails; before that it goes on.
+#: A trial fails once its ranks died this often without a new checkpoint; before that it resumes.
 MAX_DEATHS = 3
 
-#: In the words of Python, CUDA and torch on the CPU. Memory may be there the next time,
-#: so these count as deaths and not as the objective's mistake.
+#: Messages of Python, CUDA and torch for missing memory, which may be free at the next try:
+#: these count as deaths and not as errors of the objective.
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "can't allocate memory", "out of memory")
 
 
@@ -32,7 +29,7 @@ _UNUSED = (
     "Some parameters have no part in the loss: leave them out of the model, or in Lightning pass"
     ' trainer_options(strategy="ddp_find_unused_parameters_true").'
 )
-#: What cannot be trained on several slots, by torch's and Lightning's words.
+#: Messages of torch and Lightning for training that does not work on several slots.
 _ONE_SLOT_ONLY = {
     "Expected more than 1 value per channel when training": (
         "BatchNorm needs two samples or more on each slot, and its share of a batch is one: pass"
@@ -46,17 +43,17 @@ _ONE_SLOT_ONLY = {
 }
 _OWN_ERROR_PREFIX = f"{DeadlineError.__name__}: "
 
-#: Signals of a process that has crashed by itself.
+#: Signals of a process that crashes.
 _CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL)
 
 
 def decide_outcome(
     gang: Gang, largest_proven_size: Callable[[], int] = lambda: 0
 ) -> SegmentOutcome:
-    """Decide what becomes of a trial whose ranks have all exited.
+    """Decide the outcome of a trial whose ranks have all exited.
 
-    Training that is refused on several slots, or that crashes on more of them than it has ever
-    trained a step on, fails no trial: that goes on from its checkpoint on as many as it had.
+    Training that is refused on several slots, or that crashes on more slots than it has ever
+    trained on, does not fail the trial: it resumes from its checkpoint on fewer slots.
 
     Args:
         gang: Its segment.
@@ -84,7 +81,7 @@ def _limited_outcome(slots: int, reason: str) -> SegmentOutcome:
 
 
 def _refusal(gang: Gang) -> str | None:
-    """What a rank said that cannot be trained on several slots, in one sentence."""
+    """Why a rank refused to train on several slots, in one sentence."""
     lines = [
         rank.end_message[1][0]
         for rank in gang.ranks
@@ -100,7 +97,7 @@ def _refusal(gang: Gang) -> str | None:
 
 
 def _crashed(gang: Gang) -> bool:
-    """Whether a rank ended by a fault of its own, and not for want of memory or by a kill."""
+    """Whether a rank crashed by itself, not for missing memory or by a kill."""
     codes = {rank.exit_code for rank in gang.ranks if rank.end_message is None}
     return not codes.isdisjoint(_CRASHES)
 
@@ -116,7 +113,7 @@ def _outcome_of(gang: Gang) -> SegmentOutcome:
     if kind == "left":
         return SegmentOutcome("retired" if leaving == "stop" else "paused", leaving)
     if kind == "pruned":
-        # Out of time is no judgement: the trial may still hold the best model.
+        # A trial out of time is not bad: it may still hold the best model.
         return (
             SegmentOutcome("paused", leaving)
             if sent.deadline
@@ -171,22 +168,22 @@ def _describe_exit_code(exit_code: int | None) -> str:
     return f"exit code {exit_code}"
 
 
-#: Seconds for one gang's backlog, until the leases and the other gangs are looked at again.
+#: Seconds for one gang's backlog before the leases and the other gangs have their turn.
 _TURN_SECONDS = 0.5
-#: Seconds between two writes of how far a segment has come: as often as is planned at most.
+#: Seconds between two writes of a segment's progress; planning is not more frequent.
 _PROGRESS_SECONDS = 0.5
 
 _logger = logging.getLogger("optuna_deadline")
 
 
 class Outbox:
-    """Writes down what a worker's gangs say, and gives their slots back at the end.
+    """Writes a worker's gangs to the table and releases their slots at the end.
 
     Args:
         table: The allocation table.
         worker_id: The worker.
-        parking: Takes in processes that stay.
-        replan: Called when something happened that the planner should see.
+        parking: Keeps processes that stay.
+        replan: Called after events that the planner should read.
 
     Attributes:
         slowest_stop: Seconds that the slowest gang took to leave.
@@ -206,16 +203,16 @@ class Outbox:
         self.slowest_stop = 0.3
 
     def flush(self, gang: Gang, *, leaving: bool) -> bool:
-        """Write what a gang said, or a part that takes a turn; its last line is the release.
+        """Write a gang's messages, or a part of them for one turn; the release comes last.
 
         Args:
             gang: The gang.
             leaving: Whether its worker was asked to leave.
 
         Returns:
-            Whether that was all: the gang has exited, or is parked, and holds nothing.
+            Whether all is written: the gang has exited or is parked, and holds nothing.
         """
-        # First: what is said between two looks, before the pipe is closed, is not written yet.
+        # Before the write: a message that arrives before the pipe closes is not written yet.
         closed = all(rank.closed for rank in gang.ranks)
         try:
             self._write_backlog(gang)
@@ -245,9 +242,9 @@ class Outbox:
             self._replan()
 
     def _write_progress(self, gang: Gang) -> None:
-        """Where each write takes long, plans are made by what was so a few writes ago."""
+        """Write the progress; if writes are slow, plans use the progress of some writes ago."""
         progress, began = gang.progress, time.monotonic()
-        gang.progress_changed = False  # it may change again meanwhile
+        gang.progress_changed = False  # it may change in between
         try:
             self._table.set_progress(self._worker_id, gang.grant, **progress.fields())
         except BaseException:
@@ -257,7 +254,7 @@ class Outbox:
         gang.progress_due = now + max(_PROGRESS_SECONDS, 5 * (now - began))
 
     def _park(self, gang: Gang) -> None:
-        """Release the slot of a process that stays; called again where the database was away."""
+        """Release the slot of a process that parks; repeated after a database error."""
         self._measure_stop(gang)
         if not self._table.release(
             self._worker_id, gang.grant, "paused", ended="park", stop=gang.stop_seconds, stays=True
@@ -267,7 +264,7 @@ class Outbox:
         self._replan()
 
     def _finish(self, gang: Gang, leaving: bool) -> None:
-        """Release a gang that has exited; called again where the database was away."""
+        """Release a gang that has exited; repeated after a database error."""
         if gang.outcome is None:
             gang.outcome = self._decide_outcome(gang)
         if not gang.lost:

@@ -1,7 +1,7 @@
-"""Paused trials whose processes wait in this worker's memory, holding no slot.
+"""Paused trials whose processes wait in this worker's memory without a slot.
 
-The table has them as paused, with a checkpoint, like any other. So whatever is doubtful about one
-of them is settled by ending its process.
+In the table they are paused with a checkpoint, like any other trial. So in any doubt the process
+is ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.worker.segment import Gang
 
-#: Seconds without a word after which a parked process is ended; they say one every five.
+#: Seconds without a message after which a parked process is ended; it sends one every five.
 _SILENCE_SECONDS = 60.0
 
 
@@ -22,23 +22,24 @@ class ParkedProcesses:
     """The parked processes of one worker.
 
     Args:
-        max_parked: How many there may be.
-        any_slot: Whether any slot will do, as with CPU shares; else only the one that it had.
+        max_parked: The most parked processes.
+        any_slot: Whether a process can go on with any slot (CPU shares) or only with its former
+            one.
     """
 
     def __init__(self, max_parked: int, *, any_slot: bool) -> None:
         self._max_parked = max_parked
         self._any_slot = any_slot
-        self._parked: dict[int, Gang] = {}  # by the trial's number
+        self._parked: dict[int, Gang] = {}  # by trial number
         self._ending: list[Gang] = []
 
     @property
     def gangs(self) -> list[Gang]:
-        """All whose processes are there, those that are being ended among them."""
+        """All gangs with living processes, including those that are being ended."""
         return [*self._ending, *self._parked.values()]
 
     def allow_parking(self, directive: Directive, gang: Gang, others: Iterable[Gang]) -> Directive:
-        """Add to a directive that the process may stay, where there is room for it."""
+        """Allow the process to stay, if there is room for another one."""
         if directive.kind is not Kind.PAUSE or gang.size != 1:
             return directive
         coming = sum(1 for other in others if other is not gang and other.directive.park)
@@ -49,7 +50,7 @@ class ParkedProcesses:
         self._parked[gang.number] = gang
 
     def reconcile(self, rows: Collection[PlannedTrial]) -> None:
-        """End those that the plan has retired or wants elsewhere, and forget the dead."""
+        """End processes that the plan has retired or moved, and forget dead ones."""
         wanted = {(row.number, row.fence) for row in rows if row.owner is None}
         for number, gang in list(self._parked.items()):
             if (number, gang.grant.fence) not in wanted or _has_ended(gang) or _is_silent(gang):
@@ -58,7 +59,7 @@ class ParkedProcesses:
             self._ending.remove(gang)
 
     def slot_for(self, row: PlannedTrial, free: Collection[int]) -> int | None:
-        """The free slot on which a trial's parked process goes on; None where it cannot."""
+        """The free slot on which a trial's parked process can go on; None if there is none."""
         gang = self._parked.get(row.number)
         if gang is None or _has_ended(gang) or (row.slots, row.fence) != (1, gang.grant.fence):
             return None
@@ -68,12 +69,12 @@ class ParkedProcesses:
         return min(free, default=None) if self._any_slot else None
 
     def least_missed_first(self, free: Collection[int]) -> list[int]:
-        """Free slots, those first that no parked process would miss."""
+        """Free slots, first those that no parked process needs."""
         missed = {gang.grant.slots[0][0] for gang in self._parked.values()}
         return sorted(free, key=lambda slot: (slot in missed, slot))
 
     def unpark(self, number: int, gang: Gang) -> None:
-        """Let a parked process go on as the rank of a new segment, on the list already."""
+        """Let a parked process go on as the rank of a new segment that is already listed."""
         [rank] = self._parked[number].ranks
         gang.add_parked_rank(rank)
         del self._parked[number]
@@ -82,24 +83,24 @@ class ParkedProcesses:
         """End a trial's parked process, if there is one."""
         gang = self._parked.get(number)
         if gang is not None:
-            gang.lost = True  # nothing that it says counts any more
+            gang.lost = True  # its messages no longer count
             self._ending.append(gang)
             del self._parked[number]
             gang.kill()
 
     def clear(self) -> None:
-        """End them all."""
+        """End all of them."""
         for number in list(self._parked):
             self.end(number)
 
     def extend_trust(self, until: float) -> None:
-        """Let them live until then."""
+        """Extend their trust."""
         for gang in self.gangs:
             gang.extend_trust(until)
 
 
 def _is_silent(gang: Gang) -> bool:
-    """Whether it has been silent for so long that messages to it fill its pipe."""
+    """Whether it sent nothing for so long that messages to it may fill its pipe."""
     return (
         gang.last_message_at is not None
         and time.monotonic() - gang.last_message_at > _SILENCE_SECONDS

@@ -1,22 +1,22 @@
-"""What the ranks of a gang said and the database does not have yet.
+"""Messages of a gang's ranks that are not in the database yet.
 
-However slow the database is, the worker's leases come first, and what a segment says is worth the
-more the newer it is. So a gang is written in turns, and what has piled up until its turn goes
-together: reports as one statement, or in one transaction with the checkpoints among them.
+However slow the database is, the worker's leases come first, and newer messages matter more. So
+gangs are written in turns. All that has piled up until a gang's turn is written together: reports
+as one statement, or in one transaction with the checkpoints among them.
 
 The order that correctness needs:
 
-1. Reports are stored in the order in which they were made.
-2. A report is stored before any checkpoint that was said after it, or with it. A trial that goes
-   on from that checkpoint never makes those steps again.
+1. Reports are stored in their order.
+2. A report is stored before any later checkpoint, or together with it. A trial that resumes from
+   that checkpoint never repeats those steps.
 3. Checkpoints are committed in their order, and all of them before the segment's release: the
-   table takes none from a segment that is over.
-4. What is asked, and that a process is parked, has its turn after all that was said before it.
+   table accepts none from a segment that is over.
+4. Requests, and the note that a process is parked, are written after all earlier messages.
 
 Reports never overtake the checkpoints among them: a worker that dies between two writes would
-leave steps that the table has seen and that are trained again. What fails is done again, whole,
-so each write is one that may be repeated. Optuna has its copy of the reports last; the planner
-completes that copy at the trial's end.
+leave steps in the table that are then trained again. A failed write is repeated as a whole, so
+each write is idempotent. Optuna's copy of the reports comes last; the planner completes that copy
+at the trial's end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.checkpoints.files import Checkpoint
 
-#: So many reports go together at most: a statement must stay short.
+#: The most reports in one statement, which must stay short.
 MAX_REPORTS = 1000
 
 
@@ -37,7 +37,7 @@ class PendingWrites:
 
     def __init__(self) -> None:
         self._queue: deque[NewReport | Checkpoint | Callable[[], None]] = deque()
-        # What has been taken from there, by the thread that writes alone.
+        # Taken from the queue; used by the writing thread only.
         self._reports: list[NewReport] = []
         self._checkpoints: list[Checkpoint] = []
         self._uncopied: list[NewReport] = []
@@ -47,11 +47,11 @@ class PendingWrites:
         return bool(self._queue or self._has_batch)
 
     def add(self, item: NewReport | Checkpoint | Callable[[], None]) -> None:
-        """Add what was said last, or what is to be done after all that was said before it."""
+        """Add the newest message, or a call to make after all earlier messages."""
         self._queue.append(item)
 
     def clear(self) -> None:
-        """Forget everything: the trial is another worker's."""
+        """Forget everything: another worker has the trial."""
         self._queue.clear()
         self._reports, self._checkpoints, self._uncopied, self._next_action = [], [], [], None
 
@@ -61,12 +61,12 @@ class PendingWrites:
         copy: Callable[[Sequence[NewReport]], None],
         until: float,
     ) -> bool:
-        """Write all there is, or what comes together first where the time is up by then.
+        """Write all messages, or one batch if the time is up.
 
         Args:
             store: Stores reports and commits checkpoints, all or none.
-            copy: Copies reports that are stored to Optuna.
-            until: No further round is begun from then on, on the monotonic clock.
+            copy: Copies stored reports to Optuna.
+            until: No further batch begins after this, on the monotonic clock.
 
         Returns:
             Whether anything was written.
@@ -93,7 +93,7 @@ class PendingWrites:
         return wrote
 
     def _take_batch(self) -> bool:
-        """Take what was said, up to what must wait for it."""
+        """Take the messages up to the next one that must wait for them."""
         while self._next_action is None and self._queue:
             said = self._queue.popleft()
             if isinstance(said, NewReport):

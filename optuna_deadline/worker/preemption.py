@@ -1,7 +1,7 @@
-"""Notices that this host is taken back: where they are read, and how long they leave.
+"""Notices of preemption: how they are read, and how much time they leave.
 
-A command or a URL is polled. Clouds answer for a spot machine at an address of the machine's own;
-a notice becomes the worker's time limit.
+A command or a URL is polled. Clouds answer for a spot machine at a link-local address. A notice
+becomes the worker's time limit.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from optuna_deadline.worker.time_limit import WorkerTimeLimit
 
 _logger = logging.getLogger("optuna_deadline")
 
-#: Seconds between two looks, and for which an answer is waited for.
+#: Seconds between two polls, and the timeout of each.
 POLL_SECONDS, _ANSWER_SECONDS = 2.0, 1.5
-_NOT_RUNNABLE_CODES = (126, 127)  # a shell's words for a command that cannot be run
-_open = build_opener(ProxyHandler({})).open  # what a machine says of itself is behind no proxy
-_GOOGLE = {"Metadata-Flavor": "Google"}  # without it that cloud does not answer
+_NOT_RUNNABLE_CODES = (126, 127)  # a shell's exit codes for a command that cannot be run
+_open = build_opener(ProxyHandler({})).open  # a machine's own metadata is behind no proxy
+_GOOGLE = {"Metadata-Flavor": "Google"}  # Google Cloud requires it
 
 
 class PreemptionWatcher:
-    """Learns whether the provider takes this host back.
+    """Watches for a preemption of this host.
 
     Args:
-        source: A command, which succeeds once notice is given, or a URL, which answers then; what
-            they say may be a duration, an instant, or JSON with a ``time``.
-        until: The worker's own end, which comes forward.
-        wake: Called then.
+        source: A command that succeeds once notice is given, or a URL that answers then. The
+            output may be a duration, an instant, or JSON with a ``time``.
+        until: The worker's time limit, which a notice brings forward.
+        wake: Called after a notice.
         clock: Seconds since the epoch.
 
     Raises:
@@ -58,7 +58,7 @@ class PreemptionWatcher:
         self._noticed = False
 
     def poll(self) -> float:
-        """Ask once; returns the seconds until it is to be asked again."""
+        """Poll once; returns the seconds until the next poll."""
         said = None if self._noticed else read_notice(self._source)
         if said is not None:
             self._noticed = True
@@ -73,7 +73,7 @@ class PreemptionWatcher:
 
 
 def read_notice(source: str) -> str | None:
-    """What a command or a URL says of the host's end; None as long as there is no notice.
+    """The notice of a command or a URL; None as long as there is none.
 
     Raises:
         DeadlineError: The command cannot be run.
@@ -129,7 +129,7 @@ def _token(url: str) -> str:
 
 
 def seconds_left(notice: str, now: float) -> float:
-    """How long a notice leaves; nothing where it does not say so."""
+    """The time that a notice leaves; 0 if it names none."""
     with suppress(ValueError):
         found = json.loads(notice)
         if isinstance(found, (int, float)) and not isinstance(found, bool):

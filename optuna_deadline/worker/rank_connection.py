@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optuna_deadline.rank.link import RawLink
 
 
-#: Seconds in which the fork server says that a rank is forked, once it has loaded the objective.
+#: Seconds in which a fork server that has loaded the objective confirms a fork.
 FORK_SECONDS = 10.0
 
 
@@ -25,20 +25,20 @@ class Rank:
     """One rank as the worker knows it."""
 
     index: int
-    link: RawLink | None  #: None as long as it has not come from another host
+    link: RawLink | None  #: None until a rank of another host has connected
     pid: int | None = None
-    forked_fence: int = 0  #: fence of the segment that it was forked for
-    end_message: tuple[str, Any] | None = None  #: its last words: (kind, payload)
-    end_message_at: float = math.inf  #: when it said them
+    forked_fence: int = 0  #: fence of its first segment
+    end_message: tuple[str, Any] | None = None  #: its end message: (kind, payload)
+    end_message_at: float = math.inf  #: when the end message arrived
     closed: bool = False
     closed_at: float = math.inf
-    requested_at: float = math.inf  #: when the fork server was asked for it
+    requested_at: float = math.inf  #: when the fork was requested
     exit_code: int | None = None
     orphaned: bool = (
         False  #: its exit code is unknown: the fork server died, or the host is remote
     )
-    remote: bool = False  #: on another host, whose worker guards it
-    lock: threading.Lock = field(default_factory=threading.Lock)  #: of what is sent to it
+    remote: bool = False  #: on another host, whose worker kills it
+    lock: threading.Lock = field(default_factory=threading.Lock)  #: guards sending
 
     @property
     def exited(self) -> bool:
@@ -47,12 +47,12 @@ class Rank:
 
     @property
     def fork_overdue(self) -> bool:
-        """Whether the fork server should have said long ago that it was forked."""
+        """Whether the fork server should have confirmed the fork by now."""
         waits = self.pid is None and not self.orphaned and not self.closed
         return waits and time.monotonic() - self.requested_at > FORK_SECONDS
 
     def disconnect(self) -> None:
-        """End a connection to another host, or expect it no more: its rank ends by that."""
+        """Close the connection to another host, or stop waiting for it; its rank then ends."""
         with self.lock:
             if self.link is None:
                 self.closed = True
@@ -60,18 +60,18 @@ class Rank:
                 shut_down(self.link)
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Tell it something, if it still listens."""
+        """Send a message if the rank still reads."""
         with self.lock:
             if self.link is None or self.closed or self.exited:
                 return
-            with suppress(OSError):  # it has just ended; its last words are still to be read
+            with suppress(OSError):  # it has just ended; its end message is still to be read
                 self.link.send(message)
 
     def extend_trust(self, until: float) -> None:
-        """Let it believe in its slots until then, unless it has stopped reading.
+        """Send a new end of trust, unless the rank has stopped reading.
 
-        The pipe of a frozen rank fills; the worker, which renews all its leases, must not wait
-        for that rank. A rank that wakes later than it is trusted ends itself.
+        The pipe of a frozen rank fills, and the worker must not wait for it, because it renews all
+        leases. A rank that wakes after its trust ends itself.
         """
         with self.lock:
             if self.link is None or self.closed or self.exited:

@@ -1,7 +1,4 @@
-"""A worker's place in its pool: joined, offered again after a silence, drained.
-
-What a worker says of its machine: which one it is, where it saves, what is installed.
-"""
+"""A worker's registration in its pool, its drain, and the description of its host."""
 
 from __future__ import annotations
 
@@ -29,15 +26,15 @@ _logger = logging.getLogger("optuna_deadline")
 
 
 class PoolMembership:
-    """Keeps a worker in its pool.
+    """Keeps a worker registered in its pool.
 
     Args:
         table: The allocation table.
         worker_id: The worker.
-        offer: The slots that it brings.
-        machine_info: What it says of its machine.
-        lease_clock: Begins with its registration.
-        weight: The study's weight in the pool; None leaves it.
+        offer: The slots that it offers.
+        machine_info: The description of this host.
+        lease_clock: Starts at the registration.
+        weight: The study's weight in the pool; None leaves it unchanged.
     """
 
     def __init__(
@@ -57,10 +54,10 @@ class PoolMembership:
         self._weight = weight
         self.host = host_name()
         self._evicted = False  # another worker offers its GPUs now
-        self.drained = False  #: at a person's request
+        self.drained = False  #: at a user's request
 
     def register(self) -> None:
-        """Join the pool; from now on the leases tick."""
+        """Join the pool; the leases start."""
         sent = time.monotonic()
         self._offer_slots()
         crashpoint("register.trust")
@@ -80,15 +77,15 @@ class PoolMembership:
 
     @property
     def store(self) -> str | None:
-        """Where its checkpoints are kept."""
+        """The checkpoint store of this worker."""
         return self._machine_info.store
 
     def reaches(self, home: CheckpointOrigin) -> bool:
-        """Whether this worker can read what was written there."""
+        """Whether this worker can read files of an origin."""
         return reaches(self, home)
 
     def warn_of_unshared_checkpoints(self) -> None:
-        """Say now whose checkpoints this host and the others cannot share."""
+        """Warn about hosts that do not share checkpoints with this one."""
         mine = [w for w in self._table.workers() if w.study_id == self._table.study_id]
         hosts = {w.host for w in mine if not (reaches(self, w) and reaches(w, self))}
         if hosts:
@@ -101,11 +98,11 @@ class PoolMembership:
             )
 
     def check_offers(self, offers: int | None) -> None:
-        """So many slots are still offered by this worker: others may have taken it for dead.
+        """Check how many slots this worker still offers: others may have declared it dead.
 
         Raises:
-            StudyGone: Its row is gone, as rows go with their study only. A study that was created
-                again may have the same number, so that the table does not tell.
+            StudyGone: Its row is gone, which happens with its study only. A study that was created
+                again may have the same number, so the table cannot tell.
         """
         if offers is None:
             raise StudyGone(
@@ -115,7 +112,7 @@ class PoolMembership:
         if offers >= self._offer.size:
             return
         try:
-            self._offer_slots()  # which renews no lease that is held
+            self._offer_slots()  # renewing no held lease
         except DeadlineError as error:
             if not self._evicted:
                 _logger.warning("This worker's leases expired: %s", error)
@@ -125,7 +122,7 @@ class PoolMembership:
             _logger.warning("This worker's leases expired; it offers its slots again.")
 
     def set_drained(self, drained: bool, leaving: bool) -> None:
-        """Apply the orders, and log what changed."""
+        """Apply orders to drain, and log changes."""
         if drained and not self.drained:
             _logger.warning("This host is drained: trials save and resume elsewhere.")
         elif self.drained and not drained and not leaving:
@@ -133,7 +130,7 @@ class PoolMembership:
         self.drained = drained
 
 
-#: Whose versions must go together on all hosts of a study, where they are installed.
+#: Packages whose versions must match on all hosts of a study.
 PACKAGES = ("optuna-deadline", "torch", "lightning")
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -142,7 +139,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 def describe_machine(
     offer: Offer, root: Location, address: str | None = None, host_type: str | None = None
 ) -> MachineInfo:
-    """What a worker with this offer says of its machine; it makes the folder for checkpoints."""
+    """Describe this host with an offer; creates the checkpoint folder."""
     known = gpu_uuids() if offer.gpus else {}
     return MachineInfo(
         machine=machine_id(),
@@ -156,7 +153,7 @@ def describe_machine(
 
 
 def machine_id() -> str:
-    """The running kernel's own id, the same in all containers of a machine; new at each boot."""
+    """The kernel's boot id: equal in all containers of a machine, new at each boot."""
     with suppress(OSError):
         return _BOOT.read_text().strip()
     with suppress(OSError, subprocess.SubprocessError):
@@ -167,7 +164,7 @@ def machine_id() -> str:
 
 
 def installed_versions(names: Sequence[str] = PACKAGES) -> str:
-    """What is installed here of what must go together; nothing is imported for it."""
+    """Installed versions of these packages, read without importing them."""
     found = []
     for name in names:
         with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""A running segment from the worker's side: its ranks, their messages, and how it ends."""
+"""A running segment on the worker's side: its ranks, their messages, and its end."""
 
 from __future__ import annotations
 
@@ -20,55 +20,55 @@ from optuna_deadline.worker.watchdog import kill_rank
 if TYPE_CHECKING:
     from optuna_deadline.rank.link import RawLink
 
-#: Seconds that the other ranks get once one of them is dead.
+#: Seconds for the other ranks to end once one is dead.
 _STRAGGLER_SECONDS = 3.0
 
-#: Seconds after which a disconnected rank on another host counts as ended, if no message says
-#: so before: the keep-alives of its own end take some nine.
+#: Seconds after which a disconnected rank on another host counts as ended without a message.
+#: The keep-alives of its own connection take about nine.
 _REMOTE_EXIT_SECONDS = 12.0
 
-#: Seconds in which ranks must have taken note that their worker leaves, unless their steps are
-#: longer: SLURM and Kubernetes kill all there is after 30.
+#: Seconds in which ranks must acknowledge that their worker leaves, unless their steps are
+#: longer: SLURM and Kubernetes kill all processes after 30.
 ACKNOWLEDGE_SECONDS = 15.0
-_SAVE_SECONDS = 120.0  # more for a save, which may take that long where a host gives the time
+_SAVE_SECONDS = 120.0  # more seconds to save, if the host gives the time
 
-#: Seconds without a word from any rank after which they are taken for hung. Shorter than the
-#: timeout of gloo's collectives, whose error would not say what was the matter.
+#: Seconds without a message from any rank after which the gang counts as hung. Shorter than
+#: the timeout of gloo's collectives, whose error would hide the cause.
 PATIENCE = 900.0
 
 
 @dataclass(frozen=True)
 class SegmentOutcome:
-    """What a released segment means for its trial."""
+    """The outcome of a released segment for its trial."""
 
     state: str  #: the trial's next state
     end_reason: str  #: why the segment ended: pause, resize, deadline, shutdown, died, ...
     value: float | None = None
     failures: int = 0
-    log_message: str = ""  #: for the log, where something went wrong
-    slot_limit: tuple[int, str] | None = None  #: on how many slots it goes on at most, and why
+    log_message: str = ""  #: for the log, if something went wrong
+    slot_limit: tuple[int, str] | None = None  #: the most slots for its next segments, and why
 
 
 class Inbox(Protocol):
-    """Takes what the ranks of one gang say."""
+    """Handles the messages of one gang's ranks."""
 
     @property
     def never_reported(self) -> bool:
         """Whether the trial has never reported, in this segment or before."""
 
     def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
-        """Take one message."""
+        """Handle one message."""
 
     def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
         """Store reports and commit checkpoints, all or none."""
 
     def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:
-        """Copy reports that are stored to Optuna."""
+        """Copy stored reports to Optuna."""
 
 
 @dataclass
 class Progress:
-    """How far and how fast the segment has come."""
+    """The progress and speed of a segment."""
 
     startup: float | None = None
     start: float | None = None
@@ -79,7 +79,7 @@ class Progress:
     pausable: bool | None = None
 
     def fields(self) -> dict[str, Any]:
-        """As the table takes it."""
+        """The columns of the table."""
         return {
             "startup": self.startup,
             "position_from": self.start,
@@ -95,8 +95,8 @@ class Progress:
 class Gang:
     """A running segment, shared by the event loop's thread and the table thread.
 
-    ``pending_writes`` is written in order, and again while the database is away: no report
-    overtakes another, and none is lost.
+    ``pending_writes`` are written in order and repeated after database errors, so reports are
+    neither reordered nor lost.
     """
 
     grant: Grant
@@ -114,12 +114,12 @@ class Gang:
     first_exit_at: float | None = None
     patience: float = PATIENCE
     last_message_at: float | None = None
-    longest_silence: float = 0.0  #: seconds between two words, the first since the grant
-    longest_step_silence: float = 0.0  #: the same without that first one, which is a start
+    longest_silence: float = 0.0  #: seconds between two messages, the first since the grant
+    longest_step_silence: float = 0.0  #: the same without the first one, which is a start
     hung: bool = False
-    acknowledged: bool = False  #: whether a rank has taken note that it is to leave
+    acknowledged: bool = False  #: whether a rank has acknowledged that it is to leave
     overdue: bool = False
-    #: whether a worker of it leaves, whose host may be switched off soon
+    #: whether one of its workers leaves, whose host may be switched off soon
     worker_leaving: bool = False
     stop_seconds: float | None = None  #: from the directive to the last rank's exit
     outcome: SegmentOutcome | None = None
@@ -127,15 +127,15 @@ class Gang:
     #: the most slots that its ranks can train on, and why
     slot_limit: tuple[int, str] | None = None
     reported: bool = False  #: whether it has reported in this segment
-    resume: Path | None = None  #: the file that its ranks go on from, or are about to read
+    resume: Path | None = None  #: the checkpoint that its ranks resume from, or are about to read
     saved: bool = False  #: whether the table has a checkpoint of this segment
-    parked: bool = False  #: whether its process uses no device and waits
-    parked_at: float | None = None  #: when it said so
-    #: when it hung up on ranks on other hosts, which may not know
+    parked: bool = False  #: whether its process is parked
+    parked_at: float | None = None  #: when it parked
+    #: when it disconnected ranks on other hosts, which may not know yet
     disconnected_at: float | None = None
-    without_members: bool = False  #: whether no further worker gives it anything any more
+    without_members: bool = False  #: whether it no longer has slots of other workers
     inbox: Inbox | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)  #: of its directive
+    lock: threading.Lock = field(default_factory=threading.Lock)  #: when its directive was sent
 
     @property
     def number(self) -> int:
@@ -144,19 +144,19 @@ class Gang:
 
     @property
     def size(self) -> int:
-        """How many slots it has."""
+        """The number of its slots."""
         return self.grant.size
 
     @property
     def others(self) -> OtherWorkers:
-        """The further workers that it has slots of."""
+        """The other workers that give slots to it."""
         return tuple((part.worker, part.size) for part in self.grant.others)
 
     @property
     def remote_ranks_may_run(self) -> bool:
-        """Whether a rank of it may still run on another host, and the trial should wait for that.
+        """Whether a rank may still run on another host, so that the trial must wait for it.
 
-        No longer than that host needs to notice, and not past the deadline.
+        At most as long as that host needs to notice, and not past the deadline.
         """
         if self.disconnected_at is None or self.without_members or self.directive.deadline:
             return False
@@ -164,7 +164,7 @@ class Gang:
 
     @property
     def stepped(self) -> bool:
-        """Whether it has trained a step in this segment, as far as its ranks have said."""
+        """Whether it has trained a step in this segment, as far as its ranks have reported."""
         start, position = self.progress.start, self.progress.position
         moved = start is not None and position is not None and position > start
         return moved or self.reported or self.saved
@@ -176,7 +176,7 @@ class Gang:
 
     @property
     def left_at(self) -> float:
-        """When the last rank left its slot, however long that took to be written down."""
+        """When the last rank left its slot, even if that was written later."""
         if self.parked_at is not None:
             return self.parked_at
         return min(time.monotonic(), max(rank.closed_at for rank in self.ranks))
@@ -187,7 +187,7 @@ class Gang:
         return self.inbox is None or self.inbox.never_reported
 
     def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
-        """Take what a rank said."""
+        """Handle a message of a rank."""
         assert self.inbox is not None
         now = time.monotonic()
         self.longest_silence = max(
@@ -199,7 +199,7 @@ class Gang:
         self.inbox.receive(rank, message)
 
     def send_directive(self, directive: Directive) -> None:
-        """Tell every rank; a later directive replaces an earlier one."""
+        """Send a directive to every rank; a later one replaces an earlier one."""
         with self.lock:
             now = self.directive
             if directive.kind is now.kind and directive.deadline == now.deadline:
@@ -211,13 +211,13 @@ class Gang:
                 rank.send(("directive", self.directive))
 
     def add_rank(self, rank: Rank) -> None:
-        """Take in a rank and tell it what has been directed already; the caller holds the lock."""
+        """Add a rank and send it the present directive; the caller holds the lock."""
         self.ranks.append(rank)
         if self.directive is not KEEP:
             rank.send(("directive", self.directive))
 
     def attach_remote_rank(self, index: int, link: RawLink) -> bool:
-        """Take in the connection of a rank on another host; False where it is not awaited."""
+        """Attach a connection from another host; returns False if no rank is expected."""
         with self.lock:
             rank = next((r for r in self.ranks if r.remote and r.index == index), None)
             if rank is None:
@@ -231,12 +231,12 @@ class Gang:
             return True
 
     def notify_leader(self, what: str, **facts: Any) -> None:
-        """Let the ranks say something to the worker that leads them, on another host."""
+        """Let the ranks send a message to the leader on another host."""
         for rank in self.ranks:
             rank.send(("pass on", what, facts))
 
     def drop_member(self, worker: str) -> None:
-        """A further worker's part is no more: its ranks are gone, or their slots are."""
+        """Drop a member: its ranks are gone, or their slots are."""
         for part in self.grant.others:
             if part.worker == worker:
                 for rank in self.ranks:
@@ -249,12 +249,12 @@ class Gang:
         rank.disconnect()
 
     def expect_remote_rank(self, rank: Rank) -> None:
-        """Await a rank on another host."""
+        """Expect a rank from another host."""
         with self.lock:
             self.ranks.append(rank)
 
     def add_parked_rank(self, rank: Rank) -> None:
-        """Take in a parked process, which goes on as this segment's rank."""
+        """Add a parked process, which goes on as this segment's rank."""
         with self.lock:
             self.ranks.append(rank)
             rank.send(("unpark", self.grant.fence, self.grant.devices))
@@ -262,20 +262,20 @@ class Gang:
                 rank.send(("directive", self.directive))
 
     def directive_for_call(self, call: int) -> Directive:
-        """The directive for the n-th question, the same for whichever rank asks."""
+        """The directive for the n-th question, the same for every rank."""
         return self.directives_by_call.setdefault(call, self.directive)
 
     def answer(self, rank: Rank, question: int, good: bool, value: Any) -> None:
-        """Answer one question."""
+        """Answer one question of a rank."""
         rank.send(("answer", question, good, value if good else portable_error(value)))
 
     def acknowledge_end(self, rank: Rank) -> None:
-        """Its last words have arrived, and a rank on another host need not wait any more."""
+        """Confirm an end message, so that a rank on another host can exit."""
         if rank.remote:
             rank.send(("bye",))
 
     def extend_trust(self, until: float) -> None:
-        """Let the ranks believe in their slots until then."""
+        """Extend the trust of the ranks."""
         for rank in self.ranks:
             if not rank.remote:
                 rank.extend_trust(until)
@@ -285,13 +285,13 @@ class Gang:
         for rank in self.ranks:
             if rank.remote:
                 self._disconnect(rank)
-            elif rank.pid is None:  # forked or not, no message said so: it ends itself
+            elif rank.pid is None:  # the fork server confirmed no fork: the rank ends itself
                 rank.send(("trust", 0.0))
             elif not rank.exited:
                 kill_rank(rank.pid)
 
     def kill_stragglers(self) -> None:
-        """Once one rank has ended, the others get a moment: a lost peer may hang them for long."""
+        """Kill the other ranks a moment after one has ended: without a peer they may hang."""
         if not any(rank.exited or rank.end_message for rank in self.ranks):
             return
         now = time.monotonic()
@@ -301,9 +301,9 @@ class Gang:
             self.kill()
 
     def kill_hung(self) -> None:
-        """Once no rank sends messages: a rank is frozen, or waits for one that is.
+        """Kill all ranks once none sends messages: one is frozen, or waits for a frozen one.
 
-        A loop that speaks once an hour may be silent for three; one that never spoke, for ever.
+        A loop with one message an hour may be silent for three; one without any, for ever.
         """
         if self.hung or self.progress.position is None or self.last_message_at is None:
             return
@@ -312,9 +312,9 @@ class Gang:
             self.kill()
 
     def kill_overdue(self, stop: float) -> bool:
-        """Once ranks do not leave though a worker has to: they hang, or never ask.
+        """Kill ranks that do not leave though their worker has to: they hang, or never ask.
 
-        Those that have taken note of it are saving, which is given longer.
+        Ranks that have acknowledged it are saving and get more time.
 
         Args:
             stop: Seconds that the slowest gang took to leave so far.
@@ -339,11 +339,11 @@ class Gang:
         return self.overdue
 
     def end_message(self) -> tuple[str, Any]:
-        """How the segment ended: the first rank's words, but a rank that died or failed wins."""
+        """How the segment ended: the first rank's end message, unless a rank died or failed."""
         dead = [rank for rank in self.ranks if rank.end_message is None]
         if any(rank.remote and rank.link is None for rank in dead):
             return "absent", None
-        if any(rank.remote for rank in dead):  # ours die when they are without it
+        if any(rank.remote for rank in dead):  # our ranks die if they end without a message
             return "cut", None
         if dead:
             return "died", dead[0].exit_code
@@ -354,13 +354,13 @@ class Gang:
         ]
         if not failed:
             return first
-        # The others fail when it is gone, and may be heard before it.
+        # The other ranks fail when it is gone, and their messages may arrive first.
         cause = min(failed, key=lambda rank: (_lost_its_peer(rank), rank.end_message_at))
         assert cause.end_message is not None
         return cause.end_message
 
 
-#: In the words of gloo and NCCL where another rank is gone.
+#: Messages of gloo and NCCL for a missing rank.
 _PEER_GONE = ("by peer", "Broken pipe", "Connection closed", "remote process exited")
 
 

@@ -1,7 +1,7 @@
-"""A worker's own end, such as a job's time limit.
+"""A worker's own time limit, such as a job's.
 
-It is independent of the study's deadline. A worker that has an end of its own leaves before it, as
-if it were asked to, and its trials resume elsewhere or later.
+It is independent of the study's deadline. A worker with a time limit leaves before it, as if it
+were asked to, and its trials resume elsewhere or later.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from optuna_deadline.forecasting.throughput import Overhead, leaving_seconds
 from optuna_deadline.values.deadlines import DeadlineLike, format_duration, parse_deadline
 from optuna_deadline.worker.segment import Gang
 
-#: Why a worker leaves that has come to its own end.
+#: The reason of a worker that reaches its time limit.
 TIME_LIMIT_REACHED = "the worker's own time is over"
-_SETTLE_SECONDS = 5.0  # seconds for what is done after a study's deadline
+_SETTLE_SECONDS = 5.0  # seconds for the work after a study's deadline
 
 
 class WorkerTimeLimit:
-    """Until when a worker may work.
+    """The time until which a worker may work.
 
     Args:
-        ends_at: On the monotonic clock; infinity for a worker that has no end of its own.
-        overhead: What starting and leaving have cost in the study so far.
+        ends_at: On the monotonic clock; infinity without a time limit.
+        overhead: The measured cost of starting and leaving in this study.
     """
 
     def __init__(self, at: float = math.inf, overhead: Overhead | None = None) -> None:
@@ -34,7 +34,7 @@ class WorkerTimeLimit:
         self._longest_silence = 0.0
 
     def check(self) -> None:
-        """Whether there is time for anything.
+        """Check that there is time for a trial.
 
         Raises:
             DeadlineError: There is not.
@@ -49,18 +49,18 @@ class WorkerTimeLimit:
             )
 
     def bring_forward(self, at: float) -> None:
-        """The end comes earlier; one that was to come earlier still stays."""
+        """Move the time limit forward; an earlier one stays."""
         self.ends_at = min(self.ends_at, at)
 
     def observe_silence(self, gangs: Iterable[Gang]) -> None:
-        """Learn how long trials are not heard of: their start, and their longest steps."""
+        """Record how long trials send no message: their start, and their longest steps."""
         if self.ends_at < math.inf:
             self._longest_silence = max(
                 [self._longest_silence, *(gang.longest_silence for gang in gangs)]
             )
 
     def must_leave(self, stop: float, deadline: float = math.inf) -> bool:
-        """Whether to save and leave now; a study that ends before is ended here.
+        """Whether to save and leave now; False if the study ends earlier.
 
         Args:
             stop: Seconds that the slowest trial took to leave here.
@@ -69,7 +69,7 @@ class WorkerTimeLimit:
         return self._seconds_left(stop) <= 0 and deadline + _SETTLE_SECONDS > self.ends_at
 
     def accepts_no_segments(self, stop: float) -> bool:
-        """Whether nothing new is started any more: it would have to leave before it trained."""
+        """Whether no new segment may start, because it would have to leave before it trains."""
         return self._seconds_left(stop) <= max(self._overhead.startup, self._longest_silence)
 
     def _seconds_left(self, stop: float) -> float:
@@ -78,6 +78,6 @@ class WorkerTimeLimit:
 
 
 def monotonic_end(until: DeadlineLike) -> float:
-    """A worker's end on the monotonic clock; an instant is by this machine's own clock."""
+    """A time limit on the monotonic clock; an instant is read on this host's clock."""
     now = time.time()
     return time.monotonic() + parse_deadline(until).instant(now) - now

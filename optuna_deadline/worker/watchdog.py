@@ -1,8 +1,9 @@
-"""Kills the ranks when the worker can no longer be trusted with their slots.
+"""Kills the ranks once the worker's leases can no longer be trusted.
 
-A process of its own: a thread would sleep with its process under the GIL, a CUDA call or SIGSTOP.
-It knows one instant, ``trusted_until``, on the monotonic clock that all processes of a host share,
-and the ranks to kill when it comes, or when the worker's end of the pipe closes.
+It is a separate process, because a thread would stop with its process under the GIL, in a CUDA
+call or after SIGSTOP. It knows one instant, ``trusted_until``, on the monotonic clock that all
+processes of a host share. It kills the ranks at that instant, or when the worker's end of the pipe
+closes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Watchdog:
         self._process = self._start()
 
     def guard(self, pid: int) -> None:
-        """Kill this rank when trust runs out."""
+        """Kill this rank at the end of trust."""
         self._pids.add(pid)
         self._send(f"guard {pid}")
 
@@ -43,14 +44,14 @@ class Watchdog:
         self._send(f"trust {until!r}")
 
     def check(self) -> bool:
-        """Start another one where it has died; False if it had."""
+        """Restart it if it has died; returns False in that case."""
         if self._process.poll() is None:
             return True
         self._process = self._start()
         return False
 
     def close(self) -> None:
-        """End it; ranks that still run are killed."""
+        """Close it; it kills ranks that still run."""
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
@@ -74,19 +75,19 @@ class Watchdog:
 
     def _send(self, line: str) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # found dead, and replaced, by the next check
+        with suppress(BrokenPipeError):  # the next check finds it dead and replaces it
             self._process.stdin.write(line + "\n")
 
 
 def kill_rank(pid: int) -> None:
-    """End a rank and whatever it started: each rank leads a process group of its own."""
+    """Kill a rank and all its child processes: each rank leads a process group."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
 
 
 def watch(stdin: int) -> None:
-    """The watchdog's loop: obey lines, kill at the instant or at the end of the pipe."""
+    """The watchdog's loop: read lines, kill at the instant or at the end of the pipe."""
     pids: set[int] = set()
     trusted_until = float("inf")
     rest = b""
