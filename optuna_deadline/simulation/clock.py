@@ -1,8 +1,7 @@
-"""Virtual time: a heap of things to do, each at its instant, ties in the order of their making.
+"""Virtual time: a heap of events by instant, and timers that skip beats without effect.
 
-What a worker does every so often, left out as long as it would see nothing new.
-
-Beats that are left out cost no event, and those that follow come when they would have come anyway.
+Events of the same instant run in the order of their creation. Skipped beats cost no event, and the
+next beat comes when it would have come without them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 
 
 class Timer:
-    """Something that will happen unless it is cancelled."""
+    """An event that happens unless it is cancelled."""
 
     __slots__ = ("action",)
 
@@ -22,7 +21,7 @@ class Timer:
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """Let it not happen."""
+        """Cancel the event."""
         self.action = None
 
 
@@ -30,7 +29,7 @@ class Timeline:
     """A clock that jumps from one event to the next.
 
     Args:
-        now: Where it begins.
+        now: The start.
     """
 
     def __init__(self, now: float = 0.0) -> None:
@@ -39,23 +38,23 @@ class Timeline:
         self._heap: list[tuple[float, int, Timer]] = []
 
     def now(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return self._now
 
     def at(self, instant: float, action: Callable[[], None]) -> Timer:
-        """Let something happen at an instant; at once where that has passed."""
+        """Schedule a call at an instant; at once if that has passed."""
         timer = Timer(action)
         self._made += 1
         heapq.heappush(self._heap, (max(instant, self._now), self._made, timer))
         return timer
 
     def after(self, seconds: float, action: Callable[[], None]) -> Timer:
-        """Let something happen some seconds from now."""
+        """Schedule a call some seconds from now."""
         return self.at(self._now + seconds, action)
 
     @contextmanager
     def as_of(self, instant: float) -> Iterator[None]:
-        """Do now what belongs to another instant, and what no reader could see before now."""
+        """Run a call as of another instant, which no reader can see before now."""
         now, self._now = self._now, instant
         try:
             yield
@@ -63,7 +62,7 @@ class Timeline:
             self._now = now
 
     def advance(self) -> bool:
-        """Let the next thing happen; False where nothing is left to do."""
+        """Run the next event; returns False if there is none."""
         while self._heap:
             instant, _, timer = heapq.heappop(self._heap)
             if timer.action is not None:
@@ -74,13 +73,13 @@ class Timeline:
 
 
 class SkippableTimer:
-    """Beats of an action at a fixed interval.
+    """Calls an action at a fixed interval.
 
     Args:
         timeline: Virtual time.
         interval: Seconds between two beats.
-        action: Done at each beat; says by :meth:`skip_until` when the next one is needed.
-        on_skipped: Told of the instant of each beat that was left out, before the next one.
+        action: Called at each beat; it may call :meth:`skip_until`.
+        on_skipped: Called with the instant of each skipped beat, before the next beat.
     """
 
     def __init__(
@@ -94,8 +93,8 @@ class SkippableTimer:
         self._interval = interval
         self._action = action
         self._on_skipped = on_skipped
-        self._next = math.inf  # the next beat, were none left out
-        self._scheduled_at = math.inf  # the next one that is not left out
+        self._next = math.inf  # the next beat without skips
+        self._scheduled_at = math.inf  # the next beat that is not skipped
         self._timer: Timer | None = None
 
     def restart(self, instant: float) -> None:
@@ -105,7 +104,7 @@ class SkippableTimer:
         self._schedule(instant)
 
     def fire_by(self, instant: float) -> None:
-        """Beat at an instant and count from there, unless the next beat comes earlier."""
+        """Beat at an instant and count from there, unless the next beat is earlier."""
         if self._scheduled_at <= instant and self._scheduled_at <= self._next:
             return
         self.wake()
@@ -113,7 +112,7 @@ class SkippableTimer:
             self.restart(instant)
 
     def skip_until(self, until: float = math.inf) -> None:
-        """After a beat: leave out those before an instant, unless woken."""
+        """After a beat: skip the beats before an instant, unless woken."""
         self._next = self._timeline.now() + self._interval
         if until <= self._next:
             self._schedule(self._next)
@@ -123,19 +122,19 @@ class SkippableTimer:
                 self._timer = self._timeline.at(until, self.wake)
 
     def wake(self) -> None:
-        """Leave out no further beat."""
+        """Stop skipping."""
         self.catch_up()
         if self._next < self._scheduled_at:
             self._schedule(self._next)
 
     def stop(self) -> None:
-        """Never beat again."""
+        """Stop the timer."""
         self.catch_up()
         self._next = math.inf
         self._schedule(math.inf)
 
     def catch_up(self) -> None:
-        """Account for the beats that were left out until now."""
+        """Account for the beats that were skipped until now."""
         now = self._timeline.now()
         while self._next < now:
             if self._on_skipped is not None:

@@ -1,7 +1,4 @@
-"""The machines, as values: slots, what a change of slots costs, true S(k), what goes wrong.
-
-Where simulated nodes come from: asked for, waited for, billed, given back.
-"""
+"""The simulated hosts: slots, the cost of changes, the true S(k), faults, and bought nodes."""
 
 from __future__ import annotations
 
@@ -19,19 +16,19 @@ from optuna_deadline.planning.billing.price_schedule import Rate, Tariff
 from optuna_deadline.policies.api import Money
 from optuna_deadline.simulation.clock import Timeline, Timer
 
-#: k slots are k times as fast.
+#: k slots are k times as fast
 LINEAR = Speedup({1024: 1024.0})
 
 #: Measured by HyperSched's authors: ResNet-50 on CIFAR-10, V100 GPUs of one machine.
 SUBLINEAR = Speedup({2: 1.870, 4: 3.421, 8: 5.598})
 
-#: A model that more slots make slower.
+#: a model that is slower on more slots
 ANTI = Speedup({2: 0.9, 4: 0.7, 8: 0.5, 1024: 0.1})
 
 
 @dataclass(frozen=True)
 class Faults:
-    """Kinds and rates of faults; drawn by seed, trial and segment, not by the policy.
+    """Kinds and rates of faults; drawn by seed, trial and segment, independent of the policy.
 
     Attributes:
         crash_every: Mean seconds that a slot trains until its rank dies.
@@ -55,7 +52,7 @@ class Faults:
         return draw.expovariate(slots / self.crash_every)
 
     def slowness(self, seed: int, number: int, fence: int) -> float:
-        """How many times as long a segment's steps take."""
+        """The factor by which a segment's steps are slower."""
         if self.straggler_share <= 0:
             return 1.0
         draw = random.Random(f"straggler {seed} {number} {fence}")
@@ -102,7 +99,7 @@ class Cluster:
     grace: float = GRACE
 
     def speed(self, grant: Grant) -> float:
-        """How many times as fast as on one slot a gang trains."""
+        """The speed of a gang relative to one slot."""
         share = 1.0 if self.across is None or not grant.others else self.across
         return share * self.speedup(grant.size)
 
@@ -163,23 +160,23 @@ class Provider:
     # The budget account.
 
     def read(self, now: float) -> None:
-        """It knows what has happened."""
+        """Do nothing: the provider always knows the present."""
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
-        """The money now; what workers offer already does not limit what can be had."""
+        """The money now; slots that workers offer do not limit how many can be bought."""
         return self._bill.money(now, {}, self._funding.offer)
 
     def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
-        """As many of these slots as the budget pays for taking now."""
+        """The number of these slots that the budget can buy now."""
         return self._bill.affordable(now, slots)
 
     def lasts_until(self, now: float, slots: Mapping[str, int], latest: float) -> float:
-        """Until when the budget pays for so many slots, and for the nodes that are still held."""
+        """Until when the budget pays for some slots and for the nodes that are still held."""
         return self._bill.lasts_until(now, slots, latest)
 
     @property
     def wanted(self) -> Mapping[str, int]:
-        """The slots of the nodes that were asked for."""
+        """The slots of the requested nodes."""
         return {"": self._wanted * self._rate.node}
 
     def host_type(self, worker: str | None = None) -> str:
@@ -187,30 +184,30 @@ class Provider:
         return ""
 
     def price(self, kind: str, now: float) -> float:
-        """Of a slot for a second."""
+        """The price of one slot for one second."""
         return self._funding.price
 
     @property
     def slot_seconds(self) -> float:
-        """Slot-seconds paid for so far, by the second."""
+        """Slot-seconds paid for so far, in seconds of holding."""
         now = self._timeline.now()
         held = sum(now - since for since in self._since.values())
         return (self._bill.node_seconds + held) * self._rate.node
 
     @property
     def budget(self) -> float:
-        """All that may be spent."""
+        """The amount that may be spent."""
         return self._funding.budget
 
     @property
     def spent(self) -> float:
-        """What the bill says now."""
+        """The amount spent so far."""
         return self._bill.spent(self._timeline.now())
 
     # Nodes.
 
     def request(self, slots: int) -> None:
-        """Ask for nodes, or cancel those that have not come yet."""
+        """Request nodes, or cancel those that have not started yet."""
         self._wanted = -(-slots // self._rate.node)
         for host in reversed(list(self._coming)):
             if len(self._since) > self._wanted:
@@ -226,11 +223,11 @@ class Provider:
             )
 
     def may_give_back(self, host: str) -> bool:
-        """Whether an idle node may be given back."""
+        """Whether an idle node may be returned."""
         return host in self._since and len(self._since) > self._wanted
 
     def give_back(self, host: str) -> None:
-        """A node's worker has left."""
+        """Return a node whose worker has left."""
         if host in self._since:
             self._end(host)
 

@@ -1,4 +1,4 @@
-"""Policies side by side on the same seeds, so that their differences can be paired."""
+"""Simulates policies with the same seeds, so that their differences can be paired."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Runnable(Protocol[Found]):
 
 @dataclass(frozen=True)
 class Case:
-    """One study to simulate; the workload is drawn where it runs.
+    """One study to simulate; the workload is drawn in the process that runs it.
 
     Attributes:
         policy: Its name, or its place in a file or module.
         family: A generated family, or a recorded workload's name.
-        deadline: In seconds, or in whole trainings on one slot where ``relative``.
-        steps: Of a whole training, where it is generated.
-        parameters: The policy's.
-        data: The folder of recorded data; the project's own table if there is none.
+        deadline: In seconds, or in full trainings on one slot if ``relative``.
+        steps: Steps of a full training of a generated workload.
+        parameters: Parameters of the policy.
+        data: The folder of recorded data; the project's own table by default.
     """
 
     policy: str
@@ -62,19 +62,19 @@ class Case:
 
 
 def run_all(cases: Sequence[Runnable[Found]], jobs: int = 1) -> Iterator[Found]:
-    """What comes of the cases, in their order, each as soon as it is there."""
+    """Yield the outcomes of the cases in order, each as soon as it is known."""
     return work_through(methodcaller("run"), cases, jobs)
 
 
 def work_through(
     work: Callable[[Given], Result], cases: Sequence[Given], jobs: int = 1
 ) -> Iterator[Result]:
-    """What comes of some work on each case, in their order, each as soon as it is there.
+    """Yield the results of some work on each case in order, each as soon as it is known.
 
     Args:
-        work: What other processes can import, as a module's function.
-        cases: What it is given.
-        jobs: Processes; with one, it is done in this.
+        work: A function that other processes can import.
+        cases: Its arguments.
+        jobs: The number of processes; with one, this process does the work.
     """
     if jobs == 1:
         yield from map(work, cases)
@@ -84,10 +84,10 @@ def work_through(
 
 
 def collect_seldom() -> None:
-    """Let the garbage collector of a process that only simulates look seldom, and at little.
+    """Make the garbage collector of a process that only simulates run less often.
 
-    What was imported stays, and a study keeps nearly all that it makes until its end: to walk
-    through it time and again is a fifth of the work.
+    A study keeps nearly all objects until its end, so frequent collections take a fifth of the
+    time.
     """
     gc.collect()
     gc.freeze()
@@ -96,14 +96,14 @@ def collect_seldom() -> None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its standard error; None where one value cannot tell."""
+    """A mean and its standard error; None for a single value."""
 
     mean: float
     error: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
-        """Of independent values."""
+        """The estimate from independent values."""
         error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
         return cls(statistics.fmean(values), error)
 
@@ -116,14 +116,14 @@ class Estimate:
 class PolicyRow:
     """One policy over all seeds of one family.
 
-    Where the family has several workloads, errors are those between the workloads' means, since
-    the seeds of one table are no independent evidence of what holds on another.
+    If the family has several workloads, errors are between the workloads' means, because the seeds
+    of one table are not independent evidence for other tables.
     """
 
     policy: str
     regret: Estimate
     choice_regret: Estimate
-    difference: Estimate | None  #: of the regret to the first policy's, seed by seed
+    difference: Estimate | None  #: regret minus the first policy's, paired by seed
     utilisation: float
     trials: float
     resizes: float
@@ -134,7 +134,7 @@ class PolicyRow:
 def summarise(
     policies: Sequence[str], outcomes: Sequence[Outcome], family: str = ""
 ) -> list[PolicyRow]:
-    """One row for each policy; the outcomes of each workload and seed are ordered by policy."""
+    """One row per policy; the outcomes of each workload and seed are ordered by policy."""
     rows = []
     first = outcomes[:: len(policies)]
     for index, policy in enumerate(policies):

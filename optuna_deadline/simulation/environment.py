@@ -1,7 +1,4 @@
-"""What stands in for the world outside the table: the study's trials, a disk, a bill.
-
-One simulated world: its time, its table, and what stands in for everything outside.
-"""
+"""A simulated world: its time, its table, and stand-ins for all else: trials, a disk, a bill."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ from optuna_deadline.simulation.workload import Workload
 
 @dataclass
 class CountedTrials:
-    """Trials that are numbers: a configuration's parameters are its index in the workload."""
+    """Trials without Optuna: a trial's parameters are its index in the workload."""
 
     opened: int = 0
-    ends: dict[int, str] = field(default_factory=dict)  #: trial -> the state it was told
+    ends: dict[int, str] = field(default_factory=dict)  #: by trial, its reported state
 
     def open(self) -> tuple[int, int]:
         """Open the next trial."""
@@ -33,15 +30,15 @@ class CountedTrials:
         return self.opened - 1, self.opened - 1
 
     def exhausted(self) -> bool:
-        """There is always another configuration."""
+        """False: there is always another configuration."""
         return False
 
     def end(self, planned: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
-        """Note the end; the first one stands."""
+        """Record the end; the first one stays."""
         self.ends.setdefault(planned.number, planned.state)
 
     def drop(self, number: int) -> None:
-        """Note the end of a trial that never comes to the table."""
+        """Record the end of a trial that never comes to the table."""
         self.ends.setdefault(number, "retired")
 
     def end_strays(self, known: set[int]) -> None:
@@ -50,21 +47,21 @@ class CountedTrials:
             self.drop(number)
 
     def configured_strays(self, known: set[int]) -> list[tuple[int, int]]:
-        """None: configurations are numbers."""
+        """None: all configurations are numbers."""
         return []
 
     def ended_as_loser(self, planned: PlannedTrial) -> bool:
-        """As it was told."""
+        """Whether it ended in a state that cannot win."""
         return self.ends.get(planned.number, "complete") != "complete"
 
 
 @dataclass
 class Disk:
-    """A file system that all hosts share: how far the training in each checkpoint has come."""
+    """A file system that all hosts share, with the progress in each checkpoint."""
 
     positions: dict[Location, float] = field(default_factory=dict)
     _made: int = 0
-    _free: list[Location] = field(default_factory=list)  # names of deleted files, to be used again
+    _free: list[Location] = field(default_factory=list)  # names of deleted files, for reuse
 
     def write(self, position: float) -> Location:
         """Write a checkpoint to a new file."""
@@ -77,7 +74,7 @@ class Disk:
         return path
 
     def delete(self, path: Location) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
         if self.positions.pop(path, None) is not None:
             self._free.append(path)
 
@@ -88,53 +85,53 @@ class Disk:
 
 @dataclass
 class SlotTime:
-    """Slot-seconds as the workers spent them."""
+    """Slot-seconds by their use."""
 
-    training: float = 0.0  #: steps were made
-    redone: float = 0.0  #: of the training: steps that a failure made necessary again
-    overhead: float = 0.0  #: started up, saved, left
+    training: float = 0.0  #: steps
+    redone: float = 0.0  #: steps that were repeated after a failure
+    overhead: float = 0.0  #: starting, saving, leaving
 
 
 class ProgressWriter(Protocol):
-    """A segment, as long as its progress is to be written."""
+    """A segment whose progress is still to be written."""
 
     def write_progress(self) -> None:
         """Write it."""
 
 
 class PeerWorker(Protocol):
-    """A live worker, as the others see it."""
+    """A live worker, as other workers see it."""
 
     @property
     def is_elected(self) -> bool:
-        """Whether its planner is the elected one."""
+        """Whether its planner is elected."""
 
     def wake_planner(self) -> None:
-        """A worker has joined, or a trial has reported or ended its segment."""
+        """Plan: a worker has joined, or a trial has reported or ended its segment."""
 
     def wake_poll(self) -> None:
-        """The plan, the pool or the holder of a trial was changed."""
+        """Poll: the plan, the pool or the holder of a trial has changed."""
 
     def catch_up_elections(self) -> None:
-        """Do what was skipped so far."""
+        """Account for skipped elections."""
 
     def wake_all(self) -> None:
-        """A worker has left or died."""
+        """Do both: a worker has left or died."""
 
     def end_gangs_with(self, worker: str) -> None:
-        """A worker has died, and gangs with it."""
+        """End gangs with slots of a dead worker."""
 
 
 class ConfigurationSampler(Protocol):
-    """Chooses what a new trial trains, as a sampler does in life."""
+    """Chooses the configuration of a new trial, as a sampler does."""
 
     def __call__(self, world: World, number: int) -> int:
-        """The configuration of the workload for a trial that begins."""
+        """The configuration of a trial that starts."""
 
 
 @dataclass
 class World:
-    """What every simulated worker shares."""
+    """The state that all simulated workers share."""
 
     workload: Workload
     cluster: Cluster
@@ -146,14 +143,14 @@ class World:
     disk: Disk = field(default_factory=Disk)
     slot_time: SlotTime = field(default_factory=SlotTime)
     working_hosts: set[str] = field(default_factory=set)  #: hosts whose worker has not left
-    #: whose progress is not written yet
+    #: segments with unwritten progress
     unwritten_segments: list[ProgressWriter] = field(default_factory=list)
-    workers: dict[str, PeerWorker] = field(default_factory=dict)  #: the live ones, by their ids
-    provider: Provider | None = None  #: brings the nodes, where these are bought
-    budget_account: BudgetAccount | None = None  #: where slots cost money
-    host_types: dict[str, str] = field(default_factory=dict)  #: where they cost it by host
-    warm: set[int] = field(default_factory=set)  #: trials that began on their slots
-    search: ConfigurationSampler | None = None  #: None takes the configurations in their order
+    workers: dict[str, PeerWorker] = field(default_factory=dict)  #: live workers by id
+    provider: Provider | None = None  #: buys nodes; None if slots are free
+    budget_account: BudgetAccount | None = None  #: the budget, if slots cost money
+    host_types: dict[str, str] = field(default_factory=dict)  #: prices by host, if they differ
+    warm: set[int] = field(default_factory=set)  #: trials that have started
+    search: ConfigurationSampler | None = None  #: None: configurations in their order
     configurations: dict[int, int] = field(default_factory=dict)  #: by trial
 
     @property
@@ -162,14 +159,14 @@ class World:
         return self.deadline + 100 * (self.table.ttl + self.table.grace)
 
     def configuration(self, number: int) -> int:
-        """What a trial trains; fixed when it begins."""
+        """The configuration of a trial; fixed when it starts."""
         if number not in self.configurations:
             search = self.search or _in_order
             self.configurations[number] = search(self, number)
         return self.configurations[number]
 
     def startup_of(self, number: int) -> float:
-        """Seconds until a trial's segment trains, should it begin now."""
+        """Seconds until a trial's segment trains if it starts now."""
         if number in self.warm:
             self.warm.discard(number)
             return 0.0
@@ -183,7 +180,7 @@ class World:
 
     @classmethod
     def make(cls, workload: Workload, cluster: Cluster, deadline: float, seed: int) -> World:
-        """A world at its beginning."""
+        """A world at its start."""
         timeline = Timeline()
         table = MemoryTable(
             now=timeline.now, deadline=deadline, ttl=cluster.ttl, grace=cluster.grace

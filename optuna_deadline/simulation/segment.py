@@ -1,4 +1,4 @@
-"""A simulated segment: starts up, trains along its curve, reports, saves, leaves or dies."""
+"""A simulated segment: it starts, trains along its curve, reports, saves, and leaves or dies."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class SegmentOwner(Protocol):
     id: str
 
     def replan(self) -> None:
-        """Something was written that the planner should see."""
+        """Plan again: the segment wrote something to the table."""
 
     def segment_released(self, segment: SimulatedSegment) -> None:
         """The segment has released its slots."""
 
 
 class SimulatedSegment:
-    """One stretch of training on some slots.
+    """A stretch of training on fixed slots.
 
-    Training is continuous between reports: a segment that has to leave stops where it is, in
-    the middle of a report step, as ranks do at the next optimizer step.
+    Training is continuous between reports: a segment that must leave stops within a report step,
+    as ranks do at the next optimizer step.
 
     Args:
-        world: Where it happens.
-        worker: Whose segment it is.
+        world: The shared state.
+        worker: Its worker.
         grant: Its slots.
         line: The trial's row before the grant.
     """
@@ -61,7 +61,7 @@ class SimulatedSegment:
         self._trained_before = world.table.trained_before(number, grant.fence)
         self.granted = world.timeline.now()
         self._ready = self._saved_at = self.granted + world.startup_of(number)
-        self._stopped_at = math.inf  # from when on nothing is trained any more
+        self._stopped_at = math.inf  # when training ends
         self._saved, self._has_saved = self._from, False
         self._unwritten: tuple[float, float] | None = None
         self._step = (math.floor(self._from / self._every + 1e-9) + 1) * self._every
@@ -73,14 +73,14 @@ class SimulatedSegment:
 
     @property
     def _last(self) -> int:
-        """The step at which the training is done."""
+        """The step at which the trial is done."""
         return len(self._curve) * self._every
 
     # Training.
 
     def _train(self) -> None:
         self._set_progress(0.0, self._from, horizon=self._last)
-        if self._step > self._last:  # the last step was saved, and its end was not told
+        if self._step > self._last:  # the last step was saved, and its end was not reported
             self._close("complete", "complete", value=self._curve[-1])
         else:
             self._next()
@@ -127,9 +127,9 @@ class SimulatedSegment:
         self._has_saved = True
 
     def write_progress(self) -> None:
-        """Write how far it has come by its last report: once, however many there were.
+        """Write the progress up to the last report, once for any number of reports.
 
-        As the agent's, its progress is written before anybody reads it, not with each report.
+        As in the agent, progress is written before it is read, not with each report.
         """
         if self._unwritten is not None:
             self._set_progress(*self._unwritten)
@@ -170,31 +170,31 @@ class SimulatedSegment:
         self._close("paused", "deadline" if sent.deadline else sent.kind.value)
 
     def kill(self) -> None:
-        """End without a word: the deadline is here."""
+        """Kill the segment at the deadline."""
         self._close("paused", "deadline")
 
     def _die(self) -> None:
-        """A rank dies: what was trained since the last checkpoint is lost."""
-        deaths = 1 if self._has_saved else self._failures + 1  # as `worker.outbox` counts them
+        """A rank dies; the training since the last checkpoint is lost."""
+        deaths = 1 if self._has_saved else self._failures + 1  # counted as in `worker.outbox`
         state = "failed" if deaths >= MAX_DEATHS else "paused"
         lost = max(0.0, self._position() - self._saved)
         self._world.slot_time.redone += self.grant.size * lost / self._rate
         self._close(state, "died", failures=deaths)
 
     def lose_host(self) -> None:
-        """The host is gone: nothing is released, and the lease runs out."""
+        """The host is gone: nothing is released, and the lease expires."""
         self._cancel()
         self._add_slot_time()
         self._release_parts()
 
     def lose_peer_host(self) -> None:
-        """Another host of the gang is gone: what was trained since the last checkpoint is lost."""
+        """Another host of the gang is gone; the training since the last checkpoint is lost."""
         lost = max(0.0, self._position() - self._saved)
         self._world.slot_time.redone += self.grant.size * lost / self._rate
         self._close("paused", "died", failures=self._failures)
 
     def _release_parts(self) -> None:
-        """The further workers that are there give their slots back."""
+        """The remaining members release their slots."""
         for part in self.grant.others:
             if part.worker in self._world.workers:
                 self._world.table.release_part(part.worker, self.number, self.grant.fence)

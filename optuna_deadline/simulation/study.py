@@ -1,7 +1,4 @@
-"""One study from its beginning to its end, in virtual time.
-
-What came of a simulated study, read from its table.
-"""
+"""Simulates one study in virtual time and reads its figures from the table."""
 
 from __future__ import annotations
 
@@ -18,56 +15,56 @@ from optuna_deadline.simulation.environment import ConfigurationSampler, World
 from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
 
-#: Events that figures are read from.
+#: Events for the figures.
 _READ = ("start", "resume", "acquire", "release", "reap", "settle")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One study's figures. Times are seconds from its beginning."""
+    """Figures of one study. Times are in seconds from its start."""
 
     workload: str
     capacity: int
     deadline: float
     ended: float  #: when the study was settled
-    best: tuple[tuple[float, float], ...]  #: (since when, best value in hand)
-    value: float | None  #: of the model in hand at the end
-    regret: float  #: of that value against the best configuration at full training
-    choice_regret: float  #: of the chosen configuration, were it trained to its end
+    best: tuple[tuple[float, float], ...]  #: (since when, best value so far)
+    value: float | None  #: the best value at the end
+    regret: float  #: of that value, relative to the best configuration at full training
+    choice_regret: float  #: of the chosen configuration at full training
     trials: int
     reports: int
     pauses: int
     resumes: int
     resizes: int
     failures: int
-    training: float  #: slot-seconds in which steps were made
-    redone: float  #: of these: made for the second time, after a failure
+    training: float  #: slot-seconds of training
+    redone: float  #: slot-seconds of training that was repeated after a failure
     overhead: float  #: slot-seconds of starting, saving and leaving
     stranded: float  #: slot-seconds that dead workers held until they were reaped
-    idle: float  #: slot-seconds that were not held
-    paid: float  #: slot-seconds that there were: all of the cluster's, or those that were bought
-    spent: float | None = None  #: money, None where slots cost nothing
+    idle: float  #: slot-seconds that were free
+    paid: float  #: all slot-seconds: of the cluster, or those that were bought
+    spent: float | None = None  #: money; None if slots are free
     budget: float | None = None
 
     @property
     def overspent(self) -> float:
-        """Money beyond the budget, 0 where it held."""
+        """Money spent beyond the budget; 0 if it held."""
         if self.spent is None or self.budget is None:
             return 0.0
         return max(0.0, self.spent - self.budget)
 
     @property
     def overshoot(self) -> float:
-        """Seconds past the deadline; negative where the study ended before it."""
+        """Seconds past the deadline; negative if the study ended before it."""
         return self.ended - self.deadline
 
     @property
     def utilisation(self) -> float:
-        """The share of all slot-seconds in which something was trained."""
+        """The share of all slot-seconds spent on training."""
         return self.training / max(self.paid, 1e-9)
 
     def best_at(self, instant: float) -> float | None:
-        """The best value in hand at an instant."""
+        """The best value at an instant."""
         return next((value for since, value in reversed(self.best) if since <= instant), None)
 
 
@@ -117,7 +114,7 @@ def measure(world: World) -> Outcome:
 
 
 def events(world: World, kinds: Sequence[str] | None = None) -> list[Event]:
-    """The audit of a study, some kinds of events or all."""
+    """The events of a study, of some kinds or all."""
     found: list[Event] = []
     while page := world.table.events(found[-1].id if found else 0, kinds):
         found.extend(page)
@@ -139,16 +136,16 @@ def _held(log: list[Event], ended: float) -> float:
 
 
 class Simulation:
-    """A study on simulated workers; everything else is what runs in production.
+    """A study on simulated workers; everything else is production code.
 
     Args:
-        policy: Decides.
-        workload: What is tuned.
-        cluster: Where.
-        deadline: In seconds from the beginning.
-        seed: Of the faults; everything else is fixed by the other arguments.
-        funding: A budget: then the hosts are nodes that are bought and given back as the policy
-            says, and a head without slots plans.
+        policy: The policy.
+        workload: The configurations and their curves.
+        cluster: The hosts.
+        deadline: In seconds from the start.
+        seed: The seed of the faults; the other arguments determine everything else.
+        funding: A budget: the hosts are then nodes that are bought and returned as the policy
+            decides, and a head without slots plans.
         search: Chooses the configurations; by default they come in their order.
     """
 
@@ -181,13 +178,13 @@ class Simulation:
         """Run to the end of the study.
 
         Raises:
-            RuntimeError: The study does not end: a fault of this package.
+            RuntimeError: The study does not end, which is a defect of this package.
         """
         self.run_until(math.inf)
         return measure(self.world)
 
     def run_until(self, instant: float) -> None:
-        """Run to an instant or the study's end, if that comes first; the table is written then.
+        """Run until an instant or the study's end and write the table.
 
         Raises:
             RuntimeError: See :meth:`run`.

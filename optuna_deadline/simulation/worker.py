@@ -1,4 +1,4 @@
-"""A simulated worker: asks the table what the real agent asks, at the times at which it asks."""
+"""A simulated worker: it uses the table like the real agent, at the same times."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from optuna_deadline.simulation.clock import SkippableTimer, Timer
 from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.segment import SimulatedSegment
 
-#: As in the agent: the assumed time of a first stop, and when a rank that has not left is killed.
+#: As in the agent: the assumed time of a first stop, and the time until a rank is killed.
 _FIRST_STOP, _LAST_MOMENT = 0.3, 0.4
 
 
 class SimulatedWorker:
-    """One host's worker with its planner, in one incarnation.
+    """The worker and planner of one host, from start to death.
 
     Args:
-        world: Where it works.
+        world: The shared state.
         host: Its host.
         incarnation: How many workers this host had before.
-        policy: Decides, should this worker's planner be elected.
-        slots: What it offers; None for all that the cluster's hosts have.
+        policy: The policy, used while its planner is elected.
+        slots: The slots that it offers; None for those of the cluster's hosts.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class SimulatedWorker:
         self._end = world.deadline
         self._segments: dict[int, SimulatedSegment] = {}
         self._reconciled: tuple[PlannedTrial, ...] = ()
-        self._lacks_slots = False  #: of slots for a line of these: they are still held
+        self._lacks_slots = False  #: whether others still hold slots of the plan
         self._slowest_stop = _FIRST_STOP
         self._timers: dict[Callable[[], None], Timer] = {}
         self._asked_for = 0
-        self._term = world.table.ttl / 6  # from one election to the next
-        self._skipped_elections: list[float] = []  # that were left out
+        self._term = world.table.ttl / 6  # since the last election
+        self._skipped_elections: list[float] = []  # skipped elections
         timeline, poll = world.timeline, world.cluster.poll
         self._poll_timer = SkippableTimer(timeline, poll, self._poll)
         self._plan_timer = SkippableTimer(
@@ -70,7 +70,7 @@ class SimulatedWorker:
 
     @property
     def is_elected(self) -> bool:
-        """Whether its planner is the elected one."""
+        """Whether its planner is elected."""
         return self._planner.is_elected
 
     def start(self) -> None:
@@ -95,7 +95,7 @@ class SimulatedWorker:
             self._reschedule(self._vanish, now + dies)
 
     def _reschedule(self, action: Callable[[], None], instant: float) -> None:
-        """Call one of the methods below at an instant, and no longer when it was due before."""
+        """Call a method at an instant, and no longer when it was due before."""
         if action in self._timers:
             self._timers[action].cancel()
         self._timers[action] = self._world.timeline.at(instant, action)
@@ -103,32 +103,32 @@ class SimulatedWorker:
     def _renew(self, at: float, held: Collection[tuple[int, int]]) -> None:
         """Renew leases as of an instant.
 
-        Every sixth of a lease would do the same: a live worker's leases do not run out. So they
-        are renewed far ahead, and a host that dies takes that back.
+        A live worker's leases never expire, so they are renewed far ahead instead of every sixth
+        of a lease. A host that dies undoes that.
         """
         with self._world.timeline.as_of(at):
             self._world.table.renew(self.id, held)
 
-    # What others tell.
+    # Calls by other workers.
 
     def wake_planner(self) -> None:
-        """Another worker has joined, or a trial of it has reported: the next plan sees it."""
+        """Plan: another worker has joined, or one of its trials has reported."""
         if self._planner.is_elected:
             self._plan_timer.wake()
 
     def wake_poll(self) -> None:
-        """The plan or the state of a trial in it was changed: the next look is worth while."""
+        """Poll: the plan, or the state of a trial in it, has changed."""
         self._poll_timer.wake()
 
     def wake_all(self) -> None:
-        """It may be this worker that plans from now on."""
+        """Do both: this worker may be the next planner."""
         self._plan_timer.wake()
         self._poll_timer.wake()
 
     # Planning.
 
     def replan(self) -> None:
-        """Plan soon: what happens meanwhile is seen by the same plan."""
+        """Plan soon; changes until then are part of the same plan."""
         self._plan_timer.fire_by(self._world.timeline.now() + self._world.cluster.reading)
         self._wake_planners()
 
@@ -138,12 +138,12 @@ class SimulatedWorker:
                 worker.wake_planner()
 
     def _is_spare(self) -> bool:
-        """Whether this node is to be given back."""
+        """Whether this node is to be returned."""
         provider = self._world.provider
         return provider is not None and provider.may_give_back(self._host)
 
     def _request_nodes(self) -> None:
-        """The provider reads at once how many slots the plan wants."""
+        """Send the number of wanted slots to the provider."""
         if self._world.provider is not None and not self._offer:
             slots = self._world.table.orders(self.id).pool_slots or 0
             self._world.provider.request(slots)
@@ -169,16 +169,16 @@ class SimulatedWorker:
         self._plan_timer.skip_until(self._idle_until())
 
     def _idle_until(self) -> float:
-        """Until when a plan changes nothing, without reports."""
+        """Until when a plan changes nothing without new reports."""
         if self._world.budget_account is not None:
-            return -math.inf  # money is spent all the time
+            return -math.inf  # the budget shrinks all the time
         if self._planner.is_elected:
             return self._planner.quiet_until
         ruled = any(worker.is_elected for worker in self._world.workers.values())
         return math.inf if ruled else -math.inf
 
     def _skip_election(self, instant: float) -> None:
-        """Note the elections for which the planner would have stood meanwhile."""
+        """Record the elections that the planner has skipped."""
         due = (
             self._skipped_elections[-1] + self._term
             if self._skipped_elections
@@ -188,7 +188,7 @@ class SimulatedWorker:
             self._skipped_elections.append(instant)
 
     def catch_up_elections(self) -> None:
-        """Stand for the elections that were left out, if they could be won."""
+        """Run in the skipped elections if they can be won."""
         self._plan_timer.catch_up()
         if not self._skipped_elections:
             return
@@ -254,7 +254,7 @@ class SimulatedWorker:
             self._renew(self._world.latest, taken)
 
     def segment_released(self, segment: SimulatedSegment) -> None:
-        """A segment has released its slots."""
+        """Plan and poll: a segment has released its slots."""
         del self._segments[segment.number]
         if segment.stop_seconds is not None and segment.stop_seconds > self._slowest_stop:
             self._slowest_stop = segment.stop_seconds
@@ -264,7 +264,7 @@ class SimulatedWorker:
         self.replan()
 
     def end_gangs_with(self, worker: str) -> None:
-        """Another host has died: the gangs that had slots there end."""
+        """End the gangs with slots of a host that has died."""
         for segment in list(self._segments.values()):
             if any(part.worker == worker for part in segment.grant.others):
                 segment.lose_peer_host()
@@ -300,7 +300,7 @@ class SimulatedWorker:
             worker.wake_all()
 
     def _vanish(self) -> None:
-        """The host dies; a new worker comes up once it is there again."""
+        """The host dies; a new worker starts after the reboot."""
         self.catch_up_elections()
         self._remove_from_world()
         self._restore_leases()
@@ -312,7 +312,7 @@ class SimulatedWorker:
         self._world.timeline.after(self._world.cluster.faults.reboot, again.start)
 
     def _restore_leases(self) -> None:
-        """Leave the leases as they were when this worker renewed them last."""
+        """Set the leases back to this worker's last real renewal."""
         now, every = self._world.timeline.now(), self._world.table.ttl / 6
         last = self._started
         while last + every < now:
@@ -328,6 +328,6 @@ class SimulatedWorker:
 def _changed_rows(
     before: tuple[PlannedTrial, ...], after: tuple[PlannedTrial, ...]
 ) -> list[PlannedTrial]:
-    """The lines that are not the very rows of before: most of a plan stays as it was."""
+    """The lines that are new objects: most of a plan stays the same."""
     known = set(map(id, before))
     return [row for row in after if id(row) not in known]

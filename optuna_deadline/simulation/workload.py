@@ -1,9 +1,8 @@
-"""What is to be tuned, as a value: for each configuration its learning curve and its pace.
+"""Workloads: the learning curve and pace of each configuration, and generated families.
 
-Families of generated learning curves: scores between 0 and 1, the larger the better.
-
-The constants give each family its shape and are fitted to no data. Noise is part of the curve, so
-that a step of a configuration has the same score under every policy.
+Scores of generated families are between 0 and 1; larger is better. The constants give each family
+its shape and are fitted to no data. Noise is part of the curve, so that a step of a configuration
+has the same score under every policy.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Workload:
-    """Configurations, each with its whole learning curve.
+    """Configurations with their whole learning curves.
 
-    Trial ``n`` trains configuration ``n`` modulo their number, whatever the policy: two policies
-    see the same configurations in the same order, so their results can be paired.
+    Trial ``n`` trains configuration ``n`` modulo their number under every policy. Two policies see
+    the same configurations in the same order, so their results can be paired.
 
     Attributes:
         name: For tables and logs.
-        curves: By configuration, the score of each report; larger is better, NaN has diverged.
+        curves: By configuration, the score of each report; larger is better, NaN is diverged.
         step_seconds: By configuration, the seconds of a step on one slot.
-        hyperparameters: By configuration, where they are known; else empty.
+        hyperparameters: By configuration; empty if unknown.
         every: Steps from one report to the next; curves have a score for each report.
     """
 
@@ -50,11 +49,11 @@ class Workload:
             raise ValueError("Hyper-parameters are given for all configurations or for none.")
 
     def renamed(self, name: str) -> Workload:
-        """The same under another name."""
+        """The same workload under another name."""
         return replace(self, name=name)
 
     def shuffled(self, seed: int) -> Workload:
-        """The same configurations in an order of the seed's: another study of the same table."""
+        """The same configurations in an order drawn from the seed: another study of the table."""
         order = list(range(len(self.curves)))
         random.Random(f"{self.name} {seed}").shuffle(order)
         return replace(
@@ -89,7 +88,7 @@ class Workload:
 
     @cached_property
     def full_seconds(self) -> float:
-        """Seconds of a whole training on one slot, in the middle of the configurations."""
+        """Seconds of a full training on one slot, the median over the configurations."""
         return median(
             self.every * len(curve) * seconds
             for curve, seconds in zip(self.curves, self.step_seconds, strict=True)
@@ -138,7 +137,7 @@ def power_law(rng: np.random.Generator, count: int, steps: Array) -> Array:
 
 
 def crossing(rng: np.random.Generator, count: int, steps: Array) -> Array:
-    """Saturating curves of which the better ones are the slower ones: early ranks mislead."""
+    """Saturating curves where better ones are slower, so that early ranks mislead."""
     top = rng.uniform(0.5, 0.95, (count, 1))
     slowness = (top - 0.5) / 0.45 + rng.normal(0.0, 0.15, (count, 1))
     scale = len(steps) * 0.02 * np.exp(2.5 * slowness)
@@ -146,9 +145,9 @@ def crossing(rng: np.random.Generator, count: int, steps: Array) -> Array:
 
 
 def climbing(rng: np.random.Generator, count: int, steps: Array) -> Array:
-    """Accuracies that climb from chance to tops of their own, the higher ones more slowly.
+    """Accuracies that rise from chance to different tops, the higher ones more slowly.
 
-    As image classifiers do; the last three quarters of a training still gain several points.
+    Like image classifiers; the last three quarters of a training still gain several points.
     """
     top = 0.95 - 0.4 * rng.beta(1.2, 3.0, (count, 1))
     slowness = 4.0 * (top - 0.8) + rng.normal(0.0, 0.5, (count, 1))
@@ -158,7 +157,7 @@ def climbing(rng: np.random.Generator, count: int, steps: Array) -> Array:
 
 
 def plateau_then_drop(rng: np.random.Generator, count: int, steps: Array) -> Array:
-    """Curves that stand still until the error drops a second time, as after a cut of the rate."""
+    """Curves with a plateau until the error drops a second time, as after a cut of the rate."""
     early = rng.uniform(0.3, 0.5, (count, 1))
     gain = rng.uniform(0.0, 0.4, (count, 1))
     drop = rng.uniform(0.2, 0.7, (count, 1)) * len(steps)
@@ -167,7 +166,7 @@ def plateau_then_drop(rng: np.random.Generator, count: int, steps: Array) -> Arr
 
 
 def diverging(rng: np.random.Generator, count: int, steps: Array) -> Array:
-    """Power laws of which four in ten fall apart, the faster ones more often, and report NaN."""
+    """Power laws of which 40 % diverge and report NaN, the faster ones more often."""
     scores = power_law(rng, count, steps)
     early = scores[:, : max(1, len(steps) // 20)].mean(axis=1)
     risk = 0.8 * np.argsort(np.argsort(early)) / max(1, count - 1)
@@ -176,7 +175,7 @@ def diverging(rng: np.random.Generator, count: int, steps: Array) -> Array:
 
 
 def toy(rng: np.random.Generator, count: int, steps: Array) -> Array:
-    """The formula of the toy in HyperSched's repository, in which long training matters little.
+    """The toy of HyperSched's repository, in which long training matters little.
 
     ``loss(k) = 1 / (b0 * k / 100 + 0.1 * b1 + 0.5) + 0.01 * b2 + |N(0, 0.005)|``, with ``b0`` from
     an exponential distribution of mean 0.1, ``b1`` and ``b2`` uniform; the score is

@@ -1,8 +1,6 @@
-"""Recorded data for the simulator: learning curves, speed-ups and prices, found by their form.
+"""Recorded data for the simulator: learning curves, speed-ups and prices.
 
 Files are recognised by their content, so they can have any name and folder.
-
-Where a study's workload comes from: a family that generates it, or a recorded table.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _ARCHIVES: tuple[ModuleType, ...] = (taskset, lcbench, curves)
 
 
 def load(folder: str | Path) -> list[Workload]:
-    """Every workload of recorded learning curves below a folder, or in one file.
+    """Load all workloads of recorded learning curves below a folder, or in one file.
 
     A workload's name is its kind and its own name, as ``taskset/...``, ``lcbench/3945``,
     ``algoperf/ogbg`` and ``recorded/digits``. Scores are such that the regret is 0 for the best
@@ -78,7 +76,7 @@ def load(folder: str | Path) -> list[Workload]:
 
 
 def load_speedups(folder: str | Path) -> dict[str, Speedup]:
-    """S(k) of every model whose step times were recorded below a folder, by the model's name.
+    """S(k) of every model with recorded step times below a folder, by model name.
 
     Raises:
         DeadlineError: There are none, or a file is malformed; it is named.
@@ -108,7 +106,7 @@ def load_prices(folder: str | Path) -> list[InstancePrice]:
 
 
 def own() -> list[Workload]:
-    """The project's own recording, as far as it is at hand: none in a wheel without it."""
+    """The project's own recording; empty in a wheel without it."""
     places = (Path(__file__).parent, Path(__file__).parents[3] / "benchmarks" / "tables")
     table = next(
         (place / "digits.npz" for place in places if (place / "digits.npz").is_file()), None
@@ -132,7 +130,7 @@ def _header(path: Path) -> set[str]:
 
 
 def _unique(found: Iterable[Workload]) -> Iterable[Workload]:
-    """Names as they are, with a number where two files have the same."""
+    """Names, with a number added where two files have the same."""
     seen: dict[str, int] = defaultdict(int)
     for workload in found:
         seen[workload.name] += 1
@@ -143,13 +141,13 @@ def _unique(found: Iterable[Workload]) -> Iterable[Workload]:
 
 
 def draw(name: str, seed: int, *, steps: int, data: Path | None = None) -> Workload:
-    """One study's workload: generated, or a recorded one in an order of the seed's.
+    """One study's workload: generated, or a recorded one in an order drawn from the seed.
 
     Args:
-        name: A generated family, or the whole name of a recorded workload.
-        seed: The same seed draws the same workload, whatever the policy.
-        steps: Of a whole training, where it is generated.
-        data: The folder of recorded data; the project's own table if there is none.
+        name: A generated family, or the full name of a recorded workload.
+        seed: The same seed draws the same workload under every policy.
+        steps: Steps of a full training of a generated workload.
+        data: The folder of recorded data; the project's own table by default.
     """
     if name in FAMILIES:
         return generate(name, seed, steps=steps)
@@ -157,14 +155,14 @@ def draw(name: str, seed: int, *, steps: int, data: Path | None = None) -> Workl
 
 
 def choose(families: Sequence[str], data: Path | None) -> dict[str, list[str]]:
-    """The workloads of each family that was asked for.
+    """The workloads of each family.
 
     A family is a generated one, a kind of recording with all its workloads ("taskset"), or one
-    recorded workload by its name ("lcbench/3945", or "3945" where that is unique). Where none is
-    asked for: every kind in the folder, or, without a folder, power laws and our own recording.
+    recorded workload by its name ("lcbench/3945", or "3945" if that is unique). By default: every
+    kind in the folder or, without a folder, power laws and the project's own recording.
 
     Raises:
-        DeadlineError: There is no such family; the message says which there are.
+        DeadlineError: There is no such family; the message lists those that exist.
     """
     if data is None and families and all(name in FAMILIES for name in families):
         return {name: [name] for name in families}

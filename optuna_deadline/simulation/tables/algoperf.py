@@ -1,15 +1,14 @@
-"""AlgoPerf's training-algorithm logs: real runs with real seconds, by a workload's time axis.
+"""AlgoPerf's training-algorithm logs: real runs in real seconds.
 
-Two parquet files in one folder: runs (one row each, with its hyper-parameters, its workload and
-the metric to be reached) and curves (one row for each evaluation). Optimizers count steps in
-different units, so a report step here is an evaluation period of training time, the same for all
-runs of a workload, and has the value of the last evaluation up to it. A slot stands for one whole
-machine of the recording, 8 GPUs in AlgoPerf's own.
+Two parquet files in one folder: runs (one row each, with hyperparameters, workload and target
+metric) and curves (one row per evaluation). Optimizers count steps in different units, so a report
+step here is an evaluation period of training time, the same for all runs of a workload. It has the
+value of the last evaluation up to it. A slot stands for one whole machine of the recording, 8 GPUs
+in AlgoPerf's own.
 
-Many runs end before their time, mostly because they met their target. Two rules, for all alike:
-the time axis ends at the smallest budget that any run of the workload had, and a run that ended
-before holds its last value. Every usable run is a configuration; a repeat with another seed is
-another one.
+Many runs end early, mostly because they met their target. Two rules apply to all runs: the time
+axis ends at the smallest budget of any run of the workload, and a run that ended before holds its
+last value. Every usable run is a configuration; a repeat with another seed is another one.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from optuna_deadline.simulation.tables.curves import Array, less_is_better, to_w
 from optuna_deadline.simulation.workload import Workload
 
 KIND = "algoperf"
-LEAST_POINTS = 5  #: a run with fewer evaluations has crashed early, as the recording says
+LEAST_POINTS = 5  #: a run with fewer evaluations crashed early, as the recording says
 
 _TIME = "accumulated_submission_time"
 _RUNS = (
@@ -38,7 +37,7 @@ _RUNS = (
 
 
 def read_folder(paths: Sequence[Path]) -> list[Workload]:
-    """The workloads of one folder's parquet files; none where they are of another kind.
+    """The workloads of one folder's parquet files; empty for files of another kind.
 
     Raises:
         DeadlineError: One of the two files is missing, is cut short or lacks columns, or pyarrow
@@ -88,7 +87,7 @@ def _workloads(runs: Path, curves: Path, columns: set[str]) -> Iterator[Workload
 
 
 def _evaluations(curves: Path, metrics: Sequence[str]) -> dict[str, dict[int, Array]]:
-    """By metric and run: its evaluations' times and values, in the order of time."""
+    """By metric and run: times and values of its evaluations, in the order of time."""
     names = ["run_id", _TIME, *(f"validation_{metric}" for metric in metrics)]
     table = _parquet().read_table(curves, columns=names)
     runs, times = table["run_id"].to_numpy(), table[_TIME].to_numpy()
@@ -107,7 +106,7 @@ def _points(evaluations: Mapping[str, Mapping[int, Array]], run: Mapping[str, An
 
 
 def _resample(evaluations: Array, times: Array) -> Array:
-    """The last value up to each instant; before the first evaluation, that of the first."""
+    """The last value up to each instant; before the first evaluation, its value."""
     last = np.searchsorted(evaluations[:, 0], times, side="right") - 1
     held: Array = evaluations[np.maximum(last, 0), 1]
     return held

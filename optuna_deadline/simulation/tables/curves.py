@@ -1,9 +1,7 @@
-"""What every table comes to: scores on one scale, whatever was measured and however.
-
-Tables that ``python -m benchmarks.record`` writes, the project's own among them.
+"""Scores of any recorded metric on one scale, and tables of ``python -m benchmarks.record``.
 
 One file holds one table: ``about`` (JSON: name, metric, direction, versions), ``hp``
-(configurations x hyper-parameters), ``hp_names``, the metric under its name and ``seconds``
+(configurations x hyperparameters), ``hp_names``, the metric under its name and ``seconds``
 (configurations x epochs). Both are NaN from where training diverged.
 """
 
@@ -25,12 +23,12 @@ from optuna_deadline.simulation.workload import Workload
 Array = NDArray[np.float64]
 Archive = Mapping[str, NDArray[Any]]
 
-#: Metrics of which less is better; of all others more is.
+#: Metrics to minimize; all others are maximized.
 _ERRORS = ("loss", "wer", "error", "entropy", "perplexity")
 
 
 def less_is_better(metric: str) -> bool:
-    """Whether a metric of this name is to be made small."""
+    """Whether a metric of this name is minimized."""
     return any(word in metric.lower() for word in _ERRORS)
 
 
@@ -45,19 +43,19 @@ def to_workload(
 ) -> Workload:
     """A workload whose regret is 0 for the best configuration and 1 for the median one.
 
-    A configuration counts by the best value of its whole training; values only move by a constant
-    and a factor, so curves keep their shape. What is not finite has diverged.
+    A configuration counts by the best value of its full training. Values are only shifted and
+    scaled, so curves keep their shape. Values that are not finite have diverged.
 
     Args:
-        name: The workload's.
-        path: Where it was read, for messages.
+        name: The name of the workload.
+        path: The file, for messages.
         values: By configuration, the metric after each step.
-        seconds: By configuration, those of a step.
+        seconds: By configuration, the seconds of each step.
         hyperparameters: By configuration.
-        minimize: Whether less of the metric is better.
+        minimize: Whether the metric is minimized.
 
     Raises:
-        DeadlineError: The shapes do not fit, or there is nothing to choose between.
+        DeadlineError: The shapes differ, or all configurations are equal.
     """
     if values.ndim != 2 or not values.size:
         raise DeadlineError(f"{path}: {name} needs a row of values for each configuration.")
@@ -71,7 +69,7 @@ def to_workload(
     scores = np.where(np.isfinite(values), -values if minimize else values, np.nan)
     peaks = np.max(np.where(np.isnan(scores), -math.inf, scores), axis=1)
     best = peaks.max()
-    # Where more than half diverge at once, the median of the others.
+    # If more than half diverge at once, the median of the others.
     middle = np.median(peaks)
     if not math.isfinite(middle):
         middle = np.median(peaks[np.isfinite(peaks)]) if math.isfinite(best) else best
@@ -89,15 +87,15 @@ def to_workload(
 
 
 def named(names: NDArray[Any], rows: NDArray[Any]) -> list[dict[str, float]]:
-    """Hyper-parameters by their names, for each row."""
+    """Hyperparameters by name, for each row."""
     return [dict(zip(map(str, names), map(float, row), strict=True)) for row in rows]
 
 
 def open_archive(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of a file by NumPy.
+    """All arrays of a NumPy file.
 
     Raises:
-        DeadlineError: It is none, or it is cut short.
+        DeadlineError: It is not one, or it is cut short.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -107,10 +105,10 @@ def open_archive(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def need(path: Path, archive: Archive, shapes: Mapping[str, int]) -> None:
-    """Check that arrays are there and have so many dimensions.
+    """Check that arrays exist and have so many dimensions.
 
     Raises:
-        DeadlineError: With what is missing.
+        DeadlineError: It names what is missing.
     """
     missing = [key for key in shapes if key not in archive]
     if missing:
@@ -128,7 +126,7 @@ def need_alike(path: Path, archive: Archive, first: str, *others: str, axes: int
     """Check that arrays have the same first dimensions.
 
     Raises:
-        DeadlineError: With those that differ.
+        DeadlineError: It names the arrays that differ.
     """
     shape = archive[first].shape[:axes]
     for other in others:
@@ -148,10 +146,10 @@ def recognises(archive: Archive) -> bool:
 
 
 def read(path: Path, archive: Archive) -> list[Workload]:
-    """The file's one workload.
+    """Read the file's one workload.
 
     Raises:
-        DeadlineError: Something is missing or does not fit.
+        DeadlineError: Something is missing or malformed.
     """
     try:
         about = json.loads(str(archive["about"]))

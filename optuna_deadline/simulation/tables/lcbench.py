@@ -32,7 +32,7 @@ def read(path: Path, archive: Archive) -> list[Workload]:
     """A workload for each data set.
 
     Raises:
-        DeadlineError: Something is missing or does not fit.
+        DeadlineError: Something is missing or malformed.
     """
     shapes = {"openml_task_id": 1, "hp": 2, "hp_names": 1, "time_s": 3, "val_accuracy": 3}
     need(path, archive, shapes)
@@ -43,7 +43,7 @@ def read(path: Path, archive: Archive) -> list[Workload]:
     for task, accuracy, seconds in zip(
         archive["openml_task_id"], archive["val_accuracy"], archive["time_s"], strict=True
     ):
-        # The surrogate's clock goes back here and there.
+        # The surrogate's clock goes back in some places.
         clock = np.maximum.accumulate(seconds.astype(float), axis=1)
         pace = (clock[:, -1] - clock[:, 0]) / (clock.shape[1] - 1)
         workloads.append(

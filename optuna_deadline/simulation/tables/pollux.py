@@ -1,8 +1,8 @@
-"""Pollux's step-time profiles: the true S(k) of real models, falling ones among them.
+"""Pollux's step-time profiles: the true S(k) of real models, including falling ones.
 
-A folder for each model holds ``scalability.csv`` (num_nodes, num_replicas, local_bsz, step_time)
-or ``placements.csv`` (placement, local_bsz, step_time) or both; a placement's digits are the
-replicas on each node.
+A folder for each model holds ``scalability.csv`` (num_nodes, num_replicas, local_bsz, step_time),
+``placements.csv`` (placement, local_bsz, step_time) or both. A placement's digits are the replicas
+on each node.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Profile = dict[int, dict[int, float]]  #: replicas -> batch of each -> seconds o
 
 
 def read_speedup(folder: Path, global_batch: int | None = None) -> Speedup:
-    """S(k) of one model at a constant global batch, each gang on as few nodes as can be.
+    """S(k) of one model at a constant global batch, each gang on the fewest nodes.
 
-    k replicas share the batch, so a step on k takes what was measured for a k-th of it, between
-    the measured sizes linearly. Below the smallest measured size a step gets no shorter.
+    k replicas share the batch, so a step on k takes the time measured for a k-th of it, linear
+    between measured sizes. Below the smallest measured size, a step gets no shorter.
 
     Args:
-        folder: With one or both of the two files.
+        folder: A folder with one or both files.
         global_batch: By default the largest batch that was measured on one GPU.
 
     Raises:
-        DeadlineError: A file lacks a column or holds something else, or one GPU was not measured.
+        DeadlineError: A file lacks a column or is malformed, or one GPU was not measured.
     """
     profile = read_profile(folder)
     if 1 not in profile:
@@ -46,10 +46,10 @@ def read_speedup(folder: Path, global_batch: int | None = None) -> Speedup:
 
 
 def read_profile(folder: Path) -> Profile:
-    """Seconds of a step by replicas and batch of each replica, on the fewest nodes measured.
+    """Seconds of a step by replicas and batch of each, on the fewest nodes measured.
 
     Raises:
-        DeadlineError: A file lacks a column or holds something else.
+        DeadlineError: A file lacks a column or is malformed.
     """
     nodes: dict[int, int] = {}
     seen: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -1,4 +1,4 @@
-"""What machines with GPUs cost: two kinds of price lists, read by their headers."""
+"""Prices of machines with GPUs: two kinds of price lists, recognised by their headers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SAGEMAKER = {"instance", "GPU", "price"}
 
 @dataclass(frozen=True)
 class InstancePrice:
-    """One kind of machine.
+    """One type of machine.
 
     Attributes:
         cloud: The provider.
-        instance: Its name there; the type of its GPUs where it has none.
-        gpus: How many GPUs it has.
-        gpu: Their type, empty where the list does not say.
+        instance: Its name; the type of its GPUs if it has none.
+        gpus: The number of its GPUs.
+        gpu: Their type; empty if the list does not name it.
         hour: Dollars for an hour of the whole machine, on demand.
-        spot: The same where it may be taken away at any time, None where that is not offered.
+        spot: The same at the spot price; None if it is not offered.
     """
 
     cloud: str
@@ -47,15 +47,15 @@ class InstancePrice:
 
 
 def recognises(header: set[str]) -> bool:
-    """Whether a file with these columns is a price list that can be read."""
+    """Whether a file with these columns is a known price list."""
     return header >= _CLOUD or header >= _SAGEMAKER
 
 
 def read(path: Path) -> list[InstancePrice]:
-    """Every machine of one list that has a GPU.
+    """All machines with a GPU in one list.
 
     Raises:
-        DeadlineError: The file is no such list, or a line of it is none.
+        DeadlineError: The file is not such a list, or a line is malformed.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
         first = file.readline()
