@@ -1,4 +1,4 @@
-"""Rows of the table as frozen values; those that come by the thousand are tuples."""
+"""Rows of the table as frozen values; frequent ones are tuples."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from optuna_deadline.checkpoints.storage import Location
 #: States in which a trial can still be trained.
 ALIVE = ("ready", "running", "paused")
 
-#: Workers besides the first that give slots to a gang, and how many each.
+#: Slots of a gang on each of its members.
 OtherWorkers = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
 class MachineInfo:
-    """What a worker says of the machine that it is on; None where it does not know."""
+    """A worker's description of its host; None for what is unknown."""
 
-    machine: str | None = None  #: of the running kernel: two machines never share one
-    store: str | None = None  #: the folder or URL that it keeps checkpoints in, known anywhere
+    machine: str | None = None  #: the kernel's boot id: unique to a machine
+    store: str | None = None  #: its checkpoint store, a folder or a URL
     versions: str | None = None  #: as "optuna-deadline 0.1.0, torch 2.13.0"
     uuids: Mapping[str, str] = field(default_factory=dict)  #: of its GPUs, by device
-    #: Under which other hosts reach it; None where it is to be in no gang with them.
+    #: The address for other hosts; None if the worker is in no gang with them.
     address: str | None = None
-    host_type: str | None = None  #: by which its slots are priced; the audit alone keeps it
-    boot: str | None = None  #: of which boot its process id is, and since when
+    host_type: str | None = None  #: selects its price; only events keep it
+    boot: str | None = None  #: the boot of its process id, and the process's start
 
 
 @dataclass(frozen=True)
 class Worker:
-    """An agent's incarnation: a new one for each process."""
+    """A worker process; a restarted worker has a new row."""
 
     id: str
     pool: str
@@ -40,7 +40,7 @@ class Worker:
     pid: int
     state: str
     lease: float
-    drained: float | None = None  #: since when it is to give up its slots and leave
+    drained: float | None = None  #: since when it is drained
     machine: str | None = None  #: as in :class:`MachineInfo`, and the next two likewise
     store: str | None = None
     versions: str | None = None
@@ -52,72 +52,74 @@ class CheckpointOrigin(NamedTuple):
     """Where a checkpoint was written, and so which hosts reach it."""
 
     id: int  #: of the checkpoint's row
-    number: int  #: of its trial
+    number: int  #: the trial's number
     path: Location
     host: str | None  #: None if unknown
     store: str | None
-    state: str | None = None  #: of the worker that wrote it: live, left or lost
-    at: float = 0.0  #: when it was written, where rows may appear late
+    state: str | None = None  #: state of the worker that wrote it: live, left or lost
+    at: float = 0.0  #: when it was written; rows may appear late
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A GPU or a share of the CPU: its offers and its holder."""
+    """A GPU or a share of the CPU, with its offers and its holder."""
 
     id: int
     host: str
     device: str
     pool: str
-    lent_to: int | None  #: the study that may take it
+    lent_to: int | None  #: the study that it is lent to
     fence: int
     holder: str | None
-    study_id: int | None  #: the study that it is held for
+    study_id: int | None  #: the study of its holder
     number: int | None
     lease: float | None
-    offered_by: tuple[str, ...] = ()  #: live workers of different studies, but drained ones
-    uuid: str | None = None  #: of the GPU itself, where it is known
+    offered_by: tuple[str, ...] = ()  #: live workers of different studies that are not drained
+    uuid: str | None = None  #: UUID of the GPU, if known
 
 
 @dataclass(frozen=True)
 class Roster:
-    """A study's live workers with what they bring; a drained one brings nothing."""
+    """A study's live workers and the slots that they offer; drained ones offer none."""
 
     workers: list[Worker]
-    offered: Mapping[str, int]  #: by worker, the slots that it offers; of one study, only one does
-    #: By worker, those of them that are lent to the study, but those that are yet to be reaped.
+    offered: Mapping[
+        str, int
+    ]  #: by worker, the slots that it offers; one worker per study and slot
+    #: By worker, those of them that are lent to the study and not due to be reaped.
     lent: Mapping[str, int]
     #: When the first lease ends on a slot that any worker of the study offers, or offered as it
-    #: died; None where none is held.
+    #: died; None if no slot is held.
     lease: float | None
 
 
 @dataclass(frozen=True)
 class StudyClaim:
-    """What a study's planner says of it to the pool."""
+    """A planner's claim for its study."""
 
     live: int  #: trials that can still be trained
-    most: int  #: slots it could use now, were it alone
+    most: int  #: slots that the study could use if it were alone
     done: float  #: slot-seconds trained so far
-    remaining: float | None  #: slot-seconds it expects to train yet, where it can say
+    remaining: float | None  #: expected further slot-seconds, if known
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """A study's place in a pool."""
+    """A study in a pool."""
 
     study_id: int
     name: str
     weight: float
     joined: float
     deadline: float
-    claim: StudyClaim | None  #: None until its planner has said anything
+    claim: StudyClaim | None  #: None before its first claim
     served: float  #: slot-seconds lent to it since it joined
     entitled: float  #: slot-seconds of its fair share since it joined
 
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """What the plan wants of one trial, beside what is."""
+    """A trial's row: its planned and its present state."""
 
     number: int
     trial_id: int
@@ -133,13 +135,13 @@ class PlannedTrial:
     value: float | None
     end_reported: bool
     failures: int
-    held: float | None = None  #: since when a person wants it to have no slots
-    pinned: int | None = None  #: the size that a person wants its gang to have
-    batch: int | None = None  #: what the size of its gang is to divide
+    held: float | None = None  #: since when a user holds it
+    pinned: int | None = None  #: the gang size that a user has pinned
+    batch: int | None = None  #: the batch that its gang size must divide
     slot_limit: int | None = None  #: the most slots that it can train on
-    limit_reason: str | None = None  #: why, in one sentence
-    pausable: bool | None = None  #: False once its objective has reported without its segment
-    others: OtherWorkers = ()  #: of its slots, those of further workers
+    limit_reason: str | None = None  #: the reason for the plan, in one sentence
+    pausable: bool | None = None  #: False once it has reported without its segment
+    others: OtherWorkers = ()  #: slots of other workers among them
 
     @property
     def alive(self) -> bool:
@@ -149,69 +151,69 @@ class PlannedTrial:
 
 @dataclass(frozen=True)
 class GangPart:
-    """What a further worker gives to a gang: it holds these slots and runs their ranks."""
+    """A member's part of a gang: it holds these slots and runs their ranks."""
 
     worker: str
-    first_rank: int  #: rank
+    first_rank: int  #: the first rank
     slots: tuple[tuple[int, int], ...]  #: (slot id, fence)
     devices: tuple[str, ...]
 
     @property
     def size(self) -> int:
-        """How many ranks it runs."""
+        """The number of its ranks."""
         return len(self.slots)
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the ranks of a gang that crosses workers find each other, and what they go on from."""
+    """Where the ranks of a gang over several workers meet, and what they resume from."""
 
     address: str
-    port: int  #: for their own rendezvous
-    link_port: int  #: the port where the leader takes the ranks' messages
-    key: str = field(repr=False)  #: gives access to it
+    port: int  #: of the ranks' own process group
+    link_port: int  #: the port where the leader accepts the ranks' messages
+    key: str = field(repr=False)  #: the shared secret
     resume_location: str | None = None  #: the checkpoint's location
 
 
 @dataclass(frozen=True)
 class GangMembership:
-    """A part of a gang, as the worker that gives it and the trial's owner read it."""
+    """A part of a gang, as its member and the trial's owner read it."""
 
     number: int
     trial_id: int
     fence: int
-    leader: str  #: the worker that owned the trial when it was granted
-    size: int  #: of the whole gang
+    leader: str  #: the owner of the trial when it was granted
+    size: int  #: the whole gang's
     part: GangPart
-    active: bool  #: whether the trial is its leader's still, under this fence
-    rendezvous: Rendezvous | None = None  #: None until the leader has said it
+    active: bool  #: whether the owner still has the trial under this fence
+    rendezvous: Rendezvous | None = None  #: None until the leader publishes it
 
 
 @dataclass(frozen=True)
 class Grant:
-    """A segment that may start: its trial, its slots with their fences, its own fence."""
+    """A segment that may start: its trial, its slots and the fences of both."""
 
     number: int
     trial_id: int
     fence: int
     slots: tuple[tuple[int, int], ...]  #: (slot id, fence)
     devices: tuple[str, ...]
-    others: tuple[GangPart, ...] = ()  #: those of further workers
+    others: tuple[GangPart, ...] = ()  #: slots of other workers
 
     @property
     def size(self) -> int:
-        """How many slots the gang has."""
+        """The number of slots of the gang."""
         return len(self.slots) + sum([part.size for part in self.others])
 
 
 @dataclass(frozen=True)
 class Renewal:
-    """The answer to a renewal: which slots are still ours."""
+    """The answer to a renewal: the slots that the worker still holds."""
 
     now: float
     kept: frozenset[tuple[int, int]]
-    #: Slots that the worker still brings: a silent one's may go to a newcomer. None where the
-    #: worker's row went with its study.
+    #: Slots that the worker still offers; others may take those of a silent worker. None if the
+    #: worker's row is gone with its study.
     offers: int | None
 
 
@@ -225,30 +227,30 @@ class Orders:
     epoch: int
     trials: tuple[PlannedTrial, ...]
     pool_slots: int | None = None  #: slots that the study pays for; None before the first plan
-    funds_end: float | None = None  #: when its budget is used up; None where slots cost nothing
-    drained: bool = False  #: whether the worker is to give up its slots and leave
-    in_gangs: bool = False  #: whether it gives slots to a gang that another worker leads
+    funds_end: float | None = None  #: when its budget is used up; None if slots are free
+    drained: bool = False  #: whether the worker is drained
+    in_gangs: bool = False  #: whether it gives slots to a gang of another worker
     gate_open: bool = True  #: whether new trials may start
 
     @property
     def end(self) -> float:
-        """When all training ends: at the deadline, or earlier where the money does not last."""
+        """When all training ends: at the deadline, or earlier if the money does not last."""
         return self.deadline if self.funds_end is None else min(self.deadline, self.funds_end)
 
 
 class Assignment(NamedTuple):
-    """One line of a placed plan: what a trial shall do, where, and why."""
+    """One line of a placed plan: what a trial does, where, and why."""
 
     number: int
     mode: str  #: run, pause, stop
     worker: str | None
     slots: int
     reason: str
-    others: OtherWorkers = ()  #: of these slots, those of further workers
+    others: OtherWorkers = ()  #: slots of other workers among them
 
 
 class SegmentRow(NamedTuple):
-    """One stretch of training, with what it cost and how fast it went."""
+    """A stretch of training, with its cost and its speed."""
 
     number: int
     fence: int
@@ -261,7 +263,7 @@ class SegmentRow(NamedTuple):
     position_from: float | None
     position_to: float | None
     trained: float | None
-    workers: int = 1  #: more than one for a gang that crosses them
+    workers: int = 1  #: more than one for a gang over several hosts
 
     @property
     def stepped(self) -> bool:
@@ -271,7 +273,7 @@ class SegmentRow(NamedTuple):
 
 
 class NewReport(NamedTuple):
-    """A report as its segment makes it."""
+    """A report as its segment sends it."""
 
     step: int
     value: float
@@ -292,7 +294,7 @@ class ReportRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Event:
-    """One line of the audit: every transition writes one in its own transaction."""
+    """One event: every transition writes one in its own transaction."""
 
     id: int
     at: float

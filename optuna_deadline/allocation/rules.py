@@ -1,6 +1,6 @@
-"""Which workers may join a pool: rules about a newcomer's machine, its devices and its versions.
+"""The rules for joining a pool: the newcomer's machine, devices and versions. Pure.
 
-Pure, and the same for every store. A rule speaks only of what both sides have said.
+They are the same for every store. A rule applies only to facts that both sides know.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from optuna_deadline.errors import DeadlineError, SlotTaken, spelled
 def check_admission(
     newcomer: Worker, uuids: Mapping[str, str], live: Iterable[Worker], slots: Sequence[Slot]
 ) -> None:
-    """Let a worker in.
+    """Raise an error unless a worker may join.
 
-    - A study is in one pool at a time: each pool has its own planner of it.
-    - A host's name belongs to one machine.
-    - A GPU is known by its own uuid: it is offered under one name, and a name is one GPU's.
+    - A study is in one pool at a time, because each pool has its own planner of it.
+    - A host name belongs to one machine.
+    - A GPU has one name, and a name belongs to one GPU, by UUID.
     - The workers of one study run the same packages, up to the second part of the version: a
-      trial that moves must be able to load its checkpoint, and to go on as it was.
+      trial that moves must be able to load its checkpoint and continue exactly.
 
     Args:
         newcomer: The newcomer.
         uuids: Of its GPUs, by device.
         live: Live workers of all pools.
-        slots: Of all pools, those at least that have one of these uuids or names.
+        slots: At least those slots of all pools that have one of these UUIDs or names.
 
     Raises:
-        DeadlineError: It is not let in; the message says what to do.
+        DeadlineError: It may not join; the message says what to do.
     """
     others = [row for row in live if row.id != newcomer.id]
     for other in others:
@@ -82,17 +82,17 @@ def choose_devices(
     cpus: int,
     newcomer: Worker,
 ) -> list[str]:
-    """The devices that a worker may offer, by name: those it names and so many CPU shares.
+    """The devices that a worker may offer: the GPUs that it names and so many CPU shares.
 
     Args:
         offered: The host's devices, and which live workers offer them.
-        mine: Those that this worker offered before; they are kept first.
+        mine: Devices that this worker offered before; they are kept first.
         devices: GPUs that it names.
-        cpus: How many CPU shares it wants.
+        cpus: The number of CPU shares.
         newcomer: The worker.
 
     Raises:
-        DeadlineError: A device that it names is offered by a rival.
+        DeadlineError: A rival offers one of the named devices.
     """
 
     def rival(name: str) -> Worker | None:
@@ -115,7 +115,7 @@ def choose_devices(
 
 
 def parse_versions(versions: str | None) -> dict[str, str]:
-    """The versions that a worker has said, by package."""
+    """A worker's versions by package."""
     parts = [part.partition(" ") for part in (versions or "").split(", ")]
     return {name: version for name, _, version in parts if version}
 
@@ -134,5 +134,5 @@ def _versions_differ(one: str | None, other: str | None) -> bool:
 
 
 def _series(version: str) -> str:
-    """``2.13`` for 2.13.0+cpu: what must be the same."""
+    """``2.13`` for 2.13.0+cpu: the part that must match."""
     return ".".join(version.partition("+")[0].split(".")[:2])

@@ -1,9 +1,9 @@
-"""What is new in a table that only grows: each row once, those too that appear late.
+"""Reads new rows of a table that only grows, each once, including those that appear late.
 
-PostgreSQL numbers rows before it commits them, so a lower id may appear after a higher one. How
-many ids lie between is no measure of it: they are numbered for all studies of a database together,
-a thousand a second where many train. Time is one, since transactions are bounded. So the rows of
-the last seconds are read again, and given once.
+PostgreSQL numbers rows before it commits them, so a lower id may appear after a higher one. The
+number of ids in between is no measure, because they are numbered for all studies of a database
+together, up to a thousand per second. Time is one, since transactions are bounded. So the rows of
+the last seconds are read again, and returned once.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-#: A row is committed so long after the time that it carries, at most.
+#: The longest time from a row's timestamp to its commit.
 LATE_SECONDS = 10.0
 
-#: A row may be numbered so long after the time that it carries, and one with a lower id, written
-#: by a transaction that began just before, be committed so long after that.
+#: The longest time from a row's timestamp to its number, and then to the commit of a lower id
+#: by a transaction that began just before.
 _SETTLED_SECONDS = 2 * LATE_SECONDS
 
-#: Rows that a query returns at most, where there is a limit.
+#: The most rows of a query with a limit.
 PAGE = 10_000
 
 
 class Numbered(Protocol):
-    """A row with its number, and the time at which its transaction began."""
+    """A row with its id and the start of its transaction."""
 
     @property
     def id(self) -> int:
@@ -39,14 +39,14 @@ RowT = TypeVar("RowT", bound=Numbered)
 
 
 class Tail(Generic[RowT]):
-    """Reads a growing table on from where it stopped.
+    """Reads a growing table on from the last position.
 
     Args:
-        query: The rows above an id, by their ids: all of them or the first :data:`PAGE`.
-        start: Up to this id no row is of interest.
+        query: The rows above an id, by id: all of them or the first :data:`PAGE`.
+        start: The id after which to read.
 
     Attributes:
-        solid: Up to this id no row can appear any more: it is read on from here.
+        solid: Up to this id no row can appear any more; the next read starts here.
     """
 
     def __init__(self, query: Callable[[int], list[RowT]], start: int = 0) -> None:
@@ -55,9 +55,9 @@ class Tail(Generic[RowT]):
         self._seen: dict[int, float] = {}  # ids above the solid ones, with their times
 
     def read(self, now: float) -> list[RowT]:
-        """The rows that were not given before, by their ids.
+        """The new rows, by id.
 
-        A late one may have a lower id than one that was given before.
+        A late one may have a lower id than an earlier result.
 
         Args:
             now: The database's time, read before.
@@ -65,7 +65,7 @@ class Tail(Generic[RowT]):
         return [row for page in self.pages(now) for row in page]
 
     def pages(self, now: float) -> Iterator[list[RowT]]:
-        """The same, not all of them at once where they are many."""
+        """The same, page by page."""
         after = self.solid
         while True:
             page, new = self._query(after), []
@@ -87,7 +87,7 @@ class Tail(Generic[RowT]):
             after = page[-1].id
 
     def _settle(self, now: float, read: float) -> None:
-        """Move on, within the ids up to which rows were read."""
+        """Move the position forward, within the ids up to which rows were read."""
         seen = self._seen
         while self.solid + 1 in seen and self.solid < read:  # none is missing
             self.solid += 1

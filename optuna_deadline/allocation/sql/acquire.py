@@ -1,12 +1,9 @@
-"""Acquiring: all slots of a gang change to their holders in one transaction, or none does.
+"""Acquires all slots of a gang in one transaction, or none; renews leases by holder and fence.
 
-Rows are locked trial first, then slots by their key.
-
-Renew: a worker keeps its own lease and those of its slots, by holder and fence alone.
-
-All workers do it all the time, so on PostgreSQL it is one statement, which is a transaction of its
-own: no client can freeze inside it, and it waits only for transactions that are bounded too.
-SQLite writes two, having no ``WITH`` for writes; there a round trip costs nothing.
+Rows are locked trial first, then slots by their key. Renewals are frequent, so on PostgreSQL each
+is one statement, which is its own transaction: no client can freeze inside it, and it waits only
+for transactions that are bounded too. SQLite uses two statements, because it has no ``WITH`` for
+writes; a round trip costs nothing there.
 """
 
 from __future__ import annotations
@@ -40,21 +37,21 @@ def acquire(
     ttl: float,
     others: Mapping[str, Sequence[int]] | None = None,
 ) -> Grant | None:
-    """Take a gang's slots for a trial that the plan wants here: all of them or none.
+    """Acquire a gang's slots for a trial that the plan assigns to this worker: all or none.
 
     Args:
         tx: The transaction.
         worker_id: The worker, which owns the trial from now on.
-        number: The trial's.
+        number: The trial.
         slot_ids: Slots that it offers.
-        ttl: Seconds that their leases live.
-        others: By further workers that the plan names, slots that these offer.
+        ttl: Seconds that their leases last.
+        others: By member in the plan, slots that it offers.
 
     Returns:
-        The grant, or None where the plan has changed, a slot or the trial is held, a slot
-        is lent to another study, the study's deadline or the end of its money has passed, its
-        trials would hold more slots than it pays for, the trial cannot train on so many, or a
-        person has it held or the worker drained.
+        The grant. None if the plan has changed, a slot or the trial is held, a slot is lent to
+        another study, the study's deadline or the end of its money has passed, its trials would
+        hold more slots than it pays for, the trial cannot train on so many, or a user holds the
+        trial or drains the worker.
     """
     others = others or {}
     wanted = _lock_planned_trial(tx, worker_id, number, slot_ids, others)
@@ -89,7 +86,7 @@ def _lock_planned_trial(
     slot_ids: Sequence[int],
     others: Mapping[str, Sequence[int]],
 ) -> Any:
-    """The trial's row, locked, if no worker has it and the plan wants it on these slots."""
+    """Lock the trial's row if it has no owner and the plan assigns these slots to it."""
     wanted = tx.execute(
         sa.select(trial)
         .where(trial.c.study_id == tx.study_id, trial.c.number == number)
@@ -109,7 +106,7 @@ def _lock_planned_trial(
 
 
 def _may_grant(tx: Transaction, more: int) -> bool:
-    """Whether the study goes on, and pays for so many slots more than its trials hold."""
+    """Whether the study is open and pays for so many more slots than its trials hold."""
     closing = sa.select(study.c.deadline, study.c.funds_end, study.c.settled, study.c.pool_slots)
     row = tx.execute(closing.where(study.c.study_id == tx.study_id)).one()
     end = row.deadline if row.funds_end is None else min(row.deadline, row.funds_end)
@@ -119,10 +116,11 @@ def _may_grant(tx: Transaction, more: int) -> bool:
 
 
 def _within_budget(tx: Transaction, more: int) -> bool:
-    """Whether a study that pays for its slots pays for so many more than its trials hold.
+    """Whether a study with a budget pays for so many more slots than its trials hold.
 
-    If slots are free without being paid for, the next trial would not wait for the last one to
-    leave. What a dead worker holds is on no bill. The study's row is locked: two workers may ask.
+    Without this check, the next trial would start on unpaid free slots before the last one has
+    left. Slots of dead workers are not billed. The study's row is locked, because two workers may
+    acquire at once.
     """
     query = sa.select(study.c.pool_slots).where(study.c.study_id == tx.study_id)
     most = tx.execute(query.with_for_update(key_share=True)).scalar()
@@ -135,7 +133,7 @@ def _within_budget(tx: Transaction, more: int) -> bool:
 
 
 def _lock_free_slots(tx: Transaction, asked: Mapping[str, Sequence[int]]) -> list[Any]:
-    """Of the slots that are asked of each worker those that can be had, locked."""
+    """Lock the free ones of the requested slots of each worker."""
     theirs = [
         sa.and_(slot.c.id.in_(sorted(ids)), slot.c.id.in_(offered(name)))
         for name, ids in asked.items()
@@ -168,7 +166,7 @@ def _take_slots(
 def _begin_segment(
     tx: Transaction, worker_id: str, number: int, fence: int, size: int, workers: int | None
 ) -> None:
-    """The trial is its owner's, and a segment begins."""
+    """Set the trial's owner and begin its segment."""
     tx.execute(
         sa.update(trial)
         .where(trial.c.study_id == tx.study_id, trial.c.number == number)
@@ -195,7 +193,7 @@ def _write_events(
     holders: Mapping[int, str],
     parts: Sequence[GangPart],
 ) -> None:
-    """Events: each slot's, and the segment's."""
+    """Write the events of each slot and of the segment."""
     number = wanted.number
     for row in rows:
         name = holders[row.id]
@@ -211,7 +209,7 @@ def _write_events(
 def _gang_parts(
     rows: Sequence[Any], holders: Mapping[int, str], first: int, others: Iterable[str]
 ) -> list[GangPart]:
-    """What each further worker gives; its ranks follow those of the workers before it."""
+    """Each member's part; its ranks follow those of the members before it."""
     parts = []
     for name in others:
         given = [row for row in rows if holders[row.id] == name]
@@ -255,7 +253,7 @@ def _renewal_statement(now: sa.ColumnElement[float]) -> Any:
     return sa.select(start.c.now, mine.c.offers, kept.c.id, kept.c.fence).select_from(joined)
 
 
-#: Built once: to build them anew would take longer than the server needs.
+#: Built once: to build them at each call would take longer than the server needs.
 _TWO = _worker(_LEASE), _slots(_LEASE)
 _BY_DATABASE = _renewal_statement(database_now())
 _BY_TEST = _renewal_statement(sa.bindparam("now", type_=sa.Double()))
@@ -280,11 +278,11 @@ def renew_in_one_statement(
     """Renew by a single statement.
 
     Args:
-        connection: In AUTOCOMMIT, to a database that writes in ``WITH``.
+        connection: In AUTOCOMMIT, to a database with ``WITH`` for writes.
         worker_id: The worker.
         held: Its slots, each with its fence.
-        ttl: Seconds that the leases are to live.
-        now: The time, where a test drives it.
+        ttl: Seconds that the leases last.
+        now: The time, if a test sets it.
     """
     given = {"me": worker_id, "ttl": ttl, "held": list(held)}
     if now is None:

@@ -1,8 +1,8 @@
-"""Gangs that cross workers: their parts, where their ranks meet, and how slots come back.
+"""Gangs over several workers: their parts, their rendezvous, and the release of their slots.
 
-The owner of the trial takes the slots of all workers in the one transaction of its acquisition, so
-a gang is whole or not at all. Each slot is held by the worker that offers it, which renews it and
-alone gives it back: only there is known when the last rank is gone.
+The owner of the trial acquires the slots of all members in one transaction, so a gang is complete
+or does not exist. Each slot is held by the worker that offers it. Only that worker renews and
+releases it, because only there the exit of the last rank is known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def as_planned(
     slot_ids: Sequence[int],
     others: Mapping[str, Sequence[int]],
 ) -> bool:
-    """Whether these are the slots that the plan wants, of the workers that it wants."""
+    """Whether these are the planned slots of the planned members."""
     asked = {name: len(ids) for name, ids in others.items()}
     return bool(slot_ids) and dict(desired) == asked and all(asked.values()) and (
         desired_slots == len(slot_ids) + sum(asked.values())
@@ -48,7 +48,7 @@ def leases_run(tx: Transaction, names: Iterable[str], ttl: float) -> bool:
 def add_parts(
     tx: Transaction, worker_id: str, number: int, fence: int, size: int, parts: Sequence[GangPart]
 ) -> None:
-    """Write down what further workers give to a segment that was just granted, and wake them."""
+    """Write the parts of members for a new grant, and notify the members."""
     for given in parts:
         tx.execute(
             sa.insert(part).values(
@@ -70,7 +70,7 @@ def add_parts(
 def publish_rendezvous(
     tx: Transaction, worker_id: str, grant: Grant, rendezvous: Rendezvous
 ) -> None:
-    """Say where the ranks meet; said again, the first time counts.
+    """Publish the rendezvous; the first one stays.
 
     Raises:
         LeaseLost: The worker does not own the trial under the grant's fence.
@@ -126,10 +126,10 @@ def memberships(tx: Transaction, worker_id: str) -> list[GangMembership]:
 
 
 def release_part(tx: Transaction, worker_id: str, number: int, fence: int) -> list[int] | None:
-    """Free a part's slots after its last rank has exited; None where there is no such part.
+    """Free a part's slots after its last rank has exited; None if there is no such part.
 
     Returns:
-        The slots that were freed: those that were not reaped in between.
+        The freed slots: those that were not reaped before.
     """
     mine = (
         part.c.study_id == tx.study_id,
@@ -148,7 +148,7 @@ def release_part(tx: Transaction, worker_id: str, number: int, fence: int) -> li
 def free(
     tx: Transaction, worker_id: str, number: int, slots: Collection[tuple[int, int]]
 ) -> list[int]:
-    """Free slots with their fences, as far as the worker still holds them; returns those."""
+    """Free slots that the worker still holds under these fences; returns them."""
     freed = tx.execute(
         sa.update(slot)
         .where(slot.c.holder == worker_id, sa.tuple_(slot.c.id, slot.c.fence).in_(list(slots)))
@@ -161,9 +161,9 @@ def free(
 
 
 def reclaim_parts(tx: Transaction, grant: Grant) -> None:
-    """Free what further workers were to give to a segment whose owner does not know of it.
+    """Free the members' slots of a segment whose owner does not know of it.
 
-    Until the meeting place of the ranks is known, none was forked.
+    Before the rendezvous is published, no rank is forked.
     """
     if (
         tx.execute(sa.select(meeting.c.number).where(*_rows_of(tx, meeting, grant))).first()
@@ -175,7 +175,7 @@ def reclaim_parts(tx: Transaction, grant: Grant) -> None:
 
 
 def close_rendezvous(tx: Transaction, study_id: int, number: int, fence: int) -> None:
-    """Remove the meeting place of a segment that has ended."""
+    """Delete the rendezvous of a segment that has ended."""
     tx.execute(
         sa.delete(meeting).where(
             meeting.c.study_id == study_id, meeting.c.number == number, meeting.c.fence == fence
@@ -184,7 +184,7 @@ def close_rendezvous(tx: Transaction, study_id: int, number: int, fence: int) ->
 
 
 def delete_reaped_parts(tx: Transaction, reaped: Sequence[Any]) -> None:
-    """Delete the parts that slots were reaped of: their workers are dead, or will find out."""
+    """Delete the parts of reaped slots: their workers are dead, or will find out."""
     pairs = {(row.id, row.fence) for row in reaped}
     holders = sorted({row.holder for row in reaped})
     for row in tx.rows(sa.select(part).where(part.c.worker.in_(holders))) if holders else ():

@@ -1,9 +1,9 @@
-"""Which row is a study's own, and the random key that tells it from its namesakes.
+"""Which row belongs to a study, and the random key that distinguishes studies of one name.
 
-Beside Optuna's tables a row is found by Optuna's id. A database that ``table=`` names numbers its
-studies itself and has nothing but their names, and a study that was deleted and created again has
-the same name: there the row's key is kept in an attribute of the Optuna study too. The attribute
-is written first, under a lock, so a row with a key that the study does not have is another's.
+Beside Optuna's tables, a row has Optuna's id. A database named by ``table=`` numbers its studies
+itself and knows only their names, and a study that was deleted and created again has the same
+name. There an attribute of the Optuna study also holds the row's key. The attribute is written
+first, under a lock, so a row with another key belongs to another study.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from optuna_deadline.errors import DeadlineError, StudyGone
 
 _ATTRIBUTE = "optuna_deadline:key"
 _ADVISORY_LOCK = 0x0D_EAD_14E
-_IDLE = 10.0  # seconds: Optuna's storage is written to between two statements
+_IDLE = 10.0  # seconds: Optuna's storage is written between two statements
 
 
 def find_row(connection: sa.Connection, study_: Study) -> tuple[sa.Row[Any] | None, float]:
-    """The study's own row if there is one, and the time by the database's clock.
+    """The study's own row, if there is one, and the database's time.
 
     Raises:
         StudyGone: The study was deleted.
@@ -39,7 +39,7 @@ def find_row(connection: sa.Connection, study_: Study) -> tuple[sa.Row[Any] | No
 
 
 def insert_terms(connection: sa.Connection, study_: Study, values: dict[str, Any]) -> None:
-    """Fix the terms of a study, unless another process has; the caller reads which terms hold.
+    """Store the terms of a study unless another process has; the caller then reads them.
 
     Args:
         connection: In AUTOCOMMIT.
@@ -47,7 +47,7 @@ def insert_terms(connection: sa.Connection, study_: Study, values: dict[str, Any
         values: The row's columns, without id and key.
 
     Raises:
-        DeadlineError: Workers still train a study of that name that is not this one.
+        DeadlineError: Workers still train another study of that name.
         StudyGone: The study was deleted.
     """
     study_id = studies.own_id(connection, study_)
@@ -66,7 +66,7 @@ def insert_terms(connection: sa.Connection, study_: Study, values: dict[str, Any
 
 
 def key_of(connection: sa.Connection, study_: Study) -> str:
-    """The key of a study that has terms; a row of an older version gets one now.
+    """The key of a study with terms; a row of an older version gets one now.
 
     Args:
         connection: In AUTOCOMMIT.
@@ -95,8 +95,7 @@ def key_of(connection: sa.Connection, study_: Study) -> str:
 def _is_of(row: sa.Row[Any], study_: Study) -> bool:
     """Whether a row that was found by its name belongs to the study.
 
-    An older version's has no key, and a process may be about to give it the one that the study
-    has by now.
+    A row of an older version has no key, and a process may be about to copy the study's key to it.
     """
     if row.key is None:
         return bool(row.direction == study_.direction.name.lower())
@@ -104,7 +103,7 @@ def _is_of(row: sa.Row[Any], study_: Study) -> bool:
 
 
 def _delete(connection: sa.Connection, row: sa.Row[Any], now: float) -> None:
-    """Delete what is left of a deleted study, as its row beside Optuna's would have been."""
+    """Delete the rows of a deleted study, as the foreign key beside Optuna's tables would have."""
     alive = sa.select(worker.c.id).where(
         worker.c.study_id == row.study_id, worker.c.state == "live", worker.c.lease > now
     )
@@ -119,7 +118,7 @@ def _delete(connection: sa.Connection, row: sa.Row[Any], now: float) -> None:
 
 @contextmanager
 def _locked(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that is alone among those which say whose a row is."""
+    """A transaction that excludes all others that assign rows to studies."""
     with engine.begin() as connection:
         begin_bounded(connection, idle=_IDLE)
         if engine.dialect.name == "postgresql":  # SQLite's BEGIN IMMEDIATE is the same lock

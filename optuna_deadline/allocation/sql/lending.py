@@ -1,7 +1,7 @@
-"""The pool's transitions: its leader lends slots to studies, whose planners say what they need.
+"""The transitions of a pool: its leader lends slots to studies, and planners set claims.
 
-The leader is elected as planners are, by a lease with a term. Lending changes what is desired: a
-slot that is held stays held until its holder gives it back.
+The leader is elected like planners, by a lease with a term. Lending sets the wanted state: a held
+slot stays held until its holder releases it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from optuna_deadline.errors import LeaseLost
 
 
 def elect_leader(tx: Transaction, worker_id: str, ttl: float) -> int | None:
-    """Become or stay the pool's leader; returns the term, or None while another one leads."""
+    """Become or stay the pool's leader; returns the term, or None while another one is elected."""
     row = tx.execute(sa.select(leader).where(leader.c.pool == tx.pool)).first()
     won = (
         None
@@ -38,7 +38,7 @@ def elect_leader(tx: Transaction, worker_id: str, ttl: float) -> int | None:
     elected = tx.execute(
         sa.update(leader)
         .where(leader.c.pool == tx.pool, leader.c.term == row.term)
-        .where(leader.c.holder.is_not_distinct_from(row.holder))  # else another one was elected
+        .where(leader.c.holder.is_not_distinct_from(row.holder))  # else another was elected
         .values(holder=worker_id, term=won, expires=tx.now + ttl)
     )
     if not elected.rowcount:
@@ -49,7 +49,7 @@ def elect_leader(tx: Transaction, worker_id: str, ttl: float) -> int | None:
 
 
 def set_claim(tx: Transaction, worker_id: str, term: int, claim: StudyClaim) -> None:
-    """Say what the study needs, under its planner's term."""
+    """Set the study's claim, under its planner's term."""
     guard_planner(tx, worker_id, term)
     tx.execute(
         sa.update(tenant)
@@ -59,7 +59,7 @@ def set_claim(tx: Transaction, worker_id: str, term: int, claim: StudyClaim) -> 
 
 
 def tenants(tx: Transaction) -> list[Tenant]:
-    """The pool's studies that are not settled, with or without workers."""
+    """The pool's unsettled studies, with or without workers."""
     query = (
         sa.select(tenant, study.c.name, study.c.deadline)
         .join(study, study.c.study_id == tenant.c.study_id)
@@ -91,7 +91,7 @@ def lend(
     shares: Mapping[int, int],
     fair: Mapping[int, float],
 ) -> None:
-    """Lend slots to studies, and keep the accounts up to now; see the store's promise."""
+    """Lend slots to studies and update the accounts; see the store."""
     guard_leader(tx, worker_id, term)
     # Accounts first: a waiter for a trial may hold its study's row, a waiter for a slot a trial.
     open_ = sa.select(study.c.study_id).where(study.c.settled.is_(None))
@@ -145,7 +145,7 @@ def _planners(tx: Transaction) -> set[str | None]:
 
 
 def _offering_workers(tx: Transaction, lent: Mapping[int, int]) -> set[str | None]:
-    """The workers that may take the slots now."""
+    """The workers that may acquire the slots now."""
     query = (
         sa.select(offer.c.worker)
         .join(worker, worker.c.id == offer.c.worker)

@@ -1,4 +1,4 @@
-"""Workers join a pool with their slots, and leave it."""
+"""Registers workers with their slots in a pool, and removes them."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ _REGISTRATION = 0x0D_EAD_115
 
 
 def serialize_registrations(tx: Transaction) -> Transaction:
-    """Let registrations queue: two that begin at once would name the same slots.
+    """Run registrations one after the other: two at once would take the same names.
 
-    SQLite's BEGIN IMMEDIATE does it by itself. On PostgreSQL the queue may be long, and what is
-    written after it has the time at which its turn came.
+    SQLite's BEGIN IMMEDIATE is enough. On PostgreSQL the wait may be long, and later writes have
+    the time at which it ended.
     """
     if tx.connection.dialect.name != "postgresql":
         return tx
-    wait_in_line(tx.connection)  # a cluster's workers may all start at once
+    wait_in_line(tx.connection)  # all workers of a cluster may start at once
     turn = sa.select(sa.func.pg_advisory_xact_lock(_REGISTRATION), database_now())
     _, now = tx.execute(turn).one()
     return replace(tx, now=now if tx.given is None else tx.given())
 
 
 def ensure_pool(tx: Transaction, ttl: float, grace: float) -> tuple[float, float]:
-    """Make the pool unless it is there; returns its lease's seconds and its grace.
+    """Create the pool unless it exists; returns the seconds of its leases and its grace.
 
-    The first worker fixes both, since a reaper must know what every holder believes.
+    The first worker sets both, because a reaper must know what every holder assumes.
     """
     found = tx.execute(sa.select(pool.c.ttl, pool.c.grace).where(pool.c.name == tx.pool)).first()
     if found is not None:
@@ -74,17 +74,17 @@ def register(
     weight: float | None = None,
     machine_info: MachineInfo | None = None,
 ) -> list[Slot]:
-    """Join the pool: a worker row, the study's place in the pool, a slot row for each device.
+    """Join the pool: a worker row, the study's place in the pool, a slot row per device.
 
-    A slot belongs to its host. Workers of different studies may offer it, if they name the same
-    pool; two of one study may not. A GPU is named by the caller; a CPU share takes the lowest
-    number that is not refused. A slot that no other live worker offers is lent to the newcomer's
-    study; the pool's leader lends it on. Again by the same worker, after a lost answer or a long
-    silence, it keeps what no rival took; and it is drained still if it was.
+    A slot belongs to its host. Workers of different studies of one pool may offer it; two of one
+    study may not. The caller names GPUs; a CPU share takes the lowest free number. A slot that no
+    other live worker offers is lent to the newcomer's study; the pool's leader may lend it on. A
+    repeated call by the same worker, after a lost answer or a long silence, keeps the slots that
+    no rival has taken, and keeps the worker drained.
 
     Raises:
-        DeadlineError: A device is offered by a rival, the SQLite file is used from a second host,
-            or :func:`~optuna_deadline.allocation.rules.check_admission` refuses.
+        DeadlineError: A rival offers a device, a second host uses the SQLite file, or
+            :func:`~optuna_deadline.allocation.rules.check_admission` refuses.
     """
     machine_info = machine_info or MachineInfo()
     newcomer = Worker(
@@ -117,7 +117,7 @@ def register(
                 "use PostgreSQL to train on several hosts."
             )
     check_admission(newcomer, machine_info.uuids, everywhere.values(), alike)
-    stop_idle_payments(tx, [tx.study_id])  # where all of its workers died in silence
+    stop_idle_payments(tx, [tx.study_id])  # if all of its workers died
     names = choose_devices(
         {name: [everywhere[w] for w in offers[i] if w in everywhere] for name, i in known.items()},
         {name for name, i in known.items() if worker_id in offers[i]},
@@ -181,7 +181,7 @@ def register(
 def _relevant_to_newcomer(
     tx: Transaction, host: str, concerned: Collection[str]
 ) -> sa.ColumnElement[bool]:
-    """Of all pools' workers those by which a newcomer is judged: SQLite's are on its host."""
+    """The workers by which a newcomer is judged: SQLite's are on its host."""
     if tx.connection.dialect.name == "sqlite":
         return sa.true()
     return sa.or_(
@@ -190,12 +190,12 @@ def _relevant_to_newcomer(
 
 
 def host_type_detail(machine_info: MachineInfo) -> dict[str, Any]:
-    """What the audit keeps of a host's type, where it has one."""
+    """The event detail of a host's type, if it has one."""
     return {} if machine_info.host_type is None else {"type": machine_info.host_type}
 
 
 def join_pool(tx: Transaction, weight: float | None) -> None:
-    """Give the study its place in the pool; a weight that is named replaces the one before."""
+    """Add the study to the pool; a given weight replaces the one before."""
     place = (tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id)
     if tx.execute(sa.select(tenant.c.term).where(*place)).first() is None:
         tx.execute(
@@ -218,9 +218,9 @@ def join_pool(tx: Transaction, weight: float | None) -> None:
 
 
 def _offer(tx: Transaction, worker_id: str, slot_id: int) -> None:
-    """Offer a slot; what a dead rival offered is no longer its own, should it wake.
+    """Offer a slot; a dead rival loses its offer, even if it wakes.
 
-    Nor does a worker that died in a study that has ended since offer anything any more.
+    A worker that died in a study that has ended also offers nothing any more.
     """
     over = sa.select(study.c.study_id).where(study.c.settled.is_not(None))
     rival = sa.select(worker.c.id).where(
@@ -236,9 +236,9 @@ def _offer(tx: Transaction, worker_id: str, slot_id: int) -> None:
 
 
 def leave(tx: Transaction, worker_id: str) -> None:
-    """Say goodbye: what it led and planned is handed on at once, and the last one pays no more.
+    """Leave: elected roles end at once, and the study of the last worker stops paying.
 
-    It offers nothing any more, but what it holds still: its study's planner has to reap that.
+    It offers nothing any more except held slots, which its study's planner must reap.
     """
     tx.execute(
         sa.update(worker).where(worker.c.id == worker_id).values(state="left", lease=tx.now)
@@ -251,7 +251,7 @@ def leave(tx: Transaction, worker_id: str) -> None:
 
 
 def release_leadership(tx: Transaction, names: Collection[str]) -> None:
-    """What workers lead and plan is up for election at once."""
+    """End the elected roles of workers."""
     for table, holder in ((leader, leader.c.holder), (tenant, tenant.c.planner)):
         tx.execute(
             sa.update(table)

@@ -1,4 +1,4 @@
-"""The planner's transitions: elected by a lease with a term, every write guarded by that term."""
+"""The planner's transitions: elected by a lease with a term that every write checks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from optuna_deadline.allocation.sql.database.transaction import CLOCK_TOLERANCE,
 from optuna_deadline.allocation.sql.roster import living
 from optuna_deadline.errors import LeaseLost
 
-#: Lines of a plan that one statement writes: it takes long to compile for many.
+#: Lines of a plan in one statement; statements with many lines compile slowly.
 _LINES = 100
 
 
 def elect_planner(tx: Transaction, worker_id: str, ttl: float) -> int | None:
-    """Become or stay the study's planner; returns the term, or None while another one rules."""
+    """Become or stay the study's planner; returns the term, or None while another is elected."""
     row = tx.execute(sa.select(tenant).where(*_own_tenant_rows(tx))).first()
     if row is None:
         return None
@@ -30,7 +30,7 @@ def elect_planner(tx: Transaction, worker_id: str, ttl: float) -> int | None:
     elected = tx.execute(
         sa.update(tenant)
         .where(*_own_tenant_rows(tx), tenant.c.term == row.term)
-        .where(tenant.c.planner.is_not_distinct_from(row.planner))  # else another one was elected
+        .where(tenant.c.planner.is_not_distinct_from(row.planner))  # else another was elected
         .values(planner=worker_id, term=won, expires=tx.now + ttl)
     )
     if not elected.rowcount:
@@ -45,8 +45,8 @@ def election_outcome(
 ) -> int | None:
     """The outcome of an election: the candidate's term, None while another term runs.
 
-    A lease that expires too late was written before the clock was set back. The same holder after
-    its lease ran out begins a new term too: others may have ruled meanwhile.
+    A lease that expires too late was written before the clock was set back. The same holder gets a
+    new term after its lease expires, since another one may have been elected in between.
     """
     rules = now <= expires <= now + ttl + CLOCK_TOLERANCE
     if holder not in (None, worker_id) and rules:
@@ -55,18 +55,18 @@ def election_outcome(
 
 
 def has_left(tx: Transaction, worker_id: str) -> bool:
-    """Whether a worker said goodbye: its thread may stand for election a last time after that.
+    """Whether a worker has left: its thread may run for election once more after that.
 
-    Its row is locked until the election is over, so a goodbye comes before it or after it, and
-    hands on what was won. It is locked before the row of what is won, as by a goodbye, so that the
-    two wait for each other in one order; a renewal that is being written is waited for as well.
+    Its row is locked until the election is over, so that it leaves before or after it and hands
+    over what was won. It is locked before the elected row, as in leaving, so that both lock in one
+    order; a pending renewal is waited for as well.
     """
     state = sa.select(worker.c.state).where(worker.c.id == worker_id)
     return bool(tx.execute(state.with_for_update(read=True)).scalar() == "left")
 
 
 def moved_pool(tx: Transaction, worker_id: str) -> bool:
-    """Whether the study went on in another pool while a worker was silent."""
+    """Whether the study moved to another pool while a worker was silent."""
     joined = sa.select(worker.c.registered).where(worker.c.id == worker_id).scalar_subquery()
     return bool(
         living(
@@ -98,7 +98,7 @@ def guard_planner(tx: Transaction, worker_id: str, term: int) -> None:
 
 
 def open_trial(tx: Transaction, worker_id: str, term: int, number: int, trial_id: int) -> None:
-    """Put a new Optuna trial on the table; one that is there stays as it is."""
+    """Add a new Optuna trial to the table; one that is there stays as it is."""
     guard_planner(tx, worker_id, term)
     known = sa.select(trial.c.number).where(
         trial.c.study_id == tx.study_id, trial.c.number == number
@@ -130,7 +130,7 @@ def write(
     changes: Iterable[Assignment],
     seconds: float | None = None,
 ) -> int:
-    """Write what has changed in the plan, and how long it took; returns the new epoch."""
+    """Write the changes of a plan and its duration; returns the new epoch."""
     guard_planner(tx, worker_id, term)
     lines = sorted(changes, key=lambda planned: planned.number)
     concerned: list[str | None] = []
@@ -161,7 +161,7 @@ def write(
 
 
 def _write_lines(tx: Transaction, lines: Sequence[Assignment]) -> Sequence[str | None]:
-    """Write some lines by one statement; returns the owners of their trials."""
+    """Write some lines in one statement; returns the owners of their trials."""
     numbers = [planned.number for planned in lines]
     of_lines = (
         trial.c.study_id == tx.study_id,
@@ -195,14 +195,14 @@ def _write_lines(tx: Transaction, lines: Sequence[Assignment]) -> Sequence[str |
 def placement_detail(
     others: Sequence[tuple[str, int]], hosts: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The detail of an event that names the workers besides the first, and all hosts."""
+    """The event detail that names the other workers and all hosts."""
     if not others:
         return {}
     return {"others": dict(others)} | ({"hosts": sorted({*hosts})} if hosts else {})
 
 
 def duration_detail(seconds: float | None) -> dict[str, Any]:
-    """The detail of an event that says how long its plan took."""
+    """The event detail with the duration of the plan."""
     return {} if seconds is None else {"seconds": round(seconds, 6)}
 
 
@@ -217,7 +217,7 @@ def conclude(
     *,
     unreported: bool = False,
 ) -> bool:
-    """End a trial without a worker; see the store's promise."""
+    """End a trial without a worker; see the store."""
     guard_planner(tx, worker_id, term)
     open_to_it: sa.ColumnElement[bool] = trial.c.state.in_(ALIVE)
     if unreported:
@@ -238,7 +238,7 @@ def conclude(
 
 
 def retire(tx: Transaction, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
-    """End trials without a worker, those with one reason in one statement."""
+    """Retire trials without a worker, those with one reason in one statement."""
     guard_planner(tx, worker_id, term)
     by_reason: dict[str, list[int]] = {}
     for number in sorted(reasons):
@@ -265,7 +265,7 @@ def retire(tx: Transaction, worker_id: str, term: int, reasons: Mapping[int, str
 
 
 def mark_ends_reported(tx: Transaction, numbers: Collection[int]) -> None:
-    """Optuna knows the ends of these trials."""
+    """Record that Optuna knows the ends of these trials."""
     tx.execute(
         sa.update(trial)
         .where(trial.c.study_id == tx.study_id, trial.c.number.in_(sorted(numbers)))
@@ -297,7 +297,7 @@ def resize_pool(
     types: Mapping[str, int] | None = None,
     seen: tuple[int | None, float | None] | None = None,
 ) -> bool:
-    """Say how many slots the study pays for from now on; see the store's promise."""
+    """Set the number of slots that the study pays for; see the store."""
     guard_planner(tx, worker_id, term)
     row = lock_study(tx)
     if row is None or (types is None and (row.pool_slots, row.funds_end) == (slots, funds_end)):
@@ -330,12 +330,12 @@ def lock_study(tx: Transaction) -> sa.Row[Any] | None:
 
 
 def types_detail(types: Mapping[str, int] | None) -> dict[str, Any]:
-    """What the audit keeps of a pool's slots by host type, where the prices go by it."""
+    """The event detail of a pool's slots by host type, if the prices depend on it."""
     return {} if types is None else {"types": dict(types)}
 
 
 def settle(tx: Transaction, worker_id: str, term: int, seen: float | None = None) -> bool:
-    """Close the study: every trial has its end; see the store's promise."""
+    """Close the study once every trial has its end; see the store."""
     guard_planner(tx, worker_id, term)
     row = lock_study(tx)
     if row is None or seen not in (None, row.deadline):

@@ -1,4 +1,4 @@
-"""What the planner, the workers and the views read; none of it takes a lock."""
+"""Reads of planners, workers and views; none of them locks."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _orders() -> sa.Select[Any]:
     )
 
 
-_ORDERS = _orders()  # built once: every worker asks each second
+_ORDERS = _orders()  # built once: every worker reads each second
 
 
 def orders(
@@ -116,14 +116,14 @@ def orders(
     worker_id: str,
     now: float | None = None,
 ) -> Orders:
-    """What the plan wants of one worker: one statement, since every worker asks each second.
+    """The orders of one worker in one statement, because every worker reads each second.
 
     Args:
-        connection: A connection in AUTOCOMMIT.
+        connection: In AUTOCOMMIT.
         pool_name: The pool.
         study_id: The study.
         worker_id: The worker.
-        now: The time, where a test drives it.
+        now: The time, if a test sets it.
 
     Raises:
         StudyGone: The study was deleted.
@@ -148,7 +148,7 @@ def orders(
 
 
 def _desired(row: Sequence[Any]) -> PlannedTrial:
-    if row[-1] is None:  # nearly always
+    if row[-1] is None:  # the usual case
         return PlannedTrial(*row[:-1])
     others = tuple([(name, slots) for name, slots in json.loads(row[-1])])
     return PlannedTrial(*[*row[:-1], others])
@@ -160,7 +160,7 @@ def pools(connection: sa.Connection) -> list[str]:
 
 
 def pools_of(connection: sa.Connection, study_id: int) -> list[str]:
-    """The names of the pools that a study has joined; first the one where a worker came last."""
+    """The pools that a study has joined; first the one that a worker joined last."""
     came = sa.select(sa.func.max(worker.c.registered)).where(
         worker.c.pool == tenant.c.pool, worker.c.study_id == tenant.c.study_id
     )
@@ -170,13 +170,13 @@ def pools_of(connection: sa.Connection, study_id: int) -> list[str]:
 
 
 def trials(tx: Transaction) -> list[PlannedTrial]:
-    """Every trial on the table."""
+    """Every trial in the table."""
     query = sa.select(*_DESIRED).where(trial.c.study_id == tx.study_id).order_by(trial.c.number)
     return [_desired(row) for row in tx.rows(query)]
 
 
 def unreported_trials(tx: Transaction) -> list[PlannedTrial]:
-    """The trials that live, or whose end Optuna does not know yet."""
+    """Trials that live, or whose end Optuna does not know yet."""
     query = (
         sa.select(*_DESIRED)
         .where(
@@ -191,7 +191,7 @@ def unreported_trials(tx: Transaction) -> list[PlannedTrial]:
 def segments(tx: Transaction, since: float = 0.0) -> list[SegmentRow]:
     """Segments that run, or ended at or after ``since``."""
     mine = sa.select(*_SEGMENT).where(segment.c.study_id == tx.study_id)
-    # Two searches: for OR, SQLite reads every segment of the study.
+    # Two queries: for OR, SQLite reads every segment of the study.
     found = sa.union_all(
         mine.where(segment.c.ended.is_(None)), mine.where(segment.c.ended >= since)
     )
@@ -199,7 +199,7 @@ def segments(tx: Transaction, since: float = 0.0) -> list[SegmentRow]:
 
 
 def reports(tx: Transaction, after: int = 0, number: int | None = None) -> list[ReportRow]:
-    """Reports with a row id above ``after``, of one trial or of all; NULL comes back as NaN."""
+    """Reports with a row id above ``after``, of one trial or of all; NULL becomes NaN."""
     query = sa.select(
         report.c.id,
         report.c.number,
@@ -211,7 +211,7 @@ def reports(tx: Transaction, after: int = 0, number: int | None = None) -> list[
     ).where(report.c.study_id == tx.study_id)
     if number is None:
         rows = tx.rows(query.where(report.c.id > after).order_by(report.c.id))
-    else:  # asked for their ids in order, SQLite would read every trial's
+    else:  # ordered by id, SQLite would read the reports of all trials
         found = tx.rows(query.where(report.c.number == number))
         rows = sorted([row for row in found if row.id > after], key=_BY_ID)
     return [
@@ -250,7 +250,7 @@ def checkpoints(tx: Transaction, number: int | None = None) -> list[Checkpoint]:
 def checkpoint_origins(
     tx: Transaction, after: int = 0, number: int | None = None
 ) -> list[CheckpointOrigin]:
-    """Where checkpoints were written, by their ids."""
+    """Where checkpoints were written, by id."""
     written = sa.and_(
         segment.c.study_id == checkpoint.c.study_id,
         segment.c.number == checkpoint.c.number,
@@ -297,7 +297,7 @@ def trained_before(tx: Transaction, number: int, fence: int) -> float:
 def events(
     tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = PAGE
 ) -> list[Event]:
-    """The study's audit in all pools from a row id on, of some kinds or of all."""
+    """The study's events in all pools from a row id on, of some kinds or of all."""
     query = sa.select(event).where(event.c.study_id == tx.study_id, event.c.id > after)
     if kinds is not None:
         query = query.where(event.c.kind.in_(kinds))
@@ -307,7 +307,7 @@ def events(
 def pool_events(
     tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = PAGE
 ) -> list[Event]:
-    """The audit of all studies of the pool from a row id on, of some kinds or of all."""
+    """The events of all studies of the pool from a row id on, of some kinds or of all."""
     query = sa.select(event).where(event.c.pool == tx.pool, event.c.id > after)
     if kinds is not None:
         query = query.where(event.c.kind.in_(kinds))
@@ -315,7 +315,7 @@ def pool_events(
 
 
 def event_before(tx: Transaction, count: int) -> int:
-    """The row id after which the pool's newest events come, so many of them; 0 if it has fewer."""
+    """The row id before the pool's newest events, so many of them; 0 if it has fewer."""
     ids = sa.select(event.c.id).where(event.c.pool == tx.pool).order_by(event.c.id.desc())
     return int(tx.execute(ids.offset(count).limit(1)).scalar() or 0)
 

@@ -1,11 +1,8 @@
-"""Releasing: a holder gives its slots back, and says how the segment ended.
+"""Releases slots by holder and fence, and reaps the slots of dead workers.
 
-Guarded by holder and fence, never by a clock: a worker without its lease changes nothing.
-
-Reaping: what dead workers held is freed.
-
-By the clock, which errs on the late side and is the only transition that compares clocks; or at
-once, where a process on the same host has seen that they have ended.
+A release never compares clocks: a worker without its lease changes nothing. Reaping compares
+clocks, on the late side, and is the only transition that does. It is immediate if a process on the
+same host has verified that the workers have ended.
 """
 
 from __future__ import annotations
@@ -44,21 +41,21 @@ def release(
     failures: int = 0,
     stays: bool = False,
 ) -> bool:
-    """Give the slots back after the last rank has exited, and say how the segment ended.
+    """Release the slots after the last rank has exited, and record how the segment ended.
 
     Args:
         tx: The transaction.
         worker_id: The worker.
-        grant: What :func:`~optuna_deadline.allocation.sql.acquire.acquire` returned.
+        grant: The result of :func:`~optuna_deadline.allocation.sql.acquire.acquire`.
         outcome: The trial's next state: paused, retired, failed or complete.
         ended: Why the segment ended: pause, resize, deadline, shutdown, died, error, ...
-        value: What is to be told to Optuna, for a complete trial.
+        value: The value for Optuna of a complete trial.
         stop: Seconds from the directive to the last rank's exit.
         failures: How many times the trial has died so far.
-        stays: Whether its process is parked with the worker, to which it had better come back.
+        stays: Whether its process is parked with the worker, which should resume it.
 
     Returns:
-        False where the lease was lost: then nothing is changed.
+        False if the lease was lost; then nothing changes.
     """
     # The plan may want it elsewhere by now: then the process is of no use.
     waits = sa.case((trial.c.desired_mode == "pause", worker_id), else_=trial.c.desired_worker)
@@ -84,7 +81,7 @@ def release(
 
 
 def release_part(tx: Transaction, worker_id: str, number: int, fence: int) -> bool:
-    """Free a part's slots after its last rank has exited; see the store's promise."""
+    """Free a part's slots after its last rank has exited; see the store."""
     freed = gangs.release_part(tx, worker_id, number, fence)
     if freed is not None:
         notify(tx, _workers_to_wake(tx, number, freed))
@@ -92,7 +89,7 @@ def release_part(tx: Transaction, worker_id: str, number: int, fence: int) -> bo
 
 
 def _workers_to_wake(tx: Transaction, number: int, freed: list[int]) -> list[str | None]:
-    """The planner, the trial's next worker, and other studies' to which the slots are lent."""
+    """The planner, the trial's next worker, and workers of other studies that get the slots."""
     planner = sa.select(tenant.c.planner).where(
         tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id
     )
@@ -114,7 +111,7 @@ def _workers_to_wake(tx: Transaction, number: int, freed: list[int]) -> list[str
 
 
 def cancel_grant(tx: Transaction, worker_id: str, number: int, fence: int) -> bool:
-    """Give back a segment whose grant never reached its worker; see the store's promise."""
+    """Release a segment whose grant never reached its worker; see the store."""
     owned = tx.execute(
         sa.select(trial)
         .where(
@@ -171,15 +168,15 @@ def end_segment(
 
 
 def reap(tx: Transaction) -> int:
-    """Free what dead workers held: the only transition that compares clocks.
+    """Free the slots of dead workers: the only transition that compares clocks.
 
-    In the pool, and of this study in those where it was before. Seconds are the pool's, whatever
-    this process was started with. A lease that ends later than any that could be taken now is from
-    before the clock was set back. ``SKIP LOCKED``: a client frozen inside its transaction must not
+    This covers the pool, and this study in the pools where it was before. The seconds are the
+    pool's, not this process's. A lease that ends later than any new one could is from before the
+    clock was set back. ``SKIP LOCKED``: a client that is frozen inside its transaction must not
     block the reaper.
 
     Returns:
-        The number of slots freed.
+        The number of freed slots.
     """
     expired = _free_expired_slots(tx)
     gangs.delete_reaped_parts(tx, expired)
@@ -193,10 +190,10 @@ def reap(tx: Transaction) -> int:
 
 
 def reap_ended(tx: Transaction, names: Collection[str]) -> int:
-    """Free at once what workers of any pool hold that are known to have ended; see the store.
+    """Free at once the slots of workers of any pool that are known to have ended; see the store.
 
     Returns:
-        The number of slots freed.
+        The number of freed slots.
     """
     if not names:
         return 0
@@ -253,15 +250,15 @@ def _free(tx: Transaction, rows: Sequence[Any]) -> None:
 
 
 def _forget_offers(tx: Transaction, slot_ids: Sequence[int]) -> None:
-    """What a worker held as it left it offers no more, once that was reaped."""
+    """Delete the offers of workers that have left, once their slots are reaped."""
     gone = sa.select(worker.c.id).where(worker.c.state == "left")
     tx.execute(sa.delete(offer).where(offer.c.slot_id.in_(slot_ids), offer.c.worker.in_(gone)))
 
 
 def _release_orphans(tx: Transaction, among: sa.ColumnElement[bool]) -> None:
-    """Trials whose owner holds no slot for them: the next one takes them from a checkpoint.
+    """Pause trials whose owner holds no slot for them; they resume from a checkpoint.
 
-    Among those of every study of the pool: no worker may be left that reaps for another one.
+    In every study of the pool, because no worker of the other study may be left to reap.
     """
     held = sa.select(slot.c.id).where(
         slot.c.holder == trial.c.owner,
@@ -295,10 +292,10 @@ def _release_orphans(tx: Transaction, among: sa.ColumnElement[bool]) -> None:
 
 
 def _mark_silent_lost(tx: Transaction) -> None:
-    """Workers that have not renewed for so long are lost.
+    """Mark workers lost that have not renewed for so long.
 
-    One that renews just now is passed over: it locks its row first and its slots next, which we
-    may hold.
+    A worker that renews just now is skipped: it locks its row first and its slots next, which this
+    transaction may hold.
     """
     silent = (
         sa.select(worker.c.id, worker.c.study_id)

@@ -1,8 +1,8 @@
-"""What people ask for: a trial held, its gang's size pinned, a host drained.
+"""Requests of users: to hold a trial, to pin its gang's size, to drain a host, to set a price.
 
-Any client of the database writes a request, under no planner's term: planners write other columns
-of the same rows. It takes effect once a planner has read it; but from
-the commit on no held trial and no drained worker is granted a slot.
+Any client of the database writes a request, without a planner's term: planners write other columns
+of the same rows. It takes effect once a planner has read it. From the commit on, no held trial and
+no drained worker is granted a slot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _A_LITTLE = 1e-4  # seconds
 
 
 def hold(tx: Transaction, number: int, held: bool) -> bool:
-    """Keep a trial from slots, or let it go on; see the store's promise."""
+    """Hold a trial without slots, or release the hold; see the store."""
     since = tx.now if held else None
     before = trial.c.held.is_(None) if held else trial.c.held.is_not(None)
     if not _write_request(tx, number, before, held=since):
@@ -33,7 +33,7 @@ def hold(tx: Transaction, number: int, held: bool) -> bool:
 
 
 def pin(tx: Transaction, number: int, slots: int | None) -> bool:
-    """Pin the size of a trial's gang, or leave it to the policy; see the store's promise."""
+    """Pin the size of a trial's gang, or remove the pin; see the store."""
     if not _write_request(tx, number, trial.c.pinned.is_distinct_from(slots), pinned=slots):
         return _is_living(tx, number)
     tx.event("pin", number=number, slots=slots)
@@ -49,7 +49,7 @@ def set_price(
     seen: tuple[int | None, float | None],
     types: Mapping[str, int] | None,
 ) -> bool:
-    """Tell what a slot costs from now on; see the store's promise."""
+    """Set the price of a slot from now on; see the store."""
     row = lock_study(tx)
     if row is None or seen != (row.pool_slots, row.funds_end):
         return False
@@ -63,13 +63,13 @@ def set_price(
 
 
 def earlier_end(deadline: float, before: float | None, end: float) -> float:
-    """An end that is new, and no later than the one before."""
+    """A new end that is not later than the one before."""
     return min(end, deadline if before is None else before) - _A_LITTLE
 
 
 def drain(tx: Transaction, host: str, drained: bool) -> int:
-    """Drain the pool's live workers on a host, or undo it; see the store's promise."""
-    tx = serialize_registrations(tx)  # a worker that registers again writes a new row of itself
+    """Drain the pool's live workers on a host, or undo it; see the store."""
+    tx = serialize_registrations(tx)  # a worker that registers again writes a new row of its own
     names = [row.id for row in live_workers(tx) if row.host == host]
     changed = tx.execute(
         sa.update(worker)
@@ -90,7 +90,7 @@ def drain(tx: Transaction, host: str, drained: bool) -> int:
 def _write_request(
     tx: Transaction, number: int, before: sa.ColumnElement[bool], **columns: float | None
 ) -> bool:
-    """Write a request on a living trial's row, where it says something new."""
+    """Write a request to a live trial's row if it changes anything."""
     written = tx.execute(
         sa.update(trial).where(*_living(tx, number), before).values(**columns)
     ).rowcount
@@ -100,7 +100,7 @@ def _write_request(
 
 
 def notify_planner(tx: Transaction) -> None:
-    """Wake the worker that plans the study when this transaction commits."""
+    """Notify the study's planner when this transaction commits."""
     planner = sa.select(tenant.c.planner).where(
         tenant.c.pool == tx.pool, tenant.c.study_id == tx.study_id
     )

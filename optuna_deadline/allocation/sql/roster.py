@@ -1,8 +1,7 @@
 """The members of a pool and the slots that they offer.
 
-A study without a live worker rests: it pays for nothing, and the end of its money is open.
-
-Its next planner sizes the pool anew, with what was not spent meanwhile.
+A study without a live worker pays for nothing, and the end of its money is open. Its next planner
+sizes the pool again with the rest of the money.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ _WORKER = (
 
 
 def live_workers(tx: Transaction) -> list[Worker]:
-    """The pool's workers whose lease has not run out."""
+    """The pool's live workers, whose lease has not expired."""
     return living(tx, worker.c.pool == tx.pool)
 
 
 def living(tx: Transaction, *where: sa.ColumnElement[bool]) -> list[Worker]:
-    """Workers of any pool, chosen by conditions.
+    """Live workers of any pool, chosen by conditions.
 
-    A lease that ends too late is from before the clock was set back, and its worker dead.
+    A lease that ends too late is from before the clock was set back, and its worker is dead.
     """
     found = (
         sa.select(*_WORKER)
@@ -70,7 +69,7 @@ def living(tx: Transaction, *where: sa.ColumnElement[bool]) -> list[Worker]:
 
 
 def on_host(tx: Transaction, host: str) -> list[Worker]:
-    """Workers of any pool on a host that count as live or hold slots, dead ones among them."""
+    """Workers of any pool on a host that are live or hold slots, dead ones included."""
     holds = sa.select(slot.c.id).where(slot.c.holder == worker.c.id)
     found = sa.select(*_WORKER).where(
         worker.c.host == host, sa.or_(worker.c.state == "live", holds.exists())
@@ -79,7 +78,7 @@ def on_host(tx: Transaction, host: str) -> list[Worker]:
 
 
 def slots(tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
-    """The pool's slots, or some of them, with their offers; a drained worker offers none."""
+    """The pool's slots, or some of them, with their offers; drained workers offer none."""
     offers = (
         sa.select(offer.c.slot_id, offer.c.worker)
         .join(worker, worker.c.id == offer.c.worker)
@@ -102,7 +101,7 @@ def slots(tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
 
 
 def read_roster(tx: Transaction) -> Roster:
-    """The study's live workers and their slots: each study's planner asks all the time."""
+    """The study's live workers and their slots; planners read this often."""
     free_or_alive = sa.or_(slot.c.lease.is_(None), slot.c.lease > tx.now)
     lent = sa.case((sa.and_(slot.c.lent_to == tx.study_id, free_or_alive), 1), else_=0)
     query = (
@@ -119,7 +118,7 @@ def read_roster(tx: Transaction) -> Roster:
             .outerjoin(slot, slot.c.id == offer.c.slot_id)
         )
         .where(worker.c.study_id == tx.study_id)
-        .where(sa.or_(worker.c.state == "live", slot.c.id.is_not(None)))  # not all that ever were
+        .where(sa.or_(worker.c.state == "live", slot.c.id.is_not(None)))  # not all ever
         .group_by(worker.c.id, pool.c.ttl)
         .order_by(worker.c.registered, worker.c.id)
     )
@@ -146,7 +145,7 @@ def free_slots(tx: Transaction, worker_id: str) -> list[int]:
 
 
 def offered(worker_id: str) -> sa.Select[tuple[int]]:
-    """The ids of the slots that a worker offers: none where it is drained."""
+    """The ids of the slots that a worker offers; empty if it is drained."""
     return (
         sa.select(offer.c.slot_id)
         .join(worker, worker.c.id == offer.c.worker)
@@ -155,7 +154,7 @@ def offered(worker_id: str) -> sa.Select[tuple[int]]:
 
 
 def offerers(tx: Transaction, slot_ids: Iterable[int]) -> dict[int, list[str]]:
-    """The workers that offer slots, dead ones too."""
+    """The workers that offer slots, dead ones included."""
     found: dict[int, list[str]] = {slot_id: [] for slot_id in slot_ids}
     for row in tx.rows(sa.select(offer).where(offer.c.slot_id.in_(found))):
         found[row.slot_id].append(row.worker)
@@ -163,7 +162,7 @@ def offerers(tx: Transaction, slot_ids: Iterable[int]) -> dict[int, list[str]]:
 
 
 def namesakes(tx: Transaction, host: str, uuids: Mapping[str, str]) -> list[Slot]:
-    """Slots of any pool that have the name or the uuid of one of these GPUs."""
+    """Slots of any pool with the name or the UUID of one of these GPUs."""
     if not uuids:
         return []
     same_name = sa.and_(slot.c.host == host, slot.c.device.in_(uuids))
@@ -178,9 +177,9 @@ def _slot(row: Any, offered_by: tuple[str, ...]) -> Slot:
 
 
 def stop_idle_payments(tx: Transaction, study_ids: Iterable[int]) -> None:
-    """Let those of the studies rest that pay for slots and have no live worker.
+    """Stop the payments of those of the studies that pay for slots and have no live worker.
 
-    The event says since when: no lease of their workers ended later.
+    The event has the time since when: no lease of their workers ended later.
     """
     for study_id in sorted(set(study_ids)):
         paying = sa.select(study.c.study_id).where(
@@ -189,8 +188,8 @@ def stop_idle_payments(tx: Transaction, study_ids: Iterable[int]) -> None:
             study.c.funds_end.is_not(None),
         )
         if tx.execute(paying).first() is None:
-            continue  # nearly always: a worker that may not write the row does not lock it
-        # Locked before the workers are looked at: the last two may leave at once.
+            continue  # the usual case: a worker that need not write the row does not lock it
+        # Locked before the workers are read: the last two may leave at once.
         if tx.execute(paying.with_for_update(key_share=True)).first() is None:
             continue
         theirs = worker.c.study_id == study_id

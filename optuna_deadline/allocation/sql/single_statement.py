@@ -1,7 +1,7 @@
-"""Reports and progress of a running segment, each as one statement: for where round trips count.
+"""Reports and progress of a running segment in one statement each, where round trips cost time.
 
-The statement is a transaction of its own, as a renewal is: no client can freeze inside it. It
-locks the trial's row under (owner, fence) as :mod:`writes` does. Many reports cost as much as one.
+The statement is its own transaction, like a renewal: no client can freeze inside it. It locks the
+trial's row under (owner, fence) like :mod:`writes`. Many reports cost as much as one.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def add_reports(
     new: Sequence[NewReport],
     now: float | None = None,
 ) -> None:
-    """Record reports by a single statement, however many they are.
+    """Record any number of reports by a single statement.
 
     Args:
-        connection: In AUTOCOMMIT, to a database that writes in ``WITH``.
+        connection: In AUTOCOMMIT, to a database with ``WITH`` for writes.
         study_id: The study's id.
         worker_id: The worker.
         grant: Its segment.
         new: The reports.
-        now: The time, where a test drives it.
+        now: The time, if a test sets it.
     """
     steps, values, trained = zip(*new, strict=True) if new else ((), (), ())
     given = {
@@ -55,7 +55,7 @@ def set_progress(
     grant: Grant,
     said: Mapping[str, float | None],
 ) -> None:
-    """Say how far and how fast the segment has come, by a single statement."""
+    """Record the progress and speed of a segment by a single statement."""
     given = _owner(study_id, worker_id, grant)
     given.update({f"said_{name}": value for name, value in said.items()})
     _at_once(connection, _PROGRESS, _PROGRESS, given, grant, None)
@@ -86,8 +86,8 @@ def _at_once(
         raise lease_lost(grant)
 
 
-# Built once: to build them anew would take longer than the server needs. No parameter is named
-# as a column, or SQLAlchemy would set that column to it.
+# Built once: to build them at each call would take longer than the server needs. No parameter
+# has a column's name, or SQLAlchemy would set that column to it.
 
 _SEGMENT: dict[str, sa.BindParameter[Any]] = {
     "study": sa.bindparam("my_study", type_=sa.Integer()),
@@ -97,7 +97,7 @@ _SEGMENT: dict[str, sa.BindParameter[Any]] = {
 
 
 def _mine() -> sa.CTE:
-    """The trial's row, locked as its owner; nothing where another one owns it."""
+    """The trial's row, locked as its owner; no row if another worker owns it."""
     return (
         sa.select(trial.c.number)
         .where(

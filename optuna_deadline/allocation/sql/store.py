@@ -1,4 +1,4 @@
-"""The allocation table as its users see it: one method a transition, one transaction a method."""
+"""The allocation table in SQL: one method per transition, one transaction per method."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from optuna_deadline.checkpoints.storage import Location
 
 
 class AllocationTable:
-    """One pool's table for one study, in SQL.
+    """The table of one pool for one study, in SQL.
 
     Args:
         engine: From :func:`optuna_deadline.allocation.sql.database.engine.connect`.
         pool: The pool's name; studies that name the same pool share its slots.
         study_id: The study's id in the table.
-        ttl: Seconds that a lease lives without renewal; the pool's first worker fixes it.
+        ttl: Seconds that a lease lasts without renewal; the pool's first worker sets it.
         grace: Seconds after a lease's end before it may be reaped.
-        now: The time in seconds since the epoch, where a test drives it; the database's otherwise.
+        now: The time in seconds since the epoch, if a test sets it; else the database's.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class AllocationTable:
 
     @property
     def _at_once(self) -> bool:
-        """Whether what comes often is one statement: where each round trip counts."""
+        """Whether frequent writes are one statement, because round trips cost time."""
         return self._tx.engine.dialect.name == "postgresql"
 
     def now(self) -> float:
@@ -106,14 +106,14 @@ class AllocationTable:
             )
 
     def make_pool(self) -> tuple[float, float]:
-        """Make the pool unless it is there; returns its lease's seconds and its grace."""
+        """Create the pool unless it exists; returns the seconds of its leases and its grace."""
         with self._tx() as tx:
             tx = membership.serialize_registrations(tx)
             self.ttl, self.grace = membership.ensure_pool(tx, self.ttl, self.grace)
         return self.ttl, self.grace
 
     def leave(self, worker_id: str) -> None:
-        """Leave the pool; what it led and planned is handed on at once."""
+        """Leave the pool; elected roles end at once."""
         with self._tx() as tx:
             membership.leave(tx, worker_id)
 
@@ -123,7 +123,7 @@ class AllocationTable:
             return roster.live_workers(tx)
 
     def on_host(self, host: str) -> list[Worker]:
-        """Workers of any pool on a host that count as live or hold slots."""
+        """Workers of any pool on a host that are live or hold slots."""
         with self._tx.reading() as tx:
             return roster.on_host(tx, host)
 
@@ -143,7 +143,7 @@ class AllocationTable:
             return roster.free_slots(tx, worker_id)
 
     def follow_study(self) -> None:
-        """Read the pool that a worker of the study joined last, where none is in this one."""
+        """Read the pool that a worker of the study joined last, if none is in this one."""
         with self._tx.reading() as tx:
             if any(row.study_id == self.study_id for row in roster.live_workers(tx)):
                 return
@@ -159,7 +159,7 @@ class AllocationTable:
             return lending.elect_leader(tx, worker_id, self.ttl)
 
     def tenants(self) -> list[Tenant]:
-        """The pool's studies that are not settled."""
+        """The pool's unsettled studies."""
         with self._tx.reading() as tx:
             return lending.tenants(tx)
 
@@ -176,7 +176,7 @@ class AllocationTable:
             lending.lend(tx, worker_id, term, lent, shares, fair)
 
     def set_claim(self, worker_id: str, term: int, claim: StudyClaim) -> None:
-        """Say what the study needs."""
+        """Set the study's claim."""
         with self._tx() as tx:
             lending.set_claim(tx, worker_id, term, claim)
 
@@ -189,22 +189,22 @@ class AllocationTable:
         slot_ids: Sequence[int],
         others: Mapping[str, Sequence[int]] | None = None,
     ) -> Grant | None:
-        """Take a gang's slots, all or none; see :func:`acquiring.acquire`."""
+        """Acquire a gang's slots, all or none; see :func:`acquire.acquire`."""
         with self._tx("acquire") as tx:
             return acquiring.acquire(tx, worker_id, number, slot_ids, self.ttl, others)
 
     def publish_rendezvous(self, worker_id: str, grant: Grant, rendezvous: Rendezvous) -> None:
-        """Say where the ranks of a gang meet; see :func:`gangs.publish_rendezvous`."""
+        """Publish where the ranks of a gang meet; see :func:`gangs.publish_rendezvous`."""
         with self._tx("meet") as tx:
             gangs.publish_rendezvous(tx, worker_id, grant, rendezvous)
 
     def release_part(self, worker_id: str, number: int, fence: int) -> bool:
-        """Give back what a worker gave to another one's gang; see :func:`releasing.give_back`."""
+        """Release a member's part of a gang; see :func:`release.release_part`."""
         with self._tx("give_back") as tx:
             return releasing.release_part(tx, worker_id, number, fence)
 
     def renew(self, worker_id: str, held: Collection[tuple[int, int]]) -> Renewal:
-        """Renew what is still ours; see :mod:`renewals`."""
+        """Renew the slots that the worker still holds; see :func:`acquire.renew`."""
         if self._at_once:
             with self._tx.single_statement() as (connection, now):
                 return acquiring.renew_in_one_statement(connection, worker_id, held, self.ttl, now)
@@ -223,7 +223,7 @@ class AllocationTable:
         failures: int = 0,
         stays: bool = False,
     ) -> bool:
-        """Give the slots back; see :func:`releasing.release`."""
+        """Release the slots; see :func:`release.release`."""
         with self._tx("release") as tx:
             return releasing.release(
                 tx,
@@ -238,12 +238,12 @@ class AllocationTable:
             )
 
     def cancel_grant(self, worker_id: str, number: int, fence: int) -> bool:
-        """Give back a grant whose answer was lost; see :func:`releasing.disown`."""
+        """Release a grant whose answer was lost; see :func:`release.cancel_grant`."""
         with self._tx() as tx:
             return releasing.cancel_grant(tx, worker_id, number, fence)
 
     def reap(self) -> int:
-        """Free what dead workers held; returns the number of slots.
+        """Free the slots of dead workers; returns their number.
 
         None while the database's clock may have been stepped: see :class:`ClockMonitor`.
         """
@@ -253,7 +253,7 @@ class AllocationTable:
             return releasing.reap(tx)
 
     def reap_ended(self, names: Collection[str]) -> int:
-        """Free what workers hold that are known to have ended; see :func:`reaping.bury`."""
+        """Free the slots of workers that have ended; see :func:`release.reap_ended`."""
         with self._tx() as tx:
             tx = membership.serialize_registrations(tx)
             return releasing.reap_ended(tx, names)
@@ -278,7 +278,7 @@ class AllocationTable:
     def add_checkpoint(
         self, worker_id: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
     ) -> list[Location]:
-        """Commit checkpoints and reports; returns the files that may go."""
+        """Commit checkpoints and reports; returns the files to delete."""
         with self._tx("add_checkpoint") as tx:
             if reports and self._at_once:
                 single_statement.add_reports(
@@ -289,7 +289,7 @@ class AllocationTable:
             return writes.add_checkpoint(tx, worker_id, grant, new, KEPT_CHECKPOINTS)
 
     def drop_checkpoints(self, *paths: Location) -> list[Location]:
-        """Forget checkpoints of trials that have ended."""
+        """Delete checkpoints of ended trials."""
         with self._tx("drop_checkpoints") as tx:
             return writes.drop_checkpoints(tx, paths)
 
@@ -306,7 +306,7 @@ class AllocationTable:
         batch: int | None = None,
         pausable: bool | None = None,
     ) -> None:
-        """Say how far and how fast a segment has come."""
+        """Record the progress and speed of a segment."""
         said = {
             "startup": startup,
             "position_from": position_from,
@@ -324,7 +324,7 @@ class AllocationTable:
             writes.set_progress(tx, worker_id, grant, said)
 
     def limit_slots(self, worker_id: str, grant: Grant, slots: int, reason: str) -> None:
-        """Say on how many slots the trial can train at most."""
+        """Record the most slots on which the trial can train."""
         with self._tx() as tx:
             writes.limit_slots(tx, worker_id, grant, slots, reason)
 
@@ -336,7 +336,7 @@ class AllocationTable:
             return plans.elect_planner(tx, worker_id, self.ttl)
 
     def open_trial(self, worker_id: str, term: int, number: int, trial_id: int) -> None:
-        """Put a new Optuna trial on the table."""
+        """Add a new Optuna trial to the table."""
         with self._tx("open_trial") as tx:
             plans.open_trial(tx, worker_id, term, number, trial_id)
 
@@ -347,7 +347,7 @@ class AllocationTable:
         changes: Sequence[Assignment],
         seconds: float | None = None,
     ) -> int:
-        """Write what has changed in the plan; returns the epoch."""
+        """Write the changes of a plan; returns the epoch."""
         with self._tx("write_plan") as tx:
             return plans.write(tx, worker_id, term, changes, seconds)
 
@@ -369,12 +369,12 @@ class AllocationTable:
             )
 
     def retire(self, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
-        """End trials without a worker as retired."""
+        """Retire trials without a worker."""
         with self._tx("retire") as tx:
             return plans.retire(tx, worker_id, term, reasons)
 
     def mark_ends_reported(self, *numbers: int) -> None:
-        """Optuna knows the ends of these trials."""
+        """Record that Optuna knows the ends of these trials."""
         with self._tx("mark_told") as tx:
             plans.mark_ends_reported(tx, numbers)
 
@@ -392,7 +392,7 @@ class AllocationTable:
         types: Mapping[str, int] | None = None,
         seen: tuple[int | None, float | None] | None = None,
     ) -> bool:
-        """Say how many slots the study pays for; see :func:`plans.resize_pool`."""
+        """Set the number of slots that the study pays for; see :func:`plans.resize_pool`."""
         with self._tx("resize_pool") as tx:
             return plans.resize_pool(tx, worker_id, term, slots, funds_end, types, seen)
 
@@ -401,15 +401,15 @@ class AllocationTable:
         with self._tx("settle") as tx:
             return plans.settle(tx, worker_id, term, seen)
 
-    # What people ask for.
+    # Requests of users.
 
     def hold(self, number: int, held: bool) -> bool:
-        """Keep a trial from slots, or let it go on; see :mod:`requests`."""
+        """Hold a trial without slots, or release the hold; see :mod:`requests`."""
         with self._tx() as tx:
             return requests.hold(tx, number, held)
 
     def pin(self, number: int, slots: int | None) -> bool:
-        """Pin the size of a trial's gang, or leave it to the policy."""
+        """Pin the size of a trial's gang, or remove the pin."""
         with self._tx() as tx:
             return requests.pin(tx, number, slots)
 
@@ -422,7 +422,7 @@ class AllocationTable:
         seen: tuple[int | None, float | None],
         types: Mapping[str, int] | None = None,
     ) -> bool:
-        """Tell what a slot of a host type costs from now on; see :mod:`requests`."""
+        """Set the price of a slot of a host type from now on; see :mod:`requests`."""
         with self._tx() as tx:
             return requests.set_price(tx, host_type, per_hour, slots, funds_end, seen, types)
 
@@ -431,10 +431,10 @@ class AllocationTable:
         with self._tx() as tx:
             return requests.drain(tx, host, drained)
 
-    # Readings.
+    # Reads.
 
     def orders(self, worker_id: str) -> Orders:
-        """What the plan wants of one worker."""
+        """The orders of one worker."""
         with self._tx.single_statement() as (connection, now):
             return reads.orders(connection, self.pool, self.study_id, worker_id, now)
 
@@ -444,12 +444,12 @@ class AllocationTable:
             return gangs.memberships(tx, worker_id)
 
     def trials(self) -> list[PlannedTrial]:
-        """Every trial on the table."""
+        """Every trial in the table."""
         with self._tx.reading() as tx:
             return reads.trials(tx)
 
     def unreported_trials(self) -> list[PlannedTrial]:
-        """The trials that live, or whose end Optuna does not know yet."""
+        """Trials that live, or whose end Optuna does not know yet."""
         with self._tx.reading() as tx:
             return reads.unreported_trials(tx)
 
@@ -481,12 +481,12 @@ class AllocationTable:
             return reads.trained_before(tx, number, fence)
 
     def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
-        """The audit from a row id on, of some kinds or of all."""
+        """The study's events from a row id on, of some kinds or of all."""
         with self._tx.reading() as tx:
             return reads.events(tx, after, kinds)
 
     def pool_events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
-        """The audit of all studies of the pool from a row id on, of some kinds or of all."""
+        """The events of all studies of the pool from a row id on, of some kinds or of all."""
         with self._tx.reading() as tx:
             return reads.pool_events(tx, after, kinds)
 

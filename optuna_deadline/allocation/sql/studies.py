@@ -1,11 +1,9 @@
-"""SQL on the row of a study: its deadline and its terms.
+"""SQL on the row of a study, its deadline and terms, and on its rungs.
 
 Each function takes a connection in AUTOCOMMIT or in a transaction of the caller's. A study is
-looked up by its id where the table stands beside Optuna's, by its name where ``table=`` named a
-database for the table alone: such a database numbers the studies itself, and ``identity`` says
-whether the row is the study's own.
-
-SQL on the rungs: what each trial reported first at or past each milestone.
+looked up by its id if the table is beside Optuna's, and by its name if ``table=`` names a separate
+database. Such a database numbers the studies itself, and ``identity`` checks whether the row is
+the study's own. A rung has each trial's first report at or past its milestone.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ from optuna_deadline.errors import DeadlineError
 
 
 def insert_if_absent(connection: sa.Connection, table: sa.Table, rows: list[Any]) -> None:
-    """Insert rows, and keep those that exist, in one statement."""
+    """Insert rows in one statement and keep those that exist."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     connection.execute(dialect.insert(table).values(rows).on_conflict_do_nothing())
 
 
 def own_id(connection: sa.Connection, study_: Study) -> int | None:
-    """Optuna's id of the study where the table stands beside Optuna's, else None.
+    """Optuna's id of the study if the table is beside Optuna's, else None.
 
     Raises:
         DeadlineError: Optuna keeps other studies in this database, but not this one.
@@ -48,7 +46,7 @@ def own_id(connection: sa.Connection, study_: Study) -> int | None:
             return study_._study_id
     if not sa.inspect(connection).has_table("studies"):
         return None
-    # The same database through another driver, or that behind a gRPC proxy.
+    # The same database through another driver, or behind a gRPC proxy.
     studies = sa.table("studies", sa.column("study_id", sa.Integer), sa.column("study_name"))
     found = connection.execute(
         sa.select(studies.c.study_id).where(studies.c.study_name == study_.study_name)
@@ -64,14 +62,14 @@ def own_id(connection: sa.Connection, study_: Study) -> int | None:
 def select(
     connection: sa.Connection, study_id: int | None, name: str
 ) -> tuple[sa.Row[Any] | None, float]:
-    """The study's row if there is one, and the time, both the database's."""
+    """The study's row, if there is one, and the database's time."""
     by_name = study_id is None
     row = connection.execute(_SELECT_BY[by_name], {"key": name if by_name else study_id}).one()
     return (None if row.study_id is None else row), float(row.now)
 
 
 def select_all(connection: sa.Connection) -> tuple[list[sa.Row[Any]], float]:
-    """The rows of all studies by their names, and the time, both the database's."""
+    """The rows of all studies by name, and the database's time."""
     rows = list(connection.execute(sa.select(study).order_by(study.c.name)))
     return rows, float(connection.execute(sa.select(database_now())).scalar_one())
 
@@ -88,13 +86,13 @@ _SELECT_BY = {
 
 
 def insert(connection: sa.Connection, study_id: int | None, values: dict[str, Any]) -> None:
-    """Fix the terms of a study, unless they are; the caller reads which terms hold.
+    """Store the terms of a study unless they exist; the caller then reads them.
 
     A row without a key in ``values`` gets one.
     """
     values = {"key": new_key(), **values}
     if study_id is not None:
-        # Optuna's study of this name has this id: a row with another one outlived its study.
+        # Optuna's study of this name has this id: a row with another id outlived its study.
         connection.execute(
             sa.delete(study).where(study.c.name == values["name"], study.c.study_id != study_id)
         )
@@ -108,7 +106,7 @@ def new_key() -> str:
 
 
 def set_key(connection: sa.Connection, study_id: int, key: str) -> None:
-    """Give a row of an older version its key, unless it has one; the caller reads which holds."""
+    """Set the key of a row of an older version unless it has one; the caller then reads it."""
     connection.execute(
         sa.update(study).where(study.c.study_id == study_id, study.c.key.is_(None)).values(key=key)
     )
@@ -117,10 +115,10 @@ def set_key(connection: sa.Connection, study_id: int, key: str) -> None:
 def postpone(
     connection: sa.Connection, study_id: int, deadline: float, duration: float | None
 ) -> bool:
-    """Move the deadline, later only, and open the gate again; False if it was later already.
+    """Move the deadline to a later time and open the gate; False if it is later already.
 
-    The pool that a budget pays for is to be sized anew. As long as that has not been done, workers
-    end with the money as it was reckoned before; but not those of a study that had ended.
+    The pool of a budget must be sized again. Until then, workers end at the former end of the
+    money, except those of a study that had ended.
     """
     funds_end = sa.case((study.c.settled.is_(None), study.c.funds_end), else_=sa.null())
     values: dict[str, Any] = {"duration": duration, "gate_closed": None, "settled": None}
@@ -129,7 +127,7 @@ def postpone(
 
 
 def bring_forward(connection: sa.Connection, study_id: int, deadline: float) -> bool:
-    """Move the deadline, earlier only; False if it was earlier already or the study is settled."""
+    """Move the deadline to an earlier time; False if it is earlier already or settled."""
     may = sa.and_(study.c.deadline > deadline, study.c.settled.is_(None))
     return _move(connection, study_id, may, deadline, {})
 
@@ -141,7 +139,7 @@ def _move(
     deadline: float,
     values: dict[str, Any],
 ) -> bool:
-    """Move the deadline where that may be, and keep the one before: its users go on joining."""
+    """Move the deadline if possible, and keep the former one: its users continue to join."""
     known = sa.select(study.c.duration, study.c.deadline, study.c.earlier)
     while True:
         row = connection.execute(known.where(study.c.study_id == study_id, may)).first()
@@ -158,7 +156,7 @@ def _move(
 
 
 def close_gate(connection: sa.Connection, study_id: int, deadline: float) -> bool:
-    """Note that no new trial starts; not if the deadline has moved or the gate is closed."""
+    """Close the gate for new trials; not if the deadline has moved or the gate is closed."""
     result = connection.execute(
         sa.update(study)
         .where(
@@ -172,7 +170,7 @@ def close_gate(connection: sa.Connection, study_id: int, deadline: float) -> boo
 
 
 def open_gate(connection: sa.Connection, study_id: int) -> bool:
-    """Note that new trials start after all; False if the gate was open."""
+    """Open the gate for new trials; False if it was open."""
     result = connection.execute(
         sa.update(study)
         .where(study.c.study_id == study_id, study.c.gate_closed.is_not(None))
@@ -184,7 +182,7 @@ def open_gate(connection: sa.Connection, study_id: int) -> bool:
 def record(
     connection: sa.Connection, study_id: int, number: int, values: dict[int, float]
 ) -> None:
-    """Record a trial's value at rungs; a value recorded before stays. One statement."""
+    """Record a trial's value at rungs in one statement; an earlier value stays."""
     newest = sa.select(sa.func.max(rung.c.sequence)).where(rung.c.study_id == study_id)
     rows = [
         {
@@ -202,22 +200,22 @@ def record(
 def view(
     connection: sa.Connection, study_id: int, number: int, *, passed: int, maximize: bool
 ) -> list[sa.Row[Any]]:
-    """The deadline, and where a trial stands at the rungs it has passed. One statement.
+    """Read the deadline, and a trial's rank at the rungs that it has passed, in one statement.
 
-    The database counts, so that a row per rung crosses the wire whatever the number of trials; and
-    it looks at no more values than are better than the trial's own.
+    The database counts, so the result has one row per rung for any number of trials. It reads no
+    more values than are better than the trial's own.
 
     Args:
-        connection: A connection in AUTOCOMMIT.
+        connection: In AUTOCOMMIT.
         study_id: The study.
         number: The trial.
-        passed: How many rungs it has passed; with 0 the row says nothing of rungs.
+        passed: The number of rungs that it has passed; with 0, the row has no rung.
         maximize: Whether larger values are better.
 
     Returns:
         Rows of (deadline, gate_closed, now, rung, better, total): total is the number of values at
-        the rung, better that of those strictly better than the trial's own; NaN is worse than
-        anything else. Nothing where the study is gone.
+        the rung, better the number of those strictly better than the trial's own; NaN is worst.
+        Empty if the study was deleted.
     """
     values = {"study_id": study_id, "number": number, "rungs": list(range(passed))}
     return list(connection.execute(_view(maximize), values))
@@ -238,7 +236,7 @@ def _view(maximize: bool) -> sa.Select[Any]:
     of_trial = sa.and_(
         own.c.study_id == study.c.study_id,
         own.c.number == sa.bindparam("number", type_=sa.Integer),
-        # Spelled out rather than `<`, so that each is a look-up by the primary key.
+        # Written out instead of `<`, so that each is a look-up by the primary key.
         own.c.rung.in_(sa.bindparam("rungs", type_=sa.Integer, expanding=True)),
     )
     counted = sa.and_(rung_total.c.study_id == own.c.study_id, rung_total.c.rung == own.c.rung)
@@ -257,20 +255,20 @@ def _view(maximize: bool) -> sa.Select[Any]:
 
 
 def new_values(connection: sa.Connection, study_id: int, after: int) -> list[sa.Row[Any]]:
-    """The deadline, and what was recorded at the rungs since a process last asked. One statement.
+    """Read the deadline and the values at rungs that a process does not know, in one statement.
 
     Two processes that record at the same time may give the same number to two rows. A process that
     has read the first does not read the second, and then knows fewer values than are counted.
 
     Args:
-        connection: A connection in AUTOCOMMIT.
+        connection: In AUTOCOMMIT.
         study_id: The study.
         after: The largest sequence that the process knows; -1 reads all rows.
 
     Returns:
         Rows of (deadline, gate_closed, now, total, rung, number, value, sequence): total is the
-        number of values at all rungs; a single row without a rung where nothing is new. Nothing
-        where the study is gone.
+        number of values at all rungs; a single row without a rung if nothing is new. Empty if the
+        study was deleted.
     """
     return list(connection.execute(_NEW_VALUES, {"study_id": study_id, "after": after}))
 

@@ -1,7 +1,7 @@
 """Fenced writes of a running segment: reports, checkpoints, progress, limits.
 
-Each first locks the trial's row under (owner, fence); a zombie finds nothing to lock and changes
-nothing. On PostgreSQL reports and progress go by :mod:`at_once`.
+Each first locks the trial's row under (owner, fence). A worker that lost its lease finds no row to
+lock and changes nothing. On PostgreSQL, :mod:`single_statement` writes reports and progress.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location, parse_location
 from optuna_deadline.errors import LeaseLost
 
-#: What a segment says of itself, and of its trial.
+#: Columns of the segment, and of its trial.
 OF_SEGMENT, OF_TRIAL = (
     ("startup", "position_from", "position_to", "trained"),
     ("horizon", "batch", "pausable"),
@@ -51,12 +51,12 @@ def guard(tx: Transaction, worker_id: str, grant: Grant) -> None:
 
 
 def lease_lost(grant: Grant) -> LeaseLost:
-    """What is said where the guard finds nothing."""
+    """The error if the guard finds no row."""
     return LeaseLost(f"Trial {grant.number} no longer belongs to segment {grant.fence}.")
 
 
 def add_reports(tx: Transaction, worker_id: str, grant: Grant, new: Sequence[NewReport]) -> None:
-    """Record reports in a transaction; a step redone after a crash keeps its first value."""
+    """Record reports in a transaction; a repeated step keeps its first value."""
     guard(tx, worker_id, grant)
     if not new:
         return
@@ -81,8 +81,8 @@ def add_checkpoint(
 ) -> list[Location]:
     """Commit checkpoints, the newest last; returns the files that no row names any more.
 
-    The newest ``keep`` stay, and the one with the best value in either direction. A file has one
-    row: with two, after an answer was lost, it would go with the one while the other names it.
+    The newest ``keep`` stay, and those with the best value in each direction. A file has one row:
+    with two, after a lost answer, it would be deleted with one while the other names it.
     """
     guard(tx, worker_id, grant)
     named = {str(one.path): one for one in new}
@@ -130,7 +130,7 @@ def add_checkpoint(
 
 
 def drop_checkpoints(tx: Transaction, paths: Sequence[Location]) -> list[Location]:
-    """Delete the rows of checkpoints whose trials have ended; returns their files."""
+    """Delete the rows of checkpoints of ended trials; returns their files."""
     ended = sa.select(trial.c.number).where(
         trial.c.study_id == tx.study_id, trial.c.state.not_in(ALIVE)
     )
@@ -151,7 +151,7 @@ def drop_checkpoints(tx: Transaction, paths: Sequence[Location]) -> list[Locatio
 
 
 def kept_ids(newest_first: Sequence[tuple[int, float | None]], keep: int) -> set[int]:
-    """Which checkpoints stay, of (id, value): the newest, the lowest and the highest value."""
+    """The checkpoints that stay, of (id, value): the newest, the lowest and the highest value."""
     kept: set[int] = set()
     lowest: tuple[int, float] | None = None
     highest: tuple[int, float] | None = None
@@ -169,14 +169,14 @@ def kept_ids(newest_first: Sequence[tuple[int, float | None]], keep: int) -> set
 
 
 def none_if_nan(value: float | None) -> float | None:
-    """SQLite knows no NaN, and nothing can be compared with it."""
+    """None for NaN, which SQLite does not have and which compares with nothing."""
     return None if value is None or math.isnan(value) else value
 
 
 def set_progress(
     tx: Transaction, worker_id: str, grant: Grant, said: Mapping[str, float | None]
 ) -> None:
-    """Say how far and how fast the segment has come; None leaves what is known of the trial."""
+    """Record the progress and speed of a segment; None keeps the trial's known values."""
     guard(tx, worker_id, grant)
     tx.execute(
         sa.update(segment)
@@ -196,7 +196,7 @@ def set_progress(
 
 
 def limit_slots(tx: Transaction, worker_id: str, grant: Grant, slots: int, reason: str) -> None:
-    """Say on how many slots the trial can train at most; see the store's promise."""
+    """Record the most slots on which the trial can train; see the store."""
     guard(tx, worker_id, grant)
     lowered = tx.execute(
         sa.update(trial)
