@@ -1,7 +1,4 @@
-"""Acquire, renew, release, disown and reap in memory.
-
-Gangs that cross workers, in memory.
-"""
+"""Acquires, renews, releases and reaps slots in memory, also for gangs over several workers."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ from optuna_deadline.allocation.sql.plans import placement_detail
 
 
 class MemoryGangs(MemoryRequests):
-    """Parts of gangs, where their ranks meet, and how their slots come back."""
+    """Parts of gangs, their rendezvous, and the release of their slots."""
 
     def publish_rendezvous(self, worker_id: str, grant: Grant, rendezvous: Rendezvous) -> None:
-        """Say where the ranks meet; said again, the first time counts."""
+        """Publish the rendezvous; the first one stays."""
         with self._lock:
             study = self._guard(worker_id, grant)
             for key, hand in study.memberships.items():
@@ -78,7 +75,7 @@ class MemoryGangs(MemoryRequests):
         return tuple(parts)
 
     def _reclaim_parts(self, number: int, fence: int) -> None:
-        """Free what further workers were to give, where none can have forked a rank."""
+        """Free members' slots if no rank can have been forked for them."""
         study = self._study
         assert study is not None
         for key, hand in list(study.memberships.items()):
@@ -97,7 +94,7 @@ _BY_ID = attrgetter("id")
 
 
 class MemoryLeases(MemoryGangs):
-    """The ways in which a slot changes or keeps its holder."""
+    """The transitions that change or keep a slot's holder."""
 
     def acquire(
         self,
@@ -106,7 +103,7 @@ class MemoryLeases(MemoryGangs):
         slot_ids: Sequence[int],
         others: Mapping[str, Sequence[int]] | None = None,
     ) -> Grant | None:
-        """Take a gang's slots, all or none."""
+        """Acquire a gang's slots, all or none."""
         others = others or {}
         with self._lock:
             now, study = self.now(), self._study
@@ -135,7 +132,7 @@ class MemoryLeases(MemoryGangs):
             return self._grant(worker_id, number, rows, now, theirs)
 
     def _within_budget(self, more: int, most: int) -> bool:
-        """Whether a study that pays for its slots pays for so many more than its trials hold."""
+        """Whether a study with a budget pays for so many more slots than its trials hold."""
         now, held = self.now(), 0
         for row in self.state.slots.values():
             mine = row.study_id == self.study_id
@@ -155,7 +152,7 @@ class MemoryLeases(MemoryGangs):
         now: float,
         theirs: Mapping[str, list[Slot]] | None = None,
     ) -> Grant:
-        """Hand the slots over, as decided before."""
+        """Assign the slots; all checks have passed."""
         study = self._study
         assert study is not None
         before = study.trials[number]
@@ -212,7 +209,7 @@ class MemoryLeases(MemoryGangs):
         )
 
     def renew(self, worker_id: str, held: Collection[tuple[int, int]]) -> Renewal:
-        """Renew what is still ours."""
+        """Renew the slots that the worker still holds."""
         with self._lock:
             now = self.now()
             if worker_id in self.state.workers:
@@ -238,7 +235,7 @@ class MemoryLeases(MemoryGangs):
         failures: int = 0,
         stays: bool = False,
     ) -> bool:
-        """Give the slots back."""
+        """Release the slots."""
         with self._lock:
             if not self._owns(worker_id, grant.number, grant.fence):
                 return False
@@ -266,7 +263,7 @@ class MemoryLeases(MemoryGangs):
             return True
 
     def cancel_grant(self, worker_id: str, number: int, fence: int) -> bool:
-        """Give back a grant whose answer was lost."""
+        """Release a grant whose answer was lost."""
         with self._lock:
             if not self._owns(worker_id, number, fence):
                 return False
@@ -292,7 +289,7 @@ class MemoryLeases(MemoryGangs):
             )
 
     def reap(self) -> int:
-        """Free what dead workers held."""
+        """Free the slots of dead workers."""
         with self._lock:
             now, pool = self.now(), self._pool
             if pool is None:
@@ -320,7 +317,7 @@ class MemoryLeases(MemoryGangs):
             return len(expired)
 
     def reap_ended(self, names: Collection[str]) -> int:
-        """Free what workers hold that are known to have ended."""
+        """Free the slots of workers that are known to have ended."""
         with self._lock:
             held = [row for row in self.state.slots.values() if row.holder in names]
             self._reap(held)
@@ -351,7 +348,7 @@ class MemoryLeases(MemoryGangs):
                     self.state.withdraw(name, [row.id])
 
     def _release_leadership(self, names: Collection[str]) -> None:
-        """What workers lead and plan is up for election at once."""
+        """End the elected roles of workers."""
         now = self.now()
         for pool in self.state.pools.values():
             if pool.leader in names:

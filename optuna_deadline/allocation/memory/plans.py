@@ -1,7 +1,4 @@
-"""The leader's and the planners' transitions in memory, and the guards that all of them use.
-
-What people ask for, in memory.
-"""
+"""The transitions of leader, planners and users in memory, and their checks."""
 
 from __future__ import annotations
 
@@ -47,8 +44,8 @@ class MemoryPlans(MemoryReads):
         return row is not None and row.state == "left"
 
     def _moved_pool(self, worker_id: str) -> bool:
-        """Whether the study went on in another pool while a worker was silent."""
-        names = list(self.state.workers)  # in the order in which they came
+        """Whether the study moved to another pool while a worker was silent."""
+        names = list(self.state.workers)  # in the order of their registration
         later = set(names[names.index(worker_id) + 1 :]) if worker_id in names else set()
         live = [row for row in self._live(self.now()) if row.id in later]
         return any(row.study_id == self.study_id and row.pool != self.pool for row in live)
@@ -87,7 +84,7 @@ class MemoryPlans(MemoryReads):
         shares: Mapping[int, int],
         fair: Mapping[int, float],
     ) -> None:
-        """Lend slots to studies, and keep the accounts up to now."""
+        """Lend slots to studies and update the accounts."""
         with self._lock:
             self._guard_leader(worker_id, term)
             now, slots = self.now(), self.state.slots
@@ -104,12 +101,12 @@ class MemoryPlans(MemoryReads):
                 )
 
     def set_claim(self, worker_id: str, term: int, claim: StudyClaim) -> None:
-        """Say what the study needs."""
+        """Set the study's claim."""
         with self._lock:
             self._guard_planner(worker_id, term).claim = claim
 
     def open_trial(self, worker_id: str, term: int, number: int, trial_id: int) -> None:
-        """Put a new Optuna trial on the table."""
+        """Add a new Optuna trial to the table."""
         with self._lock:
             self._guard_planner(worker_id, term)
             study = self._study
@@ -142,7 +139,7 @@ class MemoryPlans(MemoryReads):
         changes: Sequence[Assignment],
         seconds: float | None = None,
     ) -> int:
-        """Write what has changed in the plan; returns the epoch."""
+        """Write the changes of a plan; returns the epoch."""
         with self._lock:
             self._guard_planner(worker_id, term)
             pool, study, now = self._pool, self._study, self.now()
@@ -201,7 +198,7 @@ class MemoryPlans(MemoryReads):
             return True
 
     def retire(self, worker_id: str, term: int, reasons: Mapping[int, str]) -> int:
-        """End trials without a worker as retired."""
+        """Retire trials without a worker."""
         with self._lock:
             self._guard_planner(worker_id, term)
             ended = [
@@ -211,7 +208,7 @@ class MemoryPlans(MemoryReads):
             return sum(ended)
 
     def mark_ends_reported(self, *numbers: int) -> None:
-        """Optuna knows the ends of these trials."""
+        """Record that Optuna knows the ends of these trials."""
         with self._lock:
             study = self._study
             for number in numbers if study is not None else ():
@@ -236,7 +233,7 @@ class MemoryPlans(MemoryReads):
         types: Mapping[str, int] | None = None,
         seen: tuple[int | None, float | None] | None = None,
     ) -> bool:
-        """Say how many slots the study pays for, and how long its money lasts so."""
+        """Set the number of slots that the study pays for, and the end of its money."""
         with self._lock:
             self._guard_planner(worker_id, term)
             study = self._study
@@ -268,7 +265,7 @@ class MemoryPlans(MemoryReads):
             return True
 
     def _stop_idle_payments(self, study_ids: Iterable[int]) -> None:
-        """Let those of the studies rest that pay for slots and have no live worker."""
+        """Stop the payments of those of the studies that pay for slots and have no live worker."""
         now = self.now()
         for study_id in sorted(study_ids):
             study = self.state.studies.get(study_id)
@@ -282,7 +279,7 @@ class MemoryPlans(MemoryReads):
             since = min(now, max(leases, default=now))
             self._event("rest", study_id=study_id, since=since)
 
-    # What the transitions stand on.
+    # Helpers of the transitions.
 
     def _owns(self, worker_id: str, number: int, fence: int) -> bool:
         study = self._study
@@ -314,7 +311,7 @@ class MemoryPlans(MemoryReads):
         return freed
 
     def _free_orphans(self) -> None:
-        """Pause the trials of the pool's studies whose owner holds no slot for them any more."""
+        """Pause the trials of the pool's studies whose owner holds no slot for them."""
         workers = self.state.workers.values()
         of_pool = {row.study_id for row in workers if row.pool == self.pool}
         held = {
@@ -374,7 +371,7 @@ class MemoryRequests(MemoryPlans):
     """Trials held and pinned, hosts drained."""
 
     def hold(self, number: int, held: bool) -> bool:
-        """Keep a trial from slots, or let it go on."""
+        """Hold a trial without slots, or release the hold."""
         with self._lock:
             planned = self._living(number)
             if planned is not None and (planned.held is not None) != held:
@@ -383,7 +380,7 @@ class MemoryRequests(MemoryPlans):
             return planned is not None
 
     def pin(self, number: int, slots: int | None) -> bool:
-        """Pin the size of a trial's gang, or leave it to the policy."""
+        """Pin the size of a trial's gang, or remove the pin."""
         with self._lock:
             planned = self._living(number)
             if planned is not None and planned.pinned != slots:
@@ -400,7 +397,7 @@ class MemoryRequests(MemoryPlans):
         seen: tuple[int | None, float | None],
         types: Mapping[str, int] | None = None,
     ) -> bool:
-        """Tell what a slot costs from now on."""
+        """Set the price of a slot from now on."""
         with self._lock:
             study = self._study
             if study is None or seen != (study.pool_slots, study.known_end):

@@ -1,4 +1,4 @@
-"""The reading half of the table in memory."""
+"""The reads of the table in memory."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _IN_ORDER = attrgetter("granted", "number", "fence")
 
 
 class MemoryReads:
-    """What planner, workers and views read of one pool and study.
+    """Reads of planner, workers and views in one pool and study.
 
     Args:
         state: The rows.
         pool: The pool's name.
         study_id: The study.
-        ttl: Seconds that a lease lives.
+        ttl: Seconds that a lease lasts.
         grace: Seconds after a lease's end before it may be reaped.
         now: The time in seconds.
     """
@@ -80,7 +80,7 @@ class MemoryReads:
             return [row for row in self._live(now) if row.pool == self.pool]
 
     def on_host(self, host: str) -> list[Worker]:
-        """Workers of any pool on a host that count as live or hold slots."""
+        """Workers of any pool on a host that are live or hold slots."""
         with self._lock:
             holders = {row.holder for row in self.state.slots.values()}
             rows = [row for row in self.state.workers.values() if row.host == host]
@@ -100,7 +100,7 @@ class MemoryReads:
         found, every = [], self.state.slots
         for row in [row for row in map(every.__getitem__, ids) if row.pool == self.pool]:
             offers = tuple([w for w in self.state.offers[row.id] if w in live])
-            if row.offered_by != offers:  # kept with the row: nearly always it is the same
+            if row.offered_by != offers:  # cached with the row, because it rarely changes
                 row = every[row.id] = changed(row, offered_by=offers)
             found.append(row)
         return found
@@ -152,7 +152,7 @@ class MemoryReads:
         return worker is not None and worker.drained is not None
 
     def tenants(self) -> list[Tenant]:
-        """The pool's studies that are not settled."""
+        """The pool's unsettled studies."""
         with self._lock:
             found = []
             for (pool, study_id), place in sorted(self.state.tenants.items()):
@@ -166,7 +166,7 @@ class MemoryReads:
             return found
 
     def orders(self, worker_id: str) -> Orders:
-        """What the plan wants of one worker."""
+        """The orders of one worker."""
         with self._lock:
             study, pool = self._study, self._pool
             if study is None:
@@ -201,13 +201,13 @@ class MemoryReads:
         return [changed(hand, active=stand) for hand, stand in zip(mine, stands, strict=True)]
 
     def trials(self) -> list[PlannedTrial]:
-        """Every trial on the table."""
+        """Every trial in the table."""
         with self._lock:
             study = self._study
             return [] if study is None else list(study.trials.values())
 
     def unreported_trials(self) -> list[PlannedTrial]:
-        """The trials that live, or whose end Optuna does not know yet."""
+        """Trials that live, or whose end Optuna does not know yet."""
         with self._lock:
             study = self._study
             return [] if study is None else list(study.unreported.values())
@@ -276,14 +276,14 @@ class MemoryReads:
         return float(sum([row.trained or 0.0 for row in rows if row.fence < fence]))
 
     def events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
-        """The audit from a row id on, of some kinds or of all."""
+        """The study's events from a row id on, of some kinds or of all."""
         return self._read_events(None, self.study_id, after, kinds)
 
     def follow_study(self) -> None:
         """Do nothing: this table is that of the study's pool."""
 
     def pool_events(self, after: int = 0, kinds: Sequence[str] | None = None) -> list[Event]:
-        """The audit of all studies of the pool from a row id on, of some kinds or of all."""
+        """The events of all studies of the pool from a row id on, of some kinds or of all."""
         return self._read_events(self.pool, None, after, kinds)
 
     def _read_events(

@@ -1,4 +1,4 @@
-"""What a database would keep, in plain dictionaries of frozen records."""
+"""The rows of a database as frozen records in dictionaries."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from optuna_deadline.checkpoints.files import Checkpoint
 
 RowT = TypeVar("RowT")
 
-#: An event without its id, which is its place: pool, study, time, kind, number, slot, fence, term,
-#: worker and the items of its detail. Many are written and few are read, so they are no records;
-#: and the garbage collector walks past tuples of plain values.
+#: An event without its id, which is its index: pool, study, time, kind, number, slot, fence, term,
+#: worker and the items of its detail. Many are written and few are read, so they are tuples, and
+#: the garbage collector skips tuples of plain values.
 EventRow = tuple[
     str,
     int,
@@ -41,7 +41,7 @@ EventRow = tuple[
 def changed(row: RowT, **columns: object) -> RowT:
     """A frozen record with some columns changed.
 
-    As ``dataclasses.replace``, in a tenth of its time: a simulated study writes little else.
+    Like ``dataclasses.replace`` in a tenth of its time; a simulated study writes little else.
     """
     new: RowT = object.__new__(type(row))
     new.__dict__.update(row.__dict__, **columns)
@@ -62,7 +62,7 @@ class MemoryPool:
 
 @dataclass
 class MemoryTenant:
-    """A study's place in a pool, and its planner."""
+    """A study in a pool, and its planner."""
 
     weight: float
     joined: float
@@ -77,21 +77,21 @@ class MemoryTenant:
 
 @dataclass
 class MemoryStudy:
-    """A study's rows, each kind by the key by which it is looked up."""
+    """A study's rows, each kind by its lookup key."""
 
     name: str
     started: float
     deadline: float
     gate_closed: float | None = None
     settled: float | None = None
-    pool_slots: int | None = None  #: that the study pays for
+    pool_slots: int | None = None  #: slots that the study pays for
     funds_end: float = math.inf
     trials: dict[int, PlannedTrial] = field(default_factory=dict)
-    #: those that others still read
+    #: former deadlines
     unreported: dict[int, PlannedTrial] = field(default_factory=dict)
-    #: living trials by worker
+    #: live trials by worker
     trials_by_worker: dict[str | None, set[int]] = field(default_factory=dict)
-    #: if read
+    #: cached
     orders_by_worker: dict[str | None, tuple[PlannedTrial, ...]] = field(default_factory=dict)
     running: dict[tuple[int, int], SegmentRow] = field(default_factory=dict)
     ended: list[SegmentRow] = field(default_factory=list)  #: in the order of their ends
@@ -100,13 +100,13 @@ class MemoryStudy:
     steps: set[tuple[int, int]] = field(default_factory=set)  #: (number, step) of each report
     #: By trial, (row id, checkpoint), the newest first.
     checkpoints: dict[int, list[tuple[int, Checkpoint]]] = field(default_factory=dict)
-    written_by: dict[int, str] = field(default_factory=dict)  #: by a checkpoint's row id
+    written_by: dict[int, str] = field(default_factory=dict)  #: by the checkpoint's row id
     #: number, fence, worker
     memberships: dict[tuple[int, int, str], GangMembership] = field(default_factory=dict)
 
     @property
     def known_end(self) -> float | None:
-        """When its money is used up, as the table keeps it."""
+        """When its money is used up, as stored in the table."""
         return None if math.isinf(self.funds_end) else self.funds_end
 
     def put(self, planned: PlannedTrial) -> None:
@@ -126,7 +126,7 @@ class MemoryStudy:
             _sort_the_last(self.trials)
 
     def _index_by_worker(self, before: PlannedTrial | None, planned: PlannedTrial) -> None:
-        """Update the indexes of the trial's workers; those of others stay."""
+        """Update the indexes of the trial's workers."""
         number = planned.number
         if before is not None and before.alive:
             for worker in (before.owner, before.worker):
@@ -138,7 +138,7 @@ class MemoryStudy:
                 self.trials_by_worker.setdefault(worker, set()).add(number)
 
     def orders(self, worker: str) -> tuple[PlannedTrial, ...]:
-        """The living trials that a worker owns or shall own; the same tuple until they change."""
+        """The live trials that a worker owns or is to own; the same tuple until they change."""
         if worker not in self.orders_by_worker:
             numbers = sorted(self.trials_by_worker.get(worker, ()))
             self.orders_by_worker[worker] = tuple([self.trials[number] for number in numbers])
@@ -152,7 +152,7 @@ class MemoryStudy:
 
 @dataclass
 class MemoryState:
-    """One database's worth of rows, shared by the tables of its pools and studies."""
+    """The rows of one database, shared by the tables of its pools and studies."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     pools: dict[str, MemoryPool] = field(default_factory=dict)
@@ -160,14 +160,14 @@ class MemoryState:
     workers: dict[str, Worker] = field(default_factory=dict)
     tenants: dict[tuple[str, int], MemoryTenant] = field(default_factory=dict)  #: pool, study
     slots: dict[int, Slot] = field(default_factory=dict)
-    offers: dict[int, list[str]] = field(default_factory=dict)  #: slot -> workers, dead ones too
-    _offered: dict[str, set[int]] = field(default_factory=dict)  #: worker -> slots: the same again
-    #: None where the study was deleted
+    offers: dict[int, list[str]] = field(default_factory=dict)  #: workers by slot, dead ones too
+    _offered: dict[str, set[int]] = field(default_factory=dict)  #: the same: slots by worker
+    #: None if the study was deleted
     events: list[EventRow | None] = field(default_factory=list)
     checkpoint_ids: int = 0
 
     def delete_study(self, study_id: int) -> None:
-        """Forget a study, as deleting it in Optuna's database does."""
+        """Delete a study, as deleting it in Optuna's database does."""
         with self.lock:
             self.studies.pop(study_id, None)
             for me in [row.id for row in self.workers.values() if row.study_id == study_id]:
@@ -179,7 +179,7 @@ class MemoryState:
             ]
 
     def drop_worker(self, worker_id: str) -> None:
-        """Forget a worker and what it offered."""
+        """Delete a worker and its offers."""
         self.workers.pop(worker_id, None)
         for slot_id in self._offered.pop(worker_id, ()):
             self.offers[slot_id].remove(worker_id)
@@ -193,7 +193,7 @@ class MemoryState:
             self._offered.setdefault(worker, set()).add(slot_id)
 
     def withdraw(self, worker_id: str, slot_ids: Iterable[int]) -> None:
-        """Say that a worker offers these slots no more."""
+        """Withdraw a worker's offers of slots."""
         for slot_id in slot_ids:
             self._offered[worker_id].discard(slot_id)
             self.offers[slot_id].remove(worker_id)
@@ -204,7 +204,7 @@ class MemoryState:
 
 
 def _sort_the_last(rows: dict[int, PlannedTrial]) -> None:
-    """Bring the newest key to its place; nearly always it is there."""
+    """Move the newest key to its place, where it usually is already."""
     newest = reversed(rows)
     last, before = next(newest, 0), next(newest, -1)
     if last < before:

@@ -1,6 +1,6 @@
-"""The allocation table in memory: the same promises for the threads of one process.
+"""The allocation table in memory, with the same guarantees for the threads of one process.
 
-For simulations and tests: nothing survives the process, and a transition costs microseconds.
+For simulations and tests: nothing survives the process, and a transition takes microseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from optuna_deadline.checkpoints.storage import Location
 
 
 class MemoryTable(MemoryLeases):
-    """One pool's table for one study, in memory.
+    """The table of one pool for one study, in memory.
 
     Args:
         pool: The pool's name.
@@ -42,7 +42,7 @@ class MemoryTable(MemoryLeases):
         now: The time in seconds.
         started: When the study began.
         deadline: When it ends.
-        ttl: Seconds that a lease lives without renewal; the pool's first worker fixes it.
+        ttl: Seconds that a lease lasts without renewal; the pool's first worker sets it.
         grace: Seconds after a lease's end before it may be reaped.
         state: The rows of another table, to share its slots and studies.
         name: The study's name.
@@ -139,7 +139,7 @@ class MemoryTable(MemoryLeases):
     def _offer(
         self, worker_id: Worker, name: str, slot_id: int | None, *, taken_over: bool
     ) -> int:
-        """Offer a slot; what a dead rival offered is no longer its own, should it wake."""
+        """Offer a slot; a dead rival loses its offer, even if it wakes."""
         state = self.state
         if slot_id is None:
             slot_id = len(state.slots) + 1
@@ -171,7 +171,7 @@ class MemoryTable(MemoryLeases):
         return slot_id
 
     def leave(self, worker_id: str) -> None:
-        """Leave the pool; what it led and planned is handed on at once."""
+        """Leave the pool; elected roles end at once."""
         with self._lock:
             if worker_id in self.state.workers:
                 gone = changed(self.state.workers[worker_id], state="left", lease=self.now())
@@ -210,11 +210,11 @@ class MemoryTable(MemoryLeases):
     def add_checkpoint(
         self, worker_id: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
     ) -> list[Location]:
-        """Commit checkpoints and reports; returns the files that may go."""
+        """Commit checkpoints and reports; returns the files to delete."""
         with self._lock:
             self.add_reports(worker_id, grant, reports)
             study, number, fence = self._guard(worker_id, grant), grant.number, grant.fence
-            coming = {}  # by name: paths compare part by part, which takes ten times as long
+            coming = {}  # by name: comparing paths takes ten times as long
             for one in new:
                 row_id = self.state.checkpoint_ids = self.state.checkpoint_ids + 1
                 value = none_if_nan(one.value)
@@ -238,7 +238,7 @@ class MemoryTable(MemoryLeases):
             return gone
 
     def drop_checkpoints(self, *paths: Location) -> list[Location]:
-        """Forget checkpoints of trials that have ended."""
+        """Delete checkpoints of ended trials."""
         with self._lock:
             study, named, gone = self._study, {str(path) for path in paths}, list[Location]()
             if study is None:
@@ -266,7 +266,7 @@ class MemoryTable(MemoryLeases):
         batch: int | None = None,
         pausable: bool | None = None,
     ) -> None:
-        """Say how far and how fast a segment has come."""
+        """Record the progress and speed of a segment."""
         with self._lock:
             study = self._guard(worker_id, grant)
             key = (grant.number, grant.fence)
@@ -279,7 +279,7 @@ class MemoryTable(MemoryLeases):
                 self._put(study.trials[grant.number], **known)
 
     def limit_slots(self, worker_id: str, grant: Grant, slots: int, reason: str) -> None:
-        """Say on how many slots the trial can train at most."""
+        """Record the most slots on which the trial can train."""
         with self._lock:
             planned = self._guard(worker_id, grant).trials[grant.number]
             if planned.slot_limit is None or planned.slot_limit > slots:

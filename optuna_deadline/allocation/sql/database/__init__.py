@@ -1,1 +1,1 @@
-"""How the database is laid out, opened and spoken to."""
+"""The database: its schema, its connections and its transactions."""

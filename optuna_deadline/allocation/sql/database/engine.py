@@ -28,7 +28,7 @@ _in_memory: weakref.WeakKeyDictionary[BaseStorage, str] = weakref.WeakKeyDiction
 _lock = threading.Lock()
 
 _SQLITE_PATIENCE = 30.0  # seconds
-#: A peer that does not even acknowledge is given up; TCP alone would try for a quarter of an hour.
+#: A peer that acknowledges nothing is dropped; TCP alone would retry for a quarter of an hour.
 _NETWORK = {
     "connect_timeout": 5,
     "tcp_user_timeout": 10_000,  # milliseconds
@@ -38,20 +38,20 @@ _NETWORK = {
 }
 _DRIVERS: dict[str, dict[str, Any]] = {
     "psycopg2": _NETWORK,
-    # Behind a pooler the next transaction may find a session that knows no prepared statement.
+    # Behind a pooler, the next transaction may get a session without the prepared statement.
     "psycopg": {**_NETWORK, "prepare_threshold": None},
 }
 
 
 def table_url(study: Study, table: str | None = None) -> URL:
-    """The database that holds the table of ``study``.
+    """The database with the table of ``study``.
 
     Args:
         study: Any Optuna study.
-        table: A database of its own for the table, needed where the study's storage is not SQL.
+        table: A separate database for the table, needed if the study's storage is not SQL.
 
     Raises:
-        UnsupportedStorage: The storage has no database that ours could use, and no ``table``.
+        UnsupportedStorage: The storage has no usable database, and ``table`` is not given.
     """
     if table is not None:
         try:
@@ -66,7 +66,7 @@ def table_url(study: Study, table: str | None = None) -> URL:
     if isinstance(backend, RDBStorage):
         return backend.engine.url
     if isinstance(backend, InMemoryStorage):
-        # A file of the process's own: one connection shared by threads would serialise them.
+        # A separate file per process: one connection shared by threads would serialise them.
         with _lock:
             if backend not in _in_memory:
                 folder = tempfile.TemporaryDirectory(prefix="optuna-deadline-")
@@ -80,12 +80,12 @@ def table_url(study: Study, table: str | None = None) -> URL:
 
 
 def open_table(study: Study, table: str | None = None) -> sa.Engine:
-    """The engine of the table of ``study``, made and migrated at the first use."""
+    """The engine of the table of ``study``, created and migrated at the first use."""
     return connect(table_url(study, table))
 
 
 def existing_engine(study: Study, table: str | None = None) -> sa.Engine | None:
-    """The engine of the table of ``study`` if this process uses it already; it makes none."""
+    """The engine of the table of ``study`` if this process already uses one."""
     storage = study._storage
     if table is None and isinstance(storage, InMemoryStorage) and storage not in _in_memory:
         return None
@@ -98,11 +98,11 @@ def existing_engine(study: Study, table: str | None = None) -> sa.Engine | None:
 
 
 def connect(url: str | URL) -> sa.Engine:
-    """An engine with our pragmas and time-outs, the schema brought up to date.
+    """An engine with the pragmas and timeouts of this package, and an up-to-date schema.
 
     Raises:
         UnsupportedStorage: The URL is neither SQLite nor PostgreSQL.
-        SchemaMismatch: The database was written by a newer version of the package.
+        SchemaMismatch: A newer version of the package wrote the database.
     """
     url = make_url(url)
     key = url.render_as_string(hide_password=False)
@@ -115,9 +115,9 @@ def connect(url: str | URL) -> sa.Engine:
 
 
 def has_table(url: str | URL, name: str) -> bool:
-    """Whether a database has a table; looking changes nothing there."""
+    """Whether a database has a table; the check changes nothing."""
     url = make_url(url)
-    # On SQLite without our pragmas, one of which is kept in the file.
+    # On SQLite without the pragmas, because the file keeps one of them.
     bare = url.get_backend_name() == "sqlite"
     engine = sa.create_engine(url) if bare else _create(url)
     try:
@@ -127,12 +127,12 @@ def has_table(url: str | URL, name: str) -> bool:
 
 
 def autocommit(engine: sa.Engine) -> sa.Connection:
-    """A connection that sends our statements and nothing else, no BEGIN and no COMMIT."""
+    """A connection that sends no BEGIN and no COMMIT."""
     return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
 
 def disconnect(engine: sa.Engine) -> None:
-    """Close the engine's connections and forget it; the next :func:`connect` starts afresh."""
+    """Close the engine's connections and forget it; the next :func:`connect` creates a new one."""
     with _lock:
         for key in [key for key, known in _engines.items() if known is engine]:
             del _engines[key]
@@ -145,7 +145,7 @@ def _create(url: URL) -> sa.Engine:
         return _sqlite(url)
     if backend == "postgresql":
         options = _DRIVERS.get(url.get_driver_name(), {})
-        # Our locks expect to see what the one before has committed: no server's default counts.
+        # The locks must see what the one before has committed: the server's default may differ.
         engine = sa.create_engine(
             url, connect_args=dict(options), pool_pre_ping=True, pool_size=5,
             isolation_level="READ COMMITTED",
@@ -157,11 +157,11 @@ def _create(url: URL) -> sa.Engine:
 
 
 def _ignore_errors_on_return(engine: sa.Engine) -> sa.Engine:
-    """Let a connection that died in our hands come back to the pool in silence.
+    """Ignore the error of returning a dead connection to the connection pool.
 
-    SQLAlchemy undoes AUTOCOMMIT as a connection comes back. Where the server is gone by then, the
-    driver's bare error would reach the caller, and the pool would lose the connection's place for
-    good. The ping at the next use finds the dead connection anyway.
+    SQLAlchemy resets AUTOCOMMIT when a connection is returned. If the server is gone by then, the
+    driver's error would reach the caller, and the connection pool would lose the place for good.
+    The ping at the next use finds the dead connection anyway.
     """
     reset = engine.dialect.reset_isolation_level
 
@@ -174,16 +174,16 @@ def _ignore_errors_on_return(engine: sa.Engine) -> sa.Engine:
 
 
 def _ping_if_readable(engine: sa.Engine) -> sa.Engine:
-    """Ask the server whether a connection lives only where there is something to read on it.
+    """Ping a connection only if there is something to read on it.
 
-    A server that has closed a connection has said so: an idle socket with nothing to read is one
-    that stayed open, and the round trip that would confirm it is saved. A peer that vanished
-    without a word would let the ping wait as long as the statement after it.
+    A server that has closed a connection has sent that, so an idle socket with nothing to read is
+    open, and no round trip is needed. If a peer has vanished silently, the ping would wait as long
+    as the next statement.
     """
     ping = engine.dialect.do_ping
 
     def quick(connection: Any) -> bool:
-        said = select.poll()  # not select(), which knows no descriptor above 1,023
+        said = select.poll()  # not select(), which rejects descriptors above 1,023
         said.register(connection.fileno(), select.POLLIN)
         return ping(connection) if said.poll(0) else True
 
@@ -192,7 +192,7 @@ def _ping_if_readable(engine: sa.Engine) -> sa.Engine:
 
 
 def _write_ahead(connection: Any) -> None:
-    # Changing the mode needs the file for itself, and SQLite does not wait for that by itself.
+    # Changing the mode needs the file exclusively, and SQLite does not wait for that.
     until = time.monotonic() + _SQLITE_PATIENCE
     while True:
         try:
@@ -209,7 +209,7 @@ def _sqlite(url: URL) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
-        # The driver would begin a transaction only at the first write, and lose updates silently.
+        # The driver would begin a transaction at the first write only, and lose updates.
         connection.isolation_level = None
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous=NORMAL")

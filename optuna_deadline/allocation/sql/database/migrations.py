@@ -1,4 +1,4 @@
-"""The schema's version and the numbered steps that lead to it."""
+"""The schema's version and the numbered migrations."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from optuna_deadline.allocation.sql.database.transaction import begin_bounded
 from optuna_deadline.errors import SchemaMismatch
 
 _ADVISORY_LOCK = 0x0D_EAD_11E
-_PATIENCE = 60.0  # seconds: an index on a grown table takes its time
-_IDLE = 10.0  # seconds: between statements the schema is looked at
+_PATIENCE = 60.0  # seconds: an index on a grown table takes long
+_IDLE = 10.0  # seconds between statements, in which the schema is inspected
 
 
 def migrate(engine: sa.Engine) -> None:
-    """Bring the tables up to date; several processes may call it at once.
+    """Migrate the tables to this version; several processes may call it at once.
 
     Raises:
         SchemaMismatch: A newer version of the package wrote the tables.
@@ -40,7 +40,7 @@ def migrate(engine: sa.Engine) -> None:
 
 
 def version(connection: sa.Connection) -> int:
-    """The schema version of the tables in the database, 0 where there are none."""
+    """The schema version of the tables in the database; 0 if there are none."""
     if not sa.inspect(connection).has_table(schema.version.name):
         return 0
     return int(connection.execute(sa.select(schema.version.c.version)).scalar() or 0)
@@ -51,13 +51,13 @@ def _create_tables(connection: sa.Connection) -> None:
 
 
 def _add_delete_triggers(connection: sa.Connection) -> None:
-    """``optuna.delete_study`` takes our rows along.
+    """Let ``optuna.delete_study`` delete this package's rows.
 
-    PostgreSQL cascades. On SQLite Optuna's connections do not enforce foreign keys, so triggers
-    do the same for every client that deletes.
+    PostgreSQL cascades. On SQLite, Optuna's connections do not enforce foreign keys, so triggers
+    do the same for every client.
     """
     if not sa.inspect(connection).has_table("studies"):
-        return  # a database of the table's own, named by `table=`
+        return  # a separate database, named by `table=`
     study = schema.study.name
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(
@@ -70,7 +70,7 @@ def _add_delete_triggers(connection: sa.Connection) -> None:
 
 def _add_sqlite_trigger(connection: sa.Connection) -> None:
     study = schema.study.name
-    there = sa.inspect(connection).get_table_names()  # a later step brings the others
+    there = sa.inspect(connection).get_table_names()  # a later migration creates the others
     children = [
         table.name
         for table in schema.metadata.sorted_tables
@@ -87,18 +87,18 @@ def _add_sqlite_trigger(connection: sa.Connection) -> None:
 
 
 def _add_indexes(connection: sa.Connection) -> None:
-    """What is asked on a loop is found by an index, however long the studies."""
+    """Indexes for the queries of the loops, so that their cost does not grow."""
     for index in schema.SINCE_3:
-        index.create(connection, checkfirst=True)  # fresh tables have them from the start
+        index.create(connection, checkfirst=True)  # new tables have them already
 
 
 def _add_budgets(connection: sa.Connection) -> None:
-    """A study may have a budget, and pays for as many slots as it wants."""
+    """A study may have a budget and pay for slots."""
     _add_columns(connection, schema.SINCE_4)
 
 
 def _add_columns(connection: sa.Connection, columns: Sequence[sa.Column[Any]]) -> None:
-    """Columns that may be NULL; fresh tables have them from the start."""
+    """Add nullable columns; new tables have them already."""
     inspector = sa.inspect(connection)
     for column in columns:
         table = column.table.name
@@ -114,7 +114,7 @@ def _add_lending(connection: sa.Connection) -> None:
     inspector = sa.inspect(connection)
     slot, worker = schema.slot.name, schema.worker.name
     if not any(column["name"] == "provider" for column in inspector.get_columns(slot)):
-        return  # fresh tables
+        return  # new tables
     for statement in (
         f"ALTER TABLE {slot} ADD COLUMN lent_to INTEGER",
         f"UPDATE {slot} SET lent_to = "
@@ -135,10 +135,10 @@ def _add_lending(connection: sa.Connection) -> None:
 
 
 def _add_rung_totals(connection: sa.Connection) -> None:
-    """A rung's values are counted as they come.
+    """Count a rung's values at each insert.
 
-    The trigger runs in the statement that inserts, a transaction of its own: no client can
-    freeze in it with the lock on a count.
+    The trigger runs in the inserting statement, which is its own transaction: no client can freeze
+    in it with the lock on a count.
     """
     schema.rung_total.create(connection, checkfirst=True)
     rung, total = schema.rung.name, schema.rung_total.name
@@ -170,12 +170,12 @@ def _create_trigger(connection: sa.Connection, name: str, when: str, statement: 
 
 
 def _add_requests(connection: sa.Connection) -> None:
-    """A person may hold a trial, pin its gang's size, and drain a worker."""
+    """A user may hold a trial, pin its gang's size, and drain a worker."""
     _add_columns(connection, schema.SINCE_7)
 
 
 def _add_machine_info(connection: sa.Connection) -> None:
-    """A worker says which machine it is on, where its checkpoints are, and what it runs."""
+    """A worker describes its host, its checkpoint store and its software."""
     _add_columns(connection, schema.SINCE_8)
 
 
@@ -190,41 +190,41 @@ def _add_gang_parts(connection: sa.Connection) -> None:
 
 
 def _add_trial_batch(connection: sa.Connection) -> None:
-    """A trial may say what the size of its gang has to divide."""
+    """A trial may have a batch that its gang size must divide."""
     _add_columns(connection, schema.SINCE_10)
 
 
 def _index_workers_by_study(connection: sa.Connection) -> None:
-    """A study's planner finds its own workers, however many share the pool."""
+    """An index of workers by study: its cost does not grow with the pool."""
     schema.SINCE_11.create(connection, checkfirst=True)
 
 
 def _add_keys_and_boots(connection: sa.Connection) -> None:
-    """Studies of one name in two databases differ by a key, processes of one pid by a boot."""
+    """A key distinguishes studies of one name, and a boot id processes of one pid."""
     _add_columns(connection, schema.SINCE_12)
     _let_events_go_with_their_study(connection)
 
 
 def _add_pausable(connection: sa.Connection) -> None:
-    """A trial may have an objective that cannot be paused."""
+    """A trial's objective may not support pausing."""
     _add_columns(connection, schema.SINCE_13)
 
 
 def _add_rung_sequence(connection: sa.Connection) -> None:
-    """A plain study has a rule, and its processes read what is new at the rungs."""
+    """A plain study has a rule, and its processes read new values at the rungs."""
     _add_columns(connection, schema.SINCE_14)
     schema.RUNG_SEQUENCE.create(connection, checkfirst=True)
 
 
 def _let_events_go_with_their_study(connection: sa.Connection) -> None:
-    """An event refers to no row, so that it can be written whatever is deleted meanwhile."""
+    """Remove the references of events, so that they can be written whatever is deleted."""
     study = schema.study.name
     forget = f"DELETE FROM {schema.event.name} WHERE study_id = OLD.study_id;"
     _create_trigger(connection, f"{study}_forget", f"AFTER DELETE ON {study}", forget)
 
 
 def _widen_texts(connection: sa.Connection) -> None:
-    """A policy may be named by a path, and a pool by a study's name; SQLite keeps any length."""
+    """Longer texts: a policy may be a path, and a pool a study's name; SQLite has no limit."""
     if connection.dialect.name != "postgresql":
         return
     name = schema.pool.c.name.type

@@ -1,12 +1,11 @@
-"""NOTIFY: says that there is something to read, never what. PostgreSQL only, and only for speed.
+"""NOTIFY and LISTEN on PostgreSQL: a hint that there is something to read, only for speed.
 
-Sent if another worker may act on it: a plan, a release, a reap, the end of the study. Never by a
-renewal or a report: each notifying commit takes a lock on the whole server.
+A transaction notifies if another worker may act on it: a plan, a release, a reap, the end of the
+study. Renewals and reports never notify, because each notifying commit locks the whole server.
 
-LISTEN on a connection of its own: news arrive in milliseconds instead of at the next poll.
-
-Nothing depends on it. Whatever is lost while it is away, or swallowed by a pooler, is found by
-polling; so its errors are no errors, only slowness.
+A listener has its own connection and wakes its worker within milliseconds instead of at the next
+poll. Nothing depends on it: polling finds everything that is lost while it is disconnected or
+behind a pooler. So its errors cost time only.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ import sqlalchemy as sa
 from optuna_deadline._wake_pipe import WakePipe
 from optuna_deadline.allocation.sql.database.transaction import Transaction
 
-_MAX_NOTIFIED = 8  #: workers that are named one by one; with more, all workers poll
+_MAX_NOTIFIED = 8  #: the most workers that are notified one by one; beyond it, all workers poll
 
 
 def channel(pool_name: str, worker: str | None = None) -> str:
     """The channel of a worker or, without one, of all workers of a pool.
 
-    A channel each, so that a notice needs no payload and wakes no other worker. Any name makes a
-    valid one.
+    One channel each, so that a notification needs no payload and wakes no other worker. Any name
+    makes a valid one.
     """
     named = pool_name if worker is None else f"{pool_name}\0{worker}"
     return f"optuna_deadline_{hashlib.blake2s(named.encode(), digest_size=12).hexdigest()}"
 
 
 def notify(tx: Transaction, workers: Iterable[str | None] | None = None) -> None:
-    """Wake listeners of the pool when this transaction commits.
+    """Notify listeners of the pool when this transaction commits.
 
     Args:
         tx: The transaction.
-        workers: Those that it concerns, none of which may be left; without them, all of the pool.
+        workers: The workers to notify, possibly none; None for all of the pool.
     """
     if tx.connection.dialect.name != "postgresql":
         return
@@ -62,12 +61,12 @@ _DRIVERS = ("psycopg2", "psycopg")
 
 
 class NotificationListener(threading.Thread):
-    """Calls ``wake`` for each notice that concerns a worker, and after each reconnection.
+    """Calls ``wake`` for each notification to a worker, and after each reconnection.
 
     Args:
-        engine: The table's engine; the connection is made like its own, outside its pool.
-        pool: The pool to hear of.
-        worker_id: The worker; it is woken by notices for it alone and for the whole pool.
+        engine: The table's engine; the listener opens its own connection in the same way.
+        pool: The pool.
+        worker_id: The worker; notifications to it or to the whole pool wake it.
         wake: Called from this thread; must not block.
     """
 
@@ -85,11 +84,11 @@ class NotificationListener(threading.Thread):
 
     @staticmethod
     def works_on(engine: sa.Engine) -> bool:
-        """Whether the database and its driver can notify."""
+        """Whether the database and its driver support notifications."""
         return engine.dialect.name == "postgresql" and engine.dialect.driver in _DRIVERS
 
     def end(self) -> None:
-        """Stop listening; does not wait for a server that hangs."""
+        """Stop listening, without waiting for a server that hangs."""
         self._ended.set()
         self._ending.wake()
         if self.is_alive():
@@ -98,12 +97,12 @@ class NotificationListener(threading.Thread):
             self._ending.close()
 
     def run(self) -> None:
-        """Listen until :meth:`end`, and connect again with growing pauses."""
+        """Listen until :meth:`end`, and reconnect after growing pauses."""
         pause = _FIRST_PAUSE
         while not self._ended.is_set():
             try:
                 connection = self._connect()
-            except Exception as error:  # whatever the driver raises, polling goes on
+            except Exception as error:  # whatever the driver raises, polling continues
                 _logger.debug("No notices from the database: %s", type(error).__name__)
                 self._ended.wait(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -132,7 +131,7 @@ class NotificationListener(threading.Thread):
     def _listen(self, connection: Any) -> None:
         receive = _receive_2 if self._engine.dialect.driver == "psycopg2" else _receive_3
         self.connected.set()
-        self._wake()  # notices without a listener are lost: look
+        self._wake()  # notifications without a listener are lost, so poll
         while not self._ended.is_set():
             ready, _, _ = select.select([connection.fileno(), self._ending], [], [])
             if connection.fileno() in ready and receive(connection):
@@ -140,7 +139,7 @@ class NotificationListener(threading.Thread):
 
 
 def _receive_2(connection: Any) -> int:
-    """How many notices have come."""
+    """The number of notifications."""
     connection.poll()
     count = len(connection.notifies)
     connection.notifies.clear()
@@ -148,7 +147,7 @@ def _receive_2(connection: Any) -> int:
 
 
 def _receive_3(connection: Any) -> int:
-    # The public generator would not wake for our pipe, nor did it take a timeout before 3.2.
+    # The public generator does not wake for the pipe, and had no timeout before 3.2.
     connection.pgconn.consume_input()
     count = 0
     while connection.pgconn.notifies() is not None:

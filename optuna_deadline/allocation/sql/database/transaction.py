@@ -1,15 +1,12 @@
-"""A short transaction with the database's time, and the event log that each one feeds.
+"""A short transaction with the database's time and its events, and limits for frozen clients.
 
-A transaction's events are written together, just before it commits: a round trip costs as much for
-one of them as for all.
+A transaction writes its events together just before it commits, in one round trip. Times in SQL
+are the database's; a process uses its monotonic clock, and texts for users the wall clock.
 
-Time: SQL's is the database's, a process's is monotonic, and people's is the wall clock.
-
-How long a transaction may last: a client that freezes inside one must not block others for long.
-
-The limits travel as ``SET LOCAL`` with the statement that reads the time, in each transaction.
-Start-up options would do on a direct connection, but pgbouncer refuses them; a ``SET`` at connect
-time would stick to whichever server connection pgbouncer happened to use.
+A client that freezes inside a transaction must not block others for long. The limits are sent as
+``SET LOCAL`` with the statement that reads the time, in each transaction. Start-up options would
+work on a direct connection, but pgbouncer refuses them, and a ``SET`` at connect time would stay
+with whichever server connection pgbouncer used.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from optuna_deadline.allocation.sql.database import schema
 
 
 class database_now(FunctionElement[float]):
-    """Seconds since the epoch by the database's clock, read anew in each statement."""
+    """Seconds since the epoch by the database's clock, read again in each statement."""
 
     type = sa.Double()
     inherit_cache = True
@@ -48,29 +45,29 @@ def _postgres_now(element: database_now, compiler: SQLCompiler, **kwargs: object
     return "extract(epoch from clock_timestamp())::double precision"
 
 
-#: Seconds that two readings may differ by beyond what their round trips explain.
+#: Seconds by which two readings may differ beyond the time of their round trips.
 CLOCK_TOLERANCE = 0.25
 
 
 class ClockMonitor:
-    """Whether the database's clock has run evenly of late, by the process's monotonic clock.
+    """Checks that the database's clock runs evenly, by the process's monotonic clock.
 
-    A clock that is set forward makes every lease look expired while its holder still trains. So
-    a reaper first watches the clock for as long as a lease and its grace last: what looks expired
-    after that has not been renewed for so long, however the clock stood before. A process that was
-    frozen has not watched: the clock may have been set back and forward again, and leases renewed
-    in between look expired until they are renewed once more.
+    A clock that is set forward makes every lease look expired while its holder still trains. So a
+    reaper first watches the clock for the time of a lease and its grace: what looks expired after
+    that has not been renewed for so long, whatever the clock did before. A process that was frozen
+    has not watched: the clock may have been set back and forward again, and leases renewed in
+    between look expired until the next renewal.
     """
 
     def __init__(self) -> None:
-        self._offset: float | None = None  # the database's time less ours
+        self._offset: float | None = None  # the database's time minus this process's
         self._since = math.inf
         self._doubt = math.inf
         self._read = math.inf
         self._unread = 0.0  # the longest time between two readings since then
 
     def record_reading(self, now: float, sent: float, received: float) -> None:
-        """Take a reading that was made between two instants of ours."""
+        """Record a reading that was made between two instants of this process."""
         self._doubt = received - sent
         middle = now - (sent + received) / 2
         self._unread = max(self._unread, received - self._read)
@@ -83,12 +80,12 @@ class ClockMonitor:
             self._offset = middle  # follows a slow drift
 
     def is_reliable(self, seconds: float, doubt: float, unread: float = math.inf) -> bool:
-        """Whether it ran evenly for so long, and the last reading leaves no larger doubt.
+        """Whether the clock has run evenly for some time and the last reading is exact enough.
 
         Args:
-            seconds: How long.
+            seconds: For how long.
             doubt: Seconds that the last reading may have taken.
-            unread: Seconds between two readings after which the watch begins again.
+            unread: Seconds between two readings after which the watch starts again.
         """
         if self._unread > unread:
             self._since, self._unread = time.monotonic(), 0.0
@@ -100,7 +97,7 @@ FROZEN_SECONDS = 0.8  # seconds
 #: Longer than ``FROZEN_SECONDS``: waiting for a client that has just frozen is no error.
 _LOCK = 2.0
 _STATEMENT = 5.0
-#: For a client that is slow rather than frozen.
+#: For a client that is slow and not frozen.
 _TRANSACTION = 10.0
 _QUEUE = 60.0
 _SINCE_17 = (17,)
@@ -112,9 +109,9 @@ def begin_bounded(
     """Set the limits of the transaction that begins, and read the database's time.
 
     Args:
-        connection: In a transaction that has done nothing yet.
+        connection: In a transaction without any statement so far.
         statement: Seconds for each statement; migrations need more.
-        idle: Seconds between two statements, likewise; None for ``FROZEN_SECONDS``.
+        idle: Seconds between two statements; None for ``FROZEN_SECONDS``.
     """
     if connection.dialect.name != "postgresql":
         return float(connection.execute(sa.select(database_now())).scalar_one())
@@ -131,7 +128,7 @@ def begin_bounded(
 
 
 def wait_in_line(connection: sa.Connection) -> None:
-    """Let this transaction wait for a long queue, a frozen client for ``FROZEN_SECONDS`` only."""
+    """Wait for a long queue, but for a frozen client only ``FROZEN_SECONDS``."""
     names = ["lock_timeout", "statement_timeout"]
     version = connection.dialect.server_version_info
     if version and version >= _SINCE_17:
@@ -151,15 +148,14 @@ class Transaction:
     now: float
     pool: str
     study_id: int
-    given: Callable[[], float] | None = None  #: a test's time in place of the database's
+    given: Callable[[], float] | None = None  #: a test's time instead of the database's
     _events: list[dict[str, object]] = field(default_factory=list)
 
     @property
     def latest(self) -> sa.ColumnElement[float]:
-        """The time when a statement runs, which may be long after ``now``.
+        """The time of a statement, which may be long after ``now``.
 
-        A client stands still between two statements, and what was renewed meanwhile is not from
-        the future.
+        A client may freeze between two statements, and renewals in between are not in the future.
         """
         return database_now() if self.given is None else sa.literal(self.given())
 
@@ -184,7 +180,7 @@ class Transaction:
         pool: str | None = None,
         **detail: object,
     ) -> None:
-        """Note the audit line of this transition, for another study or pool where one is named."""
+        """Add an event of this transition, by default for this study and pool."""
         self._events.append(
             {
                 "at": self.now,
@@ -201,16 +197,16 @@ class Transaction:
         )
 
     def write_events(self) -> None:
-        """Send what was noted, in its order."""
+        """Write the events in their order."""
         if self._events:
             # Not as one statement's VALUES: to compile a thousand rows takes longer than a client
-            # may be silent in a transaction.
+            # may be idle in a transaction.
             self.connection.execute(sa.insert(schema.event), self._events)
             self._events.clear()
 
 
 class Transactions:
-    """Opens transactions on one pool and study; tests pass ``now`` in to drive time."""
+    """Opens transactions on one pool and study; tests set the time by ``now``."""
 
     def __init__(
         self,
@@ -247,19 +243,19 @@ class Transactions:
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """A reader that takes no lock, not even SQLite's."""
+        """A reader without any lock, even on SQLite."""
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             now = self._read_time(connection)
             yield Transaction(connection, now, self.pool, self.study_id, self._now)
 
     @contextmanager
     def single_statement(self, name: str = "") -> Iterator[tuple[sa.Connection, float | None]]:
-        """A connection for one statement that reads the time itself, and the test's time if any.
+        """A connection for one statement that reads the time itself.
 
-        For what every worker sends every few seconds: each round trip counts.
+        For frequent statements of every worker, where round trips cost time.
 
         Args:
-            name: Of the transition, as of a transaction's; its statement is its commit.
+            name: Of the transition, as for a transaction; the statement is its commit.
         """
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             crashpoint(f"{name}.commit")
@@ -275,5 +271,5 @@ class Transactions:
         return now
 
     def may_compare(self, seconds: float, doubt: float, unread: float) -> bool:
-        """Whether the time can be compared with what was written so many seconds ago."""
+        """Whether the time may be compared with a time that was written so many seconds ago."""
         return self._now is not None or self.clock.is_reliable(seconds, doubt, unread)
