@@ -1,8 +1,8 @@
-"""AdaScale's gain: how many steps with the base batch one step with several of them is worth.
+"""AdaScale's gain: how many base-batch steps one step over several batches is worth.
 
-After Johnson et al., "AdaScale SGD" (2020). Where the gradients of the ranks differ much,
-averaging k of them takes noise away and the step may be k times as long; where they agree it may
-not be longer than one of them. So the gain is at least 1 and at most k.
+After Johnson et al., "AdaScale SGD" (2020). If the gradients of the ranks differ much, averaging k
+of them removes noise, and the step may be k times as long. If they agree, it may not be longer
+than one of them. So the gain is from 1 to k.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_LEAST = 1e-6  # of the variance: the gain is defined where there is none
-_MEMORY = 1000  # the averages reach back over so many base batches
+_LEAST = 1e-6  # added to the variance, so that the gain is defined without any
+_MEMORY = 1000  # base batches over which the averages are taken
 
 
 class AdaScaleGain:
@@ -39,7 +39,7 @@ class AdaScaleGain:
             ranks: How many they are, two at least, each with one base batch.
         """
         if not (math.isfinite(local_square) and math.isfinite(mean_square)):
-            return  # a step that diverged says nothing about the next
+            return  # a diverged step does not predict the next
         variance = ranks / (ranks - 1) * (local_square - mean_square)
         square = mean_square - variance / ranks
         keep = max(1.0 - ranks / _MEMORY, 0.0)
@@ -47,37 +47,37 @@ class AdaScaleGain:
         self.square = keep * self.square + (1 - keep) * square
 
     def of(self, growth: int) -> float:
-        """What a step over ``growth`` base batches is worth: from 1 to ``growth``."""
+        """The gain of a step over ``growth`` base batches: from 1 to ``growth``."""
         if growth == 1 or self.variance is None:
             return 1.0
-        # One measurement may be negative. Cut off here and not there, the averages are unbiased.
+        # One measurement may be negative; the averages are unbiased because only they are clipped.
         variance, square = max(self.variance, _LEAST), max(self.square, 0.0)
         gain = (variance + square) / (variance / growth + square)
         return min(max(gain, 1.0), float(growth))
 
     def state(self) -> dict[str, Any]:
-        """What goes on in the next segment."""
+        """The state for the next segment."""
         return {"variance": self.variance, "square": self.square}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Restore :meth:`state`."""
         self.variance, self.square = state["variance"], state["square"]
 
 
 class LocalGradientNorm:
-    """Adds up the squared norm of this rank's own gradient, before DDP averages it away."""
+    """Sums the squared norm of this rank's own gradient, before DDP averages it."""
 
     def __init__(self) -> None:
         self._squares: dict[int, torch.Tensor] = {}
 
     def register_hook(self, model: Any) -> None:
-        """Hear the gradients of a ``DistributedDataParallel``; call before its first step."""
-        # A lambda, since the annotations of a function would be checked, as they are written.
+        """Watch the gradients of a ``DistributedDataParallel``; call before its first step."""
+        # A lambda, because DDP checks the annotations of a function.
         model.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
 
     def take(self, parameters: Iterable[Any]) -> torch.Tensor:
         """The squared norm since the last call."""
-        # In the parameters' order: buckets differ between a segment's first step and the others.
+        # In the parameters' order: buckets differ between a segment's first step and later ones.
         squares = [self._squares[id(one)] for one in parameters if id(one) in self._squares]
         self._squares.clear()
         return _sum(squares)
@@ -93,7 +93,7 @@ class LocalGradientNorm:
 
 
 def squared_norm(parameters: Iterable[Any]) -> torch.Tensor:
-    """Of the gradients of some parameters."""
+    """The squared norm of the gradients of some parameters."""
     return _sum([one.grad.float().square().sum() for one in parameters if one.grad is not None])
 
 

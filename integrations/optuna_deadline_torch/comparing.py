@@ -1,4 +1,4 @@
-"""How far two checkpoints of one training are apart, and how far it is from itself."""
+"""How far two checkpoints of one training are apart, and how far repeated runs are apart."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from optuna_deadline_torch import seeding
 
-#: Parts of a checkpoint, of a loop's and of Lightning's, that training goes on from.
+#: Parts of a checkpoint, of a loop's and of Lightning's, that determine further training.
 _WEIGHTS = "state_dict"
 _SINGLE = torch.finfo(torch.float32).eps
 _LIGHTNING = {"optimizer_states": "optimizer", "lr_schedulers": "schedules"}
 
 
 def compare(one: Path, other: Path) -> dict[str, Any]:
-    """The relative gap of each part, and what no figure can say.
+    """The relative gap of each part, and differences that have no number.
 
     Args:
-        one: The undisturbed training's.
+        one: The checkpoint of the undisturbed training.
         other: Another one's, at the same step.
 
     Returns:
-        ``parts``, by name: the length of the difference of all its tensors, as one vector,
-        relative to the vector's own, or the largest relative gap of its numbers if that is more;
-        ``unlike``, a list of texts; and ``grows``, whether the batch grows with the slots.
+        ``parts``, by name: the norm of the difference of all its tensors, relative to the norm of
+        the tensors, or the largest relative gap of its numbers if that is more; ``unlike``, a list
+        of texts; and ``grows``, whether the batch grows with the slots.
     """
     try:
         left, right = _read(one), _read(other)
-    except Exception:  # whatever wrote it: a segment's own file may be of any kind
+    except Exception:  # whatever wrote it: a segment's own file can be of any kind
         same = one.read_bytes() == other.read_bytes()
         return {"parts": {}, "unlike": [] if same else ["the checkpoints are other bytes"]}
     first, second = _parts(left), _parts(right)
@@ -43,19 +43,19 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
 
 
 def draw_otherwise() -> Callable[[], float]:
-    """Give each step of this process other random numbers, and leave the order of samples."""
+    """Give each step of this process other random numbers, in the same order of samples."""
     seeding.other_draws = (1,)
     return lambda: _SINGLE
 
 
 def round_otherwise() -> Callable[[], float]:
-    """Change the last digit of each weight after each step of this process, as sums may.
+    """Change the last digit of each weight after each step, as another order of sums does.
 
-    Where modules compute in fewer digits than single precision (``torch.autocast``, or weights
-    that are ``bfloat16`` or ``float16``) the last digit of their outputs is changed instead.
+    If modules compute in lower than single precision (``torch.autocast``, or weights that are
+    ``bfloat16`` or ``float16``), the last digit of their outputs is changed instead.
 
     Returns:
-        Asked at the end: the coarsest last digit that was seen, relative.
+        A function to call at the end: the coarsest relative last digit that was seen.
     """
     draws = torch.Generator().manual_seed(1)
     coarsest = _SINGLE
@@ -90,14 +90,14 @@ def _digit(one: torch.Tensor) -> float:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    # What it holds is the user's own, written a moment ago.
+    # The file is the user's own, written a moment ago.
     found = torch.load(path, map_location="cpu", weights_only=False)
     return found if isinstance(found, dict) else {_WEIGHTS: found}
 
 
 def _parts(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     parts = {"weights": checkpoint.get(_WEIGHTS)}
-    if parts["weights"] is None:  # a file of the user's own making
+    if parts["weights"] is None:  # a file that the user's code wrote
         return {"weights": dict(checkpoint)}
     parts |= {name: checkpoint[key] for key, name in _LIGHTNING.items() if key in checkpoint}
     parts |= checkpoint.get("states", {})
@@ -109,10 +109,10 @@ def _parts(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_files(tree: Any) -> Any:
-    """The same with the state of each ModelCheckpoint as what it means.
+    """The same with the state of each ModelCheckpoint without file paths.
 
-    It keeps its best scores by the paths of files, which differ, and Lightning does not restore
-    its current score, which the next validation sets.
+    Its best scores are stored by path, and paths differ. Lightning does not restore its current
+    score, which the next validation sets.
     """
     if not isinstance(tree, Mapping):
         return tree

@@ -1,14 +1,13 @@
-"""All ranks decide the same at the same step, with one small all-reduce.
+"""Agreement of all ranks on one decision per step, and a check that they train one model.
 
-Directives reach ranks at different times and SIGTERM may reach only one of them; a rank that left
-alone would hang the others. So rank 0 brings its newest directive, every rank its SIGTERM flag,
-and the maximum is what all of them do.
+Directives reach ranks at different times, and SIGTERM may reach only one of them; a rank that left
+alone would hang the others. So rank 0 sends its newest directive, every rank its SIGTERM flag, and
+all ranks follow the maximum, by one small all-reduce.
 
-That the ranks of a segment still train one model.
-
-Each rank steps by itself, and has the same parameters only as long as all step with the same
+Each rank steps by itself and has the same parameters only as long as all step with the same
 gradients and learning rates. A forward pass beside the wrapped model, or a scheduler that watches
-a rank's own loss, ends that without an error; a checkpoint would then be of one rank's model.
+a rank's own loss, breaks that without an error, and a checkpoint would then be of one rank's
+model.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class StepDecision:
 
     @property
     def goes_on(self) -> bool:
-        """Whether all go on, and nothing is to be saved."""
+        """Whether all continue, and nothing is saved."""
         return self is _GO_ON or not (self.save or self.directive.leave)
 
 
@@ -45,11 +44,11 @@ _GO_ON = StepDecision(KEEP)  # of nearly every step
 
 
 class Consensus:
-    """One rank's voice in the decision.
+    """The part of one rank in the decisions.
 
     Args:
-        rank: Of this process; rank 0's directive and wish to save are the ones that count.
-        world_size: How many ranks decide; one decides without any communication.
+        rank: Of this process; the directive and the wish to save are rank 0's.
+        world_size: The number of ranks; one decides without communication.
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -58,14 +57,14 @@ class Consensus:
         self._group: Any = None
 
     def connect(self) -> None:
-        """Choose the group to speak in; every rank calls it once, when the ranks are connected."""
+        """Create the process group; every rank calls it once, when the ranks are connected."""
         if self.world_size > 1:
-            # Tensors on the CPU through gloo: asking NCCL would synchronise the GPU each step.
+            # CPU tensors through gloo: NCCL would synchronise the GPU at each step.
             gloo = dist.get_backend() == "gloo"
             self._group = dist.group.WORLD if gloo else dist.new_group(backend="gloo")
 
     def barrier(self) -> None:
-        """Wait for the other ranks: a rank that leaves while the first one writes would end it."""
+        """Wait for the other ranks: one that leaves while another writes would end it."""
         if self.world_size > 1:
             dist.barrier(group=self._group)
 
@@ -78,7 +77,7 @@ class Consensus:
         return [float(number) / self.world_size for number in voice]
 
     def all_equal(self, number: int) -> bool:
-        """Whether all ranks have the same number of 63 bits; every rank calls it."""
+        """Whether all ranks have the same 63-bit number; every rank calls it."""
         if self.world_size == 1:
             return True
         voice = torch.tensor([number, -number], dtype=torch.int64)
@@ -87,7 +86,7 @@ class Consensus:
         return bool(most == -least)
 
     def gather(self, own: Any) -> list[Any]:
-        """What each rank has, tensors on the CPU; every rank calls it at the same steps."""
+        """The values of all ranks, as CPU tensors; every rank calls it at the same steps."""
         if self.world_size == 1:
             return [own]
         everyone: list[Any] = [None] * self.world_size
@@ -99,7 +98,7 @@ class Consensus:
 
         Args:
             newest: The newest directive that this rank knows.
-            terminated: Whether this rank was asked by a signal to go.
+            terminated: Whether this rank has received SIGTERM.
             save: Whether this rank wants a checkpoint.
         """
         if self.world_size == 1 and newest is KEEP and not (terminated or save):
@@ -134,16 +133,16 @@ _SCHEDULER = (
 
 @dataclass(frozen=True)
 class ReplicatedState:
-    """What all ranks must have alike, in one of them.
+    """The state that must be equal in all ranks.
 
-    Buffers may differ: ``DistributedDataParallel`` gives all ranks the first one's at each step,
-    as a checkpoint does.
+    Buffers may differ: at each step ``DistributedDataParallel`` copies the first rank's to all, as
+    a checkpoint does.
 
     Args:
         parameters: Of the bare model.
-        optimizers: Of it.
-        remedy: What to do where parameters differ, as an end of a sentence.
-        schedulers: Of the learning rates; others of what a checkpoint holds may be among them.
+        optimizers: Of the model.
+        remedy: What to do if parameters differ, as the end of a sentence.
+        schedulers: Of the learning rates; other checkpointed objects are ignored.
     """
 
     parameters: Iterable[torch.Tensor]
@@ -152,7 +151,7 @@ class ReplicatedState:
     schedulers: Iterable[Any] = ()
 
     def difference(self, consensus: Consensus) -> str | None:
-        """In which way the ranks differ, in words; None where they agree. Every rank calls it."""
+        """How the ranks differ, in words; None if they agree. Every rank calls it."""
         rates = [_number(group["lr"]) for one in self.optimizers for group in one.param_groups]
         best = [_number(one.best) for one in self.schedulers if isinstance(one, ReduceLROnPlateau)]
         own = digest(self.parameters), " ".join(rates), " ".join(best)
@@ -175,7 +174,7 @@ class ReplicatedState:
 
 
 def digest(tensors: Iterable[torch.Tensor]) -> str:
-    """A text that tensors with other bits do not have, computed where they lie."""
+    """A hash of tensors' bits, computed on their device."""
     with torch.no_grad():
         sums = [_bits(one).sum(dtype=torch.int64).cpu() for one in tensors]
     return hashlib.blake2b(repr([int(one) for one in sums]).encode(), digest_size=8).hexdigest()

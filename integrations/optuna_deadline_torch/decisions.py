@@ -1,4 +1,4 @@
-"""What a rank does at a place where training may be left: agree, save, leave."""
+"""What a rank does at a step where it may leave: agree, save, leave."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _COMPARED = "compared"
 
 
 class BestValue:
-    """The best value so far of one trial, over all its segments."""
+    """The best value of one trial so far, over all its segments."""
 
     def __init__(self, direction: Direction) -> None:
         self.direction = direction
         self.value: float | None = None
 
     def improved(self, value: float) -> bool:
-        """Take a value; whether it is finite and better than all before."""
+        """Record a value; returns whether it is finite and better than all before."""
         if not math.isfinite(value):
             return False
         sign = 1.0 if self.direction == "maximize" else -1.0
@@ -41,22 +41,21 @@ class BestValue:
 
 
 class SegmentController:
-    """Obeys directives in one rank of a segment, as all of its ranks do.
+    """Follows directives in one rank of a segment, in step with its other ranks.
 
     Args:
         segment: The rank's segment.
-        direction: Which way is better.
-        seed: Draws the order of samples.
+        direction: Which direction is better.
+        seed: Determines the order of samples.
         save_every: Seconds between safety checkpoints.
-        take_state: Takes what a checkpoint holds, as it is now; every rank calls it.
-        trained: What all ranks must have alike.
-        verify: Raises if a checkpoint that was just written cannot be read again.
-        training_objects: Everything whose tensors lie on the device, for a trial that is parked.
+        take_state: Returns the state for a checkpoint; every rank calls it.
+        trained: The state that must be equal in all ranks.
+        verify: Raises if a checkpoint that was just written cannot be read.
+        training_objects: All objects with tensors on the device, for a trial that is parked.
         grows: Whether a step takes a batch for each rank.
-        even: Whether the number of slots is to divide the batch.
-        rehearse: Compares the loss on one slot and two where a trial first leaves its one slot,
-            or first has several, and says whether it leaves by itself then; None where that is
-            not wanted.
+        even: Whether the number of slots must divide the batch.
+        rehearse: Compares the loss on one slot and two when a trial first leaves its one slot, or
+            first has several, and returns whether the process has to leave then; None to skip it.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class SegmentController:
         self._trained = trained
         self._training_objects = training_objects
         self._rehearse = rehearse
-        #: What was said or compared, in this segment or before; the fits of a trial share it.
+        #: What was logged or compared, in this segment or before; shared by the fits of a trial.
         self.logged_topics: set[str] = getattr(segment, "topics", set())
         self.saver = CheckpointSaver(segment, verify)
         self._saved_at = time.monotonic()
@@ -104,7 +103,7 @@ class SegmentController:
             self.logged_topics.add(_COMPARED)
 
     def end_fit(self, step: int) -> None:
-        """Save the last state of one of several fits, for segments that begin after it.
+        """Save the last state of one of several fits, for segments that start after it.
 
         Every rank calls it.
         """
@@ -113,21 +112,21 @@ class SegmentController:
             fit.end(lambda: self._save(step, None, wait=True))
 
     def start(self) -> None:
-        """Count the time to the next safety checkpoint from here."""
+        """Start the time to the next safety checkpoint."""
         self._saved_at = time.monotonic()
 
     def should_log(self, topic: str) -> bool:
-        """Whether to say something here: once in a trial, in the first of its ranks."""
+        """Whether to log here: once in a trial, in its first rank."""
         new = topic not in self.logged_topics
         self.logged_topics.add(topic)
         return new and self.segment.rank == 0
 
     def compare_first(self, step: int) -> None:
-        """Compare the loss, and leave to begin again, where nothing has compared it before.
+        """Compare the loss, and leave to start again, if it was not compared before.
 
-        Every rank calls it before its first step. A trial comes here uncompared if it began on
-        several slots, or if its process on one slot died, was hurried, or was parked. It goes on
-        from a checkpoint that says that it was compared.
+        Every rank calls it before its first step. A trial gets here without a comparison if it
+        started on several slots, or if its process on one slot died, was killed, or was parked. It
+        resumes from a checkpoint that records the comparison.
 
         Args:
             step: The global step.
@@ -140,7 +139,7 @@ class SegmentController:
         self.compared = True
         self._save(step, None, wait=True)
         if not any(self.consensus.gather(self.saver.written)):
-            return  # the disk is full, say: it would come here again and again
+            return  # if the disk is full, for example, it would get here again and again
         directive = Directive(Kind.RESIZE, "the loss was compared on one slot and on several")
         if not self._rehearse(directive):
             self.segment.leave(directive)
@@ -149,7 +148,7 @@ class SegmentController:
         """An elastic batch sampler over the user's.
 
         Raises:
-            DeadlineError: Slices are to be even, and the loader has no batch size.
+            DeadlineError: Slices must be even, and the loader has no batch size.
         """
         if self._even and not self.grows:
             size = getattr(batches, "batch_size", None)
@@ -170,7 +169,7 @@ class SegmentController:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether it is time for a safety checkpoint, and the one before is there."""
+        """Whether a safety checkpoint is due and the one before is written."""
         if time.monotonic() - self._saved_at < self._save_every:
             return False
         if self.saver.busy:
@@ -189,15 +188,15 @@ class SegmentController:
         value: float | None = None,
         ending: bool = False,
     ) -> None:
-        """Save and leave, if that is the verdict.
+        """Save and leave if that is the decision.
 
         Args:
-            decision: What was agreed on.
+            decision: The ranks' decision.
             step: The global step, which names the checkpoint.
-            value: What these very weights reported, if they did.
+            value: The report of these very weights, if there is one.
             ending: Whether training is about to end by itself: then no rank has to leave.
 
-        A trial that may be parked returns from here in its next segment.
+        A trial that was parked returns from here in its next segment.
 
         Raises:
             SegmentEnd: The ranks leave their slots here.
@@ -205,7 +204,7 @@ class SegmentController:
         self.saver.check()
         directive = decision.directive
         if directive.kind is Kind.STOP:
-            self.finish()  # what is on its way may be the best model
+            self.finish()  # the checkpoint that is being written may be the best model
             self.segment.leave(directive)
         leave = directive.leave and not ending
         if leave and directive.park and self._park(step, value):
@@ -219,12 +218,12 @@ class SegmentController:
             self.segment.leave(directive)
 
     def leave_if_diverged(self) -> None:
-        """Go back to the last checkpoint, on one slot, where ranks no longer have one model.
+        """Return to the last checkpoint, on one slot, if the ranks' models differ.
 
         Every rank calls it, before a checkpoint is made and before a value is reported.
 
         Raises:
-            SegmentEnd: They have not.
+            SegmentEnd: They differ.
         """
         if self.segment.world_size == 1:
             return
@@ -240,7 +239,7 @@ class SegmentController:
         self.consensus.barrier()
 
     def _due_rehearsal(self, directive: Directive) -> Callable[[Directive], bool] | None:
-        """What compares the loss before this leave; the checkpoint that is next says so."""
+        """The comparison to run before this leave; the next checkpoint records it."""
         hurried = directive.deadline or self.term.raised
         if self.compared or hurried or self.segment.world_size > 1:
             return None
@@ -248,10 +247,10 @@ class SegmentController:
         return self._rehearse
 
     def _park(self, step: int, value: float | None) -> bool:
-        """Wait without a slot for the next segment; False where this process has to leave."""
+        """Wait without a slot for the next segment; False if this process has to leave."""
         if self._training_objects is None or self.segment.world_size > 1 or self.term.raised:
             return False
-        self.finish()  # the host's memory is about to be wanted
+        self.finish()  # the host's memory will soon be needed
         holdings = self._training_objects()
         memory = holdings.memory()
         if not memory.fits():
@@ -260,7 +259,7 @@ class SegmentController:
         memory.offload()
         try:
             self._write(memory.readable(state), step, value, wait=True)
-        except BaseException:  # what follows may look at what was given up
+        except BaseException:  # later code may read tensors that were moved
             memory.restore()
             raise
         self.segment.park(lambda: self.term.raised)

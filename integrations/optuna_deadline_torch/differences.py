@@ -1,4 +1,4 @@
-"""What of a training is not, bit by bit, what it is on one slot and in one go."""
+"""What in a training is not bitwise equal to an uninterrupted training on one slot."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _NAMED = 3  # layers of a kind
 
 
 def differences(model: nn.Module, precision: str = "") -> list[tuple[int, str]]:
-    """What differs, in sentences, each with a level of logging.
+    """The differences, in sentences, each with a log level.
 
     Args:
-        model: The bare model, with the modes that it is trained in.
-        precision: As Lightning names it; empty where it follows from the parameters.
+        model: The bare model, in its training modes.
+        precision: Lightning's name of it; empty if the parameters determine it.
     """
     kinds = {one.dtype for one in model.parameters()}
     low = precision or ", ".join(str(one) for one in _FEW_DIGITS if one in kinds)
@@ -49,7 +49,7 @@ def differences(model: nn.Module, precision: str = "") -> list[tuple[int, str]]:
 
 
 def warn_of_differences(slots: int, model: nn.Module, precision: str = "") -> None:
-    """Say in one line what differs; call before the first step."""
+    """Log the differences in one line; call before the first step."""
     found = differences(model, precision)
     level = max(level for level, _ in found)
     sentences = " ".join(sentence for _, sentence in found)
@@ -57,7 +57,7 @@ def warn_of_differences(slots: int, model: nn.Module, precision: str = "") -> No
 
 
 def warn_of_restart(epoch: int, batch: int) -> None:
-    """Say what a training that comes back has lost, which no program can see."""
+    """Log what a resumed training has lost and no program can detect."""
     _log.info(
         "The training resumes at epoch %d, batch %d, in a new process: values that your "
         "code keeps in"
@@ -75,7 +75,7 @@ def _drops(module: nn.Module) -> bool:
 
 
 def _mixes(module: nn.Module) -> bool:
-    """Whether it measures a batch, and not each sample for itself."""
+    """Whether it computes over a batch, and not over each sample."""
     if not module.training or isinstance(module, nn.SyncBatchNorm):
         return False
     running = isinstance(module, _InstanceNorm) and module.track_running_stats

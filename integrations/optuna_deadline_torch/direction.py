@@ -1,4 +1,4 @@
-"""Which way is better, where the study, the callback and the metric's name may disagree."""
+"""Which direction is better, if the study, the callback and the metric's name may disagree."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _WORDS: dict[str, Direction] = {
     "max": "maximize",
     "maximize": "maximize",
 }
-#: Parts of names of metrics that are better when they are larger, and parts that say otherwise.
+#: Parts of names of metrics that are maximized, and parts that mean the opposite.
 _SCORES = {"acc", "accuracy", "auc", "auroc", "f1", "r2", "score"}
 _LOSSES = {"loss", "error", "err", "nll"}
 
 
 def direction_of(trial: Any, segment: Any, mode: str | None) -> Direction:
-    """Which way is better: by the worker, else by the study, else by ``mode``.
+    """Which direction is better: from the worker, else from the study, else from ``mode``.
 
     Raises:
-        DeadlineError: None of them says it, or ``mode`` contradicts the study.
+        DeadlineError: All of them leave it open, or ``mode`` contradicts the study.
     """
     found = known_direction(trial, segment, mode)
     if found is None:
@@ -35,7 +35,7 @@ def direction_of(trial: Any, segment: Any, mode: str | None) -> Direction:
 
 
 def known_direction(trial: Any, segment: Any, mode: str | None) -> Direction | None:
-    """The same, and None where nothing says it.
+    """The same, and None if all leave it open.
 
     Raises:
         DeadlineError: ``mode`` contradicts the study.
@@ -54,7 +54,7 @@ def known_direction(trial: Any, segment: Any, mode: str | None) -> Direction | N
 
 
 def warn_of_minimized_score(monitor: str, direction: Direction | None) -> None:
-    """Log a warning where a metric that sounds like a score is minimized."""
+    """Log a warning if a metric that sounds like a score is minimized."""
     parts = set(re.split(r"[^a-z0-9]+", monitor.lower()))
     if direction == "minimize" and parts & _SCORES and not parts & _LOSSES:
         _logger.warning(

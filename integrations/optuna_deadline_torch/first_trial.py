@@ -15,15 +15,15 @@ from optuna_deadline.rank.objective import loaded
 from optuna_deadline.segments import Segment
 
 _log = logging.getLogger("optuna_deadline")
-_PATIENCE = 900.0  # seconds without a word
+_PATIENCE = 900.0  # seconds without a message
 
 
 def check_first(trial: Any, segment: Segment) -> None:
-    """Check the study's first trial before its first step; nothing is done in any other.
+    """Check the study's first trial before its first step; other trials are skipped.
 
-    Its slots train a few steps undisturbed, paused and on two slots. What came of it is printed,
-    whatever logging is configured, and kept with the trial, and a trial that a second slot
-    changes is limited to one.
+    Its slots train a few steps undisturbed, paused and on two slots. The result is printed,
+    whatever logging is configured, and stored with the trial. If a second slot changes the trial,
+    it is limited to one.
     """
     source = loaded()
     first = segment.elastic and segment.rank == 0 and trial.number == 0 and segment.resume is None
@@ -51,7 +51,7 @@ def check_first(trial: Any, segment: Segment) -> None:
 
 
 def _devices(slots: int) -> list[str]:
-    """The trial's own where it has several, else CPUs: a GPU cannot be two slots."""
+    """The trial's own devices if it has several, else CPUs: a GPU cannot be two slots."""
     gpus = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.strip()]
     if gpus:
         return [f"gpu:{one}" for one in gpus]

@@ -1,9 +1,8 @@
-"""The user's training loader, dealt to the ranks and resumable in the middle of an epoch.
+"""The user's training loader, distributed to the ranks and resumable within an epoch.
 
-Loaders that cannot be distributed, led to the place where training was left. On one slot only.
-
-One with a state of its own goes on from it. Any other is read again from its beginning; each read
-has random numbers of its own, so one that shuffles in this process yields the same again.
+A loader that cannot be distributed trains on one slot only. With a state of its own, it resumes
+from that. Any other is read again from its beginning; each read is seeded, so a loader that
+shuffles in this process yields the same again.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline_torch.sampler import ElasticBatchSampler, SeededIndices
 from optuna_deadline_torch.seeding import Generators, reseed
 
-#: The epoch and the batch that training comes to next.
+#: The epoch and the next batch of the training.
 Place = Callable[[], tuple[int, int]]
-_KEPT = 3  # states: that of training, and those of batches that were fetched ahead
+_KEPT = 3  # states: that of training, and those of prefetched batches
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A loader that says where it is, such as torchdata's ``StatefulDataLoader``."""
+    """A loader with a state, such as torchdata's ``StatefulDataLoader``."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is."""
+        """The present position."""
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Go on there."""
+        """Continue at a position."""
 
 
 class LoaderWrapper:
@@ -41,7 +40,7 @@ class LoaderWrapper:
 
     Args:
         loader: The loader.
-        place: Where training is.
+        place: The position of the training.
     """
 
     def __init__(self, loader: Any, place: Place) -> None:
@@ -58,12 +57,12 @@ class LoaderWrapper:
 
 
 class ReplayedLoader(LoaderWrapper):
-    """Begun anew in each segment, and read up to where training was.
+    """Starts again in each segment, and reads up to the position of the training.
 
     Args:
         loader: The loader.
-        place: Where training is.
-        seed: Gives a read its random numbers, by epoch and batch; -1 is the beginning.
+        place: The position of the training.
+        seed: Seeds the random numbers of a read, by epoch and batch; -1 is the beginning.
     """
 
     def __init__(self, loader: Any, place: Place, seed: Callable[[int, int], None]) -> None:
@@ -86,7 +85,7 @@ class ReplayedLoader(LoaderWrapper):
 
 
 class ResumableLoader(LoaderWrapper):
-    """A loader with a state, whose state is that of training however far ahead it is read."""
+    """A loader with a state, saved at the training's position whatever it has prefetched."""
 
     def __init__(self, loader: Any, place: Place) -> None:
         super().__init__(loader, place)
@@ -97,7 +96,7 @@ class ResumableLoader(LoaderWrapper):
     def __iter__(self) -> Iterator[Any]:
         place = epoch, done = self._place()
         if self._begun is not None and self._begun[0] == place:
-            self.loader.load_state_dict(self._begun[1])  # nothing that it gave was trained on
+            self.loader.load_state_dict(self._begun[1])  # nothing that it yielded was trained on
         self._begun = place, self.loader.state_dict()
         self._states = {place: self._begun[1]}
         self._batches = iter(self.loader)
@@ -109,17 +108,17 @@ class ResumableLoader(LoaderWrapper):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's state where training is."""
+        """The loader's state at the training's position."""
         place = self._place()
         if place in self._states:
             return self._states[place]
         last = max(self._states, default=None)
         if last is not None and self._is_all(last[1]):
-            next(self._batches, None)  # its end is past the last batch: there it begins anew
+            next(self._batches, None)  # its end is past the last batch: it starts again there
         return dict(self.loader.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there."""
+        """Continue at a position."""
         self.loader.load_state_dict(state)
 
     def _is_all(self, batches: int) -> bool:
@@ -135,10 +134,10 @@ Deal = Callable[[Any], ElasticBatchSampler]
 
 
 class SeededDataset:
-    """The user's dataset, read with random numbers that follow from the batch.
+    """The user's dataset, read with random numbers that depend on the batch only.
 
-    Those of a loader's worker process would follow from how many batches it has read before.
-    Reading includes the collate function, which is called right after it.
+    In a loader's worker process they would depend on how many batches it has read before. A read
+    includes the collate function, which is called right after it.
 
     Args:
         dataset: A map-style dataset, whose attributes are read and set through this one.
@@ -182,7 +181,7 @@ class SeededDataset:
 
 
 def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
-    """A copy of ``loader`` whose batches are dealt to the ranks.
+    """A copy of ``loader`` whose batches are distributed to the ranks.
 
     Args:
         loader: A loader over a map-style dataset, with the global batch size.
@@ -210,20 +209,20 @@ def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
         dealt.samples = len(loader.dataset)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         dealt.samples = None
-    # One with a state of its own would be led by it too, and so skip batches twice.
+    # A loader with a state would restore it too, and so skip batches twice.
     elastic = _without_state(loader) if isinstance(loader, Stateful) else copy.copy(loader)
-    elastic._iterator = None  # one that was asked for a batch before keeps the user's order
-    # A copy keeps the loader's class, collate function and workers; DataLoader itself forbids
-    # the assignment, since changing the sampler under a running iterator would be lost.
+    elastic._iterator = None  # a loader that has yielded a batch keeps the user's order
+    # A copy keeps the loader's class, collate function and workers. DataLoader itself forbids
+    # the assignment, because a running iterator would ignore the new sampler.
     object.__setattr__(elastic, "batch_sampler", dealt)
     object.__setattr__(elastic, "sampler", dealt)
-    if elastic.num_workers:  # else a batch is read where it is asked for, in this process
+    if elastic.num_workers:  # otherwise this process reads each batch when it is needed
         object.__setattr__(elastic, "dataset", SeededDataset(loader.dataset, loader.collate_fn))
     return elastic
 
 
 def _without_state(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """An ordinary loader with the options of, say, a ``StatefulDataLoader``."""
+    """A plain loader with the options of, for example, a ``StatefulDataLoader``."""
     return DataLoader(
         loader.dataset,
         batch_sampler=loader.batch_sampler,
@@ -240,7 +239,7 @@ def _without_state(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def can_be_dealt(loader: object) -> bool:
-    """Whether ``loader`` draws batches of indices, which can be dealt and skipped."""
+    """Whether ``loader`` draws batches of indices, which can be distributed and skipped."""
     return (
         isinstance(loader, DataLoader)
         and loader.batch_sampler is not None
@@ -249,14 +248,14 @@ def can_be_dealt(loader: object) -> bool:
 
 
 def main_process_reader(loader: Any) -> tuple[Any, ...]:
-    """What reads a loader's batches in this process, and may draw random numbers for them."""
+    """The reader of a loader's batches in this process, which may draw random numbers."""
     if isinstance(loader, Stateful) or getattr(loader, "num_workers", 0) > 0:
         return ()
     return getattr(loader, "dataset", loader), getattr(loader, "collate_fn", None)
 
 
 def refuse_gangs(loader: object, world_size: int) -> None:
-    """Take data that cannot be distributed on one slot only.
+    """Refuse several slots for data that cannot be distributed.
 
     Raises:
         DeadlineError: There are several.
@@ -271,7 +270,7 @@ def refuse_gangs(loader: object, world_size: int) -> None:
 
 
 def warn_of_restarted(loaders: Sequence[object]) -> None:
-    """Say what becomes of several loaders, one of which cannot be distributed."""
+    """Warn about several loaders, one of which cannot be distributed."""
     kinds = ", ".join(type(one).__name__ for one in loaders if not can_be_dealt(one))
     _log.warning(
         "One of the training loaders (%s) cannot be distributed, so all of them begin "
@@ -283,7 +282,7 @@ def warn_of_restarted(loaders: Sequence[object]) -> None:
 
 
 def warn_of_replay(loader: object) -> None:
-    """Say what becomes of data that can neither be dealt nor says where it is."""
+    """Warn about data that can neither be distributed nor has a state."""
     _log.warning(
         "The training data (%s) is read again from an epoch's beginning when the trial comes back:"
         " exact if it yields the same again, and as slow as that reading. A loader with"

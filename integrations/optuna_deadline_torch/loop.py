@@ -1,8 +1,8 @@
-"""A training loop that is left and taken up again between any two optimizer steps.
+"""A training loop that can stop and resume between any two optimizer steps.
 
-The loop is the user's; what belongs to the slots hangs on its two ``for`` statements. What stands
-in a loop's body belongs to that batch or epoch as a whole: a directive is looked at where the next
-one is asked for. So it does not matter whether a scheduler steps before or after the report.
+The loop is the user's; its two ``for`` statements connect it to the slots. The body of a loop
+belongs to its batch or epoch as a whole: directives are read when the next one is requested. So it
+does not matter whether a scheduler steps before or after the report.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from optuna_deadline_torch.sources import LoaderSources, endless, length_of, war
 from optuna_deadline_torch.states import TrainingState, read
 
 Batch = TypeVar("Batch")
-_BEFORE = -1  # the place in an epoch before its first batch
+_BEFORE = -1  # the position before an epoch's first batch
 _ROUNDING = 1e-9  # of an epoch
 
 
@@ -133,33 +133,33 @@ class ElasticLoop:
         self.segment = begin_fit(trial, fit)
         if check and not self.segment.record.first_step:  # the first fit
             check_first(trial, self.segment)
-        self.device = slot_device(self.segment.elastic)  #: where batches belong
-        self.model: nn.Module = model.to(self.device)  #: what to call in training
-        self.epoch = 0  #: the epoch that is trained, from 0
-        self.batch = 0  #: the batch that is trained, from 0 in each epoch
+        self.device = slot_device(self.segment.elastic)  #: the device for batches
+        self.model: nn.Module = model.to(self.device)  #: the model to call in training
+        self.epoch = 0  #: the current epoch, from 0
+        self.batch = 0  #: the current batch, from 0 in each epoch
         self.steps = 0  #: optimizer steps so far, over all segments
-        self.value: float | None = None  #: what was reported last, over all segments
+        self.value: float | None = None  #: the last report, over all segments
         self._epochs = epochs
         self._per_epoch = reports_per_epoch
-        self._shares = 0  # of the epoch that are trained, of so many, with the batch in hand
+        self._shares = 0  # trained batches of the epoch, of so many, including the current one
         self._reported = -1  # the last step
         self._seed = seed
         self._own: Generators | None = None  # of the data and the model, which are seeded too
-        self._start = 0  # the batch to go on with
+        self._start = 0  # the batch to resume with
         self._over = False
         self._scaled = any("GradScaler" in type(one).__name__ for one in also.values())
         self._sources = LoaderSources(partial(ElasticBatchSampler, seed=seed), None)
-        self._order: dict[str, Any] | None = None  # of the batches that the checkpoint is of
-        self._ordered: Sequence[ElasticBatchSampler] = ()  # whose order was looked at
+        self._order: dict[str, Any] | None = None  # fingerprints before the checkpoint
+        self._ordered: Sequence[ElasticBatchSampler] = ()  # loaders whose order was checked
         self._given: Callable[[], Any] = lambda: None  # the batches that the user iterates over
-        self._checked_order = False  # at how the user does it
+        self._checked_order = False  # whether the user's iteration was checked
         self._in_epoch = self._dealt = self._dealing = self._evaluating = False
         self._measures = MetricWatcher(
             lambda: self._evaluating or not self._dealing,
             lambda: self._controller is not None and self._controller.should_log("mean"),
         )
         self._unsaved: float | None = None  # a value whose weights are not saved yet
-        self._segment_end: Directive | None = None  # by which it leaves after a rehearsal
+        self._segment_end: Directive | None = None  # how to leave after a rehearsal
         self._pending = 0  # batches that no optimizer step has used
         self._weight, self._weighed = 1.0, True
         self._states = TrainingState(model, {"optimizer": optimizer, **also})
@@ -223,7 +223,7 @@ class ElasticLoop:
     # ---- the two loops
 
     def epochs(self) -> Iterator[int]:
-        """The numbers of the epochs that are left, from 0."""
+        """The remaining epochs, numbered from 0."""
         if self._controller is not None:
             self._controller.start()
         while not self._over and (self._start or not self._trained):
@@ -244,22 +244,22 @@ class ElasticLoop:
     ) -> Iterator[tuple[Any, ...]]: ...
 
     def batches(self, loader: Iterable[Any], *others: Iterable[Any]) -> Iterator[Any]:
-        """The batches of the epoch that are left, each dealt to the slots.
+        """The remaining batches of the epoch, each distributed to the slots.
 
         Args:
             loader: A ``DataLoader`` with the global batch size, without a sampler for several
-                processes. One that cannot be distributed (over an ``IterableDataset``, say) is
-                read on one slot only. After a pause it resumes from its ``state_dict`` if it has
-                one; else it is read again from its beginning up to its position.
-            *others: Loaders to read beside it, a batch of each at every step, in a tuple. The
-                epoch is as long as the first loader: one that is shorter begins again with a new
-                order, as under ``itertools.cycle``, and of one that is longer the rest is left.
+                processes. One that cannot be distributed (over an ``IterableDataset``, for
+                example) is read on one slot only. After a pause it resumes from its ``state_dict``
+                if it has one; otherwise it is read again from its beginning up to its position.
+            *others: Loaders to read beside it, one batch of each per step, in a tuple. The epoch
+                is as long as the first loader. A shorter one starts again with a new order, like
+                ``itertools.cycle``; the rest of a longer one is skipped.
 
-        In place of ``zip(loop.batches(a), b)``, where ``b`` would be dealt to no slot and begin
-        again in an epoch that is resumed, write ``loop.batches(a, b)``.
+        Instead of ``zip(loop.batches(a), b)``, where ``b`` is not distributed and starts again in
+        a resumed epoch, write ``loop.batches(a, b)``.
         """
         batches = self._batches(loader, others)
-        self._given = weakref.ref(batches)  # weak: a `break` is to end it
+        self._given = weakref.ref(batches)  # weak: a `break` has to end it
         return batches
 
     def _batches(self, loader: Iterable[Any], others: Sequence[Iterable[Any]]) -> Generator[Any]:
@@ -276,14 +276,14 @@ class ElasticLoop:
                 yield from self._deal(loader, others)
             if self._segment_end is not None:
                 yield from self._rehearsal(loader, others)
-        finally:  # a `break` comes here too
+        finally:  # also after a `break`
             self._measures.end_batch()
             self._dealing = False
 
     def backward(self, loss: torch.Tensor) -> None:
         """``loss.backward()`` for a loss that is a mean over the batch.
 
-        Slices of unequal length are weighed, so that the gradient is the mean over the whole
+        Slices of unequal length are weighted, so that the gradient is the mean over the whole
         batch on any number of slots. A loss scaled by a ``GradScaler`` may be passed as well.
         """
         self._weighed = True
@@ -295,7 +295,7 @@ class ElasticLoop:
     def advance(self, scheduler: Any) -> None:
         """``scheduler.step()``, as often as a step or an epoch counts under ``scaling``.
 
-        One that watches a metric is stepped as ever.
+        A scheduler that watches a metric is stepped once.
         """
         times = 1
         if self._scaling is not None:
@@ -304,17 +304,17 @@ class ElasticLoop:
 
     @property
     def rehearsing(self) -> bool:
-        """Whether the loop's body runs for a comparison of gradients, of which nothing is kept.
+        """Whether the loop's body runs to compare gradients, without any effect on the training.
 
-        Its process ends right after. Ask before you log to a service, or write to a file.
+        Its process ends right after. Check this before you log to a service or write to a file.
         """
         return self._segment_end is not None
 
     @property
     def report_due(self) -> bool:
-        """Whether a share of the epoch is trained with the batch in hand, and not reported yet.
+        """Whether a share of the epoch ends with the current batch and is not reported yet.
 
-        With ``reports_per_epoch=4``, ask after the optimizer's step, and report then::
+        With ``reports_per_epoch=4``, check it after the optimizer's step, and report then::
 
             for x, y in loop.batches(loader):
                 ...
@@ -328,8 +328,8 @@ class ElasticLoop:
     def report(self, value: float) -> None:
         """Report a value, which every slot computes from the whole validation set.
 
-        Once in each epoch after its batches, or in them where :attr:`report_due` says so. Under a
-        worker the weights are saved if it is the best one so far.
+        Call it once per epoch after its batches, or among them when :attr:`report_due` is true.
+        Under a worker, the weights are saved if the value is the best one so far.
 
         Raises:
             TrialPruned: Optuna's pruner ends the trial.
@@ -356,14 +356,14 @@ class ElasticLoop:
         if self._controller is not None:
             self._controller.reported = self._reported
         elif out_of_time(self.trial):
-            self._over = True  # not a pruning: the objective returns what it has
+            self._over = True  # not a pruning: the objective returns its last value
         elif self.trial.should_prune():
             raise optuna.TrialPruned(f"Trial was pruned at epoch {self.epoch}.")
 
     def result(self) -> float:
-        """The value that was reported last; what the objective returns.
+        """The last report; return it from the objective.
 
-        After a ``break`` out of :meth:`epochs` it also saves what the last report made the best.
+        After a ``break`` out of :meth:`epochs`, it also saves the weights of a best last report.
 
         Raises:
             DeadlineError: Nothing was reported.
@@ -379,11 +379,11 @@ class ElasticLoop:
         elif self._controller is not None:
             self._controller.saver.wait()
         if self._controller is not None and self.segment.record.name:
-            self._over = True  # the fit that follows begins in a segment where this one has ended
+            self._over = True  # the next fit starts in a segment in which this one has ended
             self._controller.end_fit(self.steps)
         return self.value
 
-    # ---- inside
+    # ---- internal
 
     def _tell_horizon(self) -> None:
         passes = self._epochs
@@ -398,7 +398,7 @@ class ElasticLoop:
 
     @property
     def _step(self) -> int:
-        """The step that is reached: the shares of all epochs that are trained, from 0."""
+        """The current step: the finished shares of all epochs, from 0."""
         shares = self._shares if self._dealing else self._per_epoch
         return self.epoch * self._per_epoch + shares - 1
 
@@ -442,7 +442,7 @@ class ElasticLoop:
                 self._reseed(number)
                 next(batches, None)
         while not (self._scaling and done and self._scaling.complete(self._epochs, self.epoch)):
-            self._reseed(done)  # also for what reads the samples, and for what follows the last
+            self._reseed(done)  # also for reads of samples, and for code after the last step
             try:
                 batch = next(batches)
             except StopIteration:
@@ -473,7 +473,7 @@ class ElasticLoop:
                 return
 
     def _tell(self, pilot: SegmentController) -> None:
-        """Say what is not as it would be on one slot, or in one go; before the first step."""
+        """Log what differs from an uninterrupted training on one slot; before the first step."""
         if self.segment.rank == 0:
             warn_if_zipped(self._given())
             warn_of_unnamed(self._states.objects)
@@ -493,7 +493,7 @@ class ElasticLoop:
             self.segment.leave(self._segment_end)
 
     def _rehearsal(self, loader: Iterable[Any], others: Sequence[Iterable[Any]]) -> Iterator[Any]:
-        """The next batch and its parts; the process leaves then."""
+        """The next batch and its parts; the process leaves after it."""
         source = None if others else self._sources.get(loader)
         batch = next_batch(source, self.epoch, self._start)
         if batch is None:
@@ -528,8 +528,8 @@ class ElasticLoop:
             )
 
     def _look_at_order(self, samplers: Sequence[ElasticBatchSampler]) -> None:
-        """Refuse batches that would be others in another segment or rank."""
-        if self._controller is None:  # under plain Optuna training is never left
+        """Refuse batches that would differ in another segment or rank."""
+        if self._controller is None:  # under plain Optuna training is never interrupted
             return
         if samplers != self._ordered:  # or one loader for each epoch
             consensus = self._controller.consensus
@@ -539,7 +539,7 @@ class ElasticLoop:
         self._ordered, self._order = samplers, None
 
     def _order_so_far(self) -> dict[str, Any] | None:
-        if not self._ordered:  # no batch was asked for yet, or none is dealt
+        if not self._ordered:  # no batch was requested yet, or none is distributed
             return self._order
         return fingerprints(self._ordered, self.epoch, self._start, self.segment.world_size)
 

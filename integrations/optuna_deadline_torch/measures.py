@@ -1,9 +1,9 @@
-"""What metrics of torchmetrics add up over the slots: what was measured on divided batches.
+"""Sums of torchmetrics' metrics over the slots, by whether batches were divided.
 
-A training batch is divided between the slots, so a metric of it is combined from all of them. What
-is evaluated every slot sees whole: combined, a sum would count it once for each slot. So each
-metric remembers of which kind its last update was, and what a slot measured in a batch that it has
-no sample of, but a padding, is taken back. Means that do not weigh slices are warned of.
+A training batch is divided between the slots, so a metric of it is combined from all of them.
+Every slot evaluates the whole validation set, so a combined sum would count it once for each slot.
+So each metric records of which kind its last update was. An update from a padding, on a slot
+without a sample of the batch, is undone. Means that do not weight slices are warned about.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _PARTS = ("_computed", "_forward_cache")
 
 
 class UpdateCount(int):
-    """How often a metric was updated, and whether with data that every slot sees whole.
+    """The number of updates of a metric, and whether each slot had the whole data.
 
-    An int, so that whatever copies a metric's count copies this.
+    An int, so that code that copies a metric's count copies this.
     """
 
     whole = False
 
     @classmethod
     def of(cls, count: int, whole: bool) -> UpdateCount:
-        """So many updates of one kind."""
+        """A count of updates of one kind."""
         made = cls(count)
         made.whole = whole
         return made
 
 
 class MetricWatcher:
-    """The metrics of this process.
+    """Watches the metrics of this process.
 
     Args:
-        evaluates: Whether the data in hand is seen whole by every slot.
-        tells: Whether to warn of a mean that is not weighed; asked where there is one.
+        evaluates: Whether every slot has the whole current data.
+        tells: Whether to warn about an unweighted mean; called if there is one.
     """
 
     def __init__(
@@ -48,23 +48,23 @@ class MetricWatcher:
     ) -> None:
         self.evaluates = evaluates
         self._tells = tells
-        self._judged: set[int] = set()  # means, of which one batch is enough
+        self._judged: set[int] = set()  # means, for which one batch is enough
         self._weight = 1.0
         self._before: dict[int, tuple[Any, dict[str, Any]]] = {}
 
     def watch(self) -> None:
-        """Look at every metric from now on; again where torchmetrics was imported meanwhile."""
+        """Watch every metric from now on; again if torchmetrics was imported in between."""
         global _current
         _current = self
         if (torchmetrics := sys.modules.get("torchmetrics")) is not None:
             _watch(getattr(torchmetrics, "Metric", None))
 
     def begin_batch(self, *, weight: float) -> None:
-        """A batch follows; where this slot's part is a padding, of weight 0, it does not count."""
+        """Start a batch; if this slot's part is a padding, of weight 0, it does not count."""
         self._weight = weight
 
     def end_batch(self) -> None:
-        """Take back what was measured on a padding, and look at means of slices."""
+        """Undo the updates from a padding, and check means of slices."""
         padded, self._weight = self._weight == 0.0, 1.0
         for metric, before in self._before.values():
             if padded:
@@ -75,7 +75,7 @@ class MetricWatcher:
         self._before = {}
 
     def note(self, metric: Any) -> None:
-        """The metric is about to change."""
+        """Record that the metric is about to change."""
         first = id(metric) not in self._before and _COUNT in vars(metric)
         mean = self._weight != 1.0 and type(metric).__name__ == "MeanMetric"
         noted = self._weight == 0.0 or (mean and id(metric) not in self._judged)
@@ -85,7 +85,7 @@ class MetricWatcher:
             self._before[id(metric)] = metric, before
 
     def _judge(self, mean: Any, before: dict[str, Any]) -> None:
-        """Warn where a slice has counted as one value, however long it is."""
+        """Warn if a slice has counted as one value, whatever its length."""
         self._judged.add(id(mean))
         updates = mean._update_count - before[_COUNT]
         if updates > 0 and float(mean.weight - before["weight"]) == updates and self._tells():
@@ -97,7 +97,7 @@ class MetricWatcher:
 
 
 def measured_whole(metric: Any) -> bool:
-    """Whether every slot has measured the same with a metric, of data that it saw whole."""
+    """Whether every slot has the same metric, because each had the whole data."""
     return bool(getattr(getattr(metric, _COUNT), "whole", False))
 
 
@@ -105,7 +105,7 @@ _current: MetricWatcher | None = None
 
 
 class _UpdateCounter:
-    """Takes the place of a metric's count of updates, which changes at each of them."""
+    """Replaces a metric's count of updates, which changes at each of them."""
 
     def __get__(self, metric: Any, owner: Any = None) -> Any:
         if metric is None:

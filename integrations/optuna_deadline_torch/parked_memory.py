@@ -25,25 +25,25 @@ from optuna_deadline_torch.saver import copied
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.Size, torch.dtype, torch.device)
 _OPAQUE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, FrameType)
-#: Data lies on the host, and may be a million objects.
+#: Data is in the host's memory, and may be a million objects.
 _DATA = (Dataset, DataLoader, Sampler, torch.Generator)
 _MEMINFO = Path("/proc/meminfo")
-_SPARE = 0.1  # of the host's memory stays free
+_SPARE = 0.1  # share of the host's memory that stays free
 
 
 def is_device_memory(device: torch.device) -> bool:
-    """Whether a device's memory is not the host's."""
+    """Whether a device's memory is separate from the host's."""
     return device.type != "cpu"
 
 
 class DeviceMemory:
-    """What some objects, and the tensors below them, hold on devices.
+    """The device memory of some objects and of all tensors below them.
 
     Args:
         roots: Models, optimizers, scalers, callbacks: tensors are found in their attributes and
-            in lists and dicts, however deep.
-        beyond: Classes whose objects are not looked into.
-        given_up: Which devices' memory is meant; that of all but the CPU.
+            in lists and dicts at any depth.
+        beyond: Classes whose objects are not searched.
+        given_up: Which devices are meant; all but the CPU by default.
     """
 
     def __init__(
@@ -64,19 +64,19 @@ class DeviceMemory:
 
     @property
     def bytes(self) -> int:
-        """How much it is; the host needs as much."""
+        """Its size; the host needs as much."""
         return sum(
             self._kept[key].numel() if key in self._kept else storage.nbytes()
             for key, storage in self._storages.items()
         )
 
     def fits(self) -> bool:
-        """Whether the host has room for it, as far as that is known."""
+        """Whether the host has enough memory, as far as that is known."""
         total, free = _host_memory()
         return free - self.bytes >= _SPARE * total
 
     def offload(self) -> None:
-        """Copy all of it to the host, and free it for others."""
+        """Copy all of it to the host, and free it for other processes."""
         _wait_for_devices()
         for key, storage in self._storages.items():
             on_device = _bytes_of(storage)
@@ -87,12 +87,12 @@ class DeviceMemory:
         for storage in self._storages.values():
             storage.resize_(0)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            # cuBLAS's room for its own is made anew when it is wanted.
+            # cuBLAS allocates its workspace again when it needs it.
             getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
-            torch.cuda.empty_cache()  # what is only cached is not free for other processes
+            torch.cuda.empty_cache()  # cached memory is not free for other processes
 
     def restore(self) -> None:
-        """Put all of it back where it was.
+        """Copy all of it back to the device.
 
         Raises:
             torch.OutOfMemoryError: Other processes use the device's memory.
@@ -105,7 +105,7 @@ class DeviceMemory:
         self._kept.clear()
 
     def readable(self, state: Any) -> Any:
-        """A copy of a state, with the host's copy in place of what was given up."""
+        """A copy of a state, with the host's copies instead of freed tensors."""
         return copied(state, self._on_host)
 
     def _on_host(self, one: torch.Tensor) -> torch.Tensor:
@@ -118,7 +118,7 @@ class DeviceMemory:
 
 def tensors(roots: Iterable[Any], beyond: tuple[type, ...] = ()) -> Iterator[torch.Tensor]:
     """All tensors below some objects, gradients included, each once."""
-    seen: dict[int, Any] = {}  # the objects too: a number is free again when its object goes
+    seen: dict[int, Any] = {}  # the objects too: an id is reused when its object is deleted
     open_ends = list(roots)
     while open_ends:
         one = open_ends.pop()
@@ -138,7 +138,7 @@ def tensors(roots: Iterable[Any], beyond: tuple[type, ...] = ()) -> Iterator[tor
 
 
 def frame_locals() -> list[Any]:
-    """What the functions that are being run keep in local variables: the batch, the loss."""
+    """The local variables of the running functions: the batch, the loss."""
     frame: FrameType | None = sys._getframe(1)
     found: list[Any] = []
     while frame is not None:
@@ -166,7 +166,7 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 def _host_room(storage: torch.UntypedStorage) -> torch.Tensor:
     size = storage.nbytes()
     if storage.device.type == "cuda":
-        try:  # pinned, it takes what comes from a GPU at twice the speed or more
+        try:  # pinned memory makes copies from a GPU at least twice as fast
             return torch.empty(size, dtype=torch.uint8, pin_memory=True)
         except RuntimeError:
             pass
@@ -179,7 +179,7 @@ def _wait_for_devices() -> None:
 
 
 def _host_memory() -> tuple[int, float]:
-    """Bytes in all and free; nothing in all and no end of it where the system does not say."""
+    """The total and free bytes; 0 and infinity if the system does not report them."""
     try:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
         return tuple(int(lines[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]
@@ -191,8 +191,8 @@ class TrainingObjects:
     """The objects of one training.
 
     Args:
-        objects: The model, its optimizers and whatever else has tensors, or wants to be told.
-        beyond: Classes whose objects are not looked into.
+        objects: The model, its optimizers and all other objects with tensors or park hooks.
+        beyond: Classes whose objects are not searched.
     """
 
     def __init__(self, objects: Sequence[Any], beyond: tuple[type, ...] = ()) -> None:
@@ -200,12 +200,12 @@ class TrainingObjects:
         self._beyond = beyond
 
     def memory(self) -> DeviceMemory:
-        """All that lies on the device now."""
+        """All that is on the device now."""
         more = [on_park() for one in self._objects if (on_park := getattr(one, "on_park", None))]
         return DeviceMemory([*self._objects, *more, *frame_locals()], beyond=self._beyond)
 
     def after_restore(self) -> None:
-        """Everything lies on the device again."""
+        """Call the hooks once everything is on the device again."""
         for one in self._objects:
             if (on_park := getattr(one, "on_unpark", None)) is not None:
                 on_park()

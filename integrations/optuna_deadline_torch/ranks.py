@@ -27,17 +27,17 @@ _SHARDED = {
 }
 _WRAPPED = {"DistributedDataParallel", "DataParallel"}
 
-# A process's first optimizer imports for seconds. Here that happens where ranks are forked from,
-# and not once more in every rank of every segment.
+# A process's first optimizer imports for seconds. This does it once in the fork server,
+# instead of in every rank of every segment.
 torch.optim.SGD([torch.nn.Parameter(torch.empty(0))], lr=0.0)
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """Take bare models only.
+    """Refuse models that are not bare.
 
     Raises:
-        DeadlineError: The model is sharded, whose pieces fit one number of slots only, or is
-            wrapped for several devices already.
+        DeadlineError: The model is sharded, so that its parts fit one number of slots only, or it
+            is already wrapped for several devices.
     """
     names = {base.__name__ for module in model.modules() for base in type(module).__mro__}
     if sharded := sorted(names & _SHARDED.keys()):
@@ -56,16 +56,16 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 
 def slot_device(elastic: bool) -> torch.device:
-    """The device of this rank, as the worker granted it; under plain Optuna the first there is."""
+    """The device that the worker granted to this rank; under plain Optuna the first one."""
     if elastic and not os.environ.get("CUDA_VISIBLE_DEVICES", "").strip():
-        return torch.device("cpu")  # CPU slots, on a machine that may well have a GPU
+        return torch.device("cpu")  # CPU slots, possibly on a host with a GPU
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) if elastic else 0)
 
 
 def connect(device: torch.device) -> None:
-    """Join the process group that the worker's environment names."""
+    """Join the process group in the worker's environment."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
@@ -79,13 +79,13 @@ def wrapped(model: nn.Module, device: torch.device, options: Mapping[str, Any]) 
 
 
 class TermFlag:
-    """Remembers that SIGTERM came; never acts on it by itself."""
+    """Records SIGTERM and never acts on it."""
 
     def __init__(self) -> None:
         self.raised = False
 
     def install(self) -> None:
-        """Take SIGTERM over; call after Lightning registered its handler, which it restores."""
+        """Replace the handler of SIGTERM; call after Lightning has registered its own."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_signal)
 

@@ -1,12 +1,13 @@
-"""Whether a loss is the mean over its batch, as the slots of a trial take it to be.
+"""Whether a loss is the mean over its batch, as several slots assume.
 
-Slots average the gradients of their slices. That is the gradient of the whole batch where the loss
-is a mean of terms of single samples, and another one for a sum, a mean by class weights, or a loss
-between the samples of a batch. So when a trial first leaves its one slot, its checkpoint saved,
-the process that is about to end steps once more: with the next batch, and with two parts of it.
+Slots average the gradients of their slices. That is the gradient of the whole batch if the loss is
+a mean of terms of single samples. It is another one for a sum, a mean with class weights, or a
+loss between the samples of a batch. So when a trial first leaves its one slot, with its checkpoint
+saved, the process that is about to end steps once more: with the next batch, and with two parts of
+it.
 
-Of these steps nothing is kept. Optimizers do not move the weights in them, dropout is off, and
-batch norms use their running statistics: that they see slices on several slots is another matter.
+These steps have no effect. Optimizers do not move the weights in them, dropout is off, and batch
+norms use their running statistics; their difference on several slots is another matter.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _QUIET = ("drop", "stochasticdepth", "batchnorm", "instancenorm")  # in the name
 
 
 class RehearsalStep(NamedTuple):
-    """One step: the indices of its samples, their share of the batch, and a seed's last part."""
+    """One step: the indices of its samples, their share of the batch, and the last seed part."""
 
     indices: Sequence[Any]
     weight: float
@@ -43,12 +44,12 @@ class RehearsalStep(NamedTuple):
 
 @dataclass(frozen=True)
 class NextBatch:
-    """The batch to step with.
+    """The batch for the comparison.
 
     Attributes:
-        loader: The training loader, as it is dealt.
-        epoch: The epoch to go on with.
-        number: The batch of it to go on with.
+        loader: The training loader, as it is distributed.
+        epoch: The next epoch.
+        number: The next batch of it.
         indices: Of the batch's samples.
     """
 
@@ -58,10 +59,10 @@ class NextBatch:
     indices: Sequence[Any]
 
     def read(self, place: tuple[int, ...]) -> Iterator[tuple[RehearsalStep, Any]]:
-        """Its parts and their batches, by the user's loader, with each sample read once.
+        """Read its parts and their batches through the user's loader, each sample once.
 
         Args:
-            place: What random numbers are seeded from.
+            place: The seed of random numbers.
         """
         parts = [*self._parts()]
         batches = iter(self._undealt([list(part.indices) for part in parts]))
@@ -70,10 +71,10 @@ class NextBatch:
             yield part, next(batches)
 
     def _parts(self) -> Iterator[RehearsalStep]:
-        """The whole batch, once more with other random numbers, and two parts of it."""
+        """The whole batch, again with other random numbers, and two parts of it."""
         whole = len(self.indices)
-        # Their lengths have no common divisor, so that no part has its share of one class only by
-        # chance: equal halves of 16 samples have the same number of ignored ones one time in five.
+        # Their lengths have no common divisor, so that no part has its share of a class by luck:
+        # equal halves of 16 samples have the same number of ignored ones one time in five.
         near = (one for one in range(whole // 2, 1, -1) if math.gcd(one, whole) == 1)
         cut = next(near, whole // 2)
         yield RehearsalStep(self.indices, 1.0, 0)
@@ -98,7 +99,7 @@ class NextBatch:
 
 
 def next_batch(loader: Any, epoch: int, number: int) -> NextBatch | None:
-    """The next batch of a dealt loader; None where there is none of two samples or more."""
+    """The next batch of a distributed loader; None if it has fewer than two samples."""
     sampler = getattr(loader, "batch_sampler", None)
     if not isinstance(sampler, ElasticBatchSampler):
         return None
@@ -110,11 +111,11 @@ def next_batch(loader: Any, epoch: int, number: int) -> NextBatch | None:
 
 
 class Rehearsal:
-    """The gradients of a few steps that are not trained.
+    """The gradients of a few steps without training.
 
     Args:
         model: The bare model.
-        objects: Its optimizers and gradient scalers, among others.
+        objects: Its optimizers, gradient scalers and others.
     """
 
     def __init__(self, model: nn.Module, objects: Iterable[Any]) -> None:
@@ -139,7 +140,7 @@ class Rehearsal:
         self._watch_autocast()
 
     def begin(self, *place: int) -> None:
-        """A step begins, with random numbers that are seeded from its place."""
+        """Start a step, with random numbers that are seeded by its position."""
         reseed(*place)
         self._now = {}
         for parameter in self._model.parameters():
@@ -149,7 +150,7 @@ class Rehearsal:
         _hush(self._model)
 
     def end(self, part: RehearsalStep) -> None:
-        """The step with ``part`` has gone backward."""
+        """Record the gradient of the step with ``part``."""
         if self._done == 0:
             self._whole = self._now
         elif self._done == 1:
@@ -164,14 +165,14 @@ class Rehearsal:
         self._now = {}
 
     def verdict(self) -> str | None:
-        """Why the loss is no mean over its batch; None where it is one, or where that is unknown.
+        """Why the loss is not a mean over its batch; None if it is one or that is unknown.
 
         With G the gradient of the whole batch over all parameters, and g those of its parts with
         their shares w of the samples, it is one if
 
             |G - sum(w g)|  <=  1e-4 max(|G|, sum(w |g|)),
 
-        in lower precisions four times their rounding. The second bound counts where the parts of a
+        in lower precisions four times their rounding. The second bound counts if the parts of a
         gradient cancel.
         """
         torch.autocast.__enter__ = self._enter  # type: ignore[method-assign]
@@ -193,7 +194,7 @@ class Rehearsal:
             " its trials on one slot with max_slots=1"
         )
 
-    # ---- inside
+    # ---- internal
 
     @property
     def _tolerance(self) -> float:
@@ -230,7 +231,7 @@ class Rehearsal:
 
 
 class _CachedDataset:
-    """The user's dataset, whose samples are the same each time that they are asked for."""
+    """The user's dataset, with the same samples at each read."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -251,7 +252,7 @@ class _CachedDataset:
 
 
 def skipped(why: str) -> str | None:
-    """Say that a trial's loss is taken for a mean, against which nothing is known."""
+    """Log that a trial's loss is assumed to be a mean."""
     _log.info(
         "Whether the loss is a mean over the batch was not compared on one slot and two: %s. On"
         " several slots it has to be one.",
@@ -270,7 +271,7 @@ def _hush(model: nn.Module) -> None:
 
 
 def _no_step(closure: Any = None, *_: Any, **__: Any) -> Any:
-    """In place of an optimizer's step."""
+    """Does nothing, instead of an optimizer's step."""
     if closure is None:
         return None
     with torch.enable_grad():

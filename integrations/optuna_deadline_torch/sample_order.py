@@ -1,8 +1,8 @@
-"""That a trial goes on with the order of samples that it was trained with.
+"""Checks that a trial resumes with the order of samples that it was trained with.
 
-A checkpoint names a place in an epoch, and that place means the same only where the epoch has the
-same batches in every segment and every rank. So a checkpoint has a fingerprint of the batches that
-were dealt, and training begins only where the loader draws them again.
+A checkpoint names a position in an epoch. The position has the same meaning only if the epoch has
+the same batches in every segment and every rank. So a checkpoint holds a fingerprint of the
+batches before it, and training starts only if the loader draws them again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MEND = (
 def fingerprints(
     samplers: Sequence[ElasticBatchSampler], epoch: int, batch: int, slots: int
 ) -> dict[str, Any]:
-    """What a checkpoint holds of the order, in plain numbers and texts.
+    """The fingerprints in a checkpoint, in plain numbers and texts.
 
     Args:
         samplers: Of the training's loaders.
-        epoch: The epoch to go on with.
-        batch: The batch of it to go on with.
+        epoch: The next epoch.
+        batch: The next batch of it.
         slots: Of the segment.
     """
     loaders = []
@@ -52,19 +52,19 @@ def refuse_another_order(
     consensus: Consensus,
     saved: dict[str, Any] | None,
 ) -> None:
-    """Begin only where batches are those of all ranks and of the segments before.
+    """Refuse batches that differ from those of other ranks or of earlier segments.
 
     Every rank calls it, before its first step.
 
     Args:
         samplers: Of the training's loaders.
-        epoch: The epoch to go on with.
-        batch: The batch of it to go on with.
+        epoch: The next epoch.
+        batch: The next batch of it.
         consensus: Of the ranks.
-        saved: The :func:`fingerprints` of the checkpoint; None where it has none.
+        saved: The :func:`fingerprints` of the checkpoint; None if it has none.
 
     Raises:
-        DeadlineError: They are others.
+        DeadlineError: They differ.
     """
     for sampler in samplers:
         if not sampler.draws_alike(epoch):
@@ -88,10 +88,10 @@ def refuse_another_order(
 
 
 def refuse_undealt(samplers: Sequence[ElasticBatchSampler]) -> None:
-    """Take a batch only from a loader that was dealt; call with the first one in hand.
+    """Refuse a batch of a loader that was not distributed; call with the first one.
 
     Raises:
-        DeadlineError: No loader has asked its sampler.
+        DeadlineError: No loader has used its elastic sampler.
     """
     if samplers and not any(sampler.asked for sampler in samplers):
         raise DeadlineError(
@@ -109,7 +109,7 @@ def _compare(
     slots: tuple[int, int],
 ) -> None:
     before, size = saved["size"], now["size"]
-    begun = saved["dealt"] is not None  # another epoch may have a loader of its own
+    begun = saved["dealt"] is not None  # another epoch may have its own loader
     if before != size and (begun or _divided(before, size, *slots)):
         raise DeadlineError(
             f"The training loader has batches of {size} samples on {slots[1]} slots, and the"
@@ -135,5 +135,5 @@ def _divided(before: int | None, size: int | None, slots_before: int, slots: int
     """Whether one batch was divided by the slots, in either segment."""
     if before is None or size is None or slots_before == slots:
         return False
-    whole = max(before * slots_before, size * slots)  # the least that both may be of
+    whole = max(before * slots_before, size * slots)  # the smaller of the two
     return whole // slots_before == before and whole // slots == size

@@ -30,18 +30,18 @@ from optuna_deadline_torch.seeding import READING, seeded
 
 _log = logging.getLogger(__name__)
 _SEEDED = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-_PASSES = 10  # over the data, that an epoch of unknown length may have
+_PASSES = 10  # the most passes over the data in an epoch of unknown length
 
 
 @dataclass(frozen=True)
 class EpochBatches:
-    """Batches of an epoch: all of them, and how many are meant."""
+    """Batches of an epoch: all of them, and their intended number."""
 
     whole: Sequence[Sequence[int]]
     count: int
 
     def number(self) -> int:
-        """A number of 63 bits that other batches do not have."""
+        """A hash of the batches, 63 bits."""
         digest = hashlib.blake2b(digest_size=8)
         for batch in self.whole[: self.count]:
             try:
@@ -57,27 +57,26 @@ class EpochBatches:
 
 
 class SeededIndices(list[int]):
-    """The indices of a batch, with what its samples' random numbers are seeded from.
+    """The indices of a batch, with the seed of its samples' random numbers.
 
     Attributes:
-        parts: The seed's parts, which pickling keeps: samples are read in another process.
+        parts: The seed's parts; they are pickled, because another process reads the samples.
     """
 
     parts: tuple[int, ...] = ()
 
 
 class ElasticBatchSampler(Sampler[list[int]]):
-    """Deals each batch of another batch sampler to the ranks.
+    """Distributes each batch of another batch sampler to the ranks.
 
     Args:
         batches: The batch sampler of the whole training, as for one device: with its global batch
             size, its shuffling, its ``drop_last``.
-        seed: Draws the order, together with the epoch.
+        seed: Determines the order, together with the epoch.
         rank: Of this process.
-        world_size: Between how many ranks each batch is dealt. Slices of unequal length are
-            made good by :meth:`weight`.
-        grows: Whether a step takes a batch for each rank, and not one for all. Places are those
-            of the whole training's batches all the same.
+        world_size: The number of ranks. :meth:`weight` corrects for slices of unequal length.
+        grows: Whether a step takes a batch for each rank, instead of one for all. Positions are
+            those of the whole training's batches in both cases.
     """
 
     def __init__(
@@ -104,19 +103,19 @@ class ElasticBatchSampler(Sampler[list[int]]):
         self.rank = rank
         self.world_size = world_size
         self.per_step = world_size if grows else 1  #: batches of the whole training in a step
-        self.steps: int | None = None  #: what its length is, where not the number of batches
-        self.limit: int | None = None  #: batches of an epoch, where the user's has no length
-        self.samples: int | None = None  #: in the data, where that is known
+        self.steps: int | None = None  #: its length, if that is not the number of batches
+        self.limit: int | None = None  #: batches of an epoch, if the user's has no length
+        self.samples: int | None = None  #: in the data, if known
         self.epoch = 0
         self.start = 0
-        self.cycles = False  #: whether it is begun again within an epoch, as one of several may be
+        self.cycles = False  #: whether it starts again within an epoch, as one of several may
         self.cycle = 0
-        self.asked = False  #: whether a loader has asked for a batch
+        self.asked = False  #: whether a loader has requested a batch
         self._drawn: dict[tuple[int, int], Sequence[Sequence[int]]] = {}
 
     @property
     def sampler(self) -> ElasticBatchSampler:
-        """Itself: Lightning looks for ``set_epoch`` at ``batch_sampler.sampler`` only."""
+        """Itself: Lightning looks for ``set_epoch`` only at ``batch_sampler.sampler``."""
         return self
 
     @property
@@ -130,19 +129,19 @@ class ElasticBatchSampler(Sampler[list[int]]):
         return bool(getattr(self.batches, "drop_last", False))
 
     def seek(self, epoch: int, batch: int) -> None:
-        """Go on at a batch of an epoch; call before the first iteration."""
+        """Continue at a batch of an epoch; call before the first iteration."""
         self.epoch = epoch
         self.cycle, self.start = self._within(batch) if batch else (0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch; the one that was sought goes on where it was."""
+        """Start an epoch; after :meth:`seek`, it starts at that batch."""
         if epoch != self.epoch:
             self.seek(epoch, 0)
 
     def epoch_batches(self, epoch: int, cycle: int = 0) -> Sequence[Sequence[int]]:
         """The global batches of an epoch, the same on every rank."""
         if (epoch, cycle) not in self._drawn:
-            for old in sorted(self._drawn)[:-1]:  # loaders fetch ahead: two may be in use
+            for old in sorted(self._drawn)[:-1]:  # loaders prefetch: two may be in use
                 del self._drawn[old]
             self._drawn[epoch, cycle] = self._draw(epoch, cycle)
         return self._drawn[epoch, cycle]
@@ -154,15 +153,15 @@ class ElasticBatchSampler(Sampler[list[int]]):
                 if (set_epoch := getattr(source, "set_epoch", None)) is not None:
                     set_epoch(epoch)
                 generator = getattr(source, "generator", None)
-                if generator is not None:  # the user's own: it would go on from the last epoch
+                if generator is not None:  # the user's own: it would continue from the last epoch
                     generator.manual_seed(seed)
             return self._listed()
 
     def _listed(self) -> Sequence[Sequence[int]]:
-        """The batches that the user's sampler gives now.
+        """The batches of the user's sampler now.
 
         Raises:
-            DeadlineError: It goes on for ever, as far as can be seen.
+            DeadlineError: It seems endless.
         """
         batches, samples = _length(self.batches), self.samples
         limit = self.limit if batches is None else None
@@ -188,13 +187,13 @@ class ElasticBatchSampler(Sampler[list[int]]):
 
     @property
     def kind(self) -> str:
-        """What the user calls the sampler that draws the order."""
+        """The name of the sampler that draws the order."""
         inner = getattr(self.batches, "sampler", None)
         own = inner is None or type(self.batches) is not BatchSampler
         return type(self.batches if own else inner).__name__
 
     def draws_alike(self, epoch: int) -> bool:
-        """Whether an epoch that is drawn again has the same batches."""
+        """Whether an epoch has the same batches when it is drawn again."""
         inner = getattr(self.batches, "sampler", None)
         if type(self.batches) is BatchSampler and type(inner) in _SEEDED:
             return True
@@ -202,9 +201,9 @@ class ElasticBatchSampler(Sampler[list[int]]):
         return EpochBatches(again, len(again)).number() == self.drawn_before(epoch, None).number()
 
     def drawn_before(self, epoch: int, batch: int | None) -> EpochBatches:
-        """The batches of an epoch before one, or all of them, without what a rank takes of them.
+        """All batches of an epoch, or those before one, not divided between ranks.
 
-        Of a loader that is begun again within the epoch they are those of its newest cycle.
+        For a loader that starts again within the epoch, they are those of its newest cycle.
         """
         cycle = 0
         if batch is not None and self.cycles:
@@ -213,16 +212,16 @@ class ElasticBatchSampler(Sampler[list[int]]):
         return EpochBatches(whole, len(whole) if batch is None else batch)
 
     def growth(self, batch: int) -> int:
-        """How many batches the step has that begins with ``batch``."""
+        """The number of batches of the step that starts with ``batch``."""
         return max(min(self.per_step, len(self.epoch_batches(self.epoch)) - batch), 1)
 
     def even(self, batch: int) -> bool:
-        """Whether each rank has as much of that step as one batch."""
+        """Whether each rank's part of that step is one batch."""
         whole = self._step(self.epoch_batches(self.epoch), batch)
         return self.growth(batch) == self.world_size and len(whole) % self.world_size == 0
 
     def weight(self, batch: int) -> float:
-        """What this rank's mean loss must be scaled by so that the ranks' mean is the batch's."""
+        """The factor for this rank's mean loss with which the ranks' mean is the batch's."""
         if self.world_size == 1:
             return 1.0
         cycle, batch = self._within(batch)
@@ -251,7 +250,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
         return [one for batch in batches[first : first + self.per_step] for one in batch]
 
     def _within(self, batch: int) -> tuple[int, int]:
-        """In which cycle a batch of the epoch is, and where in it."""
+        """The cycle of a batch of the epoch, and its position in it."""
         size = len(self.epoch_batches(self.epoch)) if self.cycles else 0
         return divmod(batch, size) if size else (0, batch)
 
@@ -260,10 +259,10 @@ class ElasticBatchSampler(Sampler[list[int]]):
 
 
 def one_weight(samplers: Sequence[ElasticBatchSampler], batch: int) -> float:
-    """What one loss over a batch of each loader is scaled by in this rank.
+    """The factor of one loss over a batch of each loader in this rank.
 
     Raises:
-        DeadlineError: There are slices of several batches, and not all alike.
+        DeadlineError: Slices of the batches differ in their weights.
     """
     weights = {sampler.weight(batch) for sampler in samplers}
     if len(weights) > 1:
@@ -277,7 +276,7 @@ def one_weight(samplers: Sequence[ElasticBatchSampler], batch: int) -> float:
 
 
 def _length(batches: Any) -> int | None:
-    """How many batches there are; None where that is not known."""
+    """The number of batches; None if unknown."""
     try:
         return len(batches)
     except (TypeError, NotImplementedError):

@@ -1,7 +1,7 @@
-"""Checkpoints written beside training: copied where a step ends, on their way while it goes on.
+"""Checkpoints written beside training: copied at a step, written while training continues.
 
-One is on its way at most, so one copy of the state is all the memory that this takes, however slow
-the disk is. Rows come in the order of steps, since each waits for the one before.
+At most one is being written, so the memory for one copy of the state is enough, however slow the
+disk is. Rows come in the order of steps, because each checkpoint waits for the one before.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointSaver:
-    """Saves what one rank of a segment knows.
+    """Saves the checkpoints of one rank.
 
     Args:
-        segment: The rank's segment, which publishes what was written.
-        verify: Raises if a file that was just written cannot be read again; called for the first.
+        segment: The rank's segment, which publishes written files.
+        verify: Raises if a file that was just written cannot be read; called for the first one.
     """
 
     def __init__(
@@ -38,24 +38,24 @@ class CheckpointSaver:
         self._error: BaseException | None = None
         self._memory = HostMemory()
         self._said = False
-        self.written = False  #: whether the last checkpoint that was waited for is there
+        self.written = False  #: whether the last checkpoint that was waited for is written
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is on its way."""
+        """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def save(
         self, state: Mapping[str, Any], name: str, *, step: int, value: float | None, wait: bool
     ) -> None:
-        """Write a checkpoint, after the one that is on its way.
+        """Write a checkpoint after the previous one.
 
         Args:
-            state: What it holds; training may change it as soon as this returns.
+            state: Its content; training may change it as soon as this returns.
             name: Of the file.
             step: The last reported step it contains.
-            value: What these very weights reported, if they did.
-            wait: Whether to return only when it is published, or could not be written.
+            value: The report of these very weights, if there is one.
+            wait: Whether to return only when it is published or has failed.
         """
         self.wait()
         kept = state if wait else self._memory.copy(state)
@@ -78,26 +78,26 @@ class CheckpointSaver:
             self._thread.start()
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is on its way; raises as :meth:`check`."""
+        """Wait for the current checkpoint; raises like :meth:`check`."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         self.check()
 
     def check(self) -> None:
-        """Raise the error of a state that was written; errors of the disk are only logged."""
+        """Raise the error of a written state; errors of the disk are only logged."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def _fill(self, path: Path, state: Mapping[str, Any]) -> None:
         write_state(state, path)
-        if self._prove is not None:  # better now than when the trial comes back
+        if self._prove is not None:  # better now than when the trial resumes
             self._prove(path)
             self._prove = None
 
     def warn_if_slow(self, seconds: float) -> None:
-        """Say, once, that the next checkpoint is due while one is still on its way."""
+        """Log once that a checkpoint is due while the previous one is still being written."""
         if not self._said:
             _log.warning(
                 "Writing a checkpoint takes longer than the %g s between two of them:"
@@ -108,18 +108,18 @@ class CheckpointSaver:
 
 
 class HostMemory:
-    """Room in the host's memory for one copy of a state, used again for the next.
+    """Host memory for one copy of a state, reused for the next.
 
-    Memory that was never touched costs several times what is copied into it.
+    Memory that is used for the first time takes several times as long to write.
     """
 
     def __init__(self) -> None:
         self._room: list[torch.Tensor] = []
 
     def copy(self, state: Any) -> Any:
-        """A copy that training does not change; the one before is overwritten.
+        """A copy that training does not change; it replaces the one before.
 
-        Tensors that are one and the same (tied weights) stay so, and are held once.
+        Tensors that are one object (tied weights) stay one, and are copied once.
         """
         free: dict[Any, list[torch.Tensor]] = {}
         for room in self._room:
@@ -131,11 +131,11 @@ class HostMemory:
 
 
 def copied(one: Any, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A copy of a state that shares nothing with it; ``tensor`` says how tensors are copied."""
+    """A copy of a state that shares nothing with it; ``tensor`` copies a tensor."""
     if isinstance(one, torch.Tensor):
         return tensor(one)
     if isinstance(one, dict):
-        twin = copy.copy(one)  # of its own kind, with what else hangs on it, such as versions
+        twin = copy.copy(one)  # of its own kind, with its attributes, such as versions
         for key, value in one.items():
             twin[key] = copied(value, tensor)
         return twin
@@ -156,7 +156,7 @@ def _kept(
     key = one.device, one.data_ptr(), one.stride(), *_kind(one)
     if key not in known:
         room = free.get(_kind(one))
-        # Pinned, it takes what comes from a GPU at twice the speed or more.
+        # Pinned memory makes copies from a GPU at least twice as fast.
         known[key] = (
             room.pop()
             if room
@@ -167,7 +167,7 @@ def _kept(
 
 
 def write_state(state: Mapping[str, Any], path: Path) -> None:
-    """``torch.save``, whose errors name the disk's own where it is at fault.
+    """``torch.save`` with the operating system's own errors.
 
     Raises:
         OSError: The disk is full, or cannot be written to.
@@ -175,8 +175,8 @@ def write_state(state: Mapping[str, Any], path: Path) -> None:
     try:
         torch.save(state, path)
     except RuntimeError:
-        # The archive's writer only says that it is not where it should be. Through a file of
-        # Python's, which is slower, the reason is known.
+        # The archive's writer does not report the cause. Through a file of Python's, which is
+        # slower, the cause is known.
         try:
             with open(path, "wb") as file:
                 torch.save(state, file)

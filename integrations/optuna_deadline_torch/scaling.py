@@ -1,10 +1,8 @@
-"""Rules, by name, for trials whose global batch grows with their slots.
+"""Rules for trials whose global batch grows with their slots, and their schedulers.
 
-A rule lengthens the step and counts it as several. The learning rate is changed for the length of
-``optimizer.step`` only and put back after it, so schedulers and checkpoints know nothing of the
-slots: a trial that shrinks, or resumes on another number, has its own learning rate.
-
-Learning-rate schedulers of a training whose steps may count as several.
+A rule lengthens the step and counts it as several. The learning rate changes during
+``optimizer.step`` only and is restored after it, so schedulers and checkpoints do not depend on
+the slots: a trial that shrinks, or resumes on another number, has its own learning rate.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ class Scaling:
 
     Attributes:
         done: Steps so far, in steps of the base batch.
-        ticks: Whole ones of these that the last step has added.
-        factor: What the last step's learning rate was multiplied by.
+        ticks: Whole steps that the last one has added.
+        factor: The factor of the last step's learning rate.
     """
 
     def __init__(self, rule: str) -> None:
@@ -53,12 +51,12 @@ class Scaling:
         self.factor = 1.0
         self._consensus: Consensus | None = None
         self._growth, self._even = 1, False
-        self._began = 0.0  # what was done when the pass over the data began
+        self._began = 0.0  # value of `done` at the start of the pass over the data
         self._size = math.inf  # base batches in a pass
         self._gain = AdaScaleGain()
         self._apart = LocalGradientNorm()
         self._norms: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._rates: list[Any] = []  # the user's, while a step has others
+        self._rates: list[Any] = []  # the user's learning rates, while a step has others
 
     # ---- the steps
 
@@ -66,7 +64,7 @@ class Scaling:
         """Scale the steps of the optimizers among some objects; the first one's are counted.
 
         Raises:
-            DeadlineError: The rule is not made for them.
+            DeadlineError: The rule does not support them.
         """
         if self.rule == "adascale":
             _refuse_unmeasured(objects)
@@ -76,11 +74,11 @@ class Scaling:
             one.register_step_post_hook(self._restore if number else self._after)
 
     def listen(self, model: Any, consensus: Consensus) -> None:
-        """Measure the ranks' gradients, where the rule wants it.
+        """Measure the ranks' gradients if the rule needs it.
 
         Args:
             model: The ranks' ``DistributedDataParallel``, before its first step.
-            consensus: With which they measure together.
+            consensus: Of the ranks.
 
         Raises:
             DeadlineError: The model has a communication hook of the user's.
@@ -97,36 +95,36 @@ class Scaling:
             ) from error
 
     def begin_pass(self, size: float) -> None:
-        """A pass over the data begins.
+        """Start a pass over the data.
 
         Args:
-            size: How many base batches it has, as far as that is known.
+            size: Its number of base batches, if known.
         """
         self._began, self._size = self.done, size
 
     def begin(self, growth: int, even: bool) -> None:
-        """A step begins.
+        """Start a step.
 
         Args:
-            growth: How many base batches it has.
+            growth: Its number of base batches.
             even: Whether each rank has one of them.
         """
         self._growth, self._even = growth, even
 
     def after_backward(self, parameters: Any) -> None:
-        """The ranks' mean gradient, before it is clipped."""
+        """Measure the ranks' mean gradient, before it is clipped."""
         if self.rule == "adascale" and self._growth > 1:
             parameters = [*parameters]
             self._norms = self._apart.take(parameters), squared_norm(parameters)
 
     def epochs(self) -> int:
-        """Whole epochs that this pass over the data has added; only AdaScale's are not one."""
+        """Whole epochs that this pass over the data has added; 1 except under AdaScale."""
         if self.rule != "adascale" or math.isinf(self._size):
             return 1
         return math.floor(self._in_epochs(self.done)) - math.floor(self._in_epochs(self._began))
 
     def complete(self, epochs: int, passed: float) -> bool:
-        """Whether a training of so many epochs is over.
+        """Whether a training of so many epochs is complete.
 
         Args:
             epochs: With the base batch.
@@ -138,7 +136,7 @@ class Scaling:
         return self._in_epochs(self.done) >= epochs
 
     def passes(self, epochs: int, passed: float) -> int:
-        """How many passes such a training takes in all, as far as the last step says."""
+        """The estimated total passes of such a training, from the last step."""
         left = 0.0
         if self.rule != "adascale" or math.isinf(self._size):
             left = max(epochs - passed, 0.0)
@@ -147,10 +145,10 @@ class Scaling:
             left = (epochs - self._in_epochs(self.done)) / each
         return math.ceil(passed + left - _NEARLY)
 
-    # ---- what a checkpoint holds
+    # ---- the checkpoint
 
     def state(self) -> dict[str, Any]:
-        """What goes on in the next segment."""
+        """The state for the next segment."""
         gain = self._gain.state()
         return {
             "rule": self.rule,
@@ -161,11 +159,11 @@ class Scaling:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Restore :meth:`state`."""
         self.done, self._began, self._size = state["done"], state["began"], state["size"]
         self._gain.load(state["gain"])
 
-    # ---- inside
+    # ---- internal
 
     def _in_epochs(self, done: float) -> float:
         return (done + _NEARLY) / self._size
@@ -177,7 +175,7 @@ class Scaling:
             self._scale(optimizer)
             return None
 
-        def scaled() -> Any:  # the gradients come in here
+        def scaled() -> Any:  # the gradients are measured here
             loss = closure()
             self._scale(optimizer)
             return loss
@@ -218,10 +216,10 @@ class Scaling:
 
 
 def load(scaling: Scaling | None, state: dict[str, Any] | None) -> None:
-    """Go on from a state by the rule that it was made by, which may be none.
+    """Restore a state, whose rule may be none.
 
     Raises:
-        DeadlineError: The trial began under another rule.
+        DeadlineError: The trial started under another rule.
     """
     refuse_other(state, scaling.rule if scaling else None)
     if scaling is not None and state is not None:
@@ -229,10 +227,10 @@ def load(scaling: Scaling | None, state: dict[str, Any] | None) -> None:
 
 
 def refuse_other(state: dict[str, Any] | None, rule: str | None) -> None:
-    """Take a state that was made by ``rule``.
+    """Check that a state has ``rule``.
 
     Raises:
-        DeadlineError: It was made by another.
+        DeadlineError: It has another.
     """
     begun = state["rule"] if state else None
     if begun != rule:
@@ -260,12 +258,12 @@ _log = logging.getLogger(__name__)
 
 
 def warn_of_unnamed(objects: Iterable[Any]) -> None:
-    """Warn where a scheduler of an optimizer is not among what goes on with a trial.
+    """Warn if a scheduler of an optimizer is not among the saved objects.
 
     torch marks the ``step`` of an optimizer that has a scheduler, except a ``ReduceLROnPlateau``.
 
     Args:
-        objects: What a checkpoint holds: optimizers, schedulers and others.
+        objects: The saved objects: optimizers, schedulers and others.
     """
     objects = list(objects)
     served = {id(getattr(one, "optimizer", None)) for one in objects}
@@ -284,7 +282,7 @@ class Schedules:
     """Steps schedulers as often as the base batch would, and finds those that do not.
 
     Args:
-        objects: Among which the schedulers are.
+        objects: Objects that include the schedulers.
     """
 
     def __init__(self, objects: Iterable[Any]) -> None:

@@ -1,7 +1,7 @@
-"""Random numbers that depend on where training is, not on how it got there.
+"""Random numbers that depend on the position of training, not on its history.
 
-The state of a random generator in a checkpoint would be of no use to a trial that moves from one
-to two processes. Seeds derived from (seed, epoch, batch, rank) need none.
+The state of a random generator in a checkpoint would not help a trial that moves from one to two
+processes. Seeds from (seed, epoch, batch, rank) need no state.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-#: A last part of the seed, for what reads a batch or moves it: its step has numbers of its own.
+#: A last part of the seed, for reading or moving a batch: its step has other numbers.
 READING, MOVING = 1, 2
 
-#: More parts of every seed within steps, and of none that an order is drawn from. A check of a
-#: move sets it, to see how much of a difference other draws make.
+#: Further parts of every seed within steps, but not of the seeds of orders. A check of a move
+#: sets it, to measure the effect of other random numbers.
 other_draws: tuple[int, ...] = ()
 
 _KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-#: What is not looked through: data, and what draws an order or parameters.
+#: Not searched: data, and what draws an order or parameters.
 _DATA = (torch.Tensor, np.ndarray, str, bytes, int, float, type(None))
 _CLOSED = (*_DATA, ModuleType, type, Sampler, DataLoader)
 _FOREIGN = {"lightning", "optuna", "optuna_deadline", "pytorch_lightning"}
@@ -41,20 +41,20 @@ def mixed(*parts: int) -> int:
 
 
 class Generators:
-    """Random generators that objects keep for themselves, such as a dataset that augments.
+    """Random generators in objects, such as a dataset that augments.
 
-    They are looked for once, in the objects' attributes and in those of what they hold: datasets
-    within datasets, lists of transforms, the variables of functions.
+    They are found once, in the objects' attributes and in those of their parts: datasets within
+    datasets, lists of transforms, the variables of functions.
 
     Args:
-        *roots: The objects; samplers among what they hold are left alone.
+        *roots: The objects; samplers among their parts are left alone.
     """
 
     def __init__(self, *roots: object) -> None:
         self._found = [*_found(roots)]
 
     def seed(self, *parts: int) -> None:
-        """Seed them from ``parts``; each draws other numbers, also than the global ones."""
+        """Seed them from ``parts``; each gets other numbers, also than the global ones."""
         for number, find in enumerate(self._found, start=1):
             one, seed = find(), mixed(*parts, -number)
             if isinstance(one, torch.Generator):
@@ -80,7 +80,7 @@ def reseed(*parts: int, own: Generators | None = None) -> None:
 
 @contextmanager
 def seeded(*parts: int) -> Iterator[int]:
-    """Seed the CPU generators from ``parts`` and put them back afterwards."""
+    """Seed the CPU generators from ``parts`` and restore them afterwards."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     seed = mixed(*parts)
     _seed_cpu(seed)
@@ -103,7 +103,7 @@ def _begun(bits: Any, seed: int) -> Any:
 
 
 def _found(roots: Iterable[object]) -> Iterator[Callable[[], object]]:
-    """Where generators are: one that is replaced in its attribute is found there again."""
+    """The places of generators: one that is replaced in its attribute is found again."""
     known: set[int] = set()
     for root in roots:
         left = deque([(root, 0)])

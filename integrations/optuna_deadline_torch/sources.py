@@ -1,4 +1,4 @@
-"""Where a loop's batches come from: each loader dealt to the slots, or led to its place."""
+"""The sources of a loop's batches: each loader distributed to the slots, or sought."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _log = logging.getLogger("optuna_deadline")
 
 
 class LoaderSources:
-    """The loaders that a segment's loop has asked for.
+    """The loaders that a segment's loop has used.
 
     Args:
-        deal: Makes the elastic batch sampler of a loader that can be dealt.
-        slots: Of the segment; None where nothing is ever resumed.
+        deal: Makes the elastic batch sampler of a loader that can be distributed.
+        slots: Of the segment; None if nothing is ever resumed.
     """
 
     def __init__(self, deal: Deal, slots: int | None) -> None:
@@ -39,7 +39,7 @@ class LoaderSources:
         self._begin_at: dict[str, Any] | None = None
 
     def get(self, loader: Any) -> Any:
-        """What to iterate over for a loader; the same each time, so that its workers may be kept.
+        """The iterable for a loader; the same each time, so that its workers may be kept.
 
         Raises:
             DeadlineError: It cannot be distributed, and there are several slots.
@@ -54,7 +54,7 @@ class LoaderSources:
         return self._known[id(loader)][1]
 
     def get_beside(self, loader: Any) -> Any:
-        """What to iterate over for a loader beside the first one, whose place is its own too.
+        """The iterable for a loader beside the first one, with its own position.
 
         Raises:
             DeadlineError: It cannot be distributed.
@@ -69,12 +69,12 @@ class LoaderSources:
         return source
 
     def resume(self, state: dict[str, Any] | None) -> None:
-        """Let the loader that has a state go on from this one."""
+        """Resume the loader with a state from this one."""
         self._begin_at = state
 
     @property
     def remembers(self) -> bool:
-        """Whether a loader goes on by a state of its own."""
+        """Whether a loader resumes from its own state."""
         return self._stateful is not None
 
     def state(self) -> dict[str, Any] | None:
@@ -95,7 +95,7 @@ class LoaderSources:
 
 
 def endless(source: Any) -> Iterator[Any]:
-    """The batches of a loader that begins anew, with another order, as often as it ends.
+    """The batches of a loader that starts again, with another order, when it ends.
 
     Raises:
         DeadlineError: It has none.
@@ -110,15 +110,15 @@ def endless(source: Any) -> Iterator[Any]:
 
 
 def warn_if_zipped(batches: Any) -> bool:
-    """Warn where a loader is zipped with the loop's batches; whether it is.
+    """Warn if a loader is zipped with the loop's batches; returns whether it is.
 
     Args:
-        batches: The iterator of batches that the loop gave away, in use.
+        batches: The loop's iterator of batches, in use.
     """
     kinds = (_BaseDataLoaderIter, itertools.cycle)
     zipped = any(
         type(holder) is tuple and any(isinstance(one, kinds) for one in holder)
-        for holder in gc.get_referrers(batches)  # what zip keeps is a tuple of iterators
+        for holder in gc.get_referrers(batches)  # zip keeps a tuple of iterators
     )
     if zipped:
         _log.warning(
@@ -130,10 +130,10 @@ def warn_if_zipped(batches: Any) -> bool:
 
 
 def length_of(loader: Any) -> int:
-    """How many batches a loader has that cannot be distributed.
+    """The number of batches of a loader that cannot be distributed.
 
     Raises:
-        DeadlineError: It does not know.
+        DeadlineError: It is unknown.
     """
     try:
         return len(loader)

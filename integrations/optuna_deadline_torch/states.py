@@ -1,9 +1,7 @@
-"""What a checkpoint of a plain PyTorch training holds, and how it is read.
+"""The checkpoint of a plain PyTorch training, with gradients that wait for their step.
 
-Gradients that wait for their step, where a checkpoint is made between the two.
-
-With two optimizers one may accumulate while the other steps. Such gradients are part of what
-training goes on from.
+With two optimizers, one may accumulate while the other steps. Such gradients are part of the state
+to resume from.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class TrainingState:
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """All of them."""
+        """All optimizers."""
         return [one for one in self._others.values() if isinstance(one, torch.optim.Optimizer)]
 
     @property
@@ -56,7 +54,7 @@ class TrainingState:
         return [self.model, *self._others.values()]
 
     def capture(self, position: Mapping[str, Any]) -> dict[str, Any]:
-        """All of it, as it is now; training goes on to change it."""
+        """The whole present state; training may change it later."""
         return {
             "state_dict": self.model.state_dict(),
             "states": {name: one.state_dict() for name, one in self._others.items()},
@@ -65,7 +63,7 @@ class TrainingState:
         }
 
     def load(self, path: Path) -> dict[str, Any]:
-        """Put back what :meth:`capture` took; the position that it was given."""
+        """Restore :meth:`capture`; returns the position that it was given."""
         checkpoint = read(path)
         missing = self._others.keys() ^ checkpoint["states"].keys()
         if missing:
@@ -83,7 +81,7 @@ class TrainingState:
 
 
 def read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
-    """A checkpoint in the host's memory.
+    """Read a checkpoint into the host's memory.
 
     Raises:
         DeadlineError: It holds more than plain data.
@@ -104,7 +102,7 @@ Named = tuple[str, nn.Parameter]
 
 
 def watch(optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Note from now on which gradients a step has used."""
+    """Record from now on which gradients a step has used."""
     for optimizer in optimizers:
         optimizer.register_step_post_hook(_note_used)
 
@@ -129,7 +127,7 @@ def waiting(parameters: Iterable[Named]) -> dict[str, torch.Tensor]:
 
 
 def put_back(parameters: Iterable[Named], gradients: Mapping[str, torch.Tensor]) -> None:
-    """Let training go on with gradients that were waiting."""
+    """Restore gradients that were waiting."""
     for name, parameter in parameters:
         if name in gradients:
             parameter.grad = gradients[name].to(parameter, copy=True)
