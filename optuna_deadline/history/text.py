@@ -79,16 +79,15 @@ def format_percent(part: float, whole: float) -> str:
 
 
 def request_sentence(event: Event, trial: str) -> str:
-    """What a person asked for; nothing of other events.
+    """Describe a user's request; empty for other events.
 
     Args:
-        event: A line of the audit.
-        trial: What its trial is called.
+        event: The event.
+        trial: The name of its trial.
     """
     detail = event.detail
     if event.kind == "hold":
-        return f"{trial} is held by request" if detail["held"] else f"{trial} is "
-        "resumed by request"
+        return f"{trial} is {'held' if detail['held'] else 'resumed'} by request"
     if event.kind == "pin":
         if detail["slots"] is None:
             return f"{trial} is no longer pinned"

@@ -196,6 +196,8 @@ def test_everybody_sees_what_was_asked(table: AllocationTable, url: str) -> None
     assert "trial 1 of s is held by request" in told and "node7 is drained" in told
     assert "trial 0 of s is pinned to 2 slots" in told
     assert "node7, drained" in run("pool show", url)
+    run("resume 1 --study s", url)
+    assert "trial 1 of s is resumed by request" in run("events s", url)
 
 
 def test_a_pool_is_made_ahead_and_once(tmp_path: Any) -> None:
