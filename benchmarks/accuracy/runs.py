@@ -25,7 +25,7 @@ from optuna_deadline.simulation.workload import Workload
 
 #: Ours by their names here; the policy that ends no trial is random search.
 POLICIES = {
-    "freeze_thaw": "freeze_thaw",
+    "adaptive_halving": "adaptive_halving",
     "hypersched": "hypersched",
     "seer": "seer",
     "hermes": "hermes",
