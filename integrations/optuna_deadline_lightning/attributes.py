@@ -1,9 +1,9 @@
-"""What a module keeps in plain attributes, for a trial that leaves in the middle of an epoch.
+"""The plain attributes of a module, for a trial that leaves in the middle of an epoch.
 
-Lightning's checkpoints have parameters and buffers: a list of an epoch's losses, a count, or the
-state of a recurrent network would begin again in each segment. So would a rate of dropout that
-changes, and which parameters are trained. So what has changed since a segment's first step is
-saved too, where it consists of numbers, texts and tensors.
+Lightning's checkpoints have parameters and buffers. A list of an epoch's losses, a count, the
+state of a recurrent network, a changing rate of dropout, or the set of trained parameters would
+start again in each segment. So attributes that have changed since a segment's first step are saved
+too, if they consist of numbers, texts and tensors.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _log = logging.getLogger(__name__)
 
 #: Whether a parameter is trained: a module may freeze some, and train them from an epoch on.
 _TRAINED = "requires_grad"
-_SCHEDULER = "state_dict"  # of a scheduler that the module keeps
+_SCHEDULER = "state_dict"  # of a scheduler in the module
 _NOT_THE_USERS = vars(pl.LightningModule()).keys()
 
 
 class ModuleAttributes:
-    """The plain attributes of a trainer's module, and of the modules in it.
+    """The plain attributes of a trainer's module and its submodules.
 
     Args:
         trainer: The trainer, whose module is attached.
-        tells: Whether to say something about a topic.
+        tells: Whether to log something about a topic.
     """
 
     def __init__(self, trainer: pl.Trainer, tells: Callable[[str], bool]) -> None:
         self._trainer = trainer
         self._should_log = tells
         self._saved: Mapping[str, Any] = {}
-        self._restored: set[str] = set()  # by the module itself
+        self._restored: set[str] = set()  # restored by the module
         self._checked: set[str] = set()  # changed by the sanity check
-        self._first: dict[str, Any] | None = None  # as this segment's first step finds them
+        self._first: dict[str, Any] | None = None  # at this segment's first step
 
     def watch_restoring(self) -> None:
-        """Leave alone what the module will restore from the checkpoint by itself."""
+        """Skip what the module restores from the checkpoint by itself."""
         connector: Any = self._trainer._checkpoint_connector
         restore = connector.restore_model
 
@@ -59,20 +59,20 @@ class ModuleAttributes:
         connector.restore_model = restored
 
     def begin_check(self) -> None:
-        """The sanity check begins, which only a first segment has."""
+        """Start the sanity check, which only a first segment has."""
         self._first = self._now()
 
     def end_check(self) -> None:
-        """It has ended; segments without one begin with other attributes."""
+        """End the sanity check; segments without one start with other attributes."""
         self._checked = _changed(self._first or {}, self._now())
         self._first = None
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Restore :meth:`state`."""
         self._saved = saved if any(saved.values()) else {}
 
     def begin(self) -> None:
-        """Put back what was saved; call when all hooks of the training's start have run."""
+        """Put saved values back; call when all hooks of the training's start have run."""
         self._first = self._now()
         if not self._saved:
             return
@@ -97,10 +97,10 @@ class ModuleAttributes:
         self._saved = {}
 
     def state(self, consensus: Consensus) -> dict[str, Any]:
-        """What has changed, in plain numbers, texts and tensors; every rank calls it.
+        """The changed attributes, in plain numbers, texts and tensors; every rank calls it.
 
         Returns:
-            What all ranks have alike, and what each has for itself.
+            The attributes that all ranks have alike, and those of each rank.
         """
         if self._saved:  # not put back yet
             return dict(self._saved)
@@ -132,7 +132,7 @@ class ModuleAttributes:
                 if name in _NOT_THE_USERS or (of_torch and name.startswith("_")):
                     continue
                 key = f"{path}.{name}" if path else name
-                if isinstance(value, LRScheduler):  # one that Lightning may not know
+                if isinstance(value, LRScheduler):  # a scheduler that Lightning may not know
                     key, value = f"{key}.{_SCHEDULER}", value.state_dict()
                 try:
                     now[key] = packed(value, elsewhere)
@@ -162,7 +162,7 @@ class ModuleAttributes:
 
 
 class _Lost(int):
-    """In place of what cannot be packed: how many items it has."""
+    """Replaces a value that cannot be packed: its number of items."""
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:

@@ -1,9 +1,9 @@
-"""Where training is, and where it may be left so that Lightning resumes exactly.
+"""The position of training, and the positions from which Lightning resumes exactly.
 
-Saved in the middle of an epoch or after a validation, Lightning goes on exactly. Saved between the
-last batch before a validation and that validation, it goes on without it, and at the end of an
-epoch its counters are off by one from there on. Those few places are left alone: the validation
-follows at once, and after it is a good place.
+Lightning resumes exactly from a checkpoint in the middle of an epoch or after a validation. From a
+checkpoint between the last batch before a validation and that validation, it skips the validation;
+at the end of an epoch, its counters are off by one from there on. Trials do not leave at those few
+positions: the validation follows at once, and the position after it is exact.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ def after_hooks(
     fetch: Callable[[int], None],
     epoch: Callable[[], None],
 ) -> Callable[[], None]:
-    """Call back at training's start and the ends of batches, when the module's hooks have run.
+    """Call back at training's start and the ends of batches, after the module's hooks.
 
-    And where a batch is fetched, for which there is no hook.
+    Also when a batch is fetched, for which there is no hook.
 
     Lightning runs the hooks of callbacks first: a checkpoint made in one of them lacks what the
     module does in its own, such as averaging weights or stepping a scheduler.
 
     Args:
         trainer: The trainer, which is about to train.
-        owner: The callback on whose behalf; a learning-rate finder trains without it.
+        owner: The callback; a learning-rate finder trains without it.
         start: Called after ``on_train_start``.
         batch: Called after ``on_train_batch_end``.
         validation: Called after ``on_validation_end``.
         fetch: Called with ``READING`` before a training batch is fetched, and with ``MOVING``
             before it is moved to its device.
-        epoch: Called before all that looks at an epoch's metrics in ``on_train_epoch_end``.
+        epoch: Called before all code that reads an epoch's metrics in ``on_train_epoch_end``.
 
     Returns:
-        What undoes it.
+        A function that undoes it.
     """
     connector, strategy = trainer._logger_connector, trainer.strategy
     start_training = strategy.on_train_start
@@ -97,14 +97,14 @@ def after_hooks(
     strategy.on_train_start = training_started  # type: ignore[method-assign]
     connector.on_batch_end = batch_ended  # type: ignore[method-assign]
     strategy.on_validation_end = validation_ended  # type: ignore[method-assign]
-    # What the loop hands to its data fetcher, for the profiler.
+    # Names that the loop passes to its data fetcher, for the profiler.
     loop._on_before_fetch, loop._on_after_fetch = fetch_begins, fetch_ends
     connector.epoch_end_reached = epoch_ended  # type: ignore[method-assign]
     return undo
 
 
 def position(trainer: pl.Trainer) -> tuple[int, int]:
-    """The epoch and the batch that come next; valid at a batch's or a validation's end."""
+    """The next epoch and batch; valid at a batch's or a validation's end."""
     done = trainer.fit_loop.batch_idx + 1
     if done >= trainer.num_training_batches or trainer.is_last_batch:
         return trainer.current_epoch + 1, 0
@@ -112,7 +112,7 @@ def position(trainer: pl.Trainer) -> tuple[int, int]:
 
 
 def progress(trainer: pl.Trainer) -> float:
-    """How far training is, in epochs with fractions; in whole ones where no length is known."""
+    """The progress in epochs with fractions; in whole ones if the length is unknown."""
     epoch, batch = position(trainer)
     return epoch + (batch / trainer.num_training_batches if batch else 0.0)
 
@@ -152,19 +152,19 @@ def ends_by_itself(trainer: pl.Trainer) -> bool:
 
 
 def finish_batch(trainer: pl.Trainer) -> None:
-    """Step a ReduceLROnPlateau of the steps, as Lightning does after the place of a checkpoint.
+    """Step a ReduceLROnPlateau of the steps, as Lightning does after saving a checkpoint.
 
     Call before the first step of a resumed fit.
     """
-    if trainer.global_step:  # else its checkpoint is of before the first step
+    if trainer.global_step:  # otherwise its checkpoint is from before the first step
         loop = trainer.fit_loop.epoch_loop
         loop.update_lr_schedulers("step", update_plateau_schedulers=True)
 
 
 def resumed_in_full(trainer: pl.Trainer) -> None:
-    """Let the end of a resumed epoch be like any other; call in ``on_train_epoch_end``.
+    """Complete the end of a resumed epoch; call in ``on_train_epoch_end``.
 
-    Lightning does not step a ReduceLROnPlateau at the end of an epoch that was resumed, because
-    its checkpoints hold no metrics. Ours do.
+    Lightning does not step a ReduceLROnPlateau at the end of a resumed epoch, because its
+    checkpoints hold no metrics. The checkpoints here do.
     """
     trainer.fit_loop._restarting = False

@@ -1,4 +1,4 @@
-"""The callback that makes a Lightning objective obey its deadline."""
+"""The callback by which a Lightning objective follows its deadline."""
 
 from __future__ import annotations
 
@@ -133,18 +133,18 @@ class DeadlineCallback(Callback):
             self._steps = self._elastic.steps
             before_runs(self._look_at)
         else:
-            known_direction(trial, self.segment, mode)  # refuses a mode that contradicts it
+            known_direction(trial, self.segment, mode)  # raises for a mode that contradicts it
         if self._elastic is None and scaling is not None:
-            Scaling(scaling)  # one device has nothing to scale; a wrong name is wrong all the same
+            Scaling(scaling)  # one device has nothing to scale, but a wrong name is an error
 
-    # ---- what the objective asks for
+    # ---- for the objective
 
     @property
     def rehearsing(self) -> bool:
-        """Whether ``training_step`` is called for a comparison of gradients.
+        """Whether ``training_step`` is called to compare gradients.
 
-        Nothing of it is kept, and the process ends right after. Ask before a step of yours logs to
-        a service, or writes to a file; ``self.log`` does nothing then.
+        This has no effect on the training, and the process ends right after. Check it before a
+        step of yours logs to a service or writes to a file; ``self.log`` does nothing then.
         """
         return self._elastic is not None and self._elastic.rehearsing
 
@@ -160,13 +160,13 @@ class DeadlineCallback(Callback):
         """The trainer's options for the trial's slots.
 
         Args:
-            strategy: The strategy where there is more than one slot, such as
+            strategy: The strategy with more than one slot, such as
                 ``"ddp_find_unused_parameters_true"``.
             plugins: Plugins of your own.
 
         Returns:
-            ``accelerator``, ``devices``, ``strategy`` and what goes with them; leave those out of
-            the trainer's other arguments.
+            ``accelerator``, ``devices``, ``strategy`` and related options; leave those out of the
+            trainer's other arguments.
 
         Raises:
             DeadlineError: The strategy shards the model (FSDP, DeepSpeed), or starts processes of
@@ -184,13 +184,13 @@ class DeadlineCallback(Callback):
     ) -> DataLoader[Any]:
         """A training loader with the same batches under Optuna and under any number of slots.
 
-        Ordinary loaders over map-style datasets are dealt automatically under a worker; this one
-        says it, and draws the same batches under plain Optuna too.
+        Ordinary loaders over map-style datasets are distributed automatically under a worker. This
+        one also draws the same batches under plain Optuna.
 
         Args:
             dataset: A map-style dataset.
             batch_size: The number of samples in a step, over all slots.
-            shuffle: Whether each epoch has an order of its own.
+            shuffle: Whether each epoch has its own order.
             **options: More options of ``torch.utils.data.DataLoader``.
         """
         ordinary = DataLoader(dataset, batch_size=batch_size, shuffle=shuffle, **options)
@@ -201,7 +201,7 @@ class DeadlineCallback(Callback):
     # ---- Lightning's hooks, in the order of a fit
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Take the training loader over, and the last place among the callbacks."""
+        """Take over the training loader, and move this callback to the end."""
         if self._elastic is not None:
             self._elastic.prepare(trainer)
         if stage != "fit":
@@ -223,8 +223,8 @@ class DeadlineCallback(Callback):
             look_at_callbacks(trainer.callbacks, self.segment)  # type: ignore[attr-defined]
             if self.segment.resume is not None:
                 finders.stop_searching(trainer)
-            # Last, so that the other callbacks' state in a checkpoint is of the same moment. Not
-            # by deriving from Checkpoint: that forbids the user's `enable_checkpointing=False`.
+            # Last, so that the other callbacks' state in a checkpoint is from that moment. Not by
+            # deriving from Checkpoint, which forbids the user's `enable_checkpointing=False`.
             callbacks = only_useful(trainer, last=self)
             trainer.callbacks = callbacks  # type: ignore[attr-defined]
             self._elastic.data.attach(trainer)
@@ -241,12 +241,12 @@ class DeadlineCallback(Callback):
             self._elastic.attributes.begin_check()
 
     def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """See what it has changed in the module: a resumed fit has none."""
+        """Record what it has changed in the module: a resumed fit has none."""
         if self._elastic is not None:
             self._elastic.attributes.end_check()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take SIGTERM over from Lightning, and say how far this can go."""
+        """Take SIGTERM over from Lightning, and report the horizon."""
         if self._elastic is not None:
             self._elastic.controller.term.install()
             self._elastic.begin_again(trainer)
@@ -265,7 +265,7 @@ class DeadlineCallback(Callback):
                 boundaries.finish_batch(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Give an epoch's start its own random numbers, and say how many steps there are."""
+        """Seed an epoch's start, and report the number of steps."""
         if self._elastic is not None:
             self._elastic.reseed(trainer.current_epoch, -1)
             if self._elastic.scaled is not None:
@@ -274,7 +274,7 @@ class DeadlineCallback(Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Give the step its own random numbers, whatever ran before it."""
+        """Seed the step, whatever ran before it."""
         if self._elastic is not None:
             self._elastic.before_batch(trainer.fit_loop.batch_idx)
             self._elastic.reseed(trainer.current_epoch, batch_idx)
@@ -284,7 +284,7 @@ class DeadlineCallback(Callback):
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
     ) -> None:
-        """Weigh slices of unequal length, so that the mean over ranks is the batch's mean."""
+        """Weight slices of unequal length, so that the mean over ranks is the batch's mean."""
         if self._elastic is not None:
             weight = self._elastic.weight(trainer.fit_loop.batch_idx)
             if weight != 1.0:
@@ -305,7 +305,7 @@ class DeadlineCallback(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Give a sign of life: a long validation is not a hung one."""
+        """Send a message: a long validation is not a hung one."""
         if self._elastic is not None and not trainer.sanity_checking:
             self._elastic.alive(trainer)
 
@@ -316,18 +316,18 @@ class DeadlineCallback(Callback):
             self._end_or_prune(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leave the trainer as it was."""
+        """Restore the trainer."""
         if self._elastic is not None:
             self._elastic.end(trainer)
         self._unhook()
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Wait for a checkpoint that is on its way: it may be of the best value."""
+        """Wait for a checkpoint that is being written: it may have the best value."""
         if self._elastic is not None:
             self._elastic.controller.finish()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Let schedulers that watch a metric step in a resumed epoch too."""
+        """Step schedulers that watch a metric in a resumed epoch too."""
         if self._elastic is not None:
             boundaries.resumed_in_full(trainer)
 
@@ -338,23 +338,23 @@ class DeadlineCallback(Callback):
             refuse_other_slots(trainer, self.segment.rank, self.segment.world_size)
 
     def _fetching(self, trainer: pl.Trainer, part: int) -> None:
-        """Give what reads or moves the next batch its own random numbers."""
+        """Seed the reading or moving of the next batch."""
         assert self._elastic is not None
         self._elastic.reseed(trainer.current_epoch, trainer.fit_loop.batch_idx + 1, part)
 
     def _batch_ended(self, trainer: pl.Trainer) -> None:
-        """Look for a directive at each optimizer step, and obey."""
+        """Follow directives at each optimizer step."""
         assert self._elastic is not None
         self._elastic.after_batch(trainer)
 
     def _validated(self, trainer: pl.Trainer) -> None:
-        """Report, keep the best, and obey."""
+        """Report, save the best, and follow directives."""
         assert self._elastic is not None
         self._elastic.controller.leave_if_diverged()
         self._elastic.after_validation(trainer, self._report(trainer))
 
     def _report(self, trainer: pl.Trainer) -> float | None:
-        """The value that was reported; None where this step was reported before."""
+        """The reported value; None if this step was reported before."""
         value = monitored(trainer.callback_metrics, self.monitor)
         step = self._steps.reached(trainer)
         if step is None:
@@ -366,33 +366,33 @@ class DeadlineCallback(Callback):
         from optuna_deadline._out_of_time import out_of_time
 
         if out_of_time(self.trial):
-            trainer.should_stop = True  # not a pruning: the objective returns what it has
+            trainer.should_stop = True  # not a pruning: the objective returns its last value
         elif self.trial.should_prune():
             raise optuna.TrialPruned(f"Trial was pruned at epoch {trainer.current_epoch}.")
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Close loggers in peace when a segment ends: Lightning would mark the run as failed."""
+        """Close loggers normally when a segment ends: Lightning would mark the run as failed."""
         self._unhook()
         if isinstance(exception, SegmentEnd):
             for logger in trainer.loggers:
                 logger.finalize("finished")
             trainer.loggers = []
 
-    # ---- what a checkpoint holds of this callback
+    # ---- the state of this callback in a checkpoint
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the position in the data, the values so far, and gradients in hand."""
+        """Add the position in the data, the values so far, and unused gradients."""
         if self._elastic is not None:
             checkpoint[_STATE] = self._elastic.state(trainer)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Go on where the checkpoint was made, before any worker of the loader prefetches."""
+        """Restore the position before any worker of the loader prefetches."""
         if self._elastic is not None:
             self._folders.restore(checkpoint)
         if self._elastic is not None and _STATE in checkpoint:

@@ -1,7 +1,7 @@
-"""Lightning's checkpoints written so that a file is whole or not there.
+"""Writes Lightning's checkpoints so that a file is complete or absent.
 
-Lightning writes to ``$TMPDIR`` and moves: a copy where that is another file system, and nothing is
-synced. A power cut or a kill may then leave half a file under its final name.
+Lightning writes to ``$TMPDIR`` and moves the file, which is a copy if that is another file system,
+and syncs nothing. A power cut or a kill may then leave half a file under its final name.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from optuna_deadline.checkpoints.files import write_atomically
 
 
 class FormerFolders:
-    """Lets each ModelCheckpoint without a ``dirpath`` go on in the folder of the segment before.
+    """Lets each ModelCheckpoint without a ``dirpath`` use its folder of the segment before.
 
-    Its default folder has the logger's version, which is another one in each process; and in
-    another folder it forgets the best scores.
+    Its default folder has the logger's version, which differs in each process, and in another
+    folder it forgets the best scores.
     """
 
     def __init__(self) -> None:
         self._without: list[ModelCheckpoint] = []
 
     def note(self, callbacks: Iterable[Callback]) -> None:
-        """See which ones have no folder of their own; call before they are set up."""
+        """Record which ones have no folder of their own; call before they are set up."""
         self._without = [
             one for one in callbacks if isinstance(one, ModelCheckpoint) and one.dirpath is None
         ]
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
-        """Give them their former folders; call before their states are loaded."""
+        """Set their former folders; call before their states are loaded."""
         states = checkpoint.get("callbacks", {})
         for one in self._without:
             if (former := states.get(one.state_key, {}).get("dirpath")) is not None:

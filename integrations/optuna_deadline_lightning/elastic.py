@@ -1,7 +1,4 @@
-"""One segment of a trial inside one ``fit``: what to do at each step, and what to carry over.
-
-What of a fit lies on its device, for a trial that is parked.
-"""
+"""One segment of a trial inside one ``fit``: its steps, its state, its tensors on the device."""
 
 from __future__ import annotations
 
@@ -56,14 +53,14 @@ def holdings(trainer: pl.Trainer) -> TrainingObjects:
 
 
 class ElasticFit:
-    """Obeys directives at places where Lightning resumes exactly.
+    """Follows directives at positions from which Lightning resumes exactly.
 
     Args:
         segment: The rank's segment.
-        direction: Which way is better.
-        seed: Draws the order of samples.
+        direction: Which direction is better.
+        seed: Determines the order of samples.
         save_every: Seconds between safety checkpoints.
-        even: Whether the number of slots is to divide the batch.
+        even: Whether the number of slots must divide the batch.
         scaling: The name of a rule by which the batch grows with the slots, if it does.
         compare: Whether to compare gradients when the trial first leaves its one slot.
     """
@@ -95,7 +92,7 @@ class ElasticFit:
             rehearse=self._rehearse if compare else None,
         )
         self._seed = seed
-        self.rehearsing = False  #: whether steps are made of which nothing is kept
+        self.rehearsing = False  #: whether steps run without any effect on the training
         self.data = TrainingData(
             self.controller.deal,
             self._adopt_samplers,
@@ -106,28 +103,28 @@ class ElasticFit:
         self._trainer: pl.Trainer | None = None
         self._samplers: Sequence[ElasticBatchSampler] = ()
         self._position = (0, 0)
-        self._base_batch = 0  # of the position, where steps are longer than a batch
-        self._order: dict[str, Any] | None = None  # of the batches that the checkpoint is of
+        self._base_batch = 0  # of the position, if steps are longer than a batch
+        self._order: dict[str, Any] | None = None  # fingerprints before the checkpoint
         self._metrics: dict[str, float] = {}
         self._results: dict[str, Any] = {}
         self._gradients: dict[str, torch.Tensor] = {}
         self._rates: dict[str, float] = {}
         self._over = False  # whether this fit has ended, and another one follows
-        self._stepped = -1  # the global step at the last look
+        self._stepped = -1  # the global step at the last check
         self._measures: MetricWatcher | None = None
 
     # ---- the data
 
     def reseed(self, epoch: int, batch: int, *part: int) -> None:
-        """Give a place in training its own random numbers, whatever ran before it."""
+        """Seed a position in training, whatever ran before it."""
         place = self._seed, epoch, batch, self.segment.rank
         reseed(*place, *part, own=self.data.generators)
 
     def weight(self, batch: int) -> float:
-        """What the loss of this rank's slice of a batch is scaled by.
+        """The factor for the loss of this rank's slice of a batch.
 
         Raises:
-            DeadlineError: There are slices of several batches, and not all alike.
+            DeadlineError: Slices of the batches differ in their weights.
         """
         if self.segment.world_size == 1:
             return 1.0
@@ -147,7 +144,7 @@ class ElasticFit:
     # ---- from the first step to the last
 
     def prepare(self, trainer: pl.Trainer) -> None:
-        """Begin to watch the module, before a checkpoint is read."""
+        """Start watching the module, before a checkpoint is read."""
         self.attributes = ModuleAttributes(trainer, self.controller.should_log)
         if self.segment.resume is not None:
             self.attributes.watch_restoring()
@@ -167,12 +164,12 @@ class ElasticFit:
             finders.set_rates(trainer.lightning_module, self._rates)
         if self._over:
             trainer.should_stop = True
-            trainer.num_sanity_val_steps = 0  # it would take the metrics away again
+            trainer.num_sanity_val_steps = 0  # it would delete the metrics again
         for name, value in self._metrics.items():
             trainer.callback_metrics[name] = torch.tensor(value, dtype=torch.float64)
 
     def begin_again(self, trainer: pl.Trainer) -> None:
-        """Let an epoch that is resumed in its middle begin as the user's hooks let it."""
+        """Call the user's hooks of an epoch's start in an epoch that is resumed."""
         epoch, batch = self._position
         if self.segment.resume is not None and batch:
             mid_epoch.call_epoch_start(
@@ -214,9 +211,9 @@ class ElasticFit:
         if self.scaled is not None:
             self.scaled.end_step(trainer)
         self.segment.progress(self.steps.progress(trainer))
-        if not self._samplers:  # data that is not dealt is led by where training is
+        if not self._samplers:  # data that is not distributed is read up to the position
             self._position = boundaries.position(trainer)
-        if trainer.global_step != self._stepped:  # else gradients are being accumulated
+        if trainer.global_step != self._stepped:  # otherwise gradients are being accumulated
             self._stepped = trainer.global_step
             verdict = self.controller.agree(save=self.controller.checkpoint_due)
             if verdict.goes_on:
@@ -225,24 +222,24 @@ class ElasticFit:
                 self.controller.apply(verdict, trainer.global_step)
 
     def end(self, trainer: pl.Trainer) -> None:
-        """Let the state that is saved now be this fit's last, where another one may follow."""
+        """Let the next saved state be this fit's last, if another one may follow."""
         self._over = True
         self.controller.end_fit(trainer.global_step)
 
     def end_epoch(self, trainer: pl.Trainer) -> None:
-        """Let the epoch's means and sums be of all slots."""
+        """Combine the epoch's means and sums over all slots."""
         results.combine(trainer, self.controller.consensus)
 
     def alive(self, trainer: pl.Trainer) -> None:
-        """Training stands where it stood."""
+        """Training continues where it was."""
         self.segment.progress(self.steps.progress(trainer))
 
     def after_validation(self, trainer: pl.Trainer, value: float | None) -> None:
-        """Keep the best: its checkpoint is of the very weights that were evaluated.
+        """Save the best: its checkpoint has the very weights that were evaluated.
 
         Args:
             trainer: The trainer.
-            value: What was reported; None where this validation's step was reported before.
+            value: The report; None if this validation's step was reported before.
         """
         self.controller.reported = self.steps.last
         self._position = boundaries.position(trainer)
@@ -254,10 +251,10 @@ class ElasticFit:
         ending = boundaries.ends_by_itself(trainer)
         self.controller.apply(verdict, trainer.global_step, value=value, ending=ending)
 
-    # ---- what a checkpoint carries over, in plain numbers and tensors
+    # ---- the state in a checkpoint, in plain numbers and tensors
 
     def state(self, trainer: pl.Trainer) -> dict[str, Any]:
-        """The position in the data, the values and means so far, and gradients in hand."""
+        """The position in the data, the values and means so far, and unused gradients."""
         epoch, step = boundaries.position(trainer)
         grown = {} if self.scaled is None else {"scaling": self.scaled.state(step)}
         return {
@@ -279,7 +276,7 @@ class ElasticFit:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Restore :meth:`state`."""
         epoch, batch = state["position"]
         self._position = epoch, batch
         self.controller.best.value = state["best"]
@@ -299,7 +296,7 @@ class ElasticFit:
             refuse_other(state["scaling"], None)
         self._adopt_samplers(self._samplers)
 
-    # ---- inside
+    # ---- internal
 
     def _base_position(self, epoch: int, step: int) -> tuple[int, int]:
         """A position, counted in batches of the whole training."""
@@ -335,5 +332,5 @@ class ElasticFit:
 
     def _take_state(self) -> dict[str, Any]:
         assert self._trainer is not None
-        # What `save_checkpoint` writes, without its writing, which training would wait for.
+        # The content of `save_checkpoint` without its write, for which training would wait.
         return self._trainer._checkpoint_connector.dump_checkpoint(weights_only=False)

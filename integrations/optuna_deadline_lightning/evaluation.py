@@ -1,4 +1,4 @@
-"""Evaluation as on one slot: every rank sees all of the data, so nothing of it is combined."""
+"""Evaluation as on one slot: every rank sees all of the data, so nothing is combined."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ _LIBRARIES = {
 
 
 def evaluating(trainer: pl.Trainer) -> bool:
-    """Whether the data in hand is for validation or a test."""
+    """Whether the current data is for validation or a test."""
     return trainer.evaluating or trainer.sanity_checking
 
 
 def evaluate_alone(trainer: pl.Trainer) -> None:
     """Let each rank of a trainer evaluate as one slot does; call in ``setup``.
 
-    What a module logs with ``sync_dist=True`` in validation, or gathers by ``self.all_gather``,
-    is then its own, as it is on one slot. A sum over ranks would count each sample once for each.
+    Values that a module logs with ``sync_dist=True`` in validation, or gathers by
+    ``self.all_gather``, are then its own, as on one slot. A sum over ranks would count each sample
+    once for each rank.
     """
     if trainer.world_size == 1 or "reduce" in vars(trainer.strategy):
         return
@@ -80,7 +81,7 @@ def evaluate_alone(trainer: pl.Trainer) -> None:
 
 
 def _watched(trainer: pl.Trainer, collective: Callable[..., Any]) -> Callable[..., Any]:
-    """Warn once where the user's own code combines what it evaluates."""
+    """Warn once if the user's own code combines evaluated values."""
     warned = False
 
     @functools.wraps(collective)

@@ -1,6 +1,6 @@
 """Lightning's searches for a learning rate and a batch size, in a trial of several segments.
 
-Each ends with the trainer at its very beginning, in place of where the trial was.
+Each ends with the trainer at its very beginning, instead of the trial's position.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from optuna_deadline.errors import DeadlineError
 
 
 def refuse_batch_size(trainer: pl.Trainer) -> None:
-    """Take callbacks that let the batch be.
+    """Refuse callbacks that change the batch size.
 
     Raises:
-        DeadlineError: One of them searches for its size.
+        DeadlineError: One of them searches for it.
     """
     if any(isinstance(one, BatchSizeFinder) for one in _callbacks(trainer)):
         raise DeadlineError(
@@ -45,14 +45,14 @@ def rates(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
 
 
 def stop_searching(trainer: pl.Trainer) -> None:
-    """Search no more: the trial has its learning rate; call in ``setup`` of a fit that resumes."""
+    """Skip the search, because the trial has its rate; call in ``setup`` of a resumed fit."""
     for one in _callbacks(trainer):
         if isinstance(one, LearningRateFinder):
             one.on_fit_start = _nothing  # type: ignore[assignment]
 
 
 def set_rates(module: pl.LightningModule, found: dict[str, float]) -> None:
-    """Let the module know them again; the optimizer's own are restored with it."""
+    """Restore them in the module; the optimizer's own are restored with it."""
     for name, rate in found.items():
         lightning_setattr(module, name, rate)
 
@@ -63,4 +63,4 @@ def _callbacks(trainer: pl.Trainer) -> list[Any]:
 
 
 def _nothing(*_: Any) -> None:
-    """The search was made in the trial's first segment."""
+    """Do nothing: the search was made in the trial's first segment."""

@@ -1,4 +1,4 @@
-"""The training data that a trainer is going to ask for, dealt to the ranks or led to its place."""
+"""A trainer's training data, distributed to the ranks or read up to the position."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from optuna_deadline.errors import DeadlineError
 
 
 class TrainingData:
-    """Makes a trainer use the user's training data at the place where training is.
+    """Makes a trainer use the user's training data from the position of the training.
 
     Args:
         deal: Makes the elastic batch sampler from a loader's own.
-        adopt: Gets the samplers that are going to be used.
-        place: Where training is.
-        seed: Gives a read its random numbers, by epoch and batch.
+        adopt: Gets the samplers that will be used.
+        place: The position of the training.
+        seed: Seeds the random numbers of a read, by epoch and batch.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TrainingData:
         return led
 
     def wrap(self, data: Any, world_size: int) -> Any:
-        """The data to use in place of the user's.
+        """The data that replaces the user's.
 
         Raises:
             DeadlineError: It cannot be distributed, and there are several ranks.
@@ -96,7 +96,7 @@ class TrainingData:
         refuse_gangs(data, world_size)
         if isinstance(data, Stateful):
             return ResumableLoader(data, self._place)
-        if len(leaves) > 1:  # these Lightning begins itself, each in its own way
+        if len(leaves) > 1:  # Lightning starts these itself, each in its own way
             warn_of_restarted(leaves)
             return data
         warn_of_replay(data)

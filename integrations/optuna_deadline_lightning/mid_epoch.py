@@ -1,14 +1,12 @@
-"""Gradients that wait for their step in a fit, where a checkpoint is made between the two.
+"""Unused gradients, and hooks of an epoch's start, for a trial that leaves within an epoch.
 
-With two optimizers one may accumulate while the other steps; and a validation may come before the
-last batch of an accumulation.
+With two optimizers one may accumulate while the other steps, and a validation may come before the
+last batch of an accumulation: such gradients are part of the state.
 
-What callbacks set up at an epoch's start, for an epoch that is resumed in its middle.
-
-Lightning calls no ``on_train_epoch_start`` then. What two of its own set up there is kept in no
-checkpoint: how many batches make a step, and the scheduler of an average. A module or a callback
-of the user may set the epoch of a dataset there, so theirs are called again; what a checkpoint has
-restored already, they do not change a second time.
+Lightning calls no ``on_train_epoch_start`` in a resumed epoch. What two of its own callbacks set
+up there is in no checkpoint: how many batches make a step, and the scheduler of an average. A
+module or a callback of the user may set the epoch of a dataset there, so theirs are called again,
+without changing what a checkpoint has already restored.
 """
 
 from __future__ import annotations
@@ -31,9 +29,9 @@ from optuna_deadline_torch.states import Named
 
 
 def watch(trainer: pl.Trainer) -> None:
-    """Note which gradients a step has used; call in ``on_train_start``.
+    """Record which gradients a step has used; call in ``on_train_start``.
 
-    Only where the module steps by itself: else Lightning knows whether it accumulates.
+    Only if the module steps by itself: otherwise Lightning knows whether it accumulates.
     """
     if not trainer.lightning_module.automatic_optimization:
         states.watch(trainer.optimizers)
@@ -42,7 +40,7 @@ def watch(trainer: pl.Trainer) -> None:
 def waiting(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
     """The gradients that no step has used yet, by parameter; every rank calls it.
 
-    Where ranks have gradients of their own this is their mean, as the step would use it.
+    If ranks have gradients of their own, this is their mean, as the step would use it.
     """
     automatic = trainer.lightning_module.automatic_optimization
     if automatic and not trainer.fit_loop._should_accumulate():
@@ -52,7 +50,7 @@ def waiting(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
 
 
 def put_back(trainer: pl.Trainer, waited: Mapping[str, torch.Tensor]) -> None:
-    """Let training go on with gradients that were waiting."""
+    """Restore gradients that were waiting."""
     states.put_back(_trained(trainer), waited)
 
 
@@ -80,12 +78,12 @@ def call_epoch_start(
 ) -> None:
     """Call the user's ``on_train_epoch_start`` for an epoch that is resumed in its middle.
 
-    Call before what else the checkpoint holds is put back: attributes, epoch means, gradients.
+    Call it before the rest of the checkpoint is restored: attributes, epoch means, gradients.
 
     Args:
         trainer: The trainer.
         module: Its module.
-        reseed: Gives the start of the epoch its random numbers.
+        reseed: Seeds the start of the epoch.
     """
     callbacks: list[Callback] = [one for one in trainer.callbacks if _has_epoch_start(one)]  # type: ignore[attr-defined]
     overridden = is_overridden("on_train_epoch_start", module)
@@ -119,7 +117,7 @@ def _has_epoch_start(callback: Callback) -> bool:
 
 
 def begin_again(trainer: pl.Trainer, module: pl.LightningModule) -> None:
-    """Let them set it up; call in ``on_train_start`` of a fit that resumes."""
+    """Set them up; call in ``on_train_start`` of a resumed fit."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, GradientAccumulationScheduler):
             callback.on_train_epoch_start(trainer, module)
@@ -130,7 +128,7 @@ def begin_again(trainer: pl.Trainer, module: pl.LightningModule) -> None:
 def _average_again(
     callback: StochasticWeightAveraging, trainer: pl.Trainer, module: pl.LightningModule
 ) -> None:
-    # Only where it was at it: in the epoch of the batch norms, its last, no rank leaves.
+    # Only if it had started: in the epoch of the batch norms, its last, no rank leaves.
     if callback._scheduler_state is None or trainer.current_epoch > callback.swa_end:
         return
     groups = trainer.optimizers[0].param_groups

@@ -1,4 +1,4 @@
-"""What the trainer has to be told so that it fits the slots, and what ranks go without."""
+"""The trainer's options for the slots, and the callbacks that ranks do not need."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def elastic_options(
 
 
 def refuse_strategy(strategy: Any) -> None:
-    """Take strategies whose checkpoints fit any number of ranks, in the processes that there are.
+    """Refuse strategies whose checkpoints fit one number of ranks, or that start processes.
 
     Args:
         strategy: Its name, or itself.
@@ -81,7 +81,7 @@ def refuse_strategy(strategy: Any) -> None:
 
 
 def before_runs(look: Callable[[pl.Trainer], None]) -> None:
-    """Have each trainer of this process looked at before it starts or connects processes.
+    """Check each trainer of this process before it starts or connects processes.
 
     The hooks of a callback come after that, and a trainer with more devices than there are ranks
     waits there until the process group's timeout.
@@ -100,10 +100,10 @@ def _looked_at(run: Callable[..., Any], look: Callable[[pl.Trainer], None]) -> C
 
 
 def refuse_other_slots(trainer: pl.Trainer, rank: int, slots: int) -> None:
-    """Take a trainer that is made for a segment's ranks.
+    """Refuse a trainer that does not fit a segment's ranks.
 
     Raises:
-        DeadlineError: It counts other devices, or deals the data itself.
+        DeadlineError: It counts other devices, or distributes the data itself.
     """
     mend = (
         "leave devices, num_nodes and strategy out, and pass **deadline.trainer_options() to it."
@@ -125,17 +125,17 @@ def refuse_other_slots(trainer: pl.Trainer, rank: int, slots: int) -> None:
 
 
 def hush() -> None:
-    """Say once per trial, not once per segment and rank, what Lightning says at each start."""
+    """Log Lightning's start messages once per trial, not once per segment and rank."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
 
 
 def look_at_callbacks(callbacks: Iterable[Callback], segment: Segment) -> None:
-    """Take callbacks whose state a checkpoint holds, and keep others on one slot.
+    """Refuse callbacks whose state cannot be restored, and keep others on one slot.
 
     Raises:
-        DeadlineError: One keeps it in the module in a form that no checkpoint restores.
+        DeadlineError: One keeps its state in the module in a form that no checkpoint restores.
     """
     for one in callbacks:
         if isinstance(one, ModelPruning):
@@ -154,7 +154,7 @@ def look_at_callbacks(callbacks: Iterable[Callback], segment: Segment) -> None:
 
 
 def only_useful(trainer: pl.Trainer, last: Callback) -> list[Callback]:
-    """The trainer's callbacks without those that a rank has no use for, ``last`` at the end.
+    """The trainer's callbacks without those that a rank does not need, ``last`` at the end.
 
     The worker shows progress and keeps checkpoints; Lightning's default ModelCheckpoint would
     write one more file per epoch that is never read.

@@ -1,6 +1,6 @@
 """Values as plain numbers, texts and tensors, which a checkpoint may hold.
 
-Single ones are as they are. Others are lists, whose first item says of what kind they were.
+Single ones are kept. Others are lists, whose first item names their kind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAKERS: dict[str, Any] = {one.__name__: one for one in (list, dict, set, int, f
 
 
 class Unpackable(Exception):
-    """It is too large, or has something else in it."""
+    """The value is too large, or contains something else."""
 
 
 def packed(value: Any, elsewhere: Collection[int] = ()) -> Any:
@@ -28,10 +28,10 @@ def packed(value: Any, elsewhere: Collection[int] = ()) -> Any:
 
     Args:
         value: The value.
-        elsewhere: Of tensors that a checkpoint has in another place, the :func:`address`.
+        elsewhere: The :func:`address` of tensors that a checkpoint has in another place.
 
     Raises:
-        Unpackable: There is none.
+        Unpackable: It has no plain form.
     """
     try:
         return _Packing(elsewhere).of(value)
@@ -64,7 +64,7 @@ class _Packing:
         raise Unpackable
 
     def _row(self, row: list[Any]) -> Any:
-        """Tensors of one kind are one: a checkpoint's archive has a file for each of them."""
+        """Tensors of one kind as one, because an archive has a file for each tensor."""
         if len(row) < 2 or any(type(one) is not torch.Tensor for one in row):
             return [self.of(one) for one in row]
         if any(_kind(one) != _kind(row[0]) for one in row) or _is_trained(row[0]):
@@ -94,11 +94,11 @@ class _Packing:
 
 
 def unpacked(node: Any, device: torch.device) -> Any:
-    """The value again.
+    """The value of a plain form.
 
     Args:
         node: Its plain form.
-        device: Where tensors go that were not on the CPU.
+        device: The device for tensors that were not on the CPU.
     """
     if not isinstance(node, list):
         return node
@@ -122,7 +122,7 @@ def unpacked(node: Any, device: torch.device) -> Any:
 
 
 def put(new: Any, old: Any) -> Any:
-    """The new value; in the old object, which others may hold too, if it can be there."""
+    """The new value; in the old object, which others may reference, if possible."""
     if isinstance(new, torch.Tensor):
         if not (isinstance(old, torch.Tensor) and _is_trained(old) and old.shape == new.shape):
             return new
@@ -143,7 +143,7 @@ def put(new: Any, old: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two plain forms are of the same value."""
+    """Whether two plain forms have the same value."""
     if isinstance(one, torch.Tensor):
         return (
             isinstance(other, torch.Tensor)
@@ -156,7 +156,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def address(one: torch.Tensor) -> int:
-    """Where its storage is, which views of it share; 0 where it has none."""
+    """The address of its storage, which views of it share; 0 if it has none."""
     try:
         return one.untyped_storage().data_ptr()
     except (RuntimeError, ValueError):  # sparse, or not initialized yet

@@ -1,6 +1,6 @@
-"""The steps by which a loss is compared on one slot and two, in a process that is about to leave.
+"""The steps that compare a loss on one slot and two, in a process that is about to leave.
 
-A module's ``training_step`` is called as Lightning calls it, and no hook or callback beside it.
+A module's ``training_step`` is called as Lightning calls it, without other hooks or callbacks.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from optuna_deadline_torch.seeding import MOVING, reseed
 
 
 def rehearsed(trainer: pl.Trainer, epoch: int, number: int, *, seed: int) -> str | None:
-    """Why the loss is no mean over its batch; None where it is one, or where that is unknown.
+    """Why the loss is not a mean over its batch; None if it is one or that is unknown.
 
     Args:
         trainer: The trainer, all of whose state is saved: it does not train on.
-        epoch: The epoch to go on with.
-        number: The batch of it to go on with.
-        seed: Gives the steps their random numbers.
+        epoch: The next epoch.
+        number: The next batch of it.
+        seed: Seeds the steps.
     """
     batch = next_batch(trainer.train_dataloader, epoch, number)
     if batch is None:
         return skipped("the training data is more than one loader, or cannot be distributed")
     try:
-        # A validation, at whose end it may be left, has neither gradients nor ordinary tensors.
+        # A validation, after which it may leave, has neither gradients nor ordinary tensors.
         with torch.inference_mode(False), torch.enable_grad():
             return _verdict(trainer, batch, seed)
     except Exception as error:
@@ -61,4 +61,4 @@ def _verdict(trainer: pl.Trainer, batch: NextBatch, seed: int) -> str | None:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """In place of ``self.log``."""
+    """Replaces ``self.log``."""

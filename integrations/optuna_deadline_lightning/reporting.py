@@ -1,11 +1,10 @@
-"""How reports are numbered: by how far training is, so that a step means the same in every trial.
+"""The numbers of reports, and the reported metric.
 
-An epoch has as many steps as it is to have validations: four with ``val_check_interval=0.25``. Its
-length in batches, which may differ between trials, is nothing to that. With an interval in batches
-a step is so many batches. A number follows from the place in training, and so a trial that was
-paused goes on with the numbers that it would have had.
-
-The number that is reported, and what a checkpoint keeps of the others.
+Reports are numbered by progress, so that a step means the same in every trial. An epoch has as
+many steps as validations: four with ``val_check_interval=0.25``. Its length in batches, which may
+differ between trials, does not matter. With an interval in batches, a step is so many batches. A
+number follows from the position in training, so a paused trial resumes with the numbers that it
+would have had.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline_lightning import boundaries
 from optuna_deadline_lightning.scaling import ScaledFit
 
-_ROUNDING = 1e-6  # of a step, in a place that is a sum of fractions
+_ROUNDING = 1e-6  # of a step, in a position that is a sum of fractions
 
 
 class ReportSteps:
     """The steps of one fit.
 
     Args:
-        growing: The scaling rule, where steps of the optimizer take more than a batch.
+        growing: The scaling rule, if steps of the optimizer take more than a batch.
 
     Attributes:
-        last: The step that was reported last; -1 before the first.
+        last: The last reported step; -1 before the first.
     """
 
     def __init__(self, growing: ScaledFit | None = None) -> None:
@@ -39,7 +38,7 @@ class ReportSteps:
         self.last = -1
 
     def reached(self, trainer: pl.Trainer) -> int | None:
-        """The step of the validation that just ends; None where that was reported already.
+        """The step of the validation that just ends; None if it was reported already.
 
         A short epoch may have more validations than steps: the first of each step counts.
         """
@@ -54,7 +53,7 @@ class ReportSteps:
         return step
 
     def progress(self, trainer: pl.Trainer) -> float:
-        """How far training is, in steps with fractions."""
+        """The progress in steps with fractions."""
         if _by_time(trainer):
             return float(self.last + 1)
         every = _batches(trainer)
@@ -67,7 +66,7 @@ class ReportSteps:
         return self._epochs(trainer) * size / every
 
     def horizon(self, trainer: pl.Trainer) -> int | None:
-        """The step of the fit's last validation; None where that is not known."""
+        """The step of the fit's last validation; None if unknown."""
         if _by_time(trainer):
             return None
         epochs, every = self._all_epochs(trainer), _batches(trainer)
@@ -86,7 +85,7 @@ class ReportSteps:
             return None
         last = batches // every * every
         if trainer.check_val_every_n_epoch is not None and not math.isinf(size):
-            whole, rest = divmod(batches, int(size))  # counted anew in each epoch
+            whole, rest = divmod(batches, int(size))  # counted from 0 in each epoch
             if rest < every:
                 whole, rest = whole - 1, int(size)
             last = whole * int(size) + rest // every * every
@@ -116,13 +115,13 @@ def _by_time(trainer: pl.Trainer) -> bool:
 
 
 def _batches(trainer: pl.Trainer) -> int | None:
-    """How many batches lie between two validations, where that is said so."""
+    """Batches between two validations, if the interval is given in batches."""
     every = trainer.val_check_interval
     return every if isinstance(every, int) else None
 
 
 def _validations(trainer: pl.Trainer) -> int:
-    """How many validations an epoch is to have, where the interval is a part of it."""
+    """Validations in an epoch, if the interval is a part of it."""
     return max(1, math.floor(1 / trainer.val_check_interval + _ROUNDING))
 
 
@@ -130,7 +129,8 @@ def monitored(metrics: Mapping[str, Any], monitor: str) -> float:
     """The monitored metric as a number, NaN included.
 
     Raises:
-        DeadlineError: The metric is not logged, or is not one number; the message lists what is.
+        DeadlineError: The metric is not logged, or is not one number; the message lists the logged
+            ones.
     """
     if monitor not in metrics:
         logged = ", ".join(sorted(metrics)) or "nothing"

@@ -1,8 +1,8 @@
-"""Epoch means and metrics that are on their way, for an epoch that is resumed in its middle.
+"""Partial epoch means and metrics, for an epoch that is resumed in its middle.
 
 Lightning keeps neither the sums of ``self.log(..., on_epoch=True)`` nor the states of torchmetrics
-in its checkpoints: without them an epoch's mean would be of its batches after the resume only.
-What ranks have summed is added up where it is saved, and shared out again where training goes on.
+in its checkpoints. Without them, an epoch's mean would cover only the batches after the resume.
+The ranks' sums are added when they are saved, and shared out again when training resumes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from torchmetrics.wrappers.abstract import WrapperMetric
 from optuna_deadline_lightning.packing import Unpackable, packed, unpacked
 
 _log = logging.getLogger(__name__)
-_OF_METRICS = vars(SumMetric()).keys() | {"window"}  # what each metric has, or is made with
+_OF_METRICS = vars(SumMetric()).keys() | {
+    "window"
+}  # attributes that each metric has, or is made with
 _told: set[str] = set()  # the names of sums, once in a segment
 
 _SETTINGS = (
@@ -62,7 +64,7 @@ _KINDS = {
 
 
 def state(trainer: pl.Trainer, consensus: Consensus) -> dict[str, Any]:
-    """What all ranks have logged and measured in this epoch; every rank calls it.
+    """The logged values and metrics of all ranks in this epoch; every rank calls it.
 
     Returns:
         Plain numbers, texts and tensors: those of all ranks in rank 0, which writes.
@@ -76,10 +78,10 @@ def state(trainer: pl.Trainer, consensus: Consensus) -> dict[str, Any]:
 
 
 def combine(trainer: pl.Trainer, consensus: Consensus) -> None:
-    """Let the means and sums of an epoch that ends be of all slots; every rank calls it.
+    """Combine the means and sums of an epoch that ends over all slots; every rank calls it.
 
     A module that is written for one slot logs them without ``sync_dist=True``: each rank would
-    stop early, and keep checkpoints, by what it saw of the batches alone.
+    stop early, and keep checkpoints, by its own part of the batches alone.
     """
     if trainer.world_size == 1:
         return
@@ -105,11 +107,11 @@ def combine(trainer: pl.Trainer, consensus: Consensus) -> None:
 
 
 def restore(trainer: pl.Trainer, saved: Mapping[str, Any]) -> None:
-    """Let the epoch go on with them; call in ``on_train_start``.
+    """Restore them in the epoch; call in ``on_train_start``.
 
     Args:
         trainer: The trainer.
-        saved: What :func:`state` returned; empty where the checkpoint has none.
+        saved: The result of :func:`state`; empty if the checkpoint has none.
     """
     if not saved:
         return
@@ -127,12 +129,12 @@ def restore(trainer: pl.Trainer, saved: Mapping[str, Any]) -> None:
         made = _made(trainer, modules, share(entry, ranks))
         if made is not None and (rank == 0 or not entry["rank_zero_only"]):
             results[key] = made
-    # Else Lightning takes the first batch here for the first of its epoch, and begins anew.
+    # Otherwise Lightning takes the first batch here for the first of its epoch and resets them.
     trainer._logger_connector._first_loop_iter = False
 
 
 def merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What several ranks know, as one would."""
+    """The state of several ranks, as one rank would have it."""
     whole: dict[str, Any] = {"logged": {}, "metrics": {}}
     for kind, merge in (("logged", _merged_entry), ("metrics", _merged_metric)):
         for name in dict.fromkeys(name for part in parts for name in part[kind]):
@@ -141,7 +143,7 @@ def merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def share(entry: Mapping[str, Any], ranks: int) -> dict[str, Any]:
-    """What each of the ranks begins with, so that together they have what was logged."""
+    """The part of each rank, so that together they have what was logged."""
     value, samples = entry["value"], entry["samples"]
     parts = 1 if entry["rank_zero_only"] else ranks
     if value is not None and entry["on_epoch"] and entry["reduce_fx"] in ("mean", "sum"):
@@ -151,11 +153,11 @@ def share(entry: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     return {**entry, "value": value, "samples": samples}
 
 
-# ---- what self.log has summed
+# ---- sums of self.log
 
 
 class _LoggedMetadata(_Metadata):
-    """How a value was logged, as far as a checkpoint knows: the next ``log`` says the rest.
+    """How a value was logged, as far as a checkpoint knows; the next ``log`` adds the rest.
 
     On one slot Lightning forgets ``sync_dist``, which matters again on two.
     """
@@ -231,7 +233,7 @@ def _made(
     return made
 
 
-# ---- what torchmetrics have
+# ---- torchmetrics
 
 
 def _measured(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -261,7 +263,7 @@ def _measured(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _own_attributes(module: Any) -> dict[str, Any]:
-    """What a wrapper of metrics keeps outside of its states, such as extremes and counts."""
+    """Attributes of a wrapper of metrics outside its states, such as extremes and counts."""
     own = {}
     if isinstance(module, WrapperMetric):
         for name in vars(module).keys() - _OF_METRICS - module._defaults.keys():
@@ -282,7 +284,7 @@ def _plain(value: Any) -> Any:
 
 def _merged_metric(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = metrics[0]
-    if first.get("whole"):  # every rank has measured the same
+    if first.get("whole"):  # every rank has the same measurement
         return dict(first)
     states: dict[str, Any] = {}
     for one, kind in first["kinds"].items():
@@ -305,7 +307,7 @@ def _put_back(
         if any(metric._persistent.values()):  # a module's checkpoint has it before its reset
             metric.reset()
         return
-    whole = saved.get("whole", False)  # older checkpoints do not say it
+    whole = saved.get("whole", False)  # older checkpoints lack it
     plain = saved.get("plain", {})
     other = plain or "other" in saved["kinds"].values()
     if ranks > 1 and rank == 0 and not whole and other:
@@ -324,7 +326,7 @@ def _put_back(
     metric._update_count = UpdateCount.of(updates, whole)
     for one, value in saved["states"].items():
         if rank and not whole and saved["kinds"][one] not in ("mean", "max", "min"):
-            continue  # rank 0 has it all, and the ranks' states are added up
+            continue  # rank 0 has it all, and the ranks' states are added
         if isinstance(value, list):
             device = "cpu" if metric.compute_on_cpu else metric.device
             setattr(metric, one, [item.to(device, copy=True) for item in value])

@@ -24,7 +24,7 @@ class ScaledFit:
 
     Args:
         scaling: The rule.
-        world_size: How many ranks the segment has.
+        world_size: The number of ranks.
     """
 
     def __init__(self, scaling: Scaling, world_size: int) -> None:
@@ -32,10 +32,10 @@ class ScaledFit:
         self._ranks = world_size
         self._sampler: ElasticBatchSampler | None = None
         self._size = 0  # base batches in an epoch
-        self._epochs = 0  # that the user asked for
-        self._place = (0, 0)  # the step, and the base batch, at which this epoch began here
+        self._epochs = 0  # the user's setting
+        self._place = (0, 0)  # the step, and the base batch, at which this epoch starts here
 
-    # ---- the places
+    # ---- the positions
 
     @property
     def size(self) -> int:
@@ -43,7 +43,7 @@ class ScaledFit:
         return self._size
 
     def adopt(self, samplers: Sequence[ElasticBatchSampler], steps: int, batch: int) -> None:
-        """Take the sampler of the training data, which goes on after so many steps of an epoch.
+        """Adopt the sampler of the training data, which resumes after some steps of an epoch.
 
         Raises:
             DeadlineError: There are several.
@@ -55,34 +55,34 @@ class ScaledFit:
         self._place = steps, batch
 
     def batch(self, step: int) -> int:
-        """The base batch with which a step of this epoch begins."""
+        """The base batch at which a step of this epoch starts."""
         assert self._sampler is not None
         begun, first = self._place
         return min(first + (step - begun) * self._sampler.per_step, self._size)
 
     def progress(self, trainer: pl.Trainer) -> float:
-        """How far training is, in passes over the data with fractions."""
+        """The progress in passes over the data with fractions."""
         if self._sampler is None:
             return float(trainer.current_epoch)
         done = self.batch(trainer.fit_loop.batch_idx + 1)
         return trainer.current_epoch + done / max(self._size, 1)
 
-    # ---- what a checkpoint holds
+    # ---- the checkpoint
 
     def state(self, step: int) -> dict[str, Any]:
-        """What goes on in the next segment, with ``step`` of the epoch."""
+        """The state for the next segment, with ``step`` of the epoch."""
         batch = self.batch(step) if step and self._sampler is not None else 0
         return {"batch": batch, **self.scaling.state()}
 
     def load(self, state: dict[str, Any] | None) -> int:
-        """Go on from :meth:`state`; the base batch to go on with."""
+        """Restore :meth:`state`; returns the next base batch."""
         load(self.scaling, state)
         return int(state["batch"]) if state else 0
 
     # ---- from the first step to the last
 
     def prepare(self, trainer: pl.Trainer) -> None:
-        """Before the loops are restored: refuse what does not fit, and take the steps over."""
+        """Before the loops are restored: refuse what does not fit, and take over the steps."""
         _refuse(trainer, self.scaling.rule)
         self.scaling.watch(*trainer.optimizers, _scaler(trainer))
         self._epochs = int(trainer.max_epochs or 0)
@@ -94,7 +94,7 @@ class ScaledFit:
                 step(scheduler, metric)
 
         module.lr_scheduler_step = advance
-        if self.scaling.rule == "adascale":  # it ends by what its steps were worth, not by passes
+        if self.scaling.rule == "adascale":  # it ends by the gain of its steps, not by passes
             trainer.fit_loop.max_epochs = -1
 
     def start(self, trainer: pl.Trainer, consensus: Consensus) -> None:
@@ -102,7 +102,7 @@ class ScaledFit:
         if self._ranks > 1:
             self.scaling.listen(trainer.strategy.model, consensus)
         ended = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        if ended and self._place == (0, 0):  # Lightning begins in the epoch that has ended
+        if ended and self._place == (0, 0):  # Lightning starts in the epoch that has ended
             self._place = ended, self._size
         self._say_steps(trainer)
         if self._sampler is None:
@@ -111,14 +111,14 @@ class ScaledFit:
             self.end_step(trainer)  # it may have nothing left to do
 
     def begin_epoch(self, trainer: pl.Trainer) -> None:
-        """An epoch begins, at its beginning."""
+        """Start an epoch, at its beginning."""
         self._place = 0, 0
         self._say_steps(trainer)
         self.scaling.begin_pass(math.inf if self._sampler is None else self._size)
 
     def begin_step(self, step: int) -> None:
-        """A step begins."""
-        if self._sampler is None:  # data that is not dealt trains on one slot
+        """Start a step."""
+        if self._sampler is None:  # data that is not distributed trains on one slot
             self.scaling.begin(1, even=False)
             return
         batch = self.batch(step)
@@ -126,19 +126,19 @@ class ScaledFit:
         self.scaling.begin(growth, even=growth > 1 and self._sampler.even(batch))
 
     def end_step(self, trainer: pl.Trainer) -> None:
-        """A step is done; AdaScale's training may be over."""
+        """End a step; AdaScale's training may be complete."""
         passed = trainer.current_epoch
         if self.scaling.rule == "adascale" and self.scaling.complete(self._epochs, passed):
             trainer.should_stop = True
 
     def last_pass(self, trainer: pl.Trainer) -> int:
-        """The number of the last pass over the data, as far as that is known."""
+        """The number of the last pass over the data, if known."""
         return self.scaling.passes(self._epochs, self.progress(trainer)) - 1
 
-    # ---- inside
+    # ---- internal
 
     def _say_steps(self, trainer: pl.Trainer) -> None:
-        """Tell Lightning how many steps this epoch has."""
+        """Set Lightning's number of steps of this epoch."""
         if self._sampler is None:
             return
         begun, first = self._place
@@ -162,7 +162,7 @@ def _scaler(trainer: pl.Trainer) -> Any:
 
 
 def _refuse(trainer: pl.Trainer, rule: str) -> None:
-    """Take fits whose steps can be made longer.
+    """Refuse fits whose steps cannot be longer.
 
     Raises:
         DeadlineError: This one's cannot.

@@ -11,7 +11,7 @@ __all__ = ["launch"]
 
 
 def __getattr__(name: str) -> Any:
-    """Ray is imported where it is used: what only counts nodes needs none."""
+    """Ray is imported when it is used: counting nodes does not need it."""
     if name != "launch":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,7 +1,4 @@
-"""One agent on each node: started where a node comes, given up where Ray says that it has died.
-
-The agent of a node as a Ray actor: it holds the node's GPUs, and Ray starts it again.
-"""
+"""One agent per node, as a Ray actor that holds the node's GPUs and is restarted by Ray."""
 
 from __future__ import annotations
 
@@ -26,16 +23,16 @@ from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker.devices import Offer
 from optuna_deadline_ray.nodes import Node
 
-_AGAIN = 1.0  # seconds until slots that were taken are asked for again
+_AGAIN = 1.0  # seconds until slots that were taken are requested again
 
 
 @dataclass(frozen=True)
 class AgentJob:
-    """What each node's agent works at."""
+    """The arguments of each node's agent."""
 
     study: Study
     source: ObjectiveSource
-    cpus: int | None  #: CPU slots; None where the node's GPUs are the slots
+    cpus: int | None  #: CPU slots; None if the node's GPUs are the slots
     options: dict[str, Any] = field(default_factory=dict)  #: of ElasticWorker
 
 
@@ -43,7 +40,7 @@ class NodeAgent:
     """Runs in the actor's process.
 
     Args:
-        job: What to work at.
+        job: The arguments.
         host: The name of the node's slots in the table.
     """
 
@@ -52,9 +49,9 @@ class NodeAgent:
         set_up_logging()
         source = job.source
         if not os.path.isdir(source.folder):
-            source = replace(source, folder="")  # the driver's own folder is not here
+            source = replace(source, folder="")  # the driver's own folder does not exist here
         offer = Offer(gpus=_gpus()) if job.cpus is None else Offer(cpus=job.cpus)
-        # Its ranks set what they see by the GPUs' own numbers.
+        # Its ranks set their visible devices by the GPUs' own numbers.
         self._worker = ElasticWorker(
             job.study, source, agree(job.study, None, None, {}), offer=offer, **job.options
         )
@@ -62,7 +59,7 @@ class NodeAgent:
     def work(self) -> Result:
         """Train until the study is settled or :meth:`leave` is called.
 
-        Where Ray has started it again, the lease of the one before may run yet.
+        After a restart by Ray, the lease of the former agent may still be valid.
         """
         table = self._worker.table
         until = time.monotonic() + 2 * (table.ttl + table.grace)
@@ -75,12 +72,12 @@ class NodeAgent:
                 time.sleep(_AGAIN)
 
     def leave(self, why: str) -> None:
-        """Save the trials and give the slots back."""
+        """Save the trials and release the slots."""
         self._worker.leave(why)
 
 
 def start(job: AgentJob, node: Node) -> tuple[ActorHandle[Any], Any]:
-    """Start a node's agent; returns its handle and the reference to what it returns."""
+    """Start a node's agent; returns its handle and the reference to its result."""
     resources = {"num_gpus": node.slots, "num_cpus": 0}
     if job.cpus is not None:
         resources = {"num_cpus": node.slots}
@@ -120,26 +117,26 @@ class Fleet:
     """The agents of a study.
 
     Args:
-        job: What they work at.
+        job: Their arguments.
     """
 
     def __init__(self, job: AgentJob) -> None:
         self._job = job
         self._members: dict[str, _RunningAgent] = {}
         self._resting: set[str] = set()  # nodes that the study did not want
-        self.result: Result | None = None  #: once the study is settled
+        self.result: Result | None = None  #: whether the study is settled
 
     @property
     def nodes(self) -> list[Node]:
-        """Those that have an agent that stays."""
+        """Nodes with an agent that stays."""
         return [m.node for m in self._members.values() if not m.leaving]
 
     def keep(self, present: Sequence[Node], resting: bool = False) -> None:
-        """Start agents on nodes that came; forget those of nodes that died.
+        """Start agents on new nodes; forget those of dead nodes.
 
         Args:
-            present: The nodes that live.
-            resting: Whether nodes of which the study let go stay without an agent.
+            present: The live nodes.
+            resting: Whether released nodes stay without an agent.
         """
         alive = {node.id for node in present}
         for member in [m for m in self._members.values() if m.node.id not in alive]:
@@ -157,10 +154,10 @@ class Fleet:
                 self._members[node.id] = _RunningAgent(node, *start(self._job, node))
 
     def collect_results(self) -> None:
-        """Take what agents that have ended returned.
+        """Collect the results of agents that have ended.
 
         Raises:
-            DeadlineError: An agent says that it cannot work, and what to do.
+            DeadlineError: An agent cannot work; the message says what to do.
         """
         if not self._members:
             return
@@ -175,7 +172,7 @@ class Fleet:
                 if isinstance(error.cause, DeadlineError):
                     raise error.cause from None
                 raise
-            except RayError as error:  # its node is dying; if it is not, another one is started
+            except RayError as error:  # its node is dying; otherwise another one is started
                 _logger.warning("The agent of %s was lost: %s", member.node.host, _line(error))
                 continue
             finally:
@@ -187,7 +184,7 @@ class Fleet:
                 self._resting.add(member.node.id)
 
     def release_nodes(self, nodes: Collection[Node], why: str) -> None:
-        """Let the agents of some nodes save, give back what they hold, and end."""
+        """Let the agents of some nodes save, release their slots, and end."""
         for node in nodes:
             member = self._members[node.id]
             if not member.leaving:
@@ -196,7 +193,7 @@ class Fleet:
                 member.leaving = True
 
     def close(self) -> None:
-        """Let all agents leave, and end them."""
+        """Stop all agents."""
         self.release_nodes(self.nodes, "the launch has ended")
         end = time.monotonic() + _LEAVE_SECONDS
         works = [m.work for m in self._members.values()]
@@ -209,7 +206,7 @@ class Fleet:
 
 
 def _end(member: _RunningAgent) -> None:
-    """Ray shall not start it again."""
+    """End it without a restart by Ray."""
     with suppress(RayError):
         ray.kill(member.actor, no_restart=True)
 

@@ -32,7 +32,7 @@ from optuna_deadline_ray.nodes import (
 )
 
 _LEFT_ALONE = 60.0  # seconds after the deadline
-_LOOK = 0.5  # seconds between two looks at the cluster
+_LOOK = 0.5  # seconds between two polls of the cluster
 _ASK_AGAIN = 30.0  # seconds: Ray's autoscaler may have been restarted
 
 
@@ -61,40 +61,40 @@ def launch(
 ) -> Result:
     """Tune on a Ray cluster until the deadline.
 
-    Each node has one agent, an actor that holds all of the node's GPUs; Ray starts it again where
-    it dies. Nodes that join bring their slots, and what a node that dies was training goes on
-    elsewhere from its checkpoints.
+    Each node has one agent, an actor that holds all of the node's GPUs; Ray restarts it if it
+    dies. Nodes that join offer their slots. Trials of a node that dies resume elsewhere from their
+    checkpoints.
 
     Args:
         study: An Optuna study on PostgreSQL; SQLite serves a cluster of one node.
         objective: The objective, or its place as "train.py:objective", on every node.
-        cpus: CPU slots of each node, in place of its GPUs.
-        max_nodes: Ask Ray's autoscaler for as many nodes as the study's policy wants, up to this
-            number, and let go of those that it does not want; None takes the nodes as they are.
-        node_slots: GPUs of a node that Ray's autoscaler brings; as many as the largest one has
-            that is there now, if not given.
-        deadline: As for :func:`optuna_deadline.run`, and so are the others below.
+        cpus: CPU slots of each node, instead of its GPUs.
+        max_nodes: Request as many nodes as the study's policy wants from Ray's autoscaler, up to
+            this number, and release those that it does not want; None takes the nodes as they are.
+        node_slots: GPUs of a node that Ray's autoscaler starts; by default as many as the largest
+            present node has.
+        deadline: As for :func:`optuna_deadline.run`, like the others below.
         policy: The policy.
         policy_parameters: Its parameters.
         min_resource: The first rung.
         max_resource: The step at which a trial is done.
         reduction_factor: Every rung keeps one in this many; None for the policy's own.
         extend: Move the study's deadline.
-        budget: What may be spent in all.
-        price: Of a slot for an hour; where it goes by host type, each node says its own in the
-            environment variable OPTUNA_DEADLINE_HOST_TYPE with which Ray was started there.
+        budget: The amount that may be spent.
+        price: Of one slot for an hour; if it depends on the host type, each node has its own in
+            the environment variable OPTUNA_DEADLINE_HOST_TYPE of its Ray process.
         checkpoints: A folder that all nodes share under one path, or a URL.
-        patience: Seconds of silence after which a trial is taken for hung.
-        table: A database for the table, where the study's storage is not SQL.
+        patience: Seconds without a message after which a trial counts as hung.
+        table: A database for the table, if the study's storage is not SQL.
         publish: Keep optuna-dashboard fresh.
         across_hosts: Whether a gang may have slots of several nodes, which share ``checkpoints``.
-        address: Of the cluster, where ``ray.init`` was not called: "auto" by default.
+        address: Of the cluster, if ``ray.init`` was not called: "auto" by default.
 
     Returns:
-        The best model in hand and where its checkpoint is.
+        The best model and where its checkpoint is.
 
     Raises:
-        DeadlineError: Something asked for cannot be had; the message says what to do.
+        DeadlineError: An argument is invalid; the message says what to do.
     """
     if max_nodes is not None and max_nodes < 1:
         raise DeadlineError(f"max_nodes must be a number from 1, but got {max_nodes!r}.")
@@ -154,7 +154,7 @@ def launch(
 
 
 class _AutoscalerRequest:
-    """What Ray's autoscaler was asked for last."""
+    """The last request to Ray's autoscaler."""
 
     def __init__(self, size: int, kind: str) -> None:
         self._size = size
@@ -163,7 +163,7 @@ class _AutoscalerRequest:
         self._at = -math.inf
 
     def ask(self, slots: int) -> None:
-        """Ask, where it is news or was long ago."""
+        """Send a request if it is new or the last one is old."""
         now = time.monotonic()
         if slots != self._slots or now - self._at > _ASK_AGAIN:
             request_resources(bundles=bundles(slots, self._size, self._kind))

@@ -1,7 +1,4 @@
-"""The nodes of a Ray cluster, as far as they have slots.
-
-How many nodes a study wants, and which of those that it has it can do without.
-"""
+"""The nodes of a Ray cluster with slots, how many a study wants, and which to release."""
 
 from __future__ import annotations
 
@@ -17,18 +14,18 @@ from optuna_deadline.errors import DeadlineError
 
 @dataclass(frozen=True)
 class Node:
-    """A node that lives, and the slots that an agent would hold there."""
+    """A live node and the slots that its agent holds."""
 
-    id: str  #: Ray's
+    id: str  #: Ray's id
     host: str  #: the name of its slots in the table
     slots: int
 
 
 def nodes_with_slots(listed: Sequence[Mapping[str, Any]], cpus: int | None) -> list[Node]:
-    """The living nodes that have slots, by their host names.
+    """The live nodes with slots, by host name.
 
     Args:
-        listed: What ``ray.nodes()`` says.
+        listed: The result of ``ray.nodes()``.
         cpus: CPU slots on each node, which must have as many; None takes all of its GPUs.
     """
     alive = [node for node in listed if node["Alive"]]
@@ -40,17 +37,17 @@ def nodes_with_slots(listed: Sequence[Mapping[str, Any]], cpus: int | None) -> l
         if cpus is not None:
             slots = cpus if resources.get("CPU", 0) >= cpus else 0
         if slots:
-            # Several nodes of one machine, as in a cluster for tests, are hosts of their own.
+            # Several nodes on one machine, as in a cluster for tests, are separate hosts.
             host = name if names[name] == 1 else f"{name}-{node['NodeID'][-8:]}"
             found.append(Node(node["NodeID"], host, slots))
     return sorted(found, key=lambda node: node.host)
 
 
 def check_some(nodes: Sequence[Node], cpus: int | None, may_grow: bool) -> None:
-    """Whether there is anything to train on.
+    """Check that there is a node to train on.
 
     Raises:
-        DeadlineError: There is not; the message says what to do.
+        DeadlineError: There is none; the message says what to do.
     """
     if nodes or may_grow:
         return
@@ -63,10 +60,10 @@ def check_some(nodes: Sequence[Node], cpus: int | None, may_grow: bool) -> None:
 
 
 def wanted_slots(table: AllocationStore, ceiling: int) -> int:
-    """The slots that the study's plan would use, if it could have up to ``ceiling``.
+    """The slots that the study's plan would use if it could have up to ``ceiling``.
 
-    With a budget these are the slots that its policy buys, otherwise those it could use. At least
-    one, until the study is settled: a worker has to do that.
+    With a budget, these are the slots that its policy buys, otherwise those it could use. At least
+    one until the study is settled, because a worker has to settle it.
     """
     orders = table.orders("")
     if orders.settled:
@@ -78,17 +75,17 @@ def wanted_slots(table: AllocationStore, ceiling: int) -> int:
 
 
 def bundles(slots: int, node_slots: int, kind: str) -> list[dict[str, float]]:
-    """What to ask Ray's autoscaler for: whole nodes that hold so many slots in all."""
+    """The request to Ray's autoscaler: whole nodes with so many slots in all."""
     return [{kind: node_slots} for _ in range(-(-slots // node_slots))]
 
 
 def nodes_to_release(nodes: Sequence[Node], slots: Collection[Slot], wanted: int) -> list[Node]:
-    """The nodes to let go of: those beyond what is wanted on which nothing trains.
+    """The nodes to release: those beyond what is wanted on which nothing trains.
 
     Args:
-        nodes: Those that the study has.
+        nodes: The study's nodes.
         slots: Of its pool.
-        wanted: How many it wants.
+        wanted: The number of nodes that it wants.
     """
     busy = {slot.host for slot in slots if slot.holder is not None}
     left, spare = sum(node.slots for node in nodes), []
