@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from optuna_deadline.forecasting.throughput import Overhead, Speedup
 
-#: Ranks below every score; the score of a NaN.
+#: Below every score; the score of NaN.
 WORST = -math.inf
 _ROUNDING = 1e-9
 
@@ -87,10 +87,10 @@ class Money:
 
 
 class Report(NamedTuple):
-    """One report: how good after how much training."""
+    """One report: its score and the training time before it."""
 
     step: int
-    score: float  #: larger is better whatever the direction; NaN became ``-inf``
+    score: float  #: larger is better in both directions; NaN became ``-inf``
     trained: float  #: seconds of training over all segments so far
 
 
@@ -100,14 +100,14 @@ class TrialView:
 
     number: int
     state: str  #: ready, running, paused, retired, failed, complete
-    slots: int = 0  #: what the last plan gave it; 0 while paused
+    slots: int = 0  #: its slots in the last plan; 0 while paused
     reports: tuple[Report, ...] = ()
-    changed: float = 0.0  #: when the plan for it last changed
-    horizon: int | None = None  #: the step at which the objective would stop by itself
-    step_seconds: float | None = None  #: seconds a step takes on one slot
-    batch: int | None = None  #: what the size of its gang is to divide; None for any size
-    slot_limit: int | None = None  #: the most slots that it can train on, kept for every policy
-    pausable: bool | None = None  #: False once its objective has reported without its segment
+    changed: float = 0.0  #: when its plan last changed
+    horizon: int | None = None  #: the last step of the objective
+    step_seconds: float | None = None  #: seconds of a step on one slot
+    batch: int | None = None  #: the batch that its gang size must divide; None for any size
+    slot_limit: int | None = None  #: the most slots that it can train on; applied to every policy
+    pausable: bool | None = None  #: False once it has reported without its segment
 
     @property
     def alive(self) -> bool:
@@ -131,7 +131,7 @@ class TrialView:
 
     @property
     def last_score(self) -> float:
-        """The last report; a trial without one ranks worst, never best."""
+        """The last report; the worst score before the first."""
         return self.reports[-1].score if self.reports else WORST
 
     @property
@@ -145,7 +145,7 @@ class Request(NamedTuple):
 
     number: int
     held: bool = False  #: it is to have no slots
-    pinned: int | None = None  #: it is to have so many
+    pinned: int | None = None  #: it is to have this many slots
     why: str = ""  #: if the request is not a user's
 
 
@@ -157,14 +157,14 @@ class Snapshot:
     started: float
     deadline: float
     capacity: int  #: slots of the pool that live workers offer
-    largest_gang: int  #: slots of the largest worker, or of several between which gangs may cross
+    largest_gang: int  #: slots of the largest worker, or of workers that can share a gang
     trials: tuple[TrialView, ...] = ()
     speedup: Speedup = field(default_factory=Speedup)
     overhead: Overhead = field(default_factory=Overhead)
-    money: Money | None = None  #: None where slots cost nothing; then the capacity is given
-    requests: tuple[Request, ...] = ()  #: obeyed for every policy, which sees none
-    exhausted: bool = False  #: nothing is left to search: no new trial is opened
-    max_slots: int | None = None  #: the most that any trial may have; policies see it as the gang
+    money: Money | None = None  #: None if slots are free; then the capacity is given
+    requests: tuple[Request, ...] = ()  #: applied to every policy, which sees none
+    exhausted: bool = False  #: the search is exhausted: no new trial is opened
+    max_slots: int | None = None  #: of any trial; policies see it as the largest gang
 
     @property
     def time_left(self) -> float:
@@ -182,14 +182,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Pause:
-    """Checkpoint and leave the slots; the trial may come back."""
+    """Save and leave the slots; the trial may resume."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Retire:
-    """Give the trial up: it can no longer win."""
+    """End the trial: it can no longer win."""
 
     reason: str
 
@@ -212,8 +212,8 @@ class Plan:
     start: int = 0  #: new trials, one slot each
     start_reason: str = "a free slot, and enough time to matter"
     gate_open: bool = True
-    pool_slots: int | None = None  #: slots there shall be; None for as many as there are
-    holds_until: float | None = field(default=None, compare=False)  #: None: ask at every instant
+    pool_slots: int | None = None  #: the wanted number of slots; None keeps the present one
+    holds_until: float | None = field(default=None, compare=False)  #: None: until any change
 
     @cached_property
     def slots(self) -> int:

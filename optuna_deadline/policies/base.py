@@ -1,7 +1,4 @@
-"""The three numbers that rungs are made of, checked once for pruners and policies.
-
-One slot for each trial, as the methods before elastic training have it.
-"""
+"""Parameters that all policies share, and plans with one slot per trial."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ from optuna_deadline.policies.trial_index import TrialIndex, TrialIndexCache
 
 @dataclass(frozen=True)
 class Resources:
-    """What every policy may be told about steps, so that one can be exchanged for another.
+    """The parameters of every policy, so that policies can be exchanged.
 
     Args:
         min_resource: The first rung, in report steps.
-        max_resource: The step at which a trial is done; None takes what the objectives say.
+        max_resource: The step at which a trial is done; None takes what the objectives state.
         reduction_factor: Every rung keeps one in this many.
-        most_trials: Trials that are opened at most; None for as many as the time allows.
+        most_trials: Maximum number of trials; None for as many as the time allows.
     """
 
     min_resource: int = 1
@@ -49,7 +46,7 @@ class Resources:
         return max(0, self.most_trials - len(snapshot.trials))
 
     def index_of(self, trials: tuple[TrialView, ...]) -> TrialIndex:
-        """All trials at a glance; quick where few have changed since the last call."""
+        """The index of all trials; fast if few have changed since the last call."""
         return self._memory.index_of(self.min_resource, self.reduction_factor, trials)
 
     def last_step(self, trials: Iterable[TrialView]) -> int | None:
@@ -58,17 +55,17 @@ class Resources:
         return self.last_step_of(max(horizons, default=None))
 
     def last_step_of(self, stated: int | None) -> int | None:
-        """The step at which a trial is done, where the objectives have stated one or None."""
+        """The step at which a trial is done, given the objectives' last step or None."""
         if self.max_resource is None:
             return stated
         return self.max_resource if stated is None else min(self.max_resource, stated)
 
 
 def check_resources(min_resource: Any, max_resource: Any, reduction_factor: Any) -> None:
-    """Check the first rung, the last step and how many a rung keeps.
+    """Check the first rung, the last step and the reduction factor.
 
     Raises:
-        DeadlineError: One of them cannot be; the message names it.
+        DeadlineError: One of them is invalid; the message names it.
     """
     if not _is_count(min_resource, 1):
         raise DeadlineError(
@@ -93,7 +90,7 @@ def _is_count(number: Any, least: int) -> bool:
 
 @dataclass(frozen=True)
 class SlotCandidate:
-    """A trial that could use a slot, and why it should have one."""
+    """A trial that could use a slot, and the reason."""
 
     trial: TrialView
     reason: str
@@ -108,15 +105,15 @@ def one_slot_each(
     leftovers: Sequence[SlotCandidate] = (),
     holds_until: float | None = None,
 ) -> Plan:
-    """Serve the claims in their order, then start new trials, then serve the leftovers.
+    """Assign slots to candidates in their order, then to new trials, then to the leftovers.
 
     Args:
         snapshot: The study.
         candidates: Served before any new trial.
         settled: Orders of trials that get no slot.
-        newcomers: New trials at most; None for as many as there is room for.
-        leftovers: Served where slots are free all the same.
-        holds_until: Until when the caller would say the same; see :class:`Plan`.
+        newcomers: Maximum number of new trials; None for as many as there are free slots.
+        leftovers: Served if slots are still free.
+        holds_until: See :class:`Plan`.
     """
     orders: dict[int, Order] = dict(settled or {})
     gate_open = snapshot.time_left > 0 and newcomers != 0
@@ -149,9 +146,9 @@ def retire_beaten(
 
     Args:
         snapshot: The study.
-        beaten: Why a trial is given up, None where it is not.
-        words: Why the others go on.
-        newcomers: New trials at most; None for as many as there is room for.
+        beaten: Why a trial retires; None if it does not.
+        words: Why the others continue.
+        newcomers: Maximum number of new trials; None for as many as there are free slots.
     """
     orders: dict[int, Order] = {}
     claims = []

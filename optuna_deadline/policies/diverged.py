@@ -1,4 +1,4 @@
-"""Trials that report NaN or an infinite value are given up, whatever the policy."""
+"""Retires trials that report NaN or an infinite value, under every policy."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _REASON = "its newest value is not a finite number"
 class DivergedPolicy:
     """A policy that never sees a trial whose newest report is not finite.
 
-    As in a plain study, such a trial is pruned at that report. Its earlier reports count as ever.
+    As in a plain study, such a trial is pruned at that report. Its earlier reports still count.
 
     Args:
-        policy: Decides about all others.
+        policy: Plans all others.
     """
 
     policy: Policy
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """The policy's plan, on the slots of diverged trials too."""
+        """The policy's plan, including the slots of diverged trials."""
         diverged = {trial.number for trial in snapshot.trials if _has_diverged(trial)}
         if not diverged:
             return self.policy.plan(snapshot)

@@ -1,7 +1,4 @@
-"""How the slots of a pool are dealt to the trials that go on, the best first.
-
-Fewer trials than slots: the slots that are left over go to gangs, where those pay.
-"""
+"""Allocators of a pool's slots to gangs, by score, and the test of whether a larger gang pays."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from collections.abc import Callable, Sequence
 from optuna_deadline.forecasting.throughput import WORTHWHILE
 from optuna_deadline.policies.api import Run, Snapshot, TrialView
 
-#: Deals a number of slots to trials with these last scores, the best first. Gangs have one of the
+#: From a number of slots and trials' scores, best first, to their slots. Gangs have one of the
 #: useful sizes.
 Allocator = Callable[[Sequence[float], Sequence[int], int], list[int]]
 
 
 def uniform(scores: Sequence[float], sizes: Sequence[int], slots: int) -> list[int]:
-    """One slot each, then round by round in score order, up to what a gang can use."""
+    """One slot each, then round by round in score order, up to the useful size of a gang."""
     shares = [1] * len(scores)
     left = slots - len(shares)
     while left > 0:
@@ -30,7 +27,7 @@ def uniform(scores: Sequence[float], sizes: Sequence[int], slots: int) -> list[i
 
 
 def top_job(scores: Sequence[float], sizes: Sequence[int], slots: int) -> list[int]:
-    """One slot each, then all that the best can use, then what the next can."""
+    """One slot each, then all that the best can use, then the next."""
     shares = [1] * len(scores)
     left = slots - len(shares)
     for index in range(len(shares)):
@@ -40,10 +37,10 @@ def top_job(scores: Sequence[float], sizes: Sequence[int], slots: int) -> list[i
 
 
 def softmax(scores: Sequence[float], sizes: Sequence[int], slots: int) -> list[int]:
-    """One slot each, the rest in the proportions of ``exp(score)``, what is over to the best.
+    """One slot each, the rest in the proportions of ``exp(score)``, the remainder to the best.
 
-    How fractions are rounded is our reconstruction: down, to useful sizes. A trial that has
-    diverged or not reported has no part in the rest.
+    Our reconstruction: fractions are rounded down to useful sizes. Trials that have diverged or
+    not reported get no part of the rest.
     """
     shares = [1] * len(scores)
     finite = [score for score in scores if math.isfinite(score)]
@@ -62,7 +59,7 @@ def softmax(scores: Sequence[float], sizes: Sequence[int], slots: int) -> list[i
 
 
 def _enlarge(shares: list[int], index: int, sizes: Sequence[int], left: int) -> int:
-    """Enlarge a gang to its next useful size, if that many slots are left; returns how many."""
+    """Enlarge a gang to its next useful size if enough slots are left; returns the difference."""
     larger = next((size for size in sizes if size > shares[index]), None)
     if larger is None or larger - shares[index] > left:
         return 0

@@ -1,15 +1,12 @@
-"""Hermes (Son et al., Electronics 10(3) 350, 2021): more trials than slots, the quick ones first.
+"""Hermes (Son et al., Electronics 10(3) 350, 2021): time-sharing, fast-converging trials first.
 
 Hermes time-shares GPUs between the trials of a study and gives priority to those that converge
-quickly early in their training; a preempted trial is checkpointed and loses nothing. That much is
-in our sources. The formula of convergence, the length of a turn, the margin, the ageing and how
-many trials are let in are our reconstruction, explained in ``docs/policies/hermes.md``.
+fast early in their training; a preempted trial is checkpointed and loses nothing. Our sources
+contain no more. The formula of convergence, the length of a turn, the margin, the ageing and the
+number of open trials are our reconstruction, explained in ``docs/policies/hermes.md``.
 
-Signals of convergence: how promising a trial's curve looks, by five simple rules.
-
-Hermes favours trials that converge quickly early in their training. Its formula is not in our
-sources: all five are our reconstruction, and which is the default was decided by measurement
-(``docs/policies/hermes.md``). Scores are larger the better, so a falling loss is a rising score.
+Five signals of convergence are implemented; the default was chosen by measurement. Scores are
+larger-is-better, so a falling loss is a rising score.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ def slope(reports: Sequence[Report], window: int, origin: float) -> float:
 
 
 def relative_slope(reports: Sequence[Report], window: int, origin: float) -> float:
-    """The same by all that was gained so far."""
+    """The same relative to the total gain so far."""
     best = max(report.score for report in reports)
     lost = best - min(origin, reports[0].score)
     return slope(reports, window, origin) / lost if lost > 0 else 0.0
@@ -54,7 +51,7 @@ def early_speed(reports: Sequence[Report], window: int, origin: float) -> float:
 
 
 def gain(reports: Sequence[Report], window: int, origin: float) -> float:
-    """All that was gained so far."""
+    """The total gain so far."""
     return reports[-1].score - origin
 
 
@@ -74,17 +71,17 @@ SIGNALS: dict[str, Signal] = {
 def read_signals(
     trials: Sequence[TrialView], signal: str, window: int, own_origin: bool = False
 ) -> dict[int, float]:
-    """The signal of each trial that has reported; one that has diverged has the worst of all.
+    """The signal of each trial that has reported; the worst for a diverged one.
 
-    Where a curve begins is not reported: the first report comes after some training, which took
-    the quick ones far already. The trials of a study share a metric, so the score before training
-    is taken to be the lowest first report of them all.
+    The beginning of a curve is not reported: the first report comes after some training, in which
+    fast trials have already gained much. The trials of a study share a metric, so the score before
+    training is taken to be the lowest first report of all.
 
     Args:
-        trials: All trials, also those that have ended.
+        trials: All trials, including those that have ended.
         signal: One of :data:`SIGNALS`.
         window: In reports.
-        own_origin: Take each trial's own first report for its beginning instead.
+        own_origin: Use each trial's own first report as its beginning instead.
     """
     judged = [trial for trial in trials if trial.reports and trial.state != "failed"]
     firsts = [trial.reports[0].score for trial in judged]
@@ -101,7 +98,7 @@ def read_signals(
 
 @dataclass(frozen=True)
 class NormalizedSignals:
-    """Signals made comparable, whatever their scale: 0 is the median, 1 the best.
+    """Signals on one scale: 0 is the median, 1 the best.
 
     Attributes:
         places: By trial, from -1 to 1.
@@ -113,7 +110,7 @@ class NormalizedSignals:
 
     @classmethod
     def of(cls, signals: dict[int, float]) -> NormalizedSignals:
-        """Of the signals of all trials, also of those that have ended."""
+        """From the signals of all trials, including those that have ended."""
         finite = [value for value in signals.values() if value > WORST]
         if not finite:
             return cls(dict.fromkeys(signals, -1.0), dict.fromkeys(signals, 0.0))
@@ -130,16 +127,16 @@ class NormalizedSignals:
         return cls(places, outliers)
 
 
-#: Switches that a newcomer's warm-up is worth at least, and its fewest reports.
+#: The least value of a newcomer's warm-up in switches, and its fewest reports.
 _WORTH, _FEWEST = 4.0, 2
 
-#: So many robust standard deviations above the median a trial stands out, of this many seen.
+#: An outlier is this many robust standard deviations above the median, of at least this many.
 _OUTSTANDING, _SEEN = 3.0, 4
 
 
 @dataclass(frozen=True)
 class Hermes(TimeShared):
-    """The policy of Hermes; every trial has one slot as long as there are trials for all slots.
+    """The policy of Hermes; each trial has one slot while there are trials for all slots.
 
     Args:
         quantum: See :class:`TimeShared`.
@@ -200,33 +197,33 @@ class Hermes(TimeShared):
         return replace(plan, gate_open=gate_open)
 
     def is_fresh(self, snapshot: Snapshot, trial: TrialView) -> bool:
-        """Whether a trial has not been trained long enough to be compared."""
+        """Whether a trial has not trained long enough to be compared."""
         if self.warm_up is not None:
             return len(trial.reports) < self.warm_up
         worth = _WORTH * snapshot.overhead.total
         return len(trial.reports) < _FEWEST or trial.trained < worth
 
     def _give_up(self, snapshot: Snapshot, claims: Sequence[SlotCandidate]) -> dict[int, Order]:
-        """With too little time for newcomers there is too little for the last in the queue."""
+        """Retire the last of the queue if there is too little time for newcomers."""
         kept = 2 * snapshot.capacity
         return {c.trial.number: Retire("too many trials rank above it") for c in claims[kept:]}
 
 
 @dataclass(frozen=True)
 class _Ranking:
-    """The living trials in the order in which they are served."""
+    """The live trials in the order of service."""
 
     policy: Hermes
     snapshot: Snapshot
     signals: NormalizedSignals
-    in_time: bool  #: newcomers, and so those that were long without a turn, still have time
+    in_time: bool  #: whether newcomers, and so trials that waited long, still have time
     quantum: float  #: seconds of a turn
     in_turn: set[int]
 
     def sort(
         self, trials: Sequence[TrialView]
     ) -> tuple[list[SlotCandidate], list[SlotCandidate], list[SlotCandidate]]:
-        """Trials that stay or start, those that continue before any new trial, and the others."""
+        """Sort trials: those that stay or start, those before any new trial, and the others."""
         fresh: list[TrialView] = []
         seasoned: list[TrialView] = []
         for trial in trials:
@@ -253,12 +250,12 @@ class _Ranking:
         )
 
     def _stays(self, trial: TrialView) -> bool:
-        """Whether a seasoned trial cannot be preempted now."""
+        """Whether a warmed-up trial cannot be preempted now."""
         if not trial.running:
             return False
         turn = self.quantum + self.snapshot.overhead.total
         if self.snapshot.time_left < turn:
-            return True  # no other trial could use the slot as well
+            return True  # no other trial could use the slot better
         # The first turn is the warm-up: it ends as soon as the trial can be compared.
         first = trial.trained <= self.snapshot.now - trial.changed
         return not first and trial.number in self.in_turn
@@ -268,11 +265,11 @@ class _Ranking:
         return self.signals.places.get(trial.number, -1.0) + bonus
 
     def _priority(self, trial: TrialView) -> float:
-        """The merit, and what waiting adds to it."""
+        """The signal plus a bonus for waiting."""
         return self._merit(trial) + self._aged(trial)
 
     def _aged(self, trial: TrialView) -> float:
-        """A median trial comes level with the best after ``ageing`` rounds of turns."""
+        """A median trial reaches the priority of the best after ``ageing`` rounds of turns."""
         if not self.in_time:
             return 0.0
         one_round = self.quantum * self.policy.open_per_slot

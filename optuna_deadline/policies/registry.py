@@ -1,6 +1,6 @@
 """Policies and dividers by name, and policies from classes, objects and functions.
 
-The names are ours and those of installed entry points.
+Names are built in or come from installed entry points.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from optuna_deadline.policies.seer.policy import Seer
 from optuna_deadline.policies.shockwave import StudyMarket
 from optuna_deadline.policies.shockwave.policy import ShockwaveStudy
 
-#: The parameters of every study; a policy that does not take one does not get it.
+#: The parameters of every study; policies that do not accept one do not get it.
 COMMON = ("min_resource", "max_resource", "reduction_factor")
 
 
@@ -42,18 +42,18 @@ class FunctionPolicy:
     """A function of a snapshot as a policy.
 
     Args:
-        function: Takes the snapshot first; all else by name.
-        parameters: What it is given by name each time.
+        function: Takes the snapshot first, all else by name.
+        parameters: Its arguments by name.
     """
 
     function: Callable[..., Plan]
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Ask the function.
+        """Call the function.
 
         Raises:
-            TypeError: It returned something else than a plan.
+            TypeError: It returned something other than a plan.
         """
         plan = self.function(snapshot, **self.parameters)
         if not isinstance(plan, Plan):
@@ -65,17 +65,17 @@ class FunctionPolicy:
 
 
 def build(found: Any, parameters: Mapping[str, Any], name: str) -> Policy:
-    """A policy from a class, from a function that makes one, from an object or a function.
+    """A policy from a class, a factory, an object or a function.
 
     Args:
         found: A class with ``plan``, or a function that returns an object with ``plan``: called
-            with the parameters that it takes. An object with ``plan``: taken as it is. A function
-            whose first argument is the snapshot: wrapped, with the parameters that it takes.
-        parameters: The three that every study has, and the policy's own.
+            with the parameters that it accepts. An object with ``plan``: used as it is. A function
+            whose first argument is the snapshot: wrapped, with the parameters that it accepts.
+        parameters: The three of every study, and the policy's own.
         name: For messages.
 
     Raises:
-        DeadlineError: It can be no policy, or it does not take one of its own parameters.
+        DeadlineError: It is not a policy, or it does not accept one of its own parameters.
     """
     if not isinstance(found, type) and callable(getattr(found, "plan", None)):
         _refuse(name, [key for key in parameters if key not in COMMON], [])
@@ -109,7 +109,7 @@ def _names(asks: list[inspect.Parameter]) -> list[str]:
 
 
 def _decides(found: Callable[..., Any], asks: list[inspect.Parameter]) -> bool:
-    """Whether it takes a snapshot first, rather than making something that does."""
+    """Whether it takes a snapshot first, instead of making an object that does."""
     if isinstance(found, type) or not asks:
         return False
     first = asks[0]
@@ -149,13 +149,13 @@ _OURS: dict[str, Callable[..., Policy]] = {
 
 
 def known_policies() -> list[str]:
-    """Every name that can be asked for, the default first."""
+    """All known names, the default first."""
     others = {*_OURS, *(point.name for point in entry_points(group=GROUP))} - {DEFAULT}
     return [DEFAULT, *sorted(others)]
 
 
 def find_policy(name: str) -> Any:
-    """What is registered under a name: a class, an object or a function.
+    """The class, object or function of a name.
 
     Raises:
         DeadlineError: The name is not registered.
@@ -178,10 +178,10 @@ def find_policy(name: str) -> Any:
 
 
 def make_policy(name: str, parameters: Mapping[str, Any]) -> Policy:
-    """A policy by its name, told those of the common parameters that it takes.
+    """A policy by its name, with the common parameters that it accepts.
 
     Raises:
-        DeadlineError: The name is not registered, or the policy does not take one of its own
+        DeadlineError: The name is not registered, or the policy does not accept one of its own
             parameters.
     """
     return build(find_policy(name), parameters, repr(name))

@@ -1,10 +1,8 @@
-"""Rungs of successive halving: the scores at each, and the cut.
+"""Rungs of successive halving: the scores at each, the cut, and the round in progress.
 
-Which round of a successive halving is in progress, read from the trials alone.
-
-Rungs are fixed steps. The last barrier passed is the highest rung that a retired trial had come
-to: losers are retired at a barrier and nowhere else. So the round needs no memory, and a planner
-that is elected in the middle of it goes on where the one before stopped.
+The round in progress is read from the trials alone: the last barrier passed is the highest rung
+that a retired trial had reached, because trials retire at barriers only. So the round needs no
+memory, and a planner that is elected in the middle of it continues where the one before stopped.
 """
 
 from __future__ import annotations
@@ -38,31 +36,31 @@ class Rung:
         self.milestone = milestone
         self.recorded: dict[int, float] = {}
         self._reduction_factor = reduction_factor
-        self._ranked: list[tuple[float, int]] = []  # (-score, number), the best first
-        self._cut: tuple[float | None] | None = None  # None as long as it is not worked out
+        self._ranked: list[tuple[float, int]] = []  # (-score, number), best first
+        self._cut: tuple[float | None] | None = None  # None until it is computed
         self._best: frozenset[int] | None = None  # likewise
 
     def record(self, trial: TrialView) -> None:
-        """Record the score of a trial that has come here."""
+        """Record the score of a trial that has reached the rung."""
         score = first_report(trial.reports, self.milestone).score
         self.recorded[trial.number] = score
         insort(self._ranked, (-score, trial.number))
         self._cut = self._best = None
 
     def forget(self, number: int) -> None:
-        """Take a trial's record away."""
+        """Delete a trial's record."""
         del self._ranked[bisect_left(self._ranked, (-self.recorded.pop(number), number))]
         self._cut = self._best = None
 
     @property
     def cutoff(self) -> float | None:
-        """Where the cut is, None while fewer than two trials have been here."""
+        """The cut; None while fewer than two trials have reached the rung."""
         if self._cut is None:
             self._cut = (self._compute_cutoff(),)
         return self._cut[0]
 
     def passed(self, number: int) -> bool:
-        """Whether a trial's recorded score stands at or above today's cut."""
+        """Whether a trial's recorded score is at or above the present cut."""
         return (cutoff := self.cutoff) is None or self.recorded[number] >= cutoff
 
     def between(self, cut: float | None, other: float | None) -> list[int]:
@@ -85,7 +83,7 @@ class Rung:
         return self._best
 
     def _compute_cutoff(self) -> float | None:
-        """The quantile as numpy interpolates it; numpy itself costs 100 times as much here."""
+        """The quantile as numpy interpolates it; numpy itself takes 100 times as long here."""
         ranked, last = self._ranked, len(self._ranked) - 1
         if last < 1:
             return None
@@ -134,13 +132,13 @@ def build_rungs(
 
 def first_report(reports: Sequence[Report], milestone: int) -> Report:
     """The first report at or after a milestone that the trial has reached."""
-    guess = milestone - reports[0].step  # right wherever every step is reported
+    guess = milestone - reports[0].step  # right if every step is reported
     if 0 <= guess < len(reports) and reports[guess].step == milestone:
         return reports[guess]
     return reports[bisect_left(reports, milestone, key=lambda report: report.step)]
 
 
-#: A round ends for those that take so many times as long as the middle one.
+#: A round ends for trials that take this many times as long as the median one.
 PATIENCE = 1.25
 
 
@@ -157,7 +155,7 @@ def barrier(retired: Iterable[TrialView], steps: Sequence[int]) -> int:
 
 
 def ranked(contenders: Sequence[TrialView], step: int) -> list[TrialView]:
-    """The best first, by the score at a rung; trials that are not there yet by their last."""
+    """Sorted by the score at a rung, best first; trials that are not there yet by their last."""
     return sorted(contenders, key=lambda trial: (-_recorded(trial, step), trial.number))
 
 
@@ -169,17 +167,17 @@ def round_is_over(
     speedup: Speedup,
     settled: float,
 ) -> bool:
-    """Whether a round has ended: all are through, or those that are not take too long.
+    """Whether a round has ended: all are through, or the rest takes too long.
 
     More than half must be through, so that at least one of the losers has reached the rung.
 
     Args:
-        contenders: The trials that take part.
-        since: The rung at which the round began.
+        contenders: The trials of the round.
+        since: The rung at which the round started.
         step: The rung at which it ends.
-        pace: Seconds of a step on one slot, for the one in the middle.
+        pace: Seconds of a step on one slot, the median of the trials.
         speedup: S(k).
-        settled: Whose slots have changed after this instant is not judged by them yet.
+        settled: Trials whose slots have changed after this instant are not judged by them yet.
     """
     behind = [trial for trial in contenders if trial.alive and trial.step < step]
     if not behind:

@@ -1,8 +1,8 @@
-"""What policies ask of all trials, kept up from one snapshot to the next.
+"""An index of all trials for policies, updated from one snapshot to the next.
 
-A study has thousands of trials of which few change between two plans, and a snapshot shares those
-that did not with the one before. So a look at it compares identities and works on the rest. That
-is memory, not state: a policy that sees a snapshot for the first time builds the same anew.
+A study has thousands of trials of which few change between two plans, and a snapshot shares
+unchanged ones with the one before. So an update compares identities and works on the rest. The
+index is a cache, not state: a policy that sees a snapshot for the first time builds the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STRETCH = 64
 
 
 class TrialIndex:
-    """All trials of one study at a glance.
+    """The index of all trials of one study.
 
     Attributes:
         alive: The trials that can still be trained, by number.
@@ -66,7 +66,7 @@ class TrialIndex:
         return paces[middle] if len(paces) % 2 else (paces[middle - 1] + paces[middle]) / 2
 
     def steps_to_a_rung(self, trial: TrialView, last: int | None) -> int:
-        """Steps until a trial is judged again, or done at the last step if that is known."""
+        """Steps until a trial is compared again, or done at the last step if that is known."""
         milestone = self.min_resource
         while milestone <= trial.step:
             milestone *= self.reduction_factor
@@ -88,18 +88,18 @@ class TrialIndex:
         return cast("Value", self._known[key])
 
     def cached_object(self, key: Any, make: Callable[[], Value]) -> Value:
-        """Something that brings itself up to date at each look, by :meth:`take_changed`."""
+        """An object that updates itself by :meth:`take_changed`."""
         if key not in self._kept:
             self._kept[key] = make()
         return cast("Value", self._kept[key])
 
     def take_changed(self) -> set[int]:
-        """The trials that were seen to change since this was asked last."""
+        """The trials that have changed since the last call."""
         moved, self._moved = self._moved, set()
         return moved
 
     def update(self, trials: tuple[TrialView, ...]) -> TrialIndex:
-        """Look at the trials of a snapshot."""
+        """Update the index to the trials of a snapshot."""
         before = self._seen
         if trials is before:
             return self
@@ -140,7 +140,7 @@ class TrialIndex:
         _exchange(self._horizons, horizon, new.horizon)
 
     def _climb(self, old: TrialView | None, new: TrialView) -> None:
-        """Record on the rungs that were reached since the last look."""
+        """Record the reports at rungs since the last update."""
         number = new.number
         reached = self._reached.get(number, 0)
         if old is not None and reached:
@@ -176,9 +176,9 @@ class ReportReader:
         self.seen: dict[int, tuple[Report, ...]] = {}
 
     def take(self, trials: Sequence[TrialView], changed: set[int]) -> tuple[list[TrialView], bool]:
-        """The trials to record, and whether the table has to begin anew with them.
+        """The trials to record, and whether the table starts again with them.
 
-        It begins anew if a recorded trial has failed or its reports were replaced.
+        It starts again if a recorded trial has failed or its reports were replaced.
 
         Args:
             trials: All trials of the study.
@@ -198,7 +198,7 @@ class ReportReader:
 
 
 class TrialIndexCache:
-    """An overview for each thread that uses a policy; no part of the policy's value."""
+    """An index for each thread that uses a policy; not part of the policy's value."""
 
     def __init__(self) -> None:
         self._overviews: dict[int, TrialIndex] = {}
@@ -206,7 +206,7 @@ class TrialIndexCache:
     def index_of(
         self, min_resource: int, reduction_factor: int, trials: tuple[TrialView, ...]
     ) -> TrialIndex:
-        """Look at some trials, which may be those of the last look but for a few."""
+        """Update the thread's index to some trials."""
         thread = threading.get_ident()
         if thread not in self._overviews:
             self._overviews[thread] = TrialIndex(min_resource, reduction_factor)
@@ -217,7 +217,7 @@ class TrialIndexCache:
 
 
 def _differences(before: tuple[TrialView, ...], after: tuple[TrialView, ...]) -> list[int]:
-    """The places at which something else stands than before; whole stretches are seen at once."""
+    """The positions with another object than before; equal stretches are skipped at once."""
     places: list[int] = []
     for start in range(0, len(before), _STRETCH):
         old, new = before[start : start + _STRETCH], after[start : start + _STRETCH]
@@ -231,7 +231,7 @@ def _trained(trial: TrialView | None) -> float | None:
 
 
 def _exchange(ranked: list[Any], old: float | None, new: float | None) -> None:
-    """Put one number in the place of another, in a sorted list."""
+    """Replace one number by another in a sorted list."""
     if old == new:
         return
     if old is not None:

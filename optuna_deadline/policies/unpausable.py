@@ -1,4 +1,4 @@
-"""Objectives that cannot be paused: a trial keeps its slot until it ends or is pruned."""
+"""Objectives that cannot pause: a trial keeps its slot until it ends or is pruned."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from optuna_deadline.policies.baselines.halving import Asha
 from optuna_deadline.policies.baselines.stopping import Median, OneEpoch
 from optuna_deadline.policies.pruner import MeasuredHalving
 
-#: Policies that give trials up and never pause them.
+#: Policies that retire trials and never pause them.
 NEVER_PAUSING = (Fifo, Asha, Median, OneEpoch, MeasuredHalving)
 
 
 def cannot_pause(trials: Iterable[TrialView]) -> bool:
-    """Whether a study's objective cannot be paused; its first trial that has reported decides."""
+    """Whether a study's objective cannot pause; the first trial that has reported decides."""
     known = (trial for trial in trials if trial.reports or trial.pausable is not None)
     first = next(known, None)
     return first is not None and first.pausable is False
@@ -25,14 +25,14 @@ def cannot_pause(trials: Iterable[TrialView]) -> bool:
 
 @dataclass(frozen=True)
 class UnpausablePolicy:
-    """A policy, and another one that takes its place where the objective cannot be paused.
+    """Replaces a policy by another one if the objective cannot pause.
 
-    For such an objective a pause is the end of a trial. A policy that pauses its best trials to
-    open new ones would lose them.
+    For such an objective, a pause ends the trial. A policy that pauses its best trials to start
+    new ones would lose them.
 
     Args:
-        policy: Decides about objectives that can be paused.
-        stopping: Decides about all others; gives trials up for good and never pauses them.
+        policy: Plans objectives that can pause.
+        stopping: Plans all others; it retires trials and never pauses them.
     """
 
     policy: Policy

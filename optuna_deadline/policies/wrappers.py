@@ -30,19 +30,19 @@ _NO_ROOM = "waits: all slots are pinned to other trials"
 
 @dataclass(frozen=True)
 class RequestPolicy:
-    """A policy within what people ask for.
+    """Applies users' requests to a policy.
 
-    A held trial has no slots. A pinned one trains on as many as it is pinned to, or waits where so
-    many are not to be had at once: it never trains on fewer, and while it waits others use what
-    there is. Where two gangs do not fit together, those that train go first, then the older ones.
+    A held trial has no slots. A pinned one trains on its pinned number, or waits while so many are
+    not free at once: it never trains on fewer, and while it waits, others use the slots. If two
+    gangs do not fit together, running ones come first, then older ones.
 
-    Where slots cost money a pinned gang has nodes of its own, and the policy is shown money
-    without what these cost until the deadline.
+    If slots cost money, a pinned gang has nodes of its own, and the policy sees the money without
+    the cost of these until the deadline.
 
-    No trial has more slots than it can train on, also where it is pinned to more.
+    No trial has more slots than it can train on, even if it is pinned to more.
 
     Args:
-        policy: Decides about all others.
+        policy: Plans all others.
     """
 
     policy: Policy
@@ -53,7 +53,7 @@ class RequestPolicy:
         plan = self._plan_with_requests(snapshot)
         asked = {request.number: request for request in snapshot.requests}
         while over := _reduced_orders(plan, limits):
-            if snapshot.money is not None:  # a pinned gang would have nodes of its own
+            if snapshot.money is not None:  # a pinned gang would have its own nodes
                 return replace(plan, orders={**plan.orders, **over})
             for number, order in over.items():
                 asked[number] = Request(number, pinned=order.slots, why=order.reason)
@@ -77,7 +77,7 @@ class RequestPolicy:
             for trial in trials
             if (size := asked[trial.number].pinned) is not None and not asked[trial.number].held
         ]
-        # A request that asks for nothing is none.
+        # A request without content is none.
         gone = {*held, *(trial.number for trial, _ in pins)}
         rest = _without(snapshot, gone)
         if snapshot.money is not None:
@@ -92,7 +92,7 @@ class RequestPolicy:
         return _completed(plan, orders, held)
 
     def _plan_on(self, rest: Snapshot, capacity: int) -> Plan:
-        """The policy's plan on so many slots; policies are not asked about none."""
+        """The policy's plan on so many slots; policies need at least one."""
         if capacity > 0:
             gang = min(rest.largest_gang, capacity)
             return self.policy.plan(replace(rest, capacity=capacity, largest_gang=gang))
@@ -108,7 +108,7 @@ class RequestPolicy:
         held: Mapping[int, Order],
         pins: Sequence[tuple[TrialView, int]],
     ) -> Plan:
-        """The same where the pool is bought: pinned gangs are paid for first."""
+        """The same if the pool is bought: pinned gangs are paid for first."""
         if money.left <= 0:
             broke: dict[int, Order] = {
                 trial.number: Pause("the budget is spent") for trial, _ in pins
@@ -137,12 +137,12 @@ class RequestPolicy:
         if size is not None:
             size = min(size + wanted, money.affordable)
         elif wanted > snapshot.capacity:
-            size = wanted  # the policy asks for no size, and what there is does not do
+            size = wanted  # the policy names no size, and the present one is too small
         return replace(_completed(plan, orders, held), pool_slots=size)
 
 
 def _within_limits(snapshot: Snapshot) -> tuple[Snapshot, dict[int, int]]:
-    """The study with gangs and pins no larger than its trials can train on, and their limits."""
+    """The study with gangs and pins limited to what its trials can use, and their limits."""
     alive = [trial for trial in snapshot.trials if trial.alive]
     most = snapshot.max_slots
     bounds = {t.number: [b for b in (most, t.slot_limit) if b is not None] for t in alive}
@@ -162,7 +162,7 @@ def _within_limits(snapshot: Snapshot) -> tuple[Snapshot, dict[int, int]]:
 
 
 def _reduced_orders(plan: Plan, limits: Mapping[int, int]) -> dict[int, Run]:
-    """What trials are to have instead that were given more slots than they can train on."""
+    """The orders of trials that were given more slots than they can use."""
     return {
         number: Run(limit, f"{limit} of {order.slots}: it cannot use more")
         for number, limit in limits.items()
@@ -171,7 +171,7 @@ def _reduced_orders(plan: Plan, limits: Mapping[int, int]) -> dict[int, Run]:
 
 
 def _without(snapshot: Snapshot, gone: set[int]) -> Snapshot:
-    """The study in which some trials train no more."""
+    """The study with some trials shown as ended."""
     trials = tuple(
         replace(trial, state="complete", slots=0) if trial.number in gone else trial
         for trial in snapshot.trials
@@ -182,13 +182,13 @@ def _without(snapshot: Snapshot, gone: set[int]) -> Snapshot:
 def _place_pins(
     pins: Sequence[tuple[TrialView, int]], slots: int, largest: int, node: int
 ) -> tuple[int, dict[int, Order]]:
-    """The pinned gangs that fit, as orders with those that wait, and the slots that they take.
+    """The pinned gangs that fit, orders for those that wait, and the slots that they use.
 
     Args:
-        pins: Trials, and the sizes that they are pinned to.
-        slots: How many there are.
-        largest: The most slots that are side by side.
-        node: A gang takes whole nodes of so many.
+        pins: Trials and their pinned sizes.
+        slots: The number of slots.
+        largest: The largest possible gang.
+        node: A gang takes whole nodes of so many slots.
     """
     left, orders = slots, dict[int, Order]()
     for trial, size in sorted(pins, key=lambda pin: (pin[0].slots != pin[1], pin[0].number)):
@@ -209,19 +209,19 @@ def _pinned_reason(trial: TrialView, size: int) -> str:
 
 
 def _completed(plan: Plan, orders: dict[int, Order], held: Mapping[int, Order]) -> Plan:
-    """Requests come first: the first trial that is placed finds room."""
+    """The plan with requests first: the first trial that is placed finds free slots."""
     return replace(plan, orders={**orders, **plan.orders, **held})
 
 
 @dataclass(frozen=True)
 class BatchDivisorPolicy:
-    """A policy whose gangs divide the batches of trials that ask for it.
+    """A policy whose gangs divide the batches of trials that require it.
 
-    The policy is shown no size as useful that fits none of the trials, and of what it orders a
-    trial gets the largest size that fits. A slot that no trial can use stays idle.
+    The policy sees no useful size that fits none of the trials, and a trial gets the largest size
+    that fits within its order. A slot that no trial can use stays idle.
 
     Args:
-        policy: Decides.
+        policy: The policy.
     """
 
     policy: Policy
@@ -250,7 +250,7 @@ class BatchDivisorPolicy:
 
 
 def largest_divisor(slots: int, batch: int | None) -> int:
-    """The largest size up to ``slots`` that divides a batch; any size where there is none."""
+    """The largest size up to ``slots`` that divides a batch; any size without a batch."""
     if batch is None:
         return slots
     return next((size for size in range(slots, 1, -1) if batch % size == 0), min(slots, 1))
@@ -263,7 +263,7 @@ def divisor_reason(slots: int, batch: int) -> str:
 
 @dataclass(frozen=True)
 class _DivisorSpeedup(Speedup):
-    """S(k), of which only some sizes are of use."""
+    """S(k) with some useful sizes only."""
 
     batches: frozenset[int] = field(default_factory=frozenset)
 
@@ -303,7 +303,7 @@ def _fit_to_batch(order: Order, batch: int | None) -> Order:
 
 
 def _with_reason(order: Order, batch: int | None, largest: int) -> Order:
-    """Slots are idle; this trial would be the one to ask why."""
+    """Add the reason for idle slots to the first trial that could use them."""
     if not isinstance(order, Run) or batch is None or order.slots >= largest:
         return order
     more = order.slots + 1

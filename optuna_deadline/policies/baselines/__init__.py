@@ -1,1 +1,1 @@
-"""What others do: FIFO, halving, median rule, time sharing, SLAQ."""
+"""Known policies for comparison: FIFO, halving, median rule, time sharing, SLAQ."""

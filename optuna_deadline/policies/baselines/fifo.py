@@ -1,10 +1,8 @@
-"""First in, first out: every trial is trained to its end. With random sampling, random search.
+"""First in, first out, which is random search; and a naive elastic pool.
 
-The naive way to make any policy elastic: the pool follows the trials until the money is gone.
-
-What SEER's abstract calls naive extensions of fixed-cluster methods to the cloud; our
-reconstruction: the inner policy plans as if it had all slots on offer, and as many are bought as
-it would use.
+SEER's abstract names naive extensions of fixed-cluster methods to the cloud. Our reconstruction:
+the inner policy plans as if it had all slots on offer, and the study buys as many as the plan
+uses.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from optuna_deadline.policies.baselines.halving import SuccessiveHalving
 
 @dataclass(frozen=True)
 class Fifo(Resources):
-    """One slot each, in the order of the trials' numbers; rungs mean nothing to it."""
+    """One slot per trial, in the order of their numbers, without rungs."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Continue all trials, and start new ones on free slots."""
@@ -35,7 +33,7 @@ class Fifo(Resources):
 
 @dataclass(frozen=True)
 class NaiveElastic(Resources):
-    """Successive halving in step on as many slots as its trials could use.
+    """Synchronous successive halving on as many slots as its trials can use.
 
     Args:
         cohort: Trials of a cohort; None for so many that one reaches the last rung.

@@ -1,23 +1,19 @@
-"""Asynchronous successive halving (Li et al., MLSys 2020), by stopping and by promotion.
+"""Successive halving: asynchronous by stopping and by promotion, synchronous, and Hyperband.
 
-*Promotion* is the paper's algorithm: a trial pauses at each rung and goes on once it is among the
-best ``1 / reduction_factor`` there. *Stopping* is the variant of Ray Tune and Optuna: a trial that
-comes to a rung below the cut is given up for good, so early trials pass easily. Both use one
-slot for each trial, and plan for no deadline.
+*ASHA* (Li et al., MLSys 2020). By *promotion*, the paper's algorithm: a trial pauses at each rung
+and continues once it is among the best ``1 / reduction_factor`` there. By *stopping*, the variant
+of Ray Tune and Optuna: a trial that reaches a rung below the cut ends, so early trials pass
+easily. Both use one slot per trial and no deadline. Our reconstruction: a plan sees all reports
+and not the moment of each, so a trial is compared from its report at a rung until its next one; in
+the paper it is compared at that report. A trial that has trained beyond a rung was promoted there.
 
-Our reconstruction: a plan sees all reports and not the moment of each, so a trial is judged from
-its report at a rung until its next one; in the paper it is judged at that report. A trial that has
-trained beyond a rung was promoted there.
+*Successive halving* (Jamieson & Talwalkar, AISTATS 2016): a cohort trains to a rung, and the best
+``1 / reduction_factor`` continue to the next. All trials wait for the last one, so slots idle;
+ASHA was made to avoid that.
 
-Successive halving in step, and Hyperband over asynchronous brackets.
-
-*Successive halving* (Jamieson & Talwalkar, AISTATS 2016): a cohort trains to a rung, the best
-``1 / reduction_factor`` go on to the next. In step means that all trials wait for the last one;
-slots idle meanwhile, which is what ASHA was made to mend.
-
-*Hyperband* (Li et al., JMLR 2018) hedges the first rung: brackets begin at different rungs, here
-each run as ASHA by promotion, as the paper on ASHA has it. How trials are shared between the
-brackets is our reconstruction: in the proportions of the original's cohorts, by their numbers.
+*Hyperband* (Li et al., JMLR 2018) hedges the first rung: brackets start at different rungs, here
+each as ASHA by promotion, as the paper on ASHA describes. Our reconstruction: trials are assigned
+to brackets by their numbers, in the proportions of the original's cohorts.
 """
 
 from __future__ import annotations
@@ -73,7 +69,7 @@ class AshaPromote(Resources):
     """
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Promote where that can be done, from the top rung down; else start a new trial."""
+        """Promote from the top rung down where possible; otherwise start a new trial."""
         view = self.index_of(snapshot.trials)
         standings = view.cached_object("standings", RungStandings).update(view)
         return promote(snapshot, standings, self.trials_left_to_open(snapshot))
@@ -82,7 +78,7 @@ class AshaPromote(Resources):
 def promote(
     snapshot: Snapshot, standings: Collection[RungStanding], newcomers: int | None = None
 ) -> Plan:
-    """A plan in which the standings, and at most so many newcomers, compete for single slots."""
+    """A plan in which the standings and the newcomers compete for single slots."""
     claims = sorted((s for s in standings if s.goes_on), key=_priority)
     waiting = [s for s in standings if not s.goes_on]
     orders: dict[int, Order] = {}
@@ -116,14 +112,14 @@ class RungStanding(NamedTuple):
 
 
 class RungStandings:
-    """Where all living trials stand; only those that may stand elsewhere are judged again."""
+    """The standings of all live trials; only those that may have changed are updated."""
 
     def __init__(self) -> None:
         self._known: dict[int, RungStanding] = {}
-        self._best: dict[int, frozenset[int]] = {}  # by milestone, by which all were judged
+        self._best: dict[int, frozenset[int]] = {}  # by milestone, the cuts of the last update
 
     def update(self, view: TrialIndex) -> Collection[RungStanding]:
-        """Judge trials that changed, and those that joined or left the best of a rung."""
+        """Update trials that changed, and those that joined or left the best of a rung."""
         moved = view.take_changed()
         for rung in view.rungs:
             before, now = self._best.get(rung.milestone, frozenset()), rung.best
@@ -139,7 +135,7 @@ class RungStandings:
 
 
 def standing_of(trial: TrialView, rungs: Sequence[Rung]) -> RungStanding:
-    """Where a living trial stands on the rungs, of which the lowest is the first."""
+    """The standing of a live trial on the rungs, the lowest first."""
     place = rung_just_reached(trial, rungs)
     if place is None:
         return RungStanding(trial, 0, 0.0, True, True, "on its way to the next rung")
@@ -150,7 +146,7 @@ def standing_of(trial: TrialView, rungs: Sequence[Rung]) -> RungStanding:
 
 
 def rung_just_reached(trial: TrialView, rungs: Sequence[Rung]) -> int | None:
-    """The place of the rung at which a trial made its last report, if that was its first there."""
+    """The index of the rung of a trial's last report, if that was its first report there."""
     number, reports = trial.number, trial.reports
     for place in reversed(range(len(rungs))):
         if number in rungs[place].recorded:
@@ -167,7 +163,7 @@ def _priority(standing: RungStanding) -> tuple[bool, int, bool, float, int]:
 
 @dataclass(frozen=True)
 class SuccessiveHalving(Resources):
-    """Cohorts in step, one after the other.
+    """Synchronous cohorts, one after the other.
 
     Args:
         cohort: Trials of a cohort; None for so many that one reaches the last rung.
@@ -176,7 +172,7 @@ class SuccessiveHalving(Resources):
     cohort: int | None = None
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Bring the present cohort one rung further."""
+        """Train the present cohort to its next rung."""
         steps = self._milestones(snapshot)
         size = self.cohort or self.reduction_factor ** (len(steps) - 1)
         members = sorted(snapshot.trials, key=lambda trial: trial.number)
@@ -187,7 +183,7 @@ class SuccessiveHalving(Resources):
         for group in groups:
             missing = size - len(group) if self.trials_left_to_open(snapshot) != 0 else 0
             training = self._follow(group, missing, steps, orders, claims)
-            # Only the last cohort may still take trials; a new one begins when all are through.
+            # Only the last cohort may still get trials; a new one starts when all are through.
             newcomers = missing if missing else (0 if training else newcomers)
         left = self.trials_left_to_open(snapshot)
         newcomers = newcomers if left is None else min(newcomers, left)
@@ -208,7 +204,7 @@ class SuccessiveHalving(Resources):
         orders: dict[int, Order],
         claims: list[SlotCandidate],
     ) -> bool:
-        """Order what a cohort's living members do; whether any of them still trains."""
+        """Order a cohort's live members; returns whether any of them still trains."""
         still = list(group)
         for milestone in steps:
             behind = [trial for trial in still if trial.alive and trial.step < milestone]
@@ -232,7 +228,7 @@ class SuccessiveHalving(Resources):
 
 @dataclass(frozen=True)
 class Hyperband(Resources):
-    """Asynchronous brackets, each with a first rung of its own."""
+    """Asynchronous brackets, each with its own first rung."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Let the brackets' trials compete for the slots, from the top rung down."""
@@ -256,13 +252,13 @@ class Hyperband(Resources):
 def _pattern(brackets: int, reduction_factor: int) -> tuple[int, ...]:
     """The brackets of successive trials, in the proportions of Hyperband's cohorts.
 
-    They are many where trainings are long, and the same for each plan.
+    Long trainings have many; they are the same for each plan.
     """
     keyed = []
     for bracket in range(brackets):
         rungs = brackets - bracket  # that a trial of this bracket passes
         count = math.ceil(brackets / rungs * reduction_factor ** (rungs - 1))
-        # Spread evenly, so that every bracket is there from the beginning.
+        # Spread evenly, so that every bracket exists from the beginning.
         keyed += [((place + 0.5) / count, bracket) for place in range(count)]
     return tuple([bracket for _, bracket in sorted(keyed)])
 

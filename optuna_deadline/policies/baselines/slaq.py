@@ -1,15 +1,13 @@
-"""SLAQ (Zhang et al., SoCC 2017): slots to those whose loss is predicted to fall most.
+"""SLAQ (Zhang et al., SoCC 2017): slots for the trials with the largest predicted fall of loss.
 
 The loss of each trial is extrapolated from a weighted fit of its history, and the slots go
-greedily to the largest fall within the next turn. Losses of different kinds are made comparable
-by the largest fall that the trial has shown. The paper shares CPU cores between Spark jobs and
-gives one to each; with more trials than slots a trial gets one slot or none, which is our
-reconstruction.
+greedily to the largest fall within the next turn. Losses of different kinds are compared by the
+largest fall that the trial has shown. The paper shares CPU cores between Spark jobs with at least
+one each; with more trials than slots a trial gets one slot or none, which is our reconstruction.
 
-A loss that falls ever more slowly: SLAQ's model of methods that converge sublinearly.
-
-``loss(k) = 1 / (a k^2 + b k + c) + d`` with ``a`` and ``b`` not negative, fitted by weighted least
-squares in ``1 / (loss - d)``, in which it is linear, for several floors ``d``.
+The model is that of sublinearly converging methods: ``loss(k) = 1 / (a k^2 + b k + c) + d`` with
+``a`` and ``b`` not negative, fitted by weighted least squares in ``1 / (loss - d)``, in which it
+is linear, for several floors ``d``.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from optuna_deadline.policies.base import SlotCandidate, alive
 from optuna_deadline.policies.baselines.time_sharing import TimeShared, serve, step_seconds
 from optuna_deadline.policies.trial_index import TrialIndex
 
-#: Floors that are tried, as how many ranges of the losses they lie below the lowest.
+#: Floors to try: how many ranges of the losses they are below the lowest loss.
 _FLOORS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -50,7 +48,7 @@ class Decay:
 
 
 def fit_decay(steps: Sequence[float], losses: Sequence[float], memory: float) -> Decay | None:
-    """The fit with the smallest squared error, None where nothing falls.
+    """The fit with the smallest squared error; None if nothing falls.
 
     Args:
         steps: Rising.
@@ -85,8 +83,8 @@ def fit_decay(steps: Sequence[float], losses: Sequence[float], memory: float) ->
 def _solve(
     k: NDArray[np.float64], wanted: NDArray[np.float64], emphasis: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """``a``, ``b``, ``c`` of which none is negative, for each row; NaN where there are none."""
-    from scipy.optimize import nnls  # half a second of every worker's start
+    """``a``, ``b``, ``c``, none negative, for each row; NaN if there are none."""
+    from scipy.optimize import nnls  # the import takes half a second, which workers need not spend
 
     columns = np.stack([k * k, k, np.ones_like(k)], axis=1)
     matrices = columns * emphasis[:, :, None]

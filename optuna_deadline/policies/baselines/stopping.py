@@ -20,7 +20,7 @@ from optuna_deadline.policies.base import (
     running_first,
 )
 
-#: As many others must have come as far before a median means anything (our choice).
+#: The fewest other trials for a median (our choice).
 _FEWEST = 3
 
 _STEP = attrgetter("step")
@@ -30,8 +30,8 @@ _STEP = attrgetter("step")
 class Median(Resources):
     """The median stopping rule of Google Vizier (Golovin et al., KDD 2017).
 
-    A trial at step ``s`` is given up if its best score is below the median of what the others
-    averaged until ``s``; before ``min_resource`` steps no trial is compared.
+    A trial at step ``s`` ends if its best score is below the median of the other trials' averages
+    until ``s``; before ``min_resource`` steps no trial is compared.
     """
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -54,7 +54,7 @@ class Median(Resources):
 
 
 class _Averages:
-    """What trials averaged until a step, worked out once for all that are judged there."""
+    """The trials' averages until a step, computed once for all trials at that step."""
 
     def __init__(self, trials: Sequence[TrialView]) -> None:
         judged = [trial for trial in trials if trial.reports]
@@ -63,7 +63,7 @@ class _Averages:
         self._ordered: dict[int, list[float]] = {}
 
     def median_of_others(self, trial: TrialView) -> float | None:
-        """The median at a trial's step of all others that came as far; None where few did."""
+        """The median at a trial's step of all others that came as far; None if too few did."""
         step = trial.step
         if step not in self._ordered:
             came = takewhile(lambda other: other.step >= step, self._furthest)
@@ -84,18 +84,18 @@ class _Averages:
 class OneEpoch(Resources):
     """Train every trial for one epoch, then the best to their ends (Egele et al., 2023).
 
-    How many trials get their epoch is the deadline's to say, which is our reconstruction: new ones
-    start as long as the best can still be trained to their ends afterwards.
+    Our reconstruction: new trials start as long as the best can still train to their ends
+    afterwards.
 
     Args:
-        top: How many are trained to their ends first; None for one on each slot. Where slots are
-            free the next best follow.
+        top: How many train to their ends first; None for one per slot. If slots are free, the next
+            best follow.
     """
 
     top: int | None = None
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """First the epoch of those that have begun, then new trials or the best."""
+        """First the epoch of started trials, then new trials or the best."""
         rungs = self.index_of(snapshot.trials).rungs
         recorded = rungs[0].recorded if rungs else {}
         trials = alive(snapshot)
@@ -117,7 +117,7 @@ class OneEpoch(Resources):
         return one_slot_each(snapshot, claims, newcomers=0, leftovers=best, holds_until=end)
 
     def _explores_until(self, snapshot: Snapshot) -> float:
-        """When the last trial may begin, by what is known now."""
+        """When the last trial may start, by present measurements."""
         if self.trials_left_to_open(snapshot) == 0:
             return -math.inf
         paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]

@@ -1,17 +1,15 @@
-"""What policies that share slots by turns have in common: how long a turn is, how many take turns.
+"""Policies that share slots in turns: the length of a turn, round robin, least attained service.
 
-A turn that is cut short costs a start and a stop, both without training. With turns of
-``(1 - x) / x`` such costs the share ``x`` of the time is lost, 5 % by default (our choice; Hermes'
-paper speaks of a minimal time-sharing overhead, and we have no rule of its own for the length).
-
-Two ways of taking turns that do not look at the curves: round robin and least attained service.
+The end of a turn costs a start and a stop without training. With turns of ``(1 - x) / x`` such
+costs, the share ``x`` of the time is lost, 5 % by default (our choice; Hermes' paper names a
+minimal time-sharing overhead and gives no length).
 
 *Round robin* gives every open trial a turn; the one that has waited longest is first.
 
 *Least attained service* is the discretised 2D-LAS of Tiresias (Gu et al., NSDI 2019, and the
-simulator of its authors): a trial's service is its training time by its slots; it begins in the
-first queue and sinks to the next whenever its service passes a limit. Queues are served in their
-order and each first in, first out; a trial that has waited long moves to the first queue.
+simulator of its authors): a trial's service is its training time by its slots; it starts in the
+first queue and moves to the next when its service passes a limit. Queues are served in order, each
+first in, first out; a trial that has waited long returns to the first queue.
 """
 
 from __future__ import annotations
@@ -27,18 +25,18 @@ from optuna_deadline.forecasting.reporting import may_enter, seconds_to_matter, 
 from optuna_deadline.policies.api import Plan, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources, SlotCandidate, alive, one_slot_each
 
-#: The share of the time that switching may cost where the quantum is not given.
+#: The share of the time that switching may cost if the quantum is not given.
 OVERHEAD_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class TimeShared(Resources):
-    """What every policy of turns may be told.
+    """The parameters of every policy with turns.
 
     Args:
-        quantum: Seconds that a trial trains before it may be preempted; None for as long as keeps
-            the measured cost of switching below 5 %, and for one step at least.
-        open_per_slot: Trials that are kept open at a time, for each slot.
+        quantum: Seconds that a trial trains before it may be preempted; None keeps the measured
+            cost of switching below 5 %, with one step at least.
+        open_per_slot: Maximum number of open trials per slot.
     """
 
     quantum: float | None = None
@@ -63,17 +61,17 @@ class TimeShared(Resources):
         return max(affordable, step_seconds(snapshot) or 0.0)
 
     def in_turn(self, snapshot: Snapshot) -> set[int]:
-        """The running trials whose turn is not over yet, start-ups not counted."""
+        """The running trials whose turn is not over, not counting start-ups."""
         turn = snapshot.overhead.startup + self.quantum_seconds(snapshot)
         since = snapshot.now - turn
         return {t.number for t in snapshot.trials if t.running and t.changed > since}
 
     def in_time(self, snapshot: Snapshot, least_seconds: float = 0.0) -> bool:
-        """Whether a trial that starts now can still become useful.
+        """Whether a trial that starts now can still matter.
 
         Args:
             snapshot: The study.
-            least_seconds: Seconds that a newcomer must train before anything is known of it.
+            least_seconds: Seconds that a newcomer must train before it can be compared.
         """
         paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
         if not paces:
@@ -90,7 +88,7 @@ class TimeShared(Resources):
         return may_enter(snapshot.time_left, needed)
 
     def room(self, snapshot: Snapshot) -> int:
-        """New trials for which there is room among the open ones."""
+        """How many new trials may be opened."""
         open_now = sum(trial.alive for trial in snapshot.trials)
         room = max(0, self.open_per_slot * snapshot.capacity - open_now)
         newcomers = self.trials_left_to_open(snapshot)
@@ -98,7 +96,7 @@ class TimeShared(Resources):
 
 
 def step_seconds(snapshot: Snapshot) -> float | None:
-    """Seconds of a step on one slot, in the middle of the trials; None before the first."""
+    """Seconds of a step on one slot, the median of the trials; None before the first."""
     paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
     return median(paces) if paces else None
 
@@ -115,7 +113,7 @@ def serve(
     after: Sequence[SlotCandidate],
     in_time: bool,
 ) -> Plan:
-    """Turns in hand, then the first claims, then newcomers, then the other claims."""
+    """Trials in their turn, then the first candidates, newcomers, and the other candidates."""
     claims = [*first, *after]
     held = policy.in_turn(snapshot)
     in_turn = [claim for claim in claims if claim.trial.number in held]
@@ -143,14 +141,14 @@ class RoundRobin(TimeShared):
 
 @dataclass(frozen=True)
 class LeastAttainedService(TimeShared):
-    """Those first that had least, in queues.
+    """Trials with the least service first, in queues.
 
     Args:
-        limits: The service, in slot-seconds, at which a trial sinks to the next queue; None for
+        limits: The service, in slot-seconds, at which a trial moves to the next queue; None for
             4 and 16 turns, our choice (the authors' hour and two hours suit a cluster's jobs).
-        patience: A trial is lifted to the first queue once it has waited this many times as long
-            as it was trained. The authors then forget its service; here a plan sees no more than
-            the wait, so it is lifted for one turn.
+        patience: A trial returns to the first queue once it has waited this many times as long as
+            it was trained. The authors then reset its service; here a plan sees only the wait, so
+            it returns for one turn.
     """
 
     limits: tuple[float, ...] | None = None

@@ -69,7 +69,7 @@ class HyperSched(Resources):
             raise DeadlineError(f"allocator must be one of {known}, but got {self.allocator!r}.")
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """One plan for the whole study."""
+        """Plan the whole study."""
         view = self.index_of(snapshot.trials)
         field = view.cached_object("field", lambda: TrialStandings(self.retroactive)).update(view)
         entrance = self._entrance_seconds(snapshot, view, field)
@@ -83,7 +83,7 @@ class HyperSched(Resources):
         return replace(plan, holds_until=snapshot.deadline - entrance)
 
     def _once(self, view: TrialIndex, key: Any, work_out: Callable[[], Value]) -> Value:
-        """Kept as long as the rungs are: without re-checks each report may change a standing."""
+        """Cached while the rungs stay: without re-checks each report may change a standing."""
         return view.cached_by_state(key, work_out) if self.retroactive else work_out()
 
     def _entrance_seconds(
@@ -91,9 +91,9 @@ class HyperSched(Resources):
     ) -> float:
         """Seconds a newcomer needs: ``min(furthest * eta, R * step)`` as on the slides.
 
-        Our reconstruction: only trials that are still above every cut need to be caught up with.
-        Where none is left, since the survivors have ended, a newcomer that comes through must have
-        the time of a whole training on the whole pool.
+        Our reconstruction: only trials that are still above every cut count. If none is left,
+        since the survivors have ended, a newcomer needs the time of a full training on the whole
+        pool.
         """
         step = view.step_seconds
         if step is None:
@@ -130,7 +130,7 @@ class HyperSched(Resources):
         return Plan(orders=orders, start=start, gate_open=True)
 
     def _consolidate(self, snapshot: Snapshot, view: TrialIndex, field: TrialStandings) -> Plan:
-        """Deal the slots to the survivors; what they cannot use goes to the best of the others."""
+        """Distribute the slots to the survivors, and slots they cannot use to the best others."""
         orders: dict[int, Order] = {}
         chosen = field.survivors or self._once(view, "heirs", lambda: field.successors(view))
         survivors = _ranked(view, chosen)
@@ -166,7 +166,7 @@ class HyperSched(Resources):
     def _share_among_successors(
         self, snapshot: Snapshot, view: TrialIndex, successors: list[TrialView]
     ) -> tuple[list[TrialView], float]:
-        """Which heirs share the pool, and until when."""
+        """Which successors share the pool, and until when."""
         sizes = _useful(snapshot)
         scores = [trial.last_score for trial in successors]
         shares = ALLOCATORS[self.allocator](scores, sizes, snapshot.capacity)
@@ -175,7 +175,7 @@ class HyperSched(Resources):
         return select_successors(snapshot, successors, shares, ahead, sizes[-1])
 
     def _deal(self, snapshot: Snapshot, survivors: Sequence[TrialView]) -> list[ResizeDecision]:
-        """What each survivor gets, the best first."""
+        """The slots of each survivor, the best first."""
         sizes = _useful(snapshot)
         scores = [trial.last_score for trial in survivors]
         shares = ALLOCATORS[self.allocator](scores, sizes, snapshot.capacity)
@@ -194,7 +194,7 @@ class HyperSched(Resources):
     def _resize(
         self, snapshot: Snapshot, sizes: Sequence[int], trial: TrialView, share: int
     ) -> ResizeDecision:
-        """Grow where the gain outweighs the restart; else keep as much as is of use."""
+        """Grow if the gain outweighs the restart; otherwise keep the useful part."""
         if not trial.slots:
             return ResizeDecision(share, f"resumes on {share}: the best remaining trial")
         keep = max(size for size in sizes if size <= trial.slots)
@@ -220,24 +220,24 @@ class HyperSched(Resources):
 
 @dataclass(frozen=True)
 class ResizeDecision:
-    """What becomes of one survivor's slots."""
+    """The decision about one survivor's slots."""
 
     slots: int
     reason: str
     held_back: bool = False  #: it would grow, but its last change was too short ago
-    until: float = math.inf  #: when this would be decided anew
+    until: float = math.inf  #: when to decide again
 
 
 @lru_cache
 def _explore_order(slots: int) -> Run:
-    """The order that nearly all trials have in nearly all plans."""
+    """The order of nearly all trials in nearly all plans."""
     return Run(1, _moves(slots, 1, "exploring on single slots"))
 
 
 def _pause_or_retire_others(
     orders: dict[int, Order], others: Sequence[TrialStanding], kept: int
 ) -> None:
-    """The best paused trials stay; the others can no longer win and slow every Optuna call."""
+    """Keep the best paused trials; retire the others, which slow every Optuna call."""
     rest = [standing.number for standing in others if standing.number not in orders]
     orders.update(dict.fromkeys(rest[:kept], _WAITS))
     orders.update(dict.fromkeys(rest[kept:], _BEATEN))
@@ -253,7 +253,7 @@ def _ranked(view: TrialIndex, standings: Sequence[TrialStanding]) -> list[TrialV
 
 
 def _moves(held: int, slots: int, why: str) -> str:
-    """How a running trial's number of slots changes, if it does, in words."""
+    """How a running trial's number of slots changes, in words; empty if it does not."""
     if slots == held:
         return f"keeps {slots}: {why}"
     return f"{'grows' if slots > held else 'shrinks'} {held} -> {slots}: {why}"

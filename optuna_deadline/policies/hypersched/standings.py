@@ -17,7 +17,7 @@ from optuna_deadline.policies.trial_index import TrialIndex
 
 
 class TrialStanding(NamedTuple):
-    """Where a trial stands; in the order of these values the most deserving comes first."""
+    """The standing of a trial; sorts by priority, the highest first."""
 
     fails: bool  #: below the cut of a rung
     above: int  #: less its highest rung
@@ -26,7 +26,7 @@ class TrialStanding(NamedTuple):
     rung: Rung | None  #: the highest at which it fails, else the highest that it reached
 
     def reason(self, trial: TrialView) -> str:
-        """Why it runs, or does not."""
+        """Why it runs or waits."""
         if self.rung is None:
             return "starts: a free slot" if trial.state == "ready" else "resumes: not yet judged"
         if not self.fails:
@@ -41,12 +41,13 @@ _FIRST_FAILED = (True,)
 
 
 class TrialStandings:
-    """Where all living trials stand; only those that may stand elsewhere are judged again.
+    """The standings of all live trials; only those that may have changed are updated.
 
     Attributes:
-        survivors: Those that train and pass, the most deserving first.
-        beaten: Those that train and fail, likewise.
-        waiting: Trials that do not run: those that pass or were never judged, then the others.
+        survivors: Running trials above every cut, highest priority first.
+        beaten: Running trials below a cut, likewise.
+        waiting: Trials that do not run: those above every cut or without a report, then the
+            others.
     """
 
     def __init__(self, retroactive: bool) -> None:
@@ -55,10 +56,10 @@ class TrialStandings:
         self.waiting: list[TrialStanding] = []
         self._retroactive = retroactive
         self._places: dict[int, tuple[list[TrialStanding], TrialStanding]] = {}
-        self._cuts: dict[int, float | None] = {}  # by milestone, those that all were judged by
+        self._cuts: dict[int, float | None] = {}  # by milestone, the cuts of the last update
 
     def update(self, view: TrialIndex) -> TrialStandings:
-        """Judge trials that changed, and trials that a moved cut affects."""
+        """Update trials that changed, and trials that a moved cut affects."""
         moved = view.take_changed()
         for rung in view.rungs:
             before, now = self._cuts.get(rung.milestone), rung.cutoff
@@ -85,25 +86,24 @@ class TrialStandings:
 
     @property
     def others(self) -> list[TrialStanding]:
-        """All but the survivors, the most deserving first."""
+        """All but the survivors, highest priority first."""
         return sorted([*self.waiting, *self.beaten])
 
     @property
     def waiting_above_cuts(self) -> list[TrialStanding]:
-        """Waiting trials above every cut, or never judged."""
+        """Waiting trials above every cut, or without a report."""
         return self.waiting[: bisect_left(self.waiting, _FIRST_FAILED)]
 
     @property
     def contenders(self) -> list[TrialStanding]:
-        """Trials above every cut, or never judged."""
+        """Trials above every cut, or without a report."""
         return self.survivors + self.waiting_above_cuts
 
     def successors(self, view: TrialIndex) -> list[TrialStanding]:
         """The trials that take the pool once no survivor is left: our reconstruction.
 
-        Those that wait above every cut, or were never judged; where there are none the living are
-        judged among themselves, without those that have ended; if none passes, the
-        best alone.
+        Those that wait above every cut, or without a report. If there are none, live trials are
+        compared among themselves, without ended ones; if none passes, the best alone.
         """
         if passing := self.waiting_above_cuts:
             return passing
@@ -148,16 +148,16 @@ def select_successors(
     ahead: Sequence[int],
     largest: int,
 ) -> tuple[list[TrialView], float]:
-    """The heirs, or the best alone once no other comes to a rung that could part them in time.
+    """The successors; only the best one if no other can reach a separating rung in time.
 
-    The model in hand was trained to its end, and what comes near it takes all the slots there are.
-    Survivors share to the deadline instead: each of them may still be the best.
+    The best model was trained to its end, and a trial that comes near it gets all slots. Survivors
+    share until the deadline instead: each of them may still be the best.
 
     Args:
         snapshot: The study.
         successors: The best first.
-        shares: What each would get of the pool.
-        ahead: Steps until each is judged again.
+        shares: The share of each in the pool.
+        ahead: Steps until each is compared again.
         largest: The largest useful gang.
 
     Returns:

@@ -1,1 +1,1 @@
-"""How a pool is divided among studies."""
+"""Division of a pool among studies."""

@@ -1,8 +1,8 @@
-"""Whether the studies of a pool can train what they expect to by their deadlines, and what else.
+"""Whether the studies of a pool can train as much as they expect by their deadlines.
 
-The pool is looked at as a fluid: at every moment each study has its weighted max-min fair share
-of the slots, until its work is done or its deadline comes. That is what the even divider comes to
-over time, overheads left out.
+The pool is modelled as a fluid: at every moment each study has its weighted max-min fair share of
+the slots until its work is done or its deadline comes. The even divider approximates this over
+time, without overheads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from optuna_deadline.policies.pool.fair_share import PoolSnapshot, StudyView, fair_shares
 
-_ENOUGH = 0.999  # of what is expected
+_ENOUGH = 0.999  # of the expected slot-seconds
 _WEIGHTS = (2, 4, 8, 16, 32, 64)
 
 
@@ -24,7 +24,7 @@ class StudyProspect:
     Attributes:
         study: The study.
         expected: Slot-seconds until its deadline.
-        needed: Slot-seconds that it expects to train yet; None for a study that uses what it gets.
+        needed: Slot-seconds that it still wants to train; None for a study that uses all it gets.
     """
 
     study: StudyView
@@ -33,18 +33,18 @@ class StudyProspect:
 
     @property
     def is_met(self) -> bool:
-        """Whether it gets what it expects."""
+        """Whether it gets what it needs."""
         return self.needed is None or self.expected >= _ENOUGH * self.needed
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """What would have to give, that a study gets what it expects.
+    """Changes with which a study would get what it needs.
 
     Attributes:
         extend: Seconds by which its deadline would have to move.
-        weight: The weight that it would have to have; None where none does it.
-        losers: The studies that would then not get what they expect, though they do now.
+        weight: The weight that it would need; None if no weight suffices.
+        losers: The studies that would then no longer get what they need.
     """
 
     extend: float
@@ -53,7 +53,7 @@ class Remedy:
 
 
 def prospects(pool: PoolSnapshot) -> list[StudyProspect]:
-    """What each study comes to."""
+    """The prospect of each study."""
     gets = {study.study_id: 0.0 for study in pool.studies}
     for seconds, shares in _stretches(pool):
         for study_id, share in shares.items():
@@ -62,7 +62,7 @@ def prospects(pool: PoolSnapshot) -> list[StudyProspect]:
 
 
 def remedy(pool: PoolSnapshot, study_id: int) -> Remedy:
-    """What would have to give for one study that is short of slots."""
+    """The remedy for one study that is short of slots."""
     before = {p.study.name for p in prospects(pool) if p.is_met}
     for factor in _WEIGHTS:
         heavier = _changed(pool, study_id, weight=factor)
@@ -75,14 +75,14 @@ def remedy(pool: PoolSnapshot, study_id: int) -> Remedy:
 
 
 def losing_studies(pool: PoolSnapshot, newcomer: int) -> list[StudyProspect]:
-    """The studies that got what they expect before the newcomer came, and now do not."""
+    """The studies that lose what they need through the newcomer."""
     rest = replace(pool, studies=tuple(s for s in pool.studies if s.study_id != newcomer))
     before = {p.study.study_id for p in prospects(rest) if p.is_met}
     return [p for p in prospects(pool) if not p.is_met and p.study.study_id in before]
 
 
 def _needed(pool: PoolSnapshot, study: StudyView) -> float | None:
-    """A study that would use every slot it could, to its deadline, has no end of its own."""
+    """The slot-seconds that a study needs; None if it uses every slot until its deadline."""
     if study.remaining is None:
         return None
     limit = study.most * study.time_left(pool.now)
@@ -90,7 +90,7 @@ def _needed(pool: PoolSnapshot, study: StudyView) -> float | None:
 
 
 def _stretches(pool: PoolSnapshot) -> Sequence[tuple[float, dict[int, float]]]:
-    """Seconds in which nothing changes, and the shares in them."""
+    """Stretches of constant shares: seconds and shares."""
     found: list[tuple[float, dict[int, float]]] = []
     now = pool.now
     left = {
@@ -120,7 +120,7 @@ def _extension(pool: PoolSnapshot, study_id: int) -> float:
     """Seconds after its deadline at which its work would be done."""
     study = next(s for s in pool.studies if s.study_id == study_id)
     end = study.deadline
-    # Its wish is fixed before: with more time it would not want more.
+    # Its claim is fixed before: with more time it would not want more.
     patient = _changed(pool, study_id, deadline=math.inf)
     now, left = pool.now, study.remaining or 0.0
     for seconds, shares in _stretches(patient):
@@ -135,7 +135,7 @@ def _extension(pool: PoolSnapshot, study_id: int) -> float:
 def _changed(
     pool: PoolSnapshot, study_id: int, *, weight: float = 1.0, deadline: float | None = None
 ) -> PoolSnapshot:
-    """The pool in which one study is heavier by a factor, or has another deadline."""
+    """The pool with another weight or deadline of one study."""
     return replace(
         pool,
         studies=tuple(

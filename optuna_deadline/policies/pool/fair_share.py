@@ -1,4 +1,4 @@
-"""How a pool's slots are shared among its studies: pure, from snapshot to numbers."""
+"""Fair shares of a pool's slots among its studies. Pure."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-#: Shares this close to a whole number are one: water is filled in floating point.
+#: Shares this close to a whole number count as whole: they are floats.
 _WHOLE = 1e-9
 
 
 @dataclass(frozen=True)
 class StudyView:
-    """One study of a pool, as far as a divider may know it. Times are the database's seconds.
+    """What a divider knows about one study. Times are the database's seconds.
 
     Attributes:
         study_id: Its key in the table.
         name: Its name.
-        weight: How many times as much it may have as a study of weight 1.
-        joined: When its first worker came to the pool.
+        weight: Its share relative to a study of weight 1.
+        joined: When its first worker joined the pool.
         deadline: When it ends.
         live: Trials that can still be trained.
         slots: Slots that are lent to it now.
-        most: Slots it could use now, were it alone; 0 where it needs none.
-        done: Slot-seconds it has trained so far.
-        remaining: Slot-seconds it expects to train yet, None where it cannot say.
+        most: Slots that it could use if it were alone; 0 if it needs none.
+        done: Slot-seconds trained so far.
+        remaining: Expected further slot-seconds; None if unknown.
         served: Slot-seconds that were lent to it since it joined, used or not.
         entitled: Slot-seconds of :func:`fair_shares` since it joined.
     """
@@ -45,7 +45,7 @@ class StudyView:
 
     @property
     def lag(self) -> float:
-        """Slot-seconds that it is behind its fair share; negative where it is ahead."""
+        """Slot-seconds behind its fair share; negative if it is ahead."""
         return self.entitled - self.served
 
     def time_left(self, now: float) -> float:
@@ -66,7 +66,7 @@ class Divider(Protocol):
     """Anything with ``divide``: a pure, deterministic function of the snapshot."""
 
     def divide(self, pool: PoolSnapshot) -> Mapping[int, int]:
-        """Slots by study id: none above its study's ``most``, together within the capacity."""
+        """Slots by study id: at most ``most`` each, at most the capacity together."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class EvenDivider:
 def fair_shares(pool: PoolSnapshot) -> dict[int, float]:
     """Weighted max-min fair shares in fractions of slots, by study id.
 
-    What a study cannot use goes to the others. None that needs a slot gets less than one, as long
-    as there are as many slots as such studies.
+    Slots that a study cannot use go to the others. If there are as many slots as studies that need
+    one, each of them gets at least one.
     """
     needy = [study for study in pool.studies if study.most > 0]
     least = 1.0 if len(needy) <= pool.capacity else 0.0
@@ -121,7 +121,7 @@ def fair_shares(pool: PoolSnapshot) -> dict[int, float]:
 
 
 def _fill(studies: list[StudyView], least: float, total: float) -> dict[int, float]:
-    """Raise one water level for all, a share being level * weight between ``least`` and most."""
+    """Raise one level for all studies, a share being level * weight between ``least`` and most."""
 
     def filled(level: float) -> dict[int, float]:
         return {s.study_id: min(max(level * s.weight, least), float(s.most)) for s in studies}

@@ -1,13 +1,14 @@
 """SEER (Dunlap et al., SoCC 2021): the best model by a deadline and within a budget.
 
 Many configurations first, then fewer on larger gangs, on a pool that is bought for each round and
-given back at once. The paper's abstract was read, its algorithm was not: all that is decided here
-is our reconstruction. The outer programme looks for the shape of a successive halving that finds
-most, among those for which the inner one (:mod:`~optuna_deadline.policies.seer.round_schedule`)
-has a schedule in the time and for the money that are left. Both are asked again with every plan,
-from what was measured meanwhile; a round ends by time, not by its slowest.
+returned at once. Our sources have the paper's abstract and not its algorithm, so all decisions
+here are our reconstruction. The outer programme chooses the shape of a successive halving that
+finds the most, among those for which the inner one
+(:mod:`~optuna_deadline.policies.seer.round_schedule`) has a schedule within the time and the
+money. Both run in every plan with present measurements; a round ends by time, not by its slowest
+trial.
 
-Where slots cost nothing the pool is what it is, and the deadline alone binds.
+If slots are free, the pool is given and only the deadline binds.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from optuna_deadline.policies.seer.shape_search import (
 
 @dataclass(frozen=True)
 class Seer(Resources):
-    """The policy of SEER, as far as it can be reconstructed."""
+    """The policy of SEER, as reconstructed."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """One plan for the whole study."""
+        """Plan the whole study."""
         plan = with_settled_pool(self._plan, snapshot)
         if snapshot.money is not None:
             return plan
@@ -123,7 +124,7 @@ class _Round:
         self._through = ranked([t for t in alive if t.step >= self._target], self._target)
 
     def plan(self, orders: dict[int, Order]) -> Plan:
-        """Orders for the survivors, beside those of the others."""
+        """Orders for the survivors and the others."""
         snapshot, money = self._snapshot, self._snapshot.money
         left = sum(self._target - trial.step for trial in self._behind)
         left += self._missing * self._target
@@ -177,7 +178,7 @@ class _Round:
         )
 
     def _pool(self, money: Money, option: Option, later: int, count: int) -> int:
-        """The round's nodes, less those that its last trials and the rounds to come do without."""
+        """The round's nodes, minus those that its last trials and later rounds do not need."""
         if option.gang <= money.node:
             need = -(-count // (money.node // option.gang))
         else:
@@ -188,13 +189,13 @@ class _Round:
 
 
 def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
-    """What there is to plan with: rounded, so that a plan changes only when something does."""
+    """The rounded means of the plan, so that it changes only when something changes."""
     money = snapshot.money
     sizes = snapshot.speedup.useful(max(1, snapshot.largest_gang))
     node = max(1, snapshot.largest_gang)
     coming = money is not None and money.held > snapshot.capacity
     time = _time(snapshot)
-    # What starts up is taken off what was rounded: so it is what the plan that asked for it took.
+    # The start-up is subtracted after rounding, so that it is what the requesting plan assumed.
     if money is None:
         terms = Money(math.inf, 0.0, 0.0, 0.0, node=node, offer=max(node, snapshot.capacity))
         left, held = math.inf, terms.nodes(snapshot.capacity)
@@ -202,7 +203,7 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
         left = _round_down((money.left + money.ahead) * (1 - RESERVE))
         if coming:
             left -= money.held * money.price * money.startup
-        # What else changes from second to second is in these two, or in what is held.
+        # All else that changes from second to second is in these two, or in what is held.
         terms = replace(money, budget=max(0.0, left), spent=0.0, held=0, ahead=0.0)
         held = money.nodes(money.held)
         time -= money.startup if coming else 0.0
@@ -220,7 +221,7 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
 
 
 def _time(snapshot: Snapshot) -> float:
-    """Seconds in which something can be trained yet, rounded."""
+    """Rounded seconds in which trials can still train."""
     return _round_down(snapshot.time_left - CLOSING - snapshot.overhead.stop)
 
 
@@ -234,7 +235,7 @@ def _holds_until(snapshot: Snapshot) -> float:
 
 
 def _first(snapshot: Snapshot, contenders: Sequence[TrialView]) -> Plan:
-    """Nothing was measured yet: an even pool, and a trial on each of its slots."""
+    """Before any measurement: an even pool with a trial on each slot."""
     money, usable, pool = snapshot.money, snapshot.capacity, None
     if money is not None:
         per_node = max(money.charge(snapshot.time_left), 1e-12)

@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 
 from optuna_deadline.policies.api import Money
 
-#: Prices of time that are tried: from next to nothing to several times that of all nodes, and
-#: one that outweighs everything.
+#: Prices of time to try: from next to nothing to several times that of all nodes, and one that
+#: outweighs everything.
 _MANY = 33
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one round has to do.
+    """The work of one round.
 
     Attributes:
-        trials: How many are trained in it.
+        trials: The number of its trials.
         seconds: Seconds that each trains, on one slot.
-        largest: The largest gang that can be; None for any.
+        largest: The largest possible gang; None for any.
     """
 
     trials: int
@@ -43,14 +43,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Option:
-    """One way to go through a round.
+    """One way to schedule a round.
 
     Attributes:
         gang: Slots of each trial.
         nodes: Nodes of the pool.
         waves: How many times the pool is filled.
-        seconds: How long the round takes.
-        cost: What the nodes cost meanwhile, by the second.
+        seconds: The duration of the round.
+        cost: The cost of the nodes in that time, by the second.
     """
 
     gang: int
@@ -71,13 +71,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Rates:
-    """What a round's time and cost depend on beside its work.
+    """What determines a round's time and cost beside its work.
 
     Attributes:
         money: The prices of nodes; a node's slots hold gangs.
-        speedups: S(g) by the gang's size, the sizes worth trying.
+        speedups: S(g) by the gang's size, the sizes to try.
         overhead: Seconds that every trial loses in a round by starting or resuming.
-        held: Nodes that are there already.
+        held: Nodes that are already held.
     """
 
     money: Money
@@ -87,12 +87,12 @@ class Rates:
 
 
 def concurrent_gangs(gang: int, nodes: int, node: int) -> int:
-    """Gangs that fit on so many nodes; one that is larger than a node fills whole ones."""
+    """Gangs that fit on some nodes; one that is larger than a node fills whole ones."""
     return nodes * (node // gang) if gang <= node else nodes // -(-gang // node)
 
 
 def fastest_on_pool(work: Work, rates: Rates, nodes: int) -> Option:
-    """The fastest way through a round on a pool of a given size, with the smallest gangs."""
+    """The fastest schedule of a round on a pool of a given size, with the smallest gangs."""
     found = [
         _option(work, rates, gang, speedup, nodes)
         for gang, speedup in rates.speedups
@@ -103,10 +103,10 @@ def fastest_on_pool(work: Work, rates: Rates, nodes: int) -> Option:
 
 @lru_cache(maxsize=4096)
 def options(work: Work, rates: Rates) -> tuple[Option, ...]:
-    """Every way to go through a round that no other beats in time, cost and nodes, fastest first.
+    """All schedules of a round that none beats in time, cost and nodes, fastest first.
 
-    Nodes count for themselves, since they have to be started: fewer are better, and those that are
-    held already may be kept for a later round, though this one leaves some of them idle.
+    Fewer nodes count as better, since nodes have to be started. Held nodes may be kept for a later
+    round, though this one leaves some of them idle.
     """
     money = rates.money
     most = max(1, money.offer // money.node)
@@ -169,7 +169,7 @@ def cheapest(
 
 
 def least_cost(works: Sequence[Work], rates: Rates) -> float:
-    """What the rounds cost at least, by the second: no slot idles and all nodes are there."""
+    """A lower bound of the cost, by the second: no slot idles and all nodes are there."""
     return rates.money.price * sum(
         work.trials
         * min(
@@ -182,9 +182,9 @@ def least_cost(works: Sequence[Work], rates: Rates) -> float:
 
 
 def schedule(picked: Sequence[Option], rates: Rates) -> Schedule:
-    """What the options come to: nodes that a round needs more are waited for, and paid for.
+    """The schedule of some options: additional nodes are waited for and paid for.
 
-    Those that are held go on by the second: their beginning was rounded up already.
+    Held nodes continue by the second: their start was rounded up already.
     """
     money = rates.money
     now, cost, held = 0.0, 0.0, rates.held
@@ -241,7 +241,7 @@ def _on_the_hull(
 def _descend(
     picked: Sequence[Option], choices: Sequence[Sequence[Option]], rates: Rates, time: float
 ) -> Sequence[Option]:
-    """Change one round at a time, the change that saves most first, as long as one does."""
+    """Change one round at a time, by the largest saving, while there is one."""
     now = schedule(picked, rates)
     while True:
         best = now

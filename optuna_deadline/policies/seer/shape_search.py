@@ -1,10 +1,9 @@
-"""SEER's outer programme: which shape of successive halving the time and the money allow.
+"""SEER's outer programme: the shape of the successive halving within the time and the money.
 
-What a successive halving can be expected to find: the outer programme's yardstick.
-
-Our reconstruction, a prior and no fit: final qualities are standard normal; a score after some of
-the steps is the final one plus a random walk in the logarithm of the steps, so that early ranks
-mislead more than late ones; a trial without a whole training loses quality in proportion.
+Its objective is the expected quality of the best model. Our reconstruction, a prior and not a fit:
+final qualities are standard normal; a score after some of the steps is the final one plus a random
+walk in the logarithm of the steps, so that early ranks mislead more than late ones; a trial
+without a full training loses quality in proportion.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from optuna_deadline.policies.seer.round_schedule import (
     schedule,
 )
 
-#: Standard deviation of the walk from the first step to the last, in those of the final quality.
+#: Standard deviation of the walk from the first step to the last, relative to final quality's.
 NOISE = 1.0
 
-#: What a configuration gains from the first step to the last, likewise.
+#: The gain of a configuration from the first step to the last, likewise.
 TRAINING = 2.0
 
 _DRAWS = 384
@@ -76,17 +75,17 @@ def _left(step: int, whole: int) -> float:
     return max(0.0, 1.0 - math.log1p(step) / math.log1p(max(whole, step)))
 
 
-#: Numbers of configurations that are considered, and of those that the last round trains.
+#: Numbers of configurations to try, and of those that the last round trains.
 _COUNTS = tuple(sorted({round(1.05**k) for k in range(171)}))
-#: Expected qualities that count as level, where the search prefers more finalists since that leans
-#: less on early ranks; and so much worse that it ends. In standard deviations.
+#: Expected qualities that count as equal, where the search prefers more finalists since that
+#: depends less on early ranks; and so much worse that it ends. In standard deviations.
 _LEVEL, _CLEARLY = 0.03, 0.1
 _FINALISTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
-#: A round's gangs and pool are kept unless a change saves this share of what is left to pay.
+#: A round's gangs and pool stay unless a change saves this share of the remaining cost.
 _WORTH_A_CHANGE = 0.15
 
-#: Shares of the training still wanted that are tried where the whole of it cannot be had.
+#: Shares of the remaining training to try if all of it does not fit.
 _SHARES = (1.0, 0.85, 0.7, 0.5, 0.35, 0.2, 0.1)
 
 
@@ -95,7 +94,7 @@ class Means:
     """What a study has left to plan with.
 
     Attributes:
-        steps: The rungs, the last step among them.
+        steps: The rungs, including the last step.
         pace: Seconds of a step on one slot.
         rates: Prices, S(k), overhead, nodes; the money's budget is what is left.
         time: Seconds left.
@@ -107,7 +106,7 @@ class Means:
     time: float
 
     def affords(self, plan: Schedule | None) -> bool:
-        """Whether a schedule is one, and is paid for."""
+        """Whether a schedule exists and can be paid for."""
         return plan is not None and plan.cost <= self.rates.money.budget
 
 
@@ -120,10 +119,10 @@ class Shape:
 
 
 def best_shape(means: Means, done: int) -> Shape:
-    """The shape that is expected to find most, among those that can be had.
+    """The feasible shape with the highest expected quality.
 
     Args:
-        means: What there is.
+        means: What is left.
         done: Steps that were made in the first round already.
     """
     return _best_shape(means, _COUNTS[bisect_right(_COUNTS, done) - 1] if done else 0)
@@ -148,10 +147,10 @@ def _best_shape(means: Means, done: int) -> Shape:
 def _best(
     means: Means, first: int, rounds: Callable[[tuple[int, ...]], list[Work]]
 ) -> tuple[float, tuple[int, ...]]:
-    """The survivors that are expected to find most, and what they are: none where nothing fits.
+    """The survivors with the highest expected quality, and that; none if nothing fits.
 
-    For every number of finalists the most configurations are taken that can be had with them, so
-    what is searched is the number of configurations and the share of them that a round keeps.
+    For every number of finalists, as many configurations as possible are taken, so the search is
+    over the number of configurations and the share of them that a round keeps.
     """
     number = len(means.steps) - first
     best, found, most = -math.inf, tuple[int, ...](), len(_COUNTS)
@@ -178,13 +177,13 @@ def _best(
 def survivors_after(
     means: Means, contenders: int, rung: int, to_do: Work | None
 ) -> tuple[int, ...]:
-    """How many go on from a rung and from each later one: as many as can be had.
+    """The survivors of a rung and of each later one: as many as possible.
 
     Args:
-        means: What there is.
+        means: What is left.
         contenders: The trials of the round that ends at the rung.
         rung: Its index.
-        to_do: What that round still has to do; None where it is over.
+        to_do: The rest of that round; None if it is over.
     """
     first = [] if to_do is None else [to_do]
     rounds = len(means.steps) - rung
@@ -198,14 +197,14 @@ def survivors_after(
 
 
 def _can_be_had(means: Means, works: list[Work]) -> bool:
-    """Whether there is a schedule that ends in time and is paid for."""
+    """Whether there is a schedule that ends in time and can be paid for."""
     if least_cost(works, means.rates) > means.rates.money.budget:
         return False
     return means.affords(cheapest(works, means.rates, means.time, refine=False))
 
 
 def _last(fits: Callable[[int], bool], count: int) -> int:
-    """The last of so many places at which something fits, -1 if it fits nowhere."""
+    """The last of so many places at which something fits; -1 if it fits nowhere."""
     low, high, stride = count - 1, count, 1
     while low >= 0 and not fits(low):
         low, high, stride = max(-1, low - stride), low, 2 * stride
@@ -238,14 +237,14 @@ def later_works(means: Means, rung: int, survivors: Sequence[int]) -> list[Work]
 
 @dataclass(frozen=True)
 class Stage:
-    """How far the round in progress has come.
+    """The progress of the round in progress.
 
     Attributes:
         rung: Where it ends.
-        later: How many are to train in each of the rounds after it.
-        behind: How many of those are not through.
-        steps: What each of these still has to do, in the mean.
-        single: New trials come, which start on one slot each.
+        later: The planned number of trials of each later round.
+        behind: How many of its trials are not through.
+        steps: The mean remaining steps of these.
+        single: Whether new trials start, on one slot each.
         gang: The gangs of running trials, 0 if none runs.
     """
 
@@ -259,7 +258,7 @@ class Stage:
 
 @lru_cache(maxsize=8192)
 def next_round(means: Means, stage: Stage) -> tuple[Option, int]:
-    """How to go through the round in progress, and the nodes of the round after it."""
+    """The option for the round in progress, and the nodes of the round after it."""
     rates, rest = means.rates, later_works(means, stage.rung, stage.later)
     first = Work(stage.behind, stage.steps * means.pace, 1 if stage.single else None)
     for share in _SHARES:
@@ -275,7 +274,7 @@ def next_round(means: Means, stage: Stage) -> tuple[Option, int]:
 
 
 def _kept(means: Means, works: list[Work], gang: int, best: Schedule) -> Schedule | None:
-    """The schedule that changes nothing now, unless a change is worth it."""
+    """The schedule without a change, unless a change is worth it."""
     rates = means.rates
     gang = works[0].largest or gang or best.rounds[0].gang
     speedup = dict(rates.speedups).get(gang)
@@ -290,13 +289,13 @@ def _kept(means: Means, works: list[Work], gang: int, best: Schedule) -> Schedul
 
 
 def _fallback_round(means: Means, work: Work) -> Option:
-    """Nothing fits: the most training that time and money give."""
+    """Nothing fits: the most training that time and money allow."""
     rates, money = means.rates, means.rates.money
     nodes = max(1, money.offer // money.node)
     if money.price > 0:
         paid = money.budget / max(money.charge(means.time), 1e-12)
         nodes = max(1, min(nodes, int(paid)))
-    if means.time <= money.startup:  # what is not there comes too late
+    if means.time <= money.startup:  # nodes that are not there start too late
         nodes = max(1, min(nodes, rates.held))
     found = options(work, replace(rates, money=replace(money, offer=nodes * money.node)))
     return found[0]
