@@ -1,1 +1,1 @@
-"""A move that is checked: the user's own training undisturbed, paused, and on other slots."""
+"""Checks of a move: the user's own training undisturbed, paused, and on other slots."""

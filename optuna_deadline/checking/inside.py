@@ -1,4 +1,4 @@
-"""What a check adds to a rank: it leaves at the step that is asked, and nothing else is played."""
+"""The rank's side of a check: a segment that leaves at a requested step."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from optuna_deadline.rank.trial import RankSegment, RankTrial
 _LEAVE = Directive(Kind.RESIZE, "the check moves it")
 _COMPARE = "optuna_deadline_torch.comparing"
 
-#: Trainings that differ for a reason which is no fault, and the functions that make them so.
+#: Trainings that differ for a harmless reason, and the functions that cause it.
 OTHER_DRAWS, OTHER_ROUNDING = "draw_otherwise", "round_otherwise"
 VARIANTS = (OTHER_DRAWS, OTHER_ROUNDING)
 
 
 @dataclass(frozen=True)
 class CheckInstruction:
-    """What a rank is asked to do."""
+    """The instructions of a check to a rank."""
 
     leave_at: int = 0  #: the step, counted over all segments
     done: int = 0  #: the steps before this segment
     variant: str | None = None  #: a name of :data:`VARIANTS`
-    compare: tuple[str, str] | None = None  #: two checkpoints, in place of a training
-    log: str | None = None  #: where what the objective prints goes
+    compare: tuple[str, str] | None = None  #: two checkpoints to compare, instead of a training
+    log: str | None = None  #: where the objective's output goes
 
 
 @dataclass(frozen=True)
 class CheckedSource(ObjectiveSource):
-    """An objective that ranks run as a check asks."""
+    """An objective that ranks run under a check."""
 
     def load(self) -> Objective:
         """Import or unpickle it."""
@@ -41,7 +41,7 @@ class CheckedSource(ObjectiveSource):
 
 
 class CheckedObjective:
-    """Runs the objective with a segment that leaves where the check says.
+    """Runs the objective with a segment that leaves at the check's step.
 
     Args:
         objective: The user's.
@@ -72,11 +72,11 @@ class CheckedObjective:
 
 
 class CheckedTrial(RankTrial):
-    """The rank's trial, whose segment is the check's.
+    """The rank's trial with the check's segment.
 
     Args:
         trial: The rank's.
-        order: What is asked.
+        order: The instructions.
     """
 
     def __init__(self, trial: RankTrial, order: CheckInstruction) -> None:
@@ -94,14 +94,14 @@ class CheckedTrial(RankTrial):
 
 
 class CheckedSegment:
-    """A rank's segment that leaves at a step; a step is where training asks whether to leave.
+    """A rank's segment that leaves at a step; a step is a read of the directive.
 
     Args:
         segment: The rank's.
-        order: What is asked.
+        order: The instructions.
     """
 
-    checked = True  #: so that an objective with ``check=True`` begins no check within a check
+    checked = True  #: so that an objective with ``check=True`` starts no check within a check
 
     def __init__(self, segment: RankSegment, order: CheckInstruction) -> None:
         self._segment = segment
@@ -113,7 +113,7 @@ class CheckedSegment:
         return getattr(self._segment, name)
 
     def newest(self) -> Directive:
-        """To leave, from the step on that was asked for."""
+        """To leave, from the requested step on."""
         self._done += 1
         if self._segment.rank == 0:
             self._segment._link.notify("step", number=self._done, position=self._position)
@@ -124,7 +124,7 @@ class CheckedSegment:
         return self.newest()
 
     def progress(self, position: float) -> None:
-        """Kept for the next step."""
+        """Store the progress for the next step."""
         self._position = position
         self._segment.reports_position = True
 
@@ -132,7 +132,7 @@ class CheckedSegment:
 def _compared(one: Path, other: Path) -> dict[str, Any]:
     try:
         compare = importlib.import_module(_COMPARE).compare
-    except ImportError:  # an objective without torch has checkpoints of its own kind
+    except ImportError:  # an objective without torch has its own kind of checkpoints
         same = one.read_bytes() == other.read_bytes()
         return {"parts": {}, "unlike": [] if same else ["the checkpoints are other bytes"]}
     found: dict[str, Any] = compare(one, other)

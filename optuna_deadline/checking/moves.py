@@ -1,4 +1,4 @@
-"""Which trainings a check makes of an objective, and what their differences say."""
+"""The trainings of a check, and what their differences mean."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from optuna_deadline.checking.rows import (
 from optuna_deadline.checking.runs import Leg, TrainingRun, TrainingRuns
 from optuna_deadline.errors import DeadlineError
 
-STEPS = 12  #: where nothing is said, and an epoch and a half would take too long
-FEWEST = 5  #: a step to begin with, one to move at, one to come back, and the last
-_SHORT = 20.0  # seconds that a training of an epoch and a half may take unasked
-_CHAOS = 1e-3  # what grows to more from a last digit is no rounding,
-_DIGITS = 4.0  # or to more than so many of them where there are few
+STEPS = 12  #: if no number is given, and an epoch and a half would take too long
+FEWEST = 5  #: the first step, one to move at, one to return, and the last
+_SHORT = 20.0  # seconds that a training of an epoch and a half may take by default
+_CHAOS = 1e-3  # a difference that grows beyond this factor from a last digit is not rounding,
+_DIGITS = 4.0  # or beyond this factor if there are few
 _SAME = "the same training does twice"
 
 _VARIANTS = {
@@ -55,22 +55,22 @@ _WHOLE = (
 
 @dataclass(frozen=True)
 class Noise:
-    """How far a training is from itself for a reason that is no fault of a move."""
+    """How far repeated trainings are apart for a harmless reason."""
 
-    figure: float  #: in what a checkpoint holds
+    figure: float  #: in checkpoints
     values: float  #: in reported values
-    words: str  #: "no more than" what
-    digit: float = 0.0  #: the last one of what was computed with, relative
+    words: str  #: the reason, for "no more than"
+    digit: float = 0.0  #: the last digit of the computation, relative
 
     def at_least(self, other: Noise) -> Noise:
-        """The larger one, and what it is by."""
+        """The larger one, with its reason."""
         words = self.words if self.figure > other.figure else other.words
         return Noise(max(self.figure, other.figure), max(self.values, other.values), words)
 
 
 @dataclass(frozen=True)
 class LeavePoints:
-    """Where a training is left."""
+    """Where a training leaves."""
 
     last: int
     within: int  #: in the middle of an epoch
@@ -85,18 +85,18 @@ class LeavePoints:
 
 
 def choose_steps(last: int, reported: list[int]) -> LeavePoints:
-    """Where to leave a training of ``last`` steps.
+    """Choose where to leave a training of ``last`` steps.
 
     Args:
-        last: At which all trainings end.
-        reported: For each report, how many steps were before it.
+        last: The last step of all trainings.
+        reported: For each report, the number of steps before it.
     """
-    ends = {step + 1 for step in reported}  # the look that follows a report is right there
+    ends = {step + 1 for step in reported}  # the read that follows a report is right there
     near = sorted(range(1, last), key=lambda step: abs(step - last / 3))
     within = next((one for one in near if one not in ends and one + 1 not in ends), near[0])
     report = next((one for one in sorted(ends) if 1 < one < last), None)
     back = max(2 * last // 3, within + 1, 0 if report is None else report + 1)
-    # What a hook does at the end of an epoch shows after it only.
+    # The effect of a hook at the end of an epoch shows after it only.
     others = [
         step
         for step in range(last if report is None else report + 1, last)
@@ -111,12 +111,11 @@ class Check:
 
     Args:
         runs: Trains it.
-        steps: How many steps; None for an epoch and a half if that is short.
-        slots: On how many slots a moved training is for a while; 1 for pauses alone.
-        tolerance: Relative; up to which a move is exact.
-        on_training: Called with the name of what is tried next, how many steps it trains, its
-            number
-            from 1, and of how many as far as that is known.
+        steps: The number of steps; None for an epoch and a half if that is short.
+        slots: The number of slots of a moved training; 1 for pauses alone.
+        tolerance: The relative difference up to which a move is exact.
+        on_training: Called with the name of the next training, its steps, its number from 1, and
+            the total if known.
     """
 
     def __init__(
@@ -135,8 +134,8 @@ class Check:
         self._on_training = on_training
         self._noise = self._value_noise = 0.0
         self._begun, self._total = 0, 4 + (slots > 1)  # trainings
-        self._grows = False  # whether the user wishes longer steps on more slots
-        self._length: int | None = None  # the steps of a whole training, where it is so short
+        self._grows = False  # whether the user wants longer steps on more slots
+        self._length: int | None = None  # the steps of a full training, if it is so short
 
     def rows(self) -> Iterator[CheckRow]:
         """Each row as soon as it is known.
@@ -286,7 +285,7 @@ class Check:
         )
 
     def _noise_of(self, variant: str, still: TrainingRun, steps: LeavePoints) -> Noise:
-        """How far a training is from itself for a reason that is no fault."""
+        """How far repeated trainings are apart for a harmless reason."""
         words = _VARIANTS[variant]
         self._total += 1
         name = "undisturbed, with " + words.rpartition(" ")[0]
@@ -306,7 +305,7 @@ class Check:
             {step: value for step, value in run.values.items() if step in there},
         )
 
-    # ---- inside
+    # ---- internal
 
     def _train(self, name: str, *legs: Leg, variant: str | None = None) -> TrainingRun:
         self._begun += 1
@@ -314,7 +313,7 @@ class Check:
         return self._runs.train(*legs, variant=variant)
 
     def _no_report(self, still: TrainingRun) -> str:
-        """Why there is no report to look at, and what to ask for."""
+        """Why there is no report to compare, and what to change."""
         if self._length is not None:
             return f"the training ends with its first report, after {self._length} steps"
         wanted = _epoch_and_a_half(still)
@@ -337,13 +336,13 @@ def _finite(figure: float) -> float:
 
 
 def _several(rounding: float, tolerance: float) -> float:
-    """Up to where a gap is rounding: what was measured, or what is allowed anyway."""
+    """The gap up to which a difference is rounding: as measured, or the tolerance."""
     return tolerance if rounding <= tolerance else ALIKE * rounding
 
 
 def _suggested_steps(still: TrainingRun, last: int) -> int:
     """The default number of steps to train."""
-    if still.ended:  # the last one or two cannot be left at
+    if still.ended:  # no training can leave at the last one or two
         return max(len(still.positions) - 2, FEWEST)
     count = len(still.positions)
     wanted = _epoch_and_a_half(still)
@@ -354,7 +353,7 @@ def _suggested_steps(still: TrainingRun, last: int) -> int:
 
 
 def _epoch_and_a_half(still: TrainingRun) -> int | None:
-    """So many steps have a report among them; None where nothing tells how far a step is."""
+    """The steps of an epoch and a half with a report; None if their length is unknown."""
     if len(still.positions) < 2 or still.positions[-1] <= still.positions[0]:
         return None
     per_step = (still.positions[-1] - still.positions[0]) / (len(still.positions) - 1)

@@ -1,4 +1,4 @@
-"""What a check finds, in rows: pure, from figures to words."""
+"""The results of a check as rows. Pure."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-#: Relative: what sums over another number of slots round otherwise, in single precision.
+#: Relative: rounding differences of sums over another number of slots, in single precision.
 ROUNDING = 1e-6
-#: Two trainings of one kind differ by no more than so many times another two.
+#: Two pairs of trainings of one kind differ by at most this factor.
 ALIKE = 3.0
-OUTCOME = "optuna_deadline:check"  #: an attribute of a trial: what its check found, by rows
+OUTCOME = "optuna_deadline:check"  #: attribute of a trial: the result of its check, by rows
 _OPTIMIZER = "optimizer"
 
 
 class CheckResult(str, Enum):
-    """What came of one way to train."""
+    """The result of one training."""
 
     EXACT = "exact"
     DIFFERS = "differs"
-    REFUSED = "refused"  #: in words, before a step was wrong
+    REFUSED = "refused"  #: in words, if no step was wrong
     CRASHED = "crashed"
     NOT_TRIED = "not tried"
 
 
 @dataclass(frozen=True)
 class Gap:
-    """How far two trainings are apart; the figures are relative, 0 is bit by bit the same."""
+    """How far two trainings are apart; the figures are relative, 0 is bitwise equal."""
 
     parts: Mapping[str, float] = field(default_factory=dict)  #: weights, optimizer, ...
-    unlike: tuple[str, ...] = ()  #: what no figure can say, in words
-    grows: bool = False  #: whether their batch grows with their slots, so that a move is no pause
+    unlike: tuple[str, ...] = ()  #: differences without a number, in words
+    grows: bool = False  #: whether their batch grows with their slots
 
     @property
     def figure(self) -> float:
-        """The largest figure; infinite where something is unlike."""
+        """The largest figure; infinite if something has no figure."""
         return math.inf if self.unlike else max(self.parts.values(), default=0.0)
 
     def without_optimizer(self) -> Gap:
-        """What a move is judged by: an average of gradients that cancel keeps no digit exact."""
+        """The gap that judges a move: averages of gradients that cancel have no exact digit."""
         parts = {name: gap for name, gap in self.parts.items() if not name.startswith(_OPTIMIZER)}
         return Gap(parts, self.unlike)
 
@@ -55,18 +55,18 @@ class Gap:
 
 @dataclass(frozen=True)
 class CheckRow:
-    """One way to train, and what came of it."""
+    """One training and its result."""
 
     name: str
     result: CheckResult
     words: str = ""
     advice: str = ""
     figure: float | None = None
-    excused: bool = False  #: differs no more than the training does by itself
+    excused: bool = False  #: differs no more than repeated trainings do
 
     @property
     def bad(self) -> bool:
-        """Whether a model would silently be another one, or a trial be lost."""
+        """Whether the model would differ silently, or a trial be lost."""
         return self.result is CheckResult.CRASHED or (
             self.result is CheckResult.DIFFERS and not self.excused
         )
@@ -97,9 +97,9 @@ def row_of_gap(
         name: Of the row.
         gap: To the undisturbed training.
         tolerance: Up to which it is exact.
-        noise: How far apart trainings are for a reason that is no fault of a pause or a move.
-        noise_is: That reason: "differs by no more than" it.
-        advice: What to do where it differs.
+        noise: How far trainings are apart for a reason other than a pause or a move.
+        noise_is: That reason, for "differs by no more than".
+        advice: What to do if it differs.
     """
     figure = gap.figure
     if figure <= tolerance:
@@ -112,7 +112,7 @@ def row_of_gap(
 
 
 def relative(one: float, other: float) -> float:
-    """How far two numbers are apart, relative to the larger one."""
+    """The difference of two numbers relative to the larger one."""
     if one == other or (math.isnan(one) and math.isnan(other)):
         return 0.0
     if not (math.isfinite(one) and math.isfinite(other)):
@@ -121,7 +121,7 @@ def relative(one: float, other: float) -> float:
 
 
 def values_apart(one: Mapping[int, float], other: Mapping[int, float]) -> Gap:
-    """How far two trainings' reported values are apart, by their steps."""
+    """How far the reported values of two trainings are apart, by step."""
     unlike = [
         f"step {step} is reported {'undisturbed' if step in one else 'otherwise'} only"
         for step in sorted(one.keys() ^ other.keys())
@@ -143,10 +143,10 @@ def merged(gaps: Iterable[Gap]) -> Gap:
 
 
 def summed_up(outcome: Mapping[str, str]) -> str:
-    """What a check found, in one line.
+    """The result of a check in one line.
 
     Args:
-        outcome: The rows' results in words, by their names.
+        outcome: The rows' results in words, by name.
     """
     others = [f"{name}: {words}" for name, words in outcome.items() if words[:5] != "exact"]
     exact = len(outcome) - len(others)
@@ -154,5 +154,5 @@ def summed_up(outcome: Mapping[str, str]) -> str:
 
 
 def exit_code(rows: Iterable[CheckRow]) -> int:
-    """0 where all is exact or refused in words, else 1."""
+    """0 if all is exact or refused in words, else 1."""
     return int(any(row.bad for row in rows))

@@ -1,4 +1,4 @@
-"""Trainings for a check: real ranks, forked as a worker forks them, told when to leave."""
+"""Trainings for a check, on real ranks that are forked as a worker forks them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.rank.process import LocalRank, RankSpec
 from optuna_deadline.worker.devices import free_port
 
-_FOREVER = 1e6  # seconds of trust: the end of the pipe ends a rank
-_SIBLINGS = 3.0  # seconds that other ranks get once one has ended
-_PARTING = 10.0  # seconds in which those that were left end, and as many once they are killed
-_OVERSTAYED = 1000  # steps after the one at which it was to leave
+_FOREVER = 1e6  # seconds of trust; a rank also ends with its pipe
+_SIBLINGS = 3.0  # seconds for the other ranks once one has ended
+_PARTING = 10.0  # seconds for remaining ranks to end, and again after they are killed
+_OVERSTAYED = 1000  # steps after the one at which it should leave
 _REFUSAL = "DeadlineError: "
 
 
 class Stopped(Exception):
-    """The check was asked to end."""
+    """The check was stopped."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Leg:
 
 @dataclass
 class TrainingRun:
-    """What was seen of a training."""
+    """The observations of a training."""
 
     positions: list[float] = field(default_factory=list)  #: of each step, in reports
     seconds: float = 0.0  #: from the first step to the last
@@ -55,19 +55,17 @@ class TrainingRun:
     #: for each report: the steps before it, its own step, the slots
     left: list[int] = field(default_factory=list)  #: at which steps
     checkpoint: Path | None = None  #: the newest
-    looked: bool = False  #: whether the objective has asked for its segment
+    looked: bool = False  #: whether the objective has used its segment
     ended: bool = False  #: by itself
     limit: tuple[int, str] | None = None  #: the most slots that it says it can train on, and why
     refusal: str | None = None
     crash: str | None = None
     trace: str = ""
-    digit: float = (
-        0.0  #: the last one of what it computes with, relative, where that was looked at
-    )
+    digit: float = 0.0  #: the last digit of its computation, relative, if measured
 
     @property
     def whole(self) -> bool:
-        """Whether it came to where it was to leave, with a checkpoint."""
+        """Whether it reached the step to leave at, with a checkpoint."""
         trouble = self.refusal is not None or self.crash is not None
         return not (self.ended or trouble) and self.checkpoint is not None
 
@@ -80,16 +78,16 @@ class _Rank:
 
 
 class TrainingRuns:
-    """Trains one objective, with one set of parameters, as often as it is asked.
+    """Trains one objective with one set of parameters, repeatedly.
 
     Args:
         source: The objective.
-        trial: Answers what the objective asks of its trial, the same each time.
+        trial: Answers the objective's calls to its trial, the same each time.
         devices: Names of as many slots as a training may have.
-        number: The trial's, from which the objective's random numbers are seeded.
-        direction: Which way is better.
-        patience: Seconds without a word after which ranks are taken for hung.
-        stop: Looked at now and then; whether to end the check.
+        number: The trial's number, which seeds the objective.
+        direction: Which direction is better.
+        patience: Seconds without a message after which ranks count as hung.
+        stop: Called repeatedly; whether to stop the check.
         on_step: Called with the number of each step.
     """
 
@@ -143,13 +141,13 @@ class TrainingRuns:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End all ranks, and leave nothing behind."""
+        """End all ranks, and delete all files."""
         if self._fork_server.alive:
             self._fork_server.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def train(self, *legs: Leg, variant: str | None = None) -> TrainingRun:
-        """Train segment after segment, each going on from the checkpoint of the one before."""
+        """Train the segments, each from the checkpoint of the one before."""
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         run = TrainingRun()
         for leg in legs:
@@ -174,7 +172,7 @@ class TrainingRuns:
         self._segment(TrainingRun(), order, 1, self._folder, None, found)
         return Gap(found["parts"], tuple(found["unlike"]), found.get("grows", False))
 
-    # ---- inside
+    # ---- internal
 
     def _segment(
         self,
@@ -213,13 +211,13 @@ class TrainingRuns:
             patience = _PARTING
         finally:
             for rank in ranks:
-                rank.link.close()  # a rank that is left ends by it
+                rank.link.close()  # the rank ends when its pipe closes
             self._end(keys, patience)
         codes = [self._exits.get(key) for key in keys]
         listening.conclude([rank.end for rank in ranks], codes)
 
     def _end(self, keys: Sequence[Any], patience: float) -> None:
-        """Wait until ranks have ended, with what they started; kill those that do not."""
+        """Wait until ranks and their child processes have ended; kill those that do not."""
         began = time.monotonic()
         killed: set[Any] = set()
         while self._fork_server.alive and any(key not in self._exits for key in keys):
@@ -289,7 +287,7 @@ class _SegmentMonitor:
         self._found = found
         self._began: float | None = None
         self._newest = 0.0
-        self.over = False  # whether nothing more is of interest
+        self.over = False  # whether further messages are ignored
         self._handlers: dict[str, Callable[..., None]] = {
             "looked": self._on_looked,
             "step": self._on_step_taken,
@@ -313,23 +311,23 @@ class _SegmentMonitor:
             handler(**rest[1])
 
     def trouble(self, words: str) -> None:
-        """What the check itself has seen to go wrong."""
+        """What the check itself has observed to go wrong."""
         self._run.crash, self.over = words, True
 
     def ended_cleanly(self, ranks: Sequence[_Rank]) -> bool:
-        """Whether all ranks that have ended did so as they should: others may be on their way."""
+        """Whether all ended ranks ended normally; others may still be running."""
         return all(rank.end is not None and rank.end[0] != "error" for rank in ranks)
 
     def conclude(
         self, ends: Sequence[tuple[str, Any] | None], codes: Sequence[int | None]
     ) -> None:
-        """What the ranks' last words and exit codes mean."""
+        """The meaning of the ranks' end messages and exit codes."""
         run = self._run
         run.seconds += self._newest - self._began if self._began is not None else 0.0
         if self._found is not None or run.refusal or run.crash or self.over:
             return
         errors = [end[1] for end in ends if end is not None and end[0] == "error"]
-        if errors:  # a refusal is the cause where other ranks only miss the one that refused
+        if errors:  # a refusal is the cause if other ranks only miss the one that refused
             refused = [one for one in errors if one[0].startswith(_REFUSAL)]
             line, run.trace = (refused or errors)[0]
             if refused:
@@ -343,7 +341,7 @@ class _SegmentMonitor:
         elif ends[0] is not None and ends[0][0] != "left":
             run.ended = True
 
-    # ---- what ranks say
+    # ---- messages of ranks
 
     def _answer(self, method: str, args: Sequence[Any], kwargs: Any) -> tuple[bool, Any]:
         if method == "order":
@@ -353,7 +351,7 @@ class _SegmentMonitor:
         try:
             found = getattr(self._trial, method)
             return True, found(*args, **kwargs) if callable(found) else found
-        except Exception as error:  # the user's own mistake: it belongs into the objective
+        except Exception as error:  # a mistake in the objective, so the error is raised there
             return False, error
 
     def _on_looked(self) -> None:

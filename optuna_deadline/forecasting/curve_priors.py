@@ -1,8 +1,7 @@
-"""What learning curves are like before a study has shown any, as quantiles at fixed levels.
+"""Priors of learning curves before a study has any, as quantiles at fixed levels.
 
 They are measured on ``benchmarks/tables/digits.npz``, small networks on handwritten digits, and on
-studies that were simulated on that recording and on the generated families. The tests work both
-out anew.
+simulated studies of that recording and of the generated families. The tests compute them again.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-#: Of what two doublings of the steps bring, the part of the second one, in the middle.
+#: The share of the second of two doublings in their gain, the median.
 SHARE = 0.31
 
 # Of young curves; the recording is too short for older ones three doublings ahead.
@@ -33,7 +32,7 @@ ERRORS = (
     ),
 )
 
-#: By the part of the time that had passed, how many times each of the three
+#: By the share of the time that has passed, by which factor each of the three
 #: :func:`~optuna_deadline.forecasting.futures.measures` the best score of a study rose until its
 #: deadline, at each level: ``python -m benchmarks.rises``.
 RISES: dict[float, tuple[tuple[float, ...], ...]] = {
@@ -69,7 +68,7 @@ LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 
 
 def from_quantiles(quantiles: Sequence[float], count: int) -> NDArray[np.float64]:
-    """So many values, evenly spread over quantiles at :data:`LEVELS`; none lies beyond them."""
+    """So many values, evenly spread over quantiles at :data:`LEVELS`; none is outside of them."""
     even = (np.arange(count) + 0.5) / count
     return np.interp(even, LEVELS, quantiles)
 

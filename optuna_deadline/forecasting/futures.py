@@ -1,18 +1,16 @@
-"""What a trial may yet report, drawn from what is known of its curve.
+"""Forecasts of a trial's scores, and of the best score of a study.
 
-A draw keeps its place in the band: a trial that does better than nine of ten would at one step
-does so at all of them. Trials share a part of their place, since what is wrong with a forecast of
-one curve is wrong with its neighbours' too (our own rule; half of the variance is shared).
+A draw keeps its place in the band: a trial that is better than nine of ten at one step is so at
+all steps. Trials share a part of their place, because an error in the forecast of one curve
+repeats in its neighbours (our rule; half of the variance is shared).
 
-How far the best score of a study will rise: trials, newcomers and policy in one.
-
-The best of what is forecast of each trial is no forecast of the best: it picks the errors that
-flatter. So three things are measured that say how far apart scores are where the study is now: how
-far the best trial is ahead of the best tenth of all, what the last doubling of the time has
-brought to the best score, and what the last doubling of its steps has brought to the best trial.
-Of each it is known how many times as much was still to come in studies of the project's own curves
-(:data:`~optuna_deadline.forecasting.curve_priors.RISES`), and each has a third of the say. Our
-own rule.
+The best of all trials' forecasts is no forecast of the best, because it selects favourable errors.
+So the rise of the best score is forecast as a whole, from three measures of the present spread:
+how far the best trial is ahead of the best tenth, what the last doubling of the time has brought
+to the best score, and what the last doubling of its steps has brought to the best trial. For each,
+the factor of the further rise is known from simulated studies
+(:data:`~optuna_deadline.forecasting.curve_priors.RISES`); each has a third of the weight. This is
+our rule.
 """
 
 from __future__ import annotations
@@ -30,18 +28,18 @@ from optuna_deadline.forecasting.learning_curves import Curve, Doublings, best_t
 
 Array = NDArray[np.float64]
 
-#: Of the variance of a trial's place in its band, the part that all trials of a draw share.
+#: The share of the variance of a trial's place that all trials of a draw have in common.
 SHARED = 0.5
 
-_POINTS = 24  # steps at which the band is worked out; between them it is interpolated
+_POINTS = 24  # steps at which the band is computed; between them it is interpolated
 
 
 @dataclass(frozen=True, eq=False)
 class Future:
-    """The scores of a trial from its first report on: what was, and the band of what may come.
+    """The scores of a trial from its first report on: the past, and the band of the future.
 
     Attributes:
-        known: The best score until each report that is behind it.
+        known: The best score until each past report.
         band: The best score at each later report, a column for each of :data:`LEVELS`.
     """
 
@@ -53,7 +51,7 @@ class Future:
         """The future of a curve.
 
         Args:
-            curve: As far as it is known.
+            curve: The known part.
             steps: Of all reports until the end of its training.
             model: Learned from all curves of the study.
         """
@@ -70,7 +68,7 @@ class Future:
         return cls(known, np.maximum.accumulate(band, axis=0))
 
     def draw(self, place: float) -> tuple[float, ...]:
-        """All scores, if it goes on at a place of its band between 0 and 1."""
+        """All scores, at a place of the band between 0 and 1."""
         column = float(np.interp(place, LEVELS, np.arange(len(LEVELS))))
         below = min(int(column), len(LEVELS) - 2)
         part = column - below
@@ -83,9 +81,9 @@ def draw_places(rng: np.random.Generator, count: int, shared: float = SHARED) ->
     """Places between 0 and 1 for so many trials, evenly spread for each of them.
 
     Args:
-        rng: Randomness.
+        rng: The random generator.
         count: How many.
-        shared: The part of their variance that they have in common.
+        shared: The share of their variance that they have in common.
     """
     common, own = rng.standard_normal(), rng.standard_normal(count)
     normal = NormalDist()
@@ -93,16 +91,16 @@ def draw_places(rng: np.random.Generator, count: int, shared: float = SHARED) ->
     return [normal.cdf(value) for value in mixed.tolist()]
 
 
-_FLOOR = 0.1  # of the lead, so that what stood still by chance may move again
-_DRAWS = 40  # of each of the three; a twentieth of all is reported
+_FLOOR = 0.1  # of the lead, so that a plateau by chance may end
+_DRAWS = 40  # of each of the three; a twentieth is reported
 _DOUBLINGS = [math.log2(1 / part) for part in RISES]  # of the time, until the deadline
 
 
 def measures(curves: Collection[Curve], course: Curve, now: float) -> tuple[float, float, float]:
-    """How far apart scores are: the lead, what came lately, and what came to the best trial.
+    """The three measures: the lead, the latest rise, and the latest rise of the best trial.
 
     Args:
-        curves: Of all trials with a score; there must be some.
+        curves: Of all trials with a score, at least one.
         course: When the best score rose, in seconds since the study began, and to what.
         now: Seconds since the study began.
     """
@@ -115,10 +113,10 @@ def measures(curves: Collection[Curve], course: Curve, now: float) -> tuple[floa
 def best_by(
     best: float, measured: Sequence[float], now: float, instant: float
 ) -> tuple[float, ...]:
-    """The best score at an instant, at each of the levels; nowhere below what is in hand.
+    """The best score at an instant, at each of the levels; never below the present one.
 
     Args:
-        best: In hand.
+        best: The present best score.
         measured: The three :func:`measures`.
         now: Seconds since the study began.
         instant: Likewise; before ``now`` nothing rises.
@@ -131,13 +129,13 @@ def best_by(
 
 
 def limits_of(curves: Iterable[Curve]) -> tuple[float, float]:
-    """Between which values scores can lie, as far as those that were seen tell.
+    """The limits of scores, as far as the observed ones suggest them.
 
-    Accuracies and other shares lie from 0 to 1, losses above 0. Scores are larger-is-better, so
-    that a loss is negative. A score outside of these lifts the limit. Our own rule.
+    Accuracies and other shares are from 0 to 1, losses above 0. Scores are larger-is-better, so a
+    loss is negative. A score outside of these removes the limit. Our rule.
 
     Returns:
-        The lowest and the highest score, infinite where nothing limits them.
+        The lowest and the highest score, infinite without a limit.
     """
     ends = [score for curve in curves for score in (curve.best[0], curve.best[-1])]
     if ends and min(ends) >= 0.0 and max(ends) <= 1.0:
@@ -146,9 +144,9 @@ def limits_of(curves: Iterable[Curve]) -> tuple[float, float]:
 
 
 def times_ahead(measure: int, now: float, instant: float) -> list[float]:
-    """How many times one of the three measures is still to come, at each of the levels.
+    """The factor of the further rise by one of the three measures, at each of the levels.
 
-    Linear in the doublings of the time, and beyond the last that was measured as before it.
+    Linear in the doublings of the time, and constant beyond the last measured one.
     """
     ahead = max(0.0, math.log2(instant / now))
     known = [0.0, *_DOUBLINGS]

@@ -1,12 +1,11 @@
-"""Learning curves in doublings of their steps: how much each doubling brings.
+"""Forecasts of learning curves by doublings of their steps.
 
-Each doubling is taken to bring a share of what the one before it brought. The errors of this rule
-on the known parts of the study's own curves give the band. Young curves are looked back at apart
-from older ones, and errors are measured in what a curve has gained of late or still lags behind
-the best ones, which it may catch up. Before there are such parts, the errors on the project's own
-recording stand in. The rule is our reconstruction; that past errors make an honest band is
-conformal prediction (Vovk, Gammerman and Shafer, 2005), though curves of one study are not
-exchangeable.
+Each doubling is assumed to bring a share of what the one before it brought. The errors of this
+rule on the known parts of the study's own curves give the band. Errors of young and of older
+curves are measured separately, relative to what a curve has gained lately or lags behind the best
+ones, which it may catch up. Before a study has such errors, those on the project's own recording
+are used. The rule is our reconstruction; bands from past errors are conformal prediction (Vovk,
+Gammerman and Shafer, 2005), though curves of one study are not exchangeable.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ import numpy as np
 from optuna_deadline.forecasting.curve_priors import ERRORS, SHARE, from_quantiles, level_quantiles
 
 _BEST = 0.9  # a trial at or above this rank is among the best tenth
-_SHARES = 6  # so many curves of the study weigh as much as the prior
-_ERRORS = 18  # and so many of its errors
-_LARGEST_SHARE = 0.6  # a doubling brings at most half as much again as the last one
-_STILL = 0.25  # of the usual gain: what a curve that stands still is granted at least
+_SHARES = 6  # this many curves of the study weigh as much as the prior
+_ERRORS = 18  # and this many of its errors
+_LARGEST_SHARE = 0.6  # a doubling brings at most 1.5 times as much as the last one
+_STILL = 0.25  # share of the usual gain that a plateau is assumed to gain
 _YOUNG = 2.0  # a trial with fewer doublings is young
-_LOOKS = 3  # places on one curve at each age from which is looked ahead, evenly spread
+_LOOKS = 3  # positions on one curve at each age from which errors are measured, evenly spread
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Curve:
 
     @classmethod
     def of(cls, steps: Sequence[float], scores: Sequence[float]) -> Curve | None:
-        """From reports, larger is better; None where no score is finite."""
+        """From reports, larger is better; None without a finite score."""
         points = [(k, s) for k, s in zip(steps, scores, strict=True) if math.isfinite(s) and k > 0]
         if not points:
             return None
@@ -60,7 +59,7 @@ class Curve:
         return self.best[max(0, bisect_right(self.steps, step) - 1)]
 
     def until(self, step: float) -> Curve:
-        """As it was known at a step."""
+        """The curve as it was known at a step."""
         known = max(1, bisect_right(self.steps, step))
         return Curve(self.steps[:known], self.best[:known])
 
@@ -70,12 +69,12 @@ class Curve:
         return math.log2(self.steps[-1] / self.steps[0])
 
     def doublings_to(self, step: float) -> float:
-        """How often the steps have yet to double until a step; 0 where it is behind."""
+        """How often the steps have yet to double until a step; 0 if it is past."""
         return max(0.0, math.log2(step / self.steps[-1]))
 
     @cached_property
     def last_gain(self) -> float:
-        """What the last doubling has brought; where there was less than one, at the same rate."""
+        """The gain of the last doubling; at the same rate if there was less than one."""
         if not self.doublings:
             return 0.0
         gain = self.best[-1] - self.at(self.steps[-1] / 2)
@@ -83,12 +82,12 @@ class Curve:
 
     @cached_property
     def usual_gain(self) -> float:
-        """What a doubling has brought on the whole, if there was any."""
+        """The mean gain of a doubling, if there was any."""
         return (self.best[-1] - self.best[0]) / self.doublings
 
     @cached_property
     def share(self) -> float | None:
-        """The part of the last doubling in what the last two have brought, if they have."""
+        """The share of the last doubling in the gain of the last two, if there was any."""
         if self.doublings < 2:
             return None
         end, half = self.best[-1], self.at(self.steps[-1] / 2)
@@ -97,17 +96,17 @@ class Curve:
 
 
 def best_tenth(scores: Iterable[float]) -> float:
-    """The score that one of ten comes to, or more; there must be some."""
+    """The score that one in ten reaches or exceeds; needs at least one score."""
     return float(np.quantile(list(scores), _BEST))
 
 
 @dataclass(frozen=True)
 class Doublings:
-    """What is known of a study's curves.
+    """The model of a study's curves.
 
     Attributes:
-        curves: Those that it was learned from.
-        share: Of what two doublings bring, the part of the second one.
+        curves: The curves that it was learned from.
+        share: The share of the second of two doublings in their gain.
     """
 
     curves: tuple[Curve, ...] = ()
@@ -121,7 +120,7 @@ class Doublings:
         return curve.best[-1] + curve.last_gain * brings
 
     def unit(self, curve: Curve) -> float:
-        """What errors are measured in."""
+        """The unit of errors."""
         return max(curve.last_gain, _STILL * self.usual, self.lag(curve))
 
     def lag(self, curve: Curve) -> float:
@@ -133,25 +132,25 @@ class Doublings:
         return max(0.0, self._tenths[step] - curve.best[-1])
 
     def quantiles(self, curve: Curve, step: float) -> tuple[float, ...]:
-        """The best score at a step, at each of :data:`LEVELS`; nowhere below what is in hand."""
+        """The best score at a step, at each of :data:`LEVELS`; never below the present one."""
         middle, unit, best = self.expect(curve, step), self.unit(curve), curve.best[-1]
         errors = _between(self.errors[_age(curve)], curve.doublings_to(step))
         return tuple([max(best, middle + unit * error) for error in errors])
 
     @cached_property
     def _tenths(self) -> dict[float, float]:
-        return {}  # by step, as they are asked for
+        return {}  # by step, computed when needed
 
     @cached_property
     def usual(self) -> float:
-        """What a doubling brings, in the middle of the curves."""
+        """The gain of a doubling, the median over the curves."""
         return median([curve.usual_gain for curve in self.curves]) if self.curves else 0.0
 
     @cached_property
     def errors(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """By age, by the doublings ahead from one on, and by level: how far the truth lay above
-        what was expected, in units. The study's own errors and some that are drawn from the
-        prior's."""
+        """By age, by the doublings ahead from one on, and by level: the truth minus the expected
+        score, in units. The study's own errors, and some drawn from the prior's.
+        """
         return tuple(
             [
                 tuple(
@@ -165,7 +164,7 @@ class Doublings:
         )
 
     def look_back(self) -> list[list[list[float]]]:
-        """The errors that this would have made on the known parts of its curves.
+        """The errors of this model on the known parts of its curves.
 
         Returns:
             By age, and by the doublings ahead, as many as the prior has.
@@ -185,7 +184,7 @@ class Doublings:
 
 
 def learn_doublings(curves: Iterable[Curve]) -> Doublings:
-    """Learn from all curves of a study as far as they are known, the shortest ones too."""
+    """Learn from the known parts of all curves of a study."""
     known = tuple([curve for curve in curves if curve.doublings > 0])
     shares = [curve.share for curve in known if curve.share is not None]
     return Doublings(known, min(_LARGEST_SHARE, median([*shares, *[SHARE] * _SHARES])))
@@ -196,8 +195,9 @@ def _age(curve: Curve) -> int:
 
 
 def _between(known: tuple[tuple[float, ...], ...], ahead: float) -> tuple[float, ...]:
-    """Between the whole doublings by interpolation; below the first and beyond the last as
-    the way of a random walk grows, beyond the last only upwards: a best score never falls."""
+    """Interpolate between whole doublings; below the first and beyond the last, scale like a
+    random walk, beyond the last only upwards: a best score never falls.
+    """
     if ahead <= 1:
         return tuple([math.sqrt(ahead) * error for error in known[0]])
     if ahead >= len(known):

@@ -1,18 +1,16 @@
-"""A trial's pace: when its next report will come, judged by its own reports.
+"""Paces of trials: the next report, the entrance rule, and the final score of a new trial.
 
-The entrance rule: can a trial that starts now still become useful in the time left?
+The entrance rule decides whether a trial that starts now can still matter. It is our
+reconstruction of HyperSched's, which opens a trial while the time left covers the smaller of the
+furthest trial's time times the reduction factor and the time of a full trial. Here a newcomer must
+be able to come within one reduction factor of the furthest trial, where the next rung would still
+compare the two.
 
-Our reconstruction of HyperSched's entrance rule, for processes that would idle if they refused.
-HyperSched opens a trial while the time left covers the smaller of the furthest trial's time times
-the reduction factor and the time of a whole trial. Here a newcomer must be able to come within one
-reduction factor of the furthest trial, which is where the next rung would still compare the two.
-
-What a trial that began now would come to by the deadline, were it like one that is known.
-
-That is what a sampler should learn from: a configuration that wants two hours is worth nothing
-with one hour left, and one that was stopped early is worth what it would have become. A curve is
-read at the step that its own pace allows in the time left; where it does not reach so far, it is
-continued by its doublings (:mod:`optuna_deadline.forecasting.learning_curves`). Our own rule.
+A sampler should learn from the score that a trial would reach if it started now: a configuration
+that needs two hours is worth nothing with one hour left, and one that was stopped early is worth
+what it would have reached. A curve is read at the step that its pace allows in the time left; if
+it is shorter, it is continued by its doublings
+(:mod:`optuna_deadline.forecasting.learning_curves`). This is our rule.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from optuna_deadline.forecasting.learning_curves import Curve, learn_doublings
 
 _KEPT = 5
 _SAFETY = 1.1
-#: Of what a single measurement took, the part that is taken for pace until there is a second one:
-#: the first trial of a process reads data and fills caches, the first step of any compiles.
+#: The share of a single measurement that counts as pace until there is a second one: the first
+#: trial of a process reads data and fills caches, the first step of any trial compiles.
 UNPROVEN = 0.5
 
 
@@ -55,7 +53,7 @@ class ReportPace:
     recent: tuple[float, ...] = ()
 
     def reported(self, step: int, at: float) -> ReportPace:
-        """The pace after a report; one that was seen already changes nothing."""
+        """The pace after a report; a known one changes nothing."""
         if self.first_step is None:
             return replace(self, first_step=step, first_at=at, last_step=step, last_at=at)
         if step <= self.last_step:
@@ -70,14 +68,14 @@ class ReportPace:
         return max(0.0, self.first_at - self.started)
 
     def next_report(self, others: Sequence[ReportPace] = ()) -> float:
-        """Seconds from one report to the next, our own rule.
+        """Seconds from one report to the next, by our rule.
 
-        The longest of the recent intervals and a tenth. One report is no pace: what it took is
-        start-up and steps in one. So the start-up of other trials is taken off; where none is
-        known yet, half of the time is taken for start-up.
+        The longest of the recent intervals, plus a tenth. A single report contains start-up and
+        steps, so the start-up of other trials is subtracted; if none is known, half of the time
+        counts as start-up.
 
         Args:
-            others: Other trials of this process, in the order in which they began.
+            others: Other trials of this process, in the order of their starts.
         """
         if self.recent:
             return _SAFETY * max(self.recent)
@@ -107,7 +105,7 @@ class ReportPace:
 
     @property
     def startup(self) -> float:
-        """Seconds before the first step began, 0 as long as that cannot be told."""
+        """Seconds before the first step, 0 until that is known."""
         per_step = self.seconds_per_step
         if per_step is None:
             return 0.0
@@ -117,23 +115,23 @@ class ReportPace:
 def known_startup(paces: Sequence[ReportPace]) -> float | None:
     """Seconds that a trial of this process takes before its first step.
 
-    What the first trial took is left out: it has done for all of them what is done once.
+    The first trial is left out, because it does what is done once per process.
 
     Args:
-        paces: Trials of this process, in the order in which they began.
+        paces: Trials of this process, in the order of their starts.
 
     Returns:
-        None where no trial but the first has reported twice.
+        None if no trial but the first has reported twice.
     """
     known = [pace.startup for pace in paces[1:] if pace.recent]
     return median_low(known) if known else None
 
 
 def step_before(steps: Iterable[int]) -> int:
-    """The step before the first that was trained, by the steps of a trial's reports.
+    """The step before the first trained one, by the steps of a trial's reports.
 
-    A trial whose steps begin at 1,000 has trained one by then, and one that reports each tenth
-    step has trained ten by its first report. Where steps count from 0, this is -1.
+    A trial whose steps start at 1,000 has trained one by then, and one that reports each tenth
+    step has trained ten by its first report. If steps count from 0, this is -1.
     """
     first, *more = nsmallest(2, steps)
     stride = more[0] - first if more else 1
@@ -177,14 +175,14 @@ def seconds_to_matter(
 def seconds_to_enter(steps: float, paces: Sequence[ReportPace]) -> float:
     """The same by the trials of the process that would train the newcomer.
 
-    Where none has reported twice, only the newcomer's first report can be told: a single one
-    says nothing of the steps after it. Of what a lone first trial took before its steps, and of a
-    lone first report, half counts, since much of that is done once.
+    If none has reported twice, only the newcomer's first report can be predicted. Half of the time
+    of a lone first trial before its steps counts, and half of a lone first report, because much of
+    that is done once.
 
     Args:
         steps: See :func:`steps_to_matter`.
-        paces: Trials of this process that have reported, in the order in which they began; at
-            least one.
+        paces: Trials of this process that have reported, in the order of their starts; at least
+            one.
     """
     first, *others = paces
     per_step = [pace.seconds_per_step or 0.0 for pace in paces if pace.recent]
@@ -210,16 +208,16 @@ def prospects(
     left: float = math.inf,
     horizon: float | None = None,
 ) -> dict[int, float]:
-    """The score that a trial like each of these would end with.
+    """The final score of a new trial like each of these.
 
     Args:
-        curves: By trial, what is known of it.
-        step_seconds: By trial, of a step on one slot; for a trial without, the median one.
+        curves: The known curves by trial.
+        step_seconds: Seconds of a step on one slot by trial; others get the median.
         left: Seconds until the deadline.
-        horizon: Steps of a whole training; None for those of the longest known.
+        horizon: Steps of a full training; None for those of the longest known.
 
     Returns:
-        By trial; minus infinity where it would not come to its first report.
+        By trial; minus infinity if it would not reach its first report.
     """
     model = learn_doublings(curves.values())
     typical = median(step_seconds.values()) if step_seconds else 0.0

@@ -1,7 +1,4 @@
-"""How fast trials train on k slots: S(k), learned from the segments seen so far.
-
-What a change of slots costs: all seconds without training, learned from the segments.
-"""
+"""The speed of trials on k slots, and the seconds without training, learned from segments."""
 
 from __future__ import annotations
 
@@ -13,16 +10,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
-#: Before anything is measured a gang of k is taken to be k ** 0.9 times as fast (our choice:
-#: hopeful enough to try a second slot, and one try replaces it by a measurement).
+#: Before any measurement, a gang of k is assumed to be k ** 0.9 times as fast (our choice:
+#: optimistic enough to try a second slot, and one try replaces it by a measurement).
 PRIOR_EXPONENT = 0.9
 
-#: Before anything is measured, a gang over several hosts has this share of its speed on one.
-#: Four slots on two hosts ran at .35-.81 of the speed of four on one in Pollux's traces of six
-#: models, at .61 in the middle: hopeful enough to try one that is twice as large, and no more.
+#: Before any measurement, a gang over several hosts has this share of its speed on one.
+#: Four slots on two hosts ran at 0.35 to 0.81 of the speed of four on one in Pollux's traces of
+#: six models, 0.61 the median: optimistic enough to try one of twice the size, and no larger.
 CROSSING_SHARE = 0.6
 
-#: A further slot is worth having from this gain on (HyperSched's benefit threshold).
+#: A further slot pays from this gain on (HyperSched's benefit threshold).
 WORTHWHILE = 1.1
 
 
@@ -39,12 +36,12 @@ class SegmentPace:
 
 @dataclass(frozen=True)
 class Speedup:
-    """S(k): how many times as fast as on one slot.
+    """S(k): the speed on k slots relative to one.
 
     Attributes:
         measured: S(k) by k, of gangs on one host.
-        crossing: S(k) by k, of gangs on several.
-        pack: The largest gang that fits on one host; larger ones cross. None where none crosses.
+        crossing: S(k) by k, of gangs on several hosts.
+        pack: The largest gang that fits on one host; larger ones cross hosts. None if none does.
     """
 
     measured: Mapping[int, float] = field(default_factory=dict)
@@ -52,12 +49,12 @@ class Speedup:
     pack: int | None = None
 
     def __call__(self, slots: int) -> float:
-        """S(k), on as few hosts as can be."""
+        """S(k), on as few hosts as possible."""
         crosses = self.pack is not None and slots > self.pack
         return self.across(slots) if crosses else self.packed(slots)
 
     def across(self, slots: int) -> float:
-        """S(k) on several hosts: as measured, or as the nearest measured size fared there."""
+        """S(k) on several hosts: as measured, or scaled from the nearest measured size."""
         if slots in self.crossing:
             return self.crossing[slots]
         share = CROSSING_SHARE
@@ -67,7 +64,7 @@ class Speedup:
         return share * self.packed(slots)
 
     def packed(self, slots: int) -> float:
-        """S(k) on one host, interpolated between measured points and hopeful beyond the last."""
+        """S(k) on one host, interpolated between measurements and optimistic beyond the last."""
         if slots <= 0:
             return 0.0
         if slots == 1:
@@ -117,11 +114,11 @@ def _of(speedup: Speedup, pace: SegmentPace) -> float:
 
 
 def learn_speedup(paces: Iterable[SegmentPace], *, least_seconds: float = 2.0) -> Speedup:
-    """S(k) as the median ratio over the trials that were seen on one slot and on k.
+    """S(k) as the median ratio over the trials that trained on one slot and on k.
 
     Args:
-        paces: What the segments measured.
-        least_seconds: Segments shorter than this say too little and are left out.
+        paces: The measured segments.
+        least_seconds: Shorter segments are left out.
     """
     steps: dict[tuple[int, int, bool], float] = defaultdict(float)
     seconds: dict[tuple[int, int, bool], float] = defaultdict(float)
@@ -145,30 +142,30 @@ def _medians(ratios: Mapping[tuple[int, bool], list[float]]) -> Speedup:
     return Speedup(packed, crossing)
 
 
-#: A size, and whether its gangs crossed hosts; and how they compare to one slot.
+#: A size, and whether its gangs cross hosts; and their speed relative to one slot.
 Kind = tuple[int, bool]
 Ratios = Mapping[Kind, float]
 
 
 class Throughputs:
-    """What :func:`learn_speedup` and :func:`step_seconds` say, kept up segment by segment."""
+    """The results of :func:`learn_speedup` and :func:`step_seconds`, updated by segment."""
 
     def __init__(self) -> None:
         self._paces: dict[int, dict[int, SegmentPace]] = defaultdict(dict)
         self._ratios: dict[int, Ratios] = {}
         self._ranked: dict[Kind, list[float]] = defaultdict(list)  # those of all trials
-        self._gangs: set[int] = set()  # trials that trained on several slots: S(k) judges them
+        self._gangs: set[int] = set()  # trials on several slots, which S(k) is learned from
         self._fresh: set[int] = set()
         self.speedup = Speedup()
         self.step_seconds: dict[int, float] = {}
 
     def take(self, segment: int, pace: SegmentPace) -> None:
-        """Take what one segment of a trial has measured so far."""
+        """Record the measurement of one segment of a trial."""
         self._paces[pace.number][segment] = pace
         self._fresh.add(pace.number)
 
     def learn(self) -> set[int]:
-        """Bring both up to date; returns the trials whose pace was learned anew."""
+        """Update both; returns the trials with a new pace."""
         moved = False
         for number in self._fresh:
             ratios = self._compare(number)
@@ -189,7 +186,7 @@ class Throughputs:
         return learned
 
     def _compare(self, number: int) -> Ratios:
-        """How one trial's gangs compare to its one slot, as far as that can be said."""
+        """The speed of one trial's gangs relative to its one slot, if known."""
         paces = self._paces[number].values()
         if all([pace.slots == 1 for pace in paces]):
             return {}
@@ -206,18 +203,18 @@ class Throughputs:
             insort(self._ranked[kind], ratio)
 
 
-#: Seconds assumed until something was measured (a warm fork, a restore, the first batch).
+#: Seconds assumed before any measurement (a warm fork, a restore, the first batch).
 PRIOR_STARTUP = 1.0
 PRIOR_STOP = 0.5
 
 #: Round trips from the end of training to the end of the study, as counted with four trials: those
-#: of the last looks and plans, and those of each trial. Below so many seconds they do not matter.
+#: of the last reads and plans, and those of each trial. Below this many seconds they are ignored.
 _TRIPS, _TRIPS_OF_EACH, _NEAR = 200, 60, 0.003
 
-#: So many round trips were measured before they are believed.
+#: The number of measured round trips that is required.
 FEWEST_TRIPS = 3
 
-#: The newest measurements say enough.
+#: The number of newest measurements that is used.
 KEPT_COSTS = 50
 
 
@@ -235,7 +232,7 @@ class Overhead:
 
 
 def closing_seconds(stop: float) -> float:
-    """How long before the deadline ranks must stop, so that all ends are reported by then.
+    """How long before the deadline ranks must stop, so that all ends are reported in time.
 
     Args:
         stop: Seconds that the slowest rank took to leave so far; beyond 10 it is killed instead.
@@ -244,14 +241,15 @@ def closing_seconds(stop: float) -> float:
 
 
 def distant_database_seconds(trips: Sequence[float], slots: int, total: float) -> float:
-    """How much earlier than :func:`closing_seconds` says, where the database is far away.
+    """How much earlier than :func:`closing_seconds`, if the database is far away.
 
-    Trials are written, told to Optuna and ended one after the other, with many round trips each.
+    Trials are written, reported to Optuna and ended one after the other, with many round trips
+    each.
 
     Args:
-        trips: Seconds of the newest round trips; the shortest counts, for a stall soon passes.
+        trips: Seconds of the newest round trips; the shortest counts, because stalls pass.
         slots: How many trials may train until then.
-        total: Seconds from the beginning to the deadline: a tenth at most is spent on this.
+        total: Seconds from start to deadline: at most a tenth is spent on this.
     """
     if len(trips) < FEWEST_TRIPS:
         return 0.0
@@ -259,21 +257,21 @@ def distant_database_seconds(trips: Sequence[float], slots: int, total: float) -
 
 
 def leaving_seconds(stop: float, silence: float = 0.0) -> float:
-    """How long before its own end a worker leaves, so that its trials are saved by then.
+    """How long before its own time limit a worker leaves, so that its trials are saved.
 
-    Unlike at a deadline nothing is killed to be in time, so what is slow gets the time it needs.
+    Unlike at a deadline, nothing is killed to be in time, so slow trials get the time they need.
 
     Args:
         stop: Seconds that the slowest trial took to save and leave so far.
-        silence: The longest silence of a rank so far: it may take as long to read a directive.
+        silence: The longest time without a message so far: reading a directive may take as long.
     """
     return 5.0 + 1.5 * max(stop, silence)
 
 
 def learn_overhead(startups: Iterable[float], stops: Iterable[float]) -> Overhead:
-    """The 90th percentile of what was measured, as HyperSched takes of its start-ups.
+    """The 90th percentile of the measurements, as HyperSched takes of its start-ups.
 
-    HyperSched counts start-up alone; that leaving costs too is our addition.
+    HyperSched counts start-up alone; the cost of leaving is our addition.
     """
     return Overhead(
         startup=_high(list(startups), PRIOR_STARTUP), stop=_high(list(stops), PRIOR_STOP)

@@ -1,7 +1,7 @@
 """A process that has everything imported and forks ranks in milliseconds.
 
-It is started fresh, so neither the worker's threads nor a CUDA context of the user's notebook can
-leak into a rank. It never trains and never touches CUDA itself.
+It starts as a new process, so neither the worker's threads nor a CUDA context of the user's
+notebook can leak into a rank. It never trains and never uses CUDA itself.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _PROGRAM = "import sys; from optuna_deadline.rank.fork_server import main; main(
 
 
 class ForkServer:
-    """The worker's handle.
+    """The worker's handle of its fork server.
 
     Args:
         source: The objective that every rank will run.
-        threads: Threads per rank, set before any numerical library is loaded; None leaves it.
-        worker: Whose ranks they are, for those that look whether the worker has ended.
+        threads: Threads per rank, set before any numerical library is loaded; None keeps them.
+        worker: The id of the worker, for checks whether the worker has ended.
     """
 
     def __init__(self, source: ObjectiveSource, threads: int | None = 1, worker: str = "") -> None:
@@ -52,10 +52,10 @@ class ForkServer:
             [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=environment,
-            start_new_session=True,  # Ctrl-C is the worker's to handle
+            start_new_session=True,  # the worker handles Ctrl-C
         )
         theirs.close()
-        with suppress(OSError):  # dead at birth: found, and replaced, as any other
+        with suppress(OSError):  # dead at once: found and replaced like any other
             self.control.send_bytes(pickle.dumps(source))
         self.ready = False
 
@@ -73,7 +73,7 @@ class ForkServer:
         if not self.ready and self.control.poll(timeout):
             try:
                 kind, text = self.control.recv()
-            except (EOFError, OSError):  # it died: the switchboard starts another one
+            except (EOFError, OSError):  # it died: the event loop starts another one
                 self._process.wait()
                 return False
             if kind == "failed":
@@ -83,10 +83,10 @@ class ForkServer:
         return self.ready
 
     def wait_until_ready(self, seconds: float) -> None:
-        """Wait until the objective is loaded; where that fails the process is ended.
+        """Wait until the objective is loaded; on failure, end the process.
 
         Raises:
-            DeadlineError: It cannot be loaded, or is not within so many seconds.
+            DeadlineError: It cannot be loaded, or not within so many seconds.
         """
         until = time.monotonic() + seconds
         try:
@@ -107,7 +107,7 @@ class ForkServer:
             raise
 
     def fork(self, key: object, spec: RankSpec) -> RawLink:
-        """Fork a rank; its process id comes back later as ``("forked", key, pid)``."""
+        """Fork a rank; its process id arrives later as ``("forked", key, pid)``."""
         ours, theirs = Pipe()
         self.control.send(("fork", key, spec))
         reduction.send_handle(self.control, theirs.fileno(), self._process.pid)
@@ -115,7 +115,7 @@ class ForkServer:
         return ours
 
     def close(self) -> None:
-        """End the process at once: it holds nothing, and ranks see their own pipes close."""
+        """End the process at once: it holds nothing, and ranks notice their closed pipes."""
         self.control.close()
         self._process.kill()
         self._process.wait()
@@ -128,10 +128,10 @@ def main(descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _set_parent_death_signal(_DEATH_SIGNAL)
-    gc.disable()  # looking for garbage among what is imported takes a quarter of the time
+    gc.disable()  # collecting garbage among the imports takes a quarter of the time
     try:
         source: ObjectiveSource = pickle.loads(control.recv_bytes())
-        if control.poll():  # nothing is asked before we are ready: the worker is gone
+        if control.poll():  # there is no request before the process is ready: the worker is gone
             return
         if source.folder:
             os.chdir(source.folder)
@@ -154,14 +154,14 @@ def main(descriptor: int) -> None:
     gc.freeze()  # what is loaded by now stays shared between the ranks
     gc.enable()
     _send(control, "ready", "")
-    with suppress(BrokenPipeError):  # the worker is gone; the ranks see it themselves
+    with suppress(BrokenPipeError):  # the worker is gone; the ranks notice it themselves
         _serve(control, objective)
 
 
 def _set_parent_death_signal(signal_number: int) -> None:
-    """While an import runs, which may never end, nothing else tells that the worker is gone.
+    """During an import, which may never end, only this signal reports the worker's end.
 
-    On Linux. Later the end of the pipe tells it, which does not depend on the parent.
+    On Linux. Later, the end of the pipe reports it, which does not depend on the parent.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
@@ -169,7 +169,7 @@ def _set_parent_death_signal(signal_number: int) -> None:
 
 
 def _send(control: RawLink, kind: str, text: str) -> None:
-    with suppress(BrokenPipeError):  # the worker did not wait for us
+    with suppress(BrokenPipeError):  # the worker did not wait
         control.send((kind, text))
 
 
@@ -188,7 +188,7 @@ def _serve(control: RawLink, objective: Objective) -> None:
                 _, key, spec = control.recv()
                 handle = reduction.recv_handle(control)
             except (EOFError, OSError):
-                return  # the worker is gone; the ranks see it themselves
+                return  # the worker is gone; the ranks notice it themselves
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
@@ -211,6 +211,6 @@ def _serve(control: RawLink, objective: Objective) -> None:
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)  # what it started; its number is still its own
+                os.killpg(pid, signal.SIGKILL)  # its child processes, too
             _, status = os.waitpid(pid, 0)
             control.send(("exited", children.pop(pid), os.waitstatus_to_exitcode(status)))

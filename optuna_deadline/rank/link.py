@@ -1,4 +1,4 @@
-"""A rank's pipe to its worker: questions, statements, and directives that arrive by themselves."""
+"""A rank's pipe to its worker: requests, messages, and incoming directives."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ else:
     RawLink = Connection  # generic for the type checker only
 
 
-#: Exit code of a rank whose worker has not renewed in time, which is not the trial's fault.
+#: Exit code of a rank whose lease expired, which is not the trial's fault.
 LEASE_EXPIRED_EXIT_CODE = 75
 
-_END_ACKNOWLEDGE_SECONDS = 2.0  # seconds for the last words to arrive at another host
+_END_ACKNOWLEDGE_SECONDS = 2.0  # seconds for the end message to reach another host
 
-_PARKED_POLL_SECONDS = 0.1  # seconds between two looks at whether a signal has come
-_HEARTBEAT_SECONDS = 5.0  # seconds between two words of a parked rank
+_PARKED_POLL_SECONDS = 0.1  # seconds between two checks for a signal
+_HEARTBEAT_SECONDS = 5.0  # seconds between two messages of a parked rank
 
 
 class Link:
-    """The rank's end. A thread reads; a closed pipe ends the rank, so no orphan goes on.
+    """The rank's end. A thread reads; a closed pipe ends the rank, so no orphan continues.
 
-    So does the end of trust: the watchdog may be dead or frozen just when the worker is, or may
-    never have heard of this rank. A rank that is frozen as well and wakes when its slots have gone
-    to another process must not even run until its thread does: that long after trust, the kernel's
-    own timer kills it. Objectives therefore have no SIGALRM of their own.
+    So does the end of trust: the watchdog may be dead or frozen together with the worker, or may
+    never have got this rank's id. A rank that is also frozen, and wakes when another process has
+    its slots, must not run at all: some time after the end of trust, the kernel's timer kills it.
+    Objectives therefore have no SIGALRM of their own.
 
     Args:
         raw: The pipe.
         trusted_until: On :func:`time.monotonic`; the worker moves it as it renews its leases.
-        grace: For so long after, no other trial gets the slots.
-        leader: Whether the worker that leads the trial is the one at the other end of the pipe.
-            A remote one is spoken to once :meth:`connect_leader` was called.
+        grace: Seconds after it in which no other trial gets the slots.
+        leader: Whether the worker at the other end of the pipe leads the trial. A remote leader
+            is reached once :meth:`connect_leader` was called.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Link:
         self._end_acknowledged = threading.Event()
         self._lock = threading.Lock()
         self._leader_is_remote = leader == "remote"
-        self._connected = leader == "here"  # to the worker that leads
+        self._connected = leader == "here"  # to the leader
         self._to_pass_on: tuple[str, dict[str, Any]] | None = None
         self._ids = itertools.count()
         self._answers: dict[int, queue.Queue[tuple[bool, Any]]] = {}
@@ -71,7 +71,7 @@ class Link:
         self._start_reader(raw)
 
     def connect_leader(self, leader_link: RawLink) -> None:
-        """Speak to a worker on another host, which leads the trial; this one minds the slots."""
+        """Connect to the leader on another host; this host's worker keeps the slots."""
         with self._lock:
             self._raw, self._connected = leader_link, True
         self._start_reader(leader_link)
@@ -85,7 +85,7 @@ class Link:
         ).start()
 
     def request(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Let the worker do it, and wait for the answer or its error."""
+        """Let the worker call a method, and wait for the result or its error."""
         args, kwargs = as_data(args, method), as_data(kwargs, method)
         number = next(self._ids)
         answer: queue.Queue[tuple[bool, Any]] = queue.Queue(1)
@@ -98,18 +98,18 @@ class Link:
         return value
 
     def notify(self, what: str, **facts: Any) -> None:
-        """Say something; nothing comes back."""
+        """Send a message without an answer."""
         self._send(("tell", what, facts))
 
     def send_end(self, kind: str, payload: Any) -> None:
-        """Say how the objective ended."""
+        """Send how the objective ended."""
         self._send(("end", kind, payload))
-        # a connection that is closed with words unread loses those on their way
+        # closing a connection with unread messages loses those
         if self._leader_is_remote:
             self._end_acknowledged.wait(_END_ACKNOWLEDGE_SECONDS)
 
     def next_segment(self, asked_to_go: Callable[[], bool]) -> tuple[int, tuple[str, ...]]:
-        """Wait, parked, for the next segment; its fence and its devices."""
+        """Wait, parked, for the next segment; returns its fence and its devices."""
         said = time.monotonic()
         while True:
             with suppress(queue.Empty):
@@ -122,7 +122,7 @@ class Link:
                 _kill_process_group()
 
     def _pass_on(self, what: str, facts: dict[str, Any]) -> None:
-        """Say it to the leader, now or once it is connected."""
+        """Send it to the leader, now or once it is connected."""
         with self._lock:
             if not self._connected:
                 self._to_pass_on = what, facts
@@ -151,7 +151,7 @@ class Link:
                     continue
                 kind, *rest = raw.recv()
             except (EOFError, OSError):
-                _kill_process_group()  # the worker is gone: its slots are no longer ours
+                _kill_process_group()  # the worker is gone: its slots belong to others
             if kind == "directive":
                 self.newest = rest[0]
             elif kind == "trust":
@@ -169,7 +169,7 @@ class Link:
 
 
 def _kill_process_group() -> NoReturn:
-    """End this rank and what it started: loaders' processes, which no other process would end."""
+    """Kill this rank and its child processes: loaders' processes would never end."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -1,8 +1,8 @@
-"""What may travel between a rank and its worker, which import different modules.
+"""Which values may be sent between a rank and its worker, which import different modules.
 
 The worker does not import the objective's modules, and the rank does not import the sampler's. An
-object of a class from there cannot be read on the other side, so it is refused where it is sent:
-inside the objective, where it concerns one trial.
+object of their classes cannot be read on the other side, so sending it is an error inside the
+objective, where it concerns one trial.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ MAX_STEP = 2**31 - 1
 
 
 def as_data(value: Any, what: str) -> Any:
-    """The value made of plain Python objects, as Optuna's storages keep it.
+    """The value as plain Python objects, as Optuna's storages keep it.
 
-    Numbers of NumPy become Python's, members of an ``Enum`` that is also text or a number become
+    Numbers of NumPy become Python's; members of an ``Enum`` that is also text or a number become
     that.
 
     Args:
-        value: What the objective passes.
+        value: The objective's argument.
         what: The call, for the error.
 
     Raises:
@@ -47,7 +47,7 @@ def as_data(value: Any, what: str) -> Any:
 
 
 def checked_step(step: int) -> int:
-    """A step that the databases can keep.
+    """Check that the databases can keep a step.
 
     Raises:
         ValueError: It is negative or too large.
@@ -62,7 +62,7 @@ def checked_step(step: int) -> int:
 
 
 def portable_error(error: BaseException) -> BaseException:
-    """The error itself where every process can read it, or a RuntimeError with its words."""
+    """The error itself if every process can read it, else a RuntimeError with its text."""
     module = type(error).__module__
     if module == "builtins" or module.partition(".")[0] == "optuna":
         try:

@@ -1,4 +1,4 @@
-"""The user's objective on its way into the ranks: by place in a file, or by value."""
+"""The user's objective for the ranks: by place in a file, or by value."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _loaded: ObjectiveSource | None = None
 
 
 class LoadingStops(BaseException):
-    """A script without a ``__main__`` guard has come to the line that would tune again."""
+    """A script without a ``__main__`` guard has reached the line that would start a study."""
 
 
 def stop_if_loading() -> None:
-    """Called where a run begins: a process that only loads the objective goes no further."""
+    """Stop at the start of a run if this process only loads the objective."""
     if _loading:
         raise LoadingStops
 
 
 @contextmanager
 def _loading_only() -> Iterator[None]:
-    """Import a user's script for its objective alone: what begins a study stops the import."""
+    """Import a user's script for its objective alone: the start of a study stops the import."""
     global _loading
 
     def stop(*args: object, **kwargs: object) -> NoReturn:
@@ -59,7 +59,7 @@ def _loading_only() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ObjectiveSource:
-    """Enough for a fresh process to have the objective."""
+    """What a new process needs to load the objective."""
 
     place: str | None = None  #: "train.py:objective" or "package.module:objective"
     pickled: bytes | None = None
@@ -87,14 +87,14 @@ class ObjectiveSource:
 
 
 def loaded() -> ObjectiveSource | None:
-    """What this process, or the one that it was forked from, has loaded its objective from."""
+    """The source from which this process, or its fork server, has loaded its objective."""
     return _loaded
 
 
 def source_of(objective: str | Objective | ObjectiveSource) -> ObjectiveSource:
-    """Describe an objective that was given as "file.py:name", "module:name" or a callable.
+    """The source of an objective given as "file.py:name", "module:name" or a callable.
 
-    One that was described elsewhere stays as it is.
+    A source is returned as it is.
 
     Raises:
         DeadlineError: It is none of these, or its file does not exist.
@@ -104,7 +104,7 @@ def source_of(objective: str | Objective | ObjectiveSource) -> ObjectiveSource:
     path, folder = list(sys.path), os.getcwd()
     if callable(objective):
         # By value: a function in a script or a notebook cell exists nowhere else. A process that
-        # multiprocessing has spawned knows its script by another name.
+        # multiprocessing has spawned has another name for its script.
         if (script := sys.modules.get("__mp_main__")) is not None:
             cloudpickle.register_pickle_by_value(script)
         return ObjectiveSource(pickled=_pickled(objective), path=path, folder=folder)
@@ -142,11 +142,11 @@ def _pickled(objective: Objective) -> bytes:
 def import_place(
     place: str, what: str = "objective", usable: Callable[[Any], bool] = callable
 ) -> Any:
-    """What a user has written at "file.py:name" or "module:name".
+    """The user's object at "file.py:name" or "module:name".
 
     Raises:
-        DeadlineError: The file, the module or the name in it does not exist, or the import came
-            to a line that begins a study before it came to the name.
+        DeadlineError: The file, the module or the name in it does not exist, or the import reached
+            a line that starts a study before the name.
     """
     where, _, name = place.rpartition(":")
     stopped = None
@@ -176,7 +176,7 @@ def import_place(
 
 
 def _find(where: str) -> ModuleSpec:
-    """How a file or a module is imported; the packages around a module are imported to find it.
+    """The spec of a file or a module; the packages around a module are imported.
 
     Raises:
         DeadlineError: There is no such module.
@@ -197,9 +197,9 @@ def _find(where: str) -> ModuleSpec:
 
 
 def _load(spec: ModuleSpec, name: str) -> tuple[ModuleType, str | None]:
-    """Import as far as no study begins; with the place where that would be, if it came so far."""
+    """Import until a study starts; returns where that is, if the import reached it."""
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # so that what it defines can be pickled by name
+    sys.modules[spec.name] = module  # so that its objects can be pickled by name
     package, _, own = spec.name.rpartition(".")
     assert spec.loader is not None
     stopped: str | None = None
@@ -219,7 +219,7 @@ def _load(spec: ModuleSpec, name: str) -> tuple[ModuleType, str | None]:
 
 
 def _place(stop: LoadingStops) -> str:
-    """The user's line that was to begin a study."""
+    """The user's line that would start a study."""
     ours = ("optuna.", "optuna_deadline.", "importlib.")
     lines = [
         f"line {line} of {frame.f_code.co_filename}"

@@ -25,17 +25,17 @@ from optuna_deadline.rank.rendezvous import LeaderEndpoint, connect_to_leader, i
 from optuna_deadline.rank.trial import DEVICES, RankSegment, RankTrial
 from optuna_deadline.segments import SegmentEnd
 
-_CONNECT_SECONDS = 20.0  # seconds in which the worker on another host is reached
+_CONNECT_SECONDS = 20.0  # seconds to connect to the worker on another host
 
 
 @dataclass(frozen=True)
 class LocalRank:
-    """Which of the ranks on its own host a rank is."""
+    """The index of a rank among those of its host."""
 
     rank: int
     size: int
-    node_rank: int  #: which of the gang's hosts this is
-    address: str | None = None  #: of this host; None where the gang is on one host
+    node_rank: int  #: the index of this host in the gang
+    address: str | None = None  #: interface of this host; None if the gang is on one host
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,27 @@ class RankSpec:
     number: int
     rank: int
     world_size: int
-    rendezvous: tuple[str, int]  #: address and port of the ranks' own rendezvous
+    rendezvous: tuple[str, int]  #: address and port of the rendezvous
     local: LocalRank
     fence: int
     folder: str
-    store: str | None  #: a URL, where checkpoints are kept elsewhere than in the folder
+    store: str | None  #: a URL, if checkpoints are kept outside the folder
     resume: str | None
     devices: tuple[str, ...]
     direction: str
-    trusted_until: float  #: as long as nothing else is heard from the worker
-    grace: float  #: how long after that no other trial gets the slots
-    #: to the worker that leads the trial, where it is another one
+    trusted_until: float  #: until the worker extends it
+    grace: float  #: seconds after that in which no other trial gets the slots
+    #: to the leader, if that is another worker
     leader_endpoint: LeaderEndpoint | None = None
 
 
 def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
-    """Run the objective to its end, say how it ended, and exit without the parent's clean-ups."""
+    """Run the objective, send how it ended, and exit without the parent's clean-ups."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _ignore_sigterm()
     os.environ.update(_environment(spec))
-    # Data loaders fork from what is warm here; a fresh process would import everything again.
+    # Data loaders fork from what is loaded here; a new process would import everything again.
     multiprocessing.set_start_method("fork", force=True)
     seed_by_trial(spec.number)
     show_info_messages()
@@ -92,7 +92,7 @@ def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
 def _run_objective(
     objective: Objective, trial: RankTrial, segment: RankSegment
 ) -> tuple[str, Any]:
-    """How the segment ended, and with what."""
+    """How the segment ended, with its payload."""
     try:
         value = objective(trial)
         ended: tuple[str, Any] = "result", None if value is None else float(value)
@@ -110,17 +110,17 @@ def _run_objective(
 
 
 def seed_by_trial(number: int) -> None:
-    """Seed Python, NumPy and torch, alike in each segment and rank of a trial.
+    """Seed Python, NumPy and torch, equally in each segment and rank of a trial.
 
-    An objective that splits its data or draws its first weights at random has the same ones when
-    the trial comes back, and on each of its slots.
+    An objective that splits its data or draws its first weights at random has the same ones after
+    a resume, and on each of its slots.
     """
     digest = hashlib.blake2b(f"trial {number}".encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, "little")
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch = sys.modules.get("torch")
-    if torch is not None:  # imported later it begins with a seed that is always the same
+    if torch is not None:  # imported later, it starts with a constant seed
         torch.manual_seed(seed)
 
 
@@ -134,9 +134,9 @@ def show_info_messages() -> None:
 
 
 def _ignore_sigterm() -> None:
-    """SIGTERM to everything in a job or container reaches the worker too, which has trials saved.
+    """Ignore SIGTERM, which reaches the worker too, and the worker lets trials save.
 
-    A rank that ended at once would lose its steps. What it starts ends as it always would.
+    A rank that ended at once would lose its steps. Its child processes end as usual.
     """
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(after_in_child=_restore_sigterm)
@@ -171,9 +171,7 @@ def _environment(spec: RankSpec) -> dict[str, str]:
     environment = {name: str(value) for name, value in names.items()}
     gpus = [name.partition(":")[2] for name in spec.devices if name.startswith("gpu:")]
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    environment["CUDA_DEVICE_ORDER"] = (
-        "PCI_BUS_ID"  # the driver's order, by which the slots are named
-    )
+    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the driver's order, which names the slots
     if spec.local.address is not None:
         if (interface := interface_of(spec.local.address)) is not None:
             environment["GLOO_SOCKET_IFNAME"] = environment["NCCL_SOCKET_IFNAME"] = interface

@@ -1,9 +1,9 @@
 """Which process a worker is, and whether it has ended with all its ranks: seen from its own host.
 
-A process id says that only together with the boot and the pid namespace that it is of, since
-containers share a boot and number their processes apart; with the user, whose processes can all be
-looked at; and with the process's start, since numbers are used again. Where one of them differs or
-is not known nothing is concluded: the lease decides. Linux only.
+A process id is unique only together with its boot and pid namespace, because containers share a
+boot and number their processes separately; with the user, whose processes are all visible; and
+with the start of the process, because ids are reused. If one of them differs or is unknown, the
+result is "unknown", and the lease decides. Linux only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from optuna_deadline.allocation.records import Worker
 
-#: In the environment of a worker's ranks, and of what they start: the worker's id.
+#: In the environment of a worker's ranks and of their child processes: the worker's id.
 WORKER = "OPTUNA_DEADLINE_WORKER"
 
 _PROC = Path("/proc")
@@ -25,7 +25,7 @@ _STATE, _STARTED = 0, 19  # fields of /proc/PID/stat behind the name
 
 
 def own_boot(proc: Path = _PROC) -> str | None:
-    """Of which boot, pid namespace and user this process's id is, and since when; None: unknown.
+    """The boot, pid namespace, user and start of this process; None if unknown.
 
     Hexadecimal without dashes, so that it fits the column.
     """
@@ -34,11 +34,11 @@ def own_boot(proc: Path = _PROC) -> str | None:
 
 
 def is_gone(pid: int, boot: str | None, proc: Path = _PROC) -> bool:
-    """Whether a process is certain to have ended; False where nothing is known of it.
+    """Whether a process is certain to have ended; False if that is unknown.
 
     Args:
         pid: Its id.
-        boot: What it said of itself, see :func:`own_boot`.
+        boot: Its own description, see :func:`own_boot`.
         proc: The file system of processes.
     """
     of, _, started = (boot or "").rpartition(".")
@@ -46,7 +46,7 @@ def is_gone(pid: int, boot: str | None, proc: Path = _PROC) -> bool:
 
 
 def ended_workers(workers: Iterable[Worker], proc: Path = _PROC) -> tuple[set[str], set[str]]:
-    """The workers that are certain to have ended with all their ranks, and those but for ranks."""
+    """Workers that are certain to have ended with all their ranks, and those that left ranks."""
     gone = {worker.id for worker in workers if is_gone(worker.pid, worker.boot, proc)}
     lingering = gone & _with_ranks(proc) if gone else gone
     return gone - lingering, lingering
@@ -61,7 +61,7 @@ def _namespace(proc: Path) -> str | None:
 
 
 def _started(process: Path) -> int | None:
-    """When a process was started, in ticks since the boot; None where it is gone or a zombie."""
+    """The start of a process in ticks since the boot; None if it is gone or a zombie."""
     try:
         fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -70,10 +70,10 @@ def _started(process: Path) -> int | None:
 
 
 def _with_ranks(proc: Path) -> set[str]:
-    """The workers of which any process of this user was born with the id in its environment."""
+    """The workers whose id is in the environment of any process of this user."""
     prefix, found = f"{WORKER}=".encode(), set()
     for process in proc.glob("[0-9]*"):
-        with suppress(OSError):  # gone meanwhile, or another user's
+        with suppress(OSError):  # gone in between, or another user's
             for entry in (process / "environ").read_bytes().split(b"\0"):
                 if entry.startswith(prefix):
                     found.add(entry[len(prefix) :].decode(errors="replace"))

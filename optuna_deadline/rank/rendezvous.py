@@ -1,9 +1,7 @@
-"""Connections between hosts: ranks of a gang reach the worker that leads it.
+"""Connections between hosts: ranks of a gang connect to their leader.
 
-They carry what a rank's pipe carries. Both sides must know the key. Keep-alives detect a peer that
-is cut off.
-
-Under which address other hosts reach this one, and by which interface.
+They carry the same messages as a rank's pipe. Both sides must know the key. Keep-alives detect a
+peer that is cut off. A host's address for others, and the interface that has it, are found here.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ if TYPE_CHECKING:
     from optuna_deadline.rank.link import RawLink
 
 
-#: Names the address, where the one towards the database is not it.
+#: Overrides the address, if it is not the one towards the database.
 ADDRESS_VARIABLE = "OPTUNA_DEADLINE_ADDRESS"
 
 _SIOCGIFADDR = 0x8915  # Linux's question for an interface's address
 
 
 def own_address(towards: str | None) -> str | None:
-    """This host's address for others, or None where none is known but its own loopback.
+    """This host's address for others; None if only the loopback is known.
 
     Args:
         towards: The database's host: a process that reaches the same database should reach this
@@ -53,7 +51,7 @@ def own_address(towards: str | None) -> str | None:
 
 
 def _source_address(host: str | None) -> str | None:
-    """The address that packets to a host have; none is sent."""
+    """The source address of packets to a host; none is sent."""
     if not host or host.startswith("/"):  # a socket in the file system
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -62,7 +60,7 @@ def _source_address(host: str | None) -> str | None:
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has an address, where the system tells."""
+    """The interface of an address, if the system reports it."""
     if sys.platform != "linux":
         return None
     import fcntl
@@ -81,16 +79,16 @@ _logger = logging.getLogger("optuna_deadline")
 
 _HANDSHAKE_SECONDS = 5  # seconds
 _RETRY_SECONDS = 0.2  # seconds between two tries
-#: A silent peer is asked after so many seconds, then each so many, so often; together 9 s.
+#: A silent peer is probed after so many seconds, then each so many, so often; together 9 s.
 _KEEPALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 9000}
 
-#: Takes a rank's connection: number, fence, rank; whether that rank is awaited.
+#: Gets a rank's connection: number, fence, rank; returns whether that rank is expected.
 AdmitRank = Callable[[int, int, int, "RawLink"], bool]
 
 
 @dataclass(frozen=True)
 class LeaderEndpoint:
-    """Where a rank finds the worker that leads it."""
+    """Where a rank finds its leader."""
 
     address: str
     port: int
@@ -98,11 +96,11 @@ class LeaderEndpoint:
 
 
 class RankServer:
-    """Lets ranks on other hosts in.
+    """Accepts ranks of other hosts.
 
     Args:
         address: Of this host, for the others.
-        admit: Told of each rank that comes, from a thread of its own.
+        admit: Called with each rank that connects, in a separate thread.
 
     Raises:
         DeadlineError: The address is not this host's.
@@ -154,10 +152,10 @@ class RankServer:
 def connect_to_leader(
     endpoint: LeaderEndpoint, number: int, fence: int, index: int, seconds: float
 ) -> RawLink:
-    """A rank's connection to the worker that leads it, tried for so long.
+    """Connect a rank to its leader, with retries for some time.
 
     Raises:
-        OSError: It is not reached.
+        OSError: It cannot be reached.
     """
     end = time.monotonic() + seconds
     while True:
@@ -182,7 +180,7 @@ def connect_to_leader(
 
 
 def shut_down(link: RawLink) -> None:
-    """End a connection both ways, also for a thread of ours that waits for it."""
+    """Close a connection in both directions, also for a thread that waits for it."""
     with suppress(OSError), socket.socket(fileno=socket.dup(link.fileno())) as twin:
         twin.shutdown(socket.SHUT_RDWR)
 
@@ -198,11 +196,11 @@ def _link(made: socket.socket) -> RawLink:
 
 
 def _clear_timeout(link: RawLink) -> None:
-    """The handshake is over: a rank may be silent for as long as it likes."""
+    """The handshake is over: a rank may be silent for any time."""
     with socket.socket(fileno=socket.dup(link.fileno())) as twin:
         _set_timeout(twin, 0)
 
 
 def _set_timeout(made: socket.socket, seconds: int) -> None:
-    """Bound a read on a blocking socket, whose descriptor is read without Python's time-outs."""
+    """Set the timeout of a blocking socket, whose descriptor is read without Python's timeouts."""
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))

@@ -1,4 +1,4 @@
-"""The trial and the segment as a rank sees them; only the worker talks to Optuna."""
+"""The trial and the segment in a rank; only the worker uses Optuna."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class RankSegment:
         self.resume = resume
         self.direction = direction
         self._folder = folder
-        self._store = store  # the URL under which its checkpoints are kept, if not here
+        self._store = store  # the URL of its checkpoints, if they are kept elsewhere
         self._link = link
         self._began_at = time.monotonic()
         self._first_position: tuple[float, float] | None = None  # (position, when)
         self._last_progress_at = 0.0
         self._directive_calls = 0
         self._acknowledged = False
-        # all is saved, and what follows does not count
+        # all is saved, and later calls do not count
         self.leave_directive: Directive | None = None
-        self.reports_position = False  # whether the objective says its position itself
+        self.reports_position = False  # whether the objective reports its position itself
 
     @property
     def folder(self) -> Path:
@@ -87,19 +87,19 @@ class RankSegment:
         return self.acknowledge(agreed)
 
     def acknowledge(self, directive: Directive) -> Directive:
-        """Say that the objective knows of its end: it saves from now on, and hangs in no step."""
+        """Report that the objective knows of its end: it saves from now on."""
         if directive.leave and not self._acknowledged:
             self._acknowledged = True
             self._link.notify("obeys")
         return directive
 
     def progress(self, position: float) -> None:
-        """Say how far training is; the pipe is used a few times a second at most."""
+        """Report the progress; the pipe is used a few times a second at most."""
         self.reports_position = True
         self.advance(float(position))
 
     def advance(self, position: float) -> None:
-        """Record a position; a loop without one is known by its reports."""
+        """Record a position; the reports of a loop without one give it."""
         if self.rank != 0:
             return
         now = time.monotonic()
@@ -112,18 +112,18 @@ class RankSegment:
         self._link.notify("progress", start=start, position=position, trained=now - when)
 
     def horizon(self, last_step: int) -> None:
-        """Say at which step the objective would stop by itself."""
+        """Report the last step of the objective."""
         if self.rank == 0:
             self._link.notify("horizon", last_step=checked_step(last_step))
 
     def even(self, batch: int) -> None:
-        """Say that the number of slots is to divide the batch."""
+        """Report that the number of slots must divide the batch."""
         if self.rank == 0:
             self._link.notify("even", batch=checked_step(batch))
 
     def limit_slots(self, slots: int, reason: str) -> None:
-        """Say that the trial cannot train on more slots."""
-        at_most(slots)  # refuses what is no limit
+        """Report that the trial cannot train on more slots."""
+        at_most(slots)  # raises for an invalid limit
         self._link.notify("limit", slots=slots, reason=reason)
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
@@ -143,7 +143,7 @@ class RankSegment:
         value: float | None = None,
         name: str | None = None,
     ) -> Path | None:
-        """Write a checkpoint whole or not at all, and publish it."""
+        """Write a checkpoint completely or not at all, and publish it."""
         if self.rank != 0:
             return None
         step, value = checked_step(step), None if value is None else float(value)
@@ -156,7 +156,7 @@ class RankSegment:
         return path
 
     def _store_checkpoint(self, path: Path, found: str, step: int, value: float | None) -> None:
-        """Bring a file to where it outlives this machine, and only then say that it is there."""
+        """Upload a file to the checkpoint store, and publish it only then."""
         location: Location = path
         if self._store is not None:
             location = join_location(self._store, path.name)
@@ -172,15 +172,15 @@ class RankSegment:
         )
 
     def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
-        """Give the slot back and wait for the trial's next segment, which this process is in."""
+        """Release the slot and wait for the trial's next segment in this process."""
         self._link.notify("parked")
         self.fence, devices = self._link.next_segment(asked_to_go)
-        os.environ[DEVICES] = ",".join(devices)  # CPU slots are alike, and this may be another
+        os.environ[DEVICES] = ",".join(devices)  # CPU slots are alike, and this may be another one
         self._began_at, self._first_position, self._last_progress_at = time.monotonic(), None, 0.0
         self._acknowledged = False
 
     def leaving(self, directive: Directive) -> None:
-        """Say that all is saved, and that what follows does not count."""
+        """Report that all is saved, and that later calls do not count."""
         self.leave_directive = directive
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
@@ -189,9 +189,9 @@ class RankSegment:
 
 
 class RankTrial(BaseTrial):
-    """An Optuna trial whose every word goes through the worker.
+    """An Optuna trial that sends all calls to the worker.
 
-    Each rank asks for itself and gets the same answer, since the trial is one.
+    Each rank calls for itself and gets the same answer, since the trial is one.
     """
 
     def __init__(self, link: Link, segment: RankSegment, number: int) -> None:
@@ -205,7 +205,7 @@ class RankTrial(BaseTrial):
     @property
     def segment(self) -> RankSegment:
         """Where to resume from, where to save, whether to leave."""
-        self._pausable = True  # an objective that looks here knows how to resume
+        self._pausable = True  # an objective that uses this can resume
         if self._sent_unpausable:
             self._send_pausable(True)
         return self._segment
@@ -247,7 +247,7 @@ class RankTrial(BaseTrial):
         return self.suggest_float(name, low, high, step=q)
 
     def report(self, value: float, step: int) -> None:
-        """Report a value; of a gang only the first rank's counts."""
+        """Report a value; in a gang, only the first rank's counts."""
         if self._segment.rank != 0:
             return
         value, step = float(value), checked_step(step)
@@ -260,15 +260,15 @@ class RankTrial(BaseTrial):
     def should_prune(self) -> bool:
         """Whether to stop; the n-th call answers the same on every rank.
 
-        An objective that never asks for its segment cannot be paused, so for it a pause is the
-        end. Plans do not pause such trials; only a worker that leaves or loses the slot does.
+        An objective that never uses its segment cannot pause, so a pause ends it. Plans do not
+        pause such trials; only a worker that leaves or loses the slot does.
         """
         directive = self._agreed()
         final = directive.kind is Kind.STOP
         return final or (directive.kind is Kind.PAUSE and not self._pausable)
 
     def out_of_time(self) -> bool:
-        """Whether the deadline ends the trial here; asked before :meth:`should_prune`."""
+        """Whether the deadline ends the trial here; call it before :meth:`should_prune`."""
         return self._agreed().deadline
 
     def _agreed(self) -> Directive:

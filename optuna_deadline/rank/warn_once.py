@@ -1,7 +1,7 @@
-"""A warning that each segment would repeat is shown once by a worker's ranks.
+"""Shows a warning that each segment would repeat once per worker.
 
-Each segment is a new process, which knows nothing of what others have shown. All of them are
-forked from one process, so a table in shared memory tells them.
+Each segment is a new process, which does not know what others have shown. All of them are forked
+from one process, so they share a table in memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _LOGGERS = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning")
 
 
 class SharedTexts:
-    """Texts that one of several processes has seen; made before they are forked.
+    """Texts that one of several processes has shown; created before they are forked.
 
-    Two processes that add the same text at the same instant may both hear that it is new.
+    Two processes that add the same text at the same instant may both show it.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class SharedTexts:
 
 
 class NewRecords(logging.Filter):
-    """Lets warnings pass that no other process has shown, and everything below a warning."""
+    """Passes warnings that no other process has shown, and all records below a warning."""
 
     def __init__(self, shown: SharedTexts) -> None:
         super().__init__()
