@@ -1,7 +1,7 @@
 """``python -m benchmarks.policy_picture``: one simulated study, each trial's steps against time.
 
-A line is a stretch of a trial's training; its width is the number of slots. The best trial, which
-becomes COMPLETE, is orange.
+A line is a stretch of a trial's training; its width is the number of slots. Trials that end
+COMPLETE are orange.
 """
 
 from __future__ import annotations
