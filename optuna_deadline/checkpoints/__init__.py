@@ -1,1 +1,1 @@
-"""Checkpoints: files that are whole or not there, where they are kept, how they come back."""
+"""Checkpoints: complete or absent files, their stores, and how they are restored."""

@@ -1,11 +1,11 @@
-"""Checkpoint files that are whole or not there, and checksums that find what loads silently wrong.
+"""Checkpoint files that are complete or absent, and checksums against silent damage.
 
 A torn archive fails to load, but one flipped byte inside a tensor does not: only the checksum in
-the table finds it. The row in the table is the commit point; a file without a row was never there.
+the table finds it. The row in the table is the commit point; a file without a row does not count.
 
-A checksum is a CRC-32, as in the archive itself: it has to find accidents, of which it misses one
-in four thousand million, and it reads at the speed of memory. A stronger digest takes longer than
-the whole writing of the file.
+The checksum is a CRC-32, as in the archive itself. It has to find accidents, of which it misses
+one in four thousand million, and it reads at the speed of memory. A stronger digest takes longer
+than the whole writing of the file.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from optuna_deadline.checkpoints.storage import Location, StoreAway, open_file, 
 
 
 class Checkpoint(NamedTuple):
-    """A row of the table: which file, what it holds, and how to know it again."""
+    """A row of the table: the file, its content, and its checksum."""
 
     number: int  #: of the trial
     fence: int  #: of the segment that wrote it
     step: int  #: the last step it contains
-    value: float | None  #: what this very state reported, if it did
+    value: float | None  #: the report of this very state, if there is one
     path: Location
     size: int
     checksum: str
@@ -42,7 +42,7 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> Path:
 
 
 def write_checked(path: Path, write: Callable[[Path], Any]) -> str:
-    """As :func:`write_atomically`; returns the checksum, taken while the disk is waited for."""
+    """Like :func:`write_atomically`; returns the checksum, computed while the disk syncs."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         write(temporary)
@@ -65,7 +65,7 @@ def write_checked(path: Path, write: Callable[[Path], Any]) -> str:
 
 
 def checksum(location: Location, kind: str = "crc32") -> str:
-    """The CRC-32 of a file, wherever it is; ``"blake2b"`` is in rows of the first releases."""
+    """The CRC-32 of a file at any location; ``"blake2b"`` is in rows of the first releases."""
     found, digest = 0, hashlib.blake2b(digest_size=20)
     with open_file(location) as file:
         while block := file.read(1 << 20):
@@ -77,7 +77,7 @@ def checksum(location: Location, kind: str = "crc32") -> str:
 
 
 def verified(checkpoint: Checkpoint) -> bool:
-    """Whether the file is known to be the one that was written."""
+    """Whether the file is verified to be the written one."""
     try:
         return intact(checkpoint)
     except StoreAway:
@@ -85,7 +85,7 @@ def verified(checkpoint: Checkpoint) -> bool:
 
 
 def intact(checkpoint: Checkpoint) -> bool:
-    """Whether the file is the one that was written, byte for byte.
+    """Whether the file is the written one, byte for byte.
 
     Raises:
         StoreAway: It is in a store that does not answer.

@@ -1,6 +1,6 @@
-"""What a trial goes on from: the newest checkpoint that is whole, brought here.
+"""Finds the newest intact checkpoint of a trial and brings it to this host.
 
-To verify a checkpoint is to read all of it, and one in a store has to be fetched before.
+To verify a checkpoint, all of it is read; one in a store is fetched first.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from optuna_deadline.checkpoints.storage import (
 
 _logger = logging.getLogger("optuna_deadline")
 
-#: Files that a saver or `segment.save` has written, and what was half written at a kill.
+#: Files of a saver or of `segment.save`, and files that a kill has left incomplete.
 _OWN_FILES = re.compile(
     r"segment-\d{6}-step-\d{9}\.ckpt|\d+--?\d+-[0-9a-f]{4}\.ckpt|\..+\.[0-9a-f]{8}\.tmp"
 )
 _FENCE = re.compile(r"\.?(?:segment-)?(\d+)-")  # their names begin with it
-_QUICK_SECONDS = 0.2  # seconds: a small file needs no further look
+_QUICK_SECONDS = 0.2  # seconds: a small file needs no second scan
 
 
 class CheckpointFolders:
@@ -41,7 +41,7 @@ class CheckpointFolders:
 
     Args:
         root: The study's own folder, or its URL: then ranks write to a folder of this worker,
-            which keeps what is uploaded, so that a trial that comes back here fetches nothing.
+            which keeps uploaded files, so that a trial that resumes here fetches nothing.
     """
 
     def __init__(self, root: Location) -> None:
@@ -60,13 +60,13 @@ class CheckpointFolders:
         return None if self._store is None else str(join_location(self._store, f"trial-{number}"))
 
     def local_path(self, number: int, location: Location) -> Path:
-        """Where a checkpoint is found here, once it was written or fetched."""
+        """The local path of a checkpoint, once it was written or fetched."""
         if isinstance(location, Path):
             return location
         return self.local_folder(number) / name_of(location)
 
     def written_files(self, number: int) -> list[Location]:
-        """What the trial's ranks have written or uploaded; nothing that the user put there.
+        """The files that the trial's ranks have written or uploaded, without the user's files.
 
         Raises:
             OSError: The store did not answer.
@@ -75,10 +75,10 @@ class CheckpointFolders:
         return [one for one in list_files(folder) if _OWN_FILES.fullmatch(name_of(one))]
 
     def may_delete(self, number: int, location: Location) -> bool:
-        """Whether a file has one of our own names, in the trial's folder.
+        """Whether a file has one of this package's names, in the trial's folder.
 
-        A row may name any file, and one that an older version kept is in a folder which other
-        studies of the same name may share.
+        A row may name any file, and one of an older version may be in a folder that other studies
+        of the same name share.
         """
         ours = _OWN_FILES.fullmatch(name_of(location)) is not None
         return ours and location == join_location(self._storage_folder(number), name_of(location))
@@ -88,7 +88,7 @@ class CheckpointFolders:
         return self.local_folder(number) if store is None else store
 
     def may_hold(self, number: int) -> bool:
-        """Whether there may be files of a trial; in a store that is not known before a look."""
+        """Whether files of a trial may exist; in a store that is unknown before a scan."""
         return self._store is not None or self.local_folder(number).is_dir()
 
     def close(self) -> None:
@@ -98,17 +98,17 @@ class CheckpointFolders:
 
 
 def fence_of(name: str) -> int | None:
-    """The segment that wrote a file of that name, None where it is not one of ours."""
+    """The segment that wrote a file of that name; None for other files."""
     found = _FENCE.match(name)
     return int(found[1]) if found else None
 
 
 class CheckpointFetcher:
-    """Answers, in its own time, what a trial goes on from.
+    """Finds the checkpoint that a trial resumes from, in a thread.
 
     Args:
         folders: Where files are.
-        on_ready: Called when an answer is there that was not at once.
+        on_ready: Called when a result is ready that was not at once.
     """
 
     def __init__(self, folders: CheckpointFolders, on_ready: Callable[[], None]) -> None:
@@ -119,11 +119,11 @@ class CheckpointFetcher:
         self._warned = False
 
     def request(self, number: int, fence: int, newest_first: Sequence[Checkpoint]) -> bool:
-        """Whether the answer is there; ask again when told.
+        """Whether the result is ready; call again after ``on_ready``.
 
         Args:
             number: The trial's.
-            fence: Of its last segment: a trial that trained elsewhere meanwhile is asked anew.
+            fence: Of its last segment: a trial that has trained elsewhere is looked up again.
             newest_first: Its checkpoints.
         """
         known = self._requests.get(number)
@@ -137,7 +137,7 @@ class CheckpointFetcher:
             return False
         try:
             known[1].result()
-        except OSError as error:  # the store's, or of the disk that it is fetched to
+        except OSError as error:  # an error of the store, or of the disk
             del self._requests[number]
             if not self._warned:
                 _logger.warning("Trial %d waits for its checkpoint: %s.", number, error)
@@ -147,15 +147,15 @@ class CheckpointFetcher:
         return True
 
     def result(self, number: int) -> Path | None:
-        """The answer: a verified file here, or None for a trial that begins."""
+        """The result: an intact file here, or None for a trial that starts."""
         return self._requests.pop(number)[1].result()
 
     def close(self) -> None:
-        """Ask no more; whatever is fetched now is of no use."""
+        """Stop; unfinished fetches are discarded."""
         self._queue.close(0.0)
 
     def _fetch_newest(self, number: int, newest_first: Sequence[Checkpoint]) -> Path | None:
-        """The newest whose file is whole; a damaged one falls back to the one before."""
+        """The newest intact file; a damaged one falls back to the one before."""
         for checkpoint in newest_first:
             path = self._folders.local_path(number, checkpoint.path)
             if self._fetch_intact(checkpoint, path):
@@ -182,7 +182,7 @@ class CheckpointFetcher:
 
 
 class CheckpointSweeper:
-    """Deletes the checkpoints that no row names, where they are kept and here.
+    """Deletes the checkpoints that no row names, in the store and here.
 
     Args:
         folders: Where files are.
@@ -222,13 +222,13 @@ class CheckpointSweeper:
         self, number: int, fence: int, named: set[str], found: Future[list[Location]]
     ) -> None:
         if found.exception() is not None:
-            return  # the store was away: what ends sweeps
+            return  # the store did not answer: a later sweep deletes them
         names = {one: name_of(one) for one in found.result()}
         written = {one: fence_of(name) for one, name in names.items() if name not in named}
         self.sweep(number, [one for one, by in written.items() if by is not None and by <= fence])
 
     def sweep_ended(self, number: int, rows: Sequence[Checkpoint]) -> None:
-        """Delete the files of an ended trial that no row names; no process writes a row any more.
+        """Delete the files of an ended trial that no row names; no process adds rows any more.
 
         Args:
             number: The trial's.
@@ -239,7 +239,7 @@ class CheckpointSweeper:
         self._queue.submit(partial(self._sweep_unnamed, number, named))
 
     def sweep_all_ended(self, ended: Iterable[int], rows: Sequence[Checkpoint]) -> None:
-        """The same for many trials, as far as they have left files; what fails is let be.
+        """The same for many trials that have left files; errors are ignored.
 
         Args:
             ended: The trials' numbers.
@@ -254,18 +254,18 @@ class CheckpointSweeper:
                 self.sweep_ended(number, own)
 
     def sweep(self, number: int, locations: Sequence[Location]) -> None:
-        """Delete files of a trial; what cannot be deleted is no reason to stop anything.
+        """Delete files of a trial; errors are ignored.
 
         Args:
             number: The trial's.
-            locations: The files; those that are not the workers' own stay.
+            locations: The files; those that workers did not write stay.
         """
         for location in locations:
             if self._folders.may_delete(number, location):
                 self._queue.submit(partial(self._sweep, number, location))
 
     def close(self, seconds: float) -> None:
-        """Wait so long for what is left to be deleted."""
+        """Wait some time for the remaining deletions."""
         self._queue.close(seconds)
 
     def _sweep_unnamed(self, number: int, named: set[str]) -> None:

@@ -1,7 +1,4 @@
-"""How two hosts know that they keep checkpoints in one folder: the first leaves a mark in it.
-
-Which workers reach a checkpoint: pure, and it forbids only what is known to fail.
-"""
+"""Which hosts share a checkpoint store: the first one leaves a mark in its folder."""
 
 from __future__ import annotations
 
@@ -15,17 +12,17 @@ from typing import Protocol
 from optuna_deadline.checkpoints.storage import Location
 
 _MARK = ".optuna-deadline-store"
-_PATIENCE = 5.0  # seconds in which the process that made the mark writes it
+_PATIENCE = 5.0  # seconds in which the process that created the mark writes it
 
 
 def store_of(root: Location, machine: str) -> str:
     """A name of the checkpoint store, equal for all workers that share it.
 
-    The path belongs to it, since it is by its path that a checkpoint is found. A folder that
-    cannot be written to has no mark, and counts as the machine's own.
+    The path is a part of it, because checkpoints are found by path. A folder that cannot be
+    written to has no mark, and counts as the host's own.
 
     Args:
-        root: The folder, made if it is not there, or a URL, which is its own name.
+        root: The folder, created if it does not exist, or a URL, which is its own name.
         machine: The machine's id.
     """
     if not isinstance(root, Path):
@@ -38,7 +35,7 @@ def store_of(root: Location, machine: str) -> str:
 
 
 def is_reachable(store: str) -> bool:
-    """Whether this host reaches a place for checkpoints, by its name."""
+    """Whether this host reaches a checkpoint store, by its name."""
     if "://" in store:
         return True
     mark, _, root = store.partition(":")
@@ -48,7 +45,7 @@ def is_reachable(store: str) -> bool:
 
 
 def _mark(file: Path) -> str:
-    """Make the mark or read it: of many hosts that come at once, one makes it."""
+    """Create the mark or read it: of many hosts at once, one creates it."""
     mine = uuid.uuid4().hex
     with suppress(FileExistsError):
         descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
@@ -66,7 +63,7 @@ def _mark(file: Path) -> str:
 
 
 class CheckpointPlace(Protocol):
-    """A host and the place that it keeps checkpoints in: a worker's, or a checkpoint's own."""
+    """A host and its checkpoint store: a worker's, or a checkpoint's own."""
 
     @property
     def host(self) -> str | None:
@@ -78,10 +75,10 @@ class CheckpointPlace(Protocol):
 
 
 def reaches(reader: CheckpointPlace, origin: CheckpointPlace) -> bool:
-    """Whether a worker at one store can read what was written to another one.
+    """Whether a worker with one store can read files of another one.
 
-    Every host can read a URL; one host can read its own folders; the hosts that have a shared
-    folder can read it. An unknown store counts as readable.
+    Every host can read a URL; one host can read its own folders; the hosts of a shared folder can
+    read it. An unknown store counts as readable.
     """
     if origin.host is None or origin.store is None or reader.store is None:
         return True

@@ -1,8 +1,8 @@
-"""Where checkpoints are: in a folder, or under a URL that every machine reaches.
+"""Locations of checkpoints: in a folder, or under a URL that every host reaches.
 
-A store is what fsspec opens: ``s3://bucket/folder``, ``gs://``, ``sftp://`` and so on. It has no
-rename and no fsync to rely on, and needs none: a file is written here, uploaded under a name of
-its own, and only then gets its row in the table. What has no row was never there.
+A store is anything that fsspec opens: ``s3://bucket/folder``, ``gs://``, ``sftp://`` and so on. It
+has no reliable rename or fsync and needs none: a file is written locally, uploaded under a unique
+name, and only then gets its row in the table. A file without a row does not count.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import IO, Any
 
 from optuna_deadline.errors import DeadlineError, spelled
 
-#: The path of a file here, or the URL of one elsewhere.
+#: The path of a local file, or the URL of another one.
 Location = Path | str
 
 _TORCH_BEFORE_1_6 = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _OF_TORCH_SAVER = re.compile(r"segment-\d+-step-\d+\.ckpt")
 
-_LOCAL = ("file://", "local://")  # a folder of this machine, spelled as a URL
+_LOCAL = ("file://", "local://")  # a local folder, spelled as a URL
 _UNFIT = re.compile(r"[^\w.=+@-]")  # in the name of a folder, on a disk or under a URL
-_NAME_LENGTH = 60  # characters, of four bytes at most: a study's name may be longer than a file's
+_NAME_LENGTH = 60  # characters, of at most four bytes: a study's name may be longer than a file's
 _KEY_LENGTH = 8
 
 
 class StoreAway(OSError):
-    """The store does not answer, or refuses: nothing is known of the file."""
+    """The store does not answer, or refuses: the state of the file is unknown."""
 
 
 def parse_location(text: str) -> Location:
-    """A location as it was written down."""
+    """Parse a location from its text."""
     for scheme in _LOCAL:
         if text.startswith(f"{scheme}/"):
             return Path(text.removeprefix(scheme))
@@ -46,15 +46,15 @@ def parse_location(text: str) -> Location:
 
 
 def join_location(root: Location, name: str) -> Location:
-    """A place below another one."""
+    """A location below another one."""
     return root / name if isinstance(root, Path) else f"{root.rstrip('/')}/{name}"
 
 
 def place_of(given: Location) -> Location:
-    """What was named for checkpoints: a folder, resolved, or a URL that is tried out.
+    """The user's checkpoint location: a resolved folder, or a URL that was tested.
 
     Raises:
-        DeadlineError: Nothing can be kept there.
+        DeadlineError: No file can be written there.
     """
     place = parse_location(os.fspath(given))
     if isinstance(place, str) and place.startswith(_LOCAL):
@@ -68,9 +68,9 @@ def place_of(given: Location) -> Location:
 
 
 def check_folder(folder: Path) -> None:
-    """Whether files can be kept there: make a folder in it or around it, and take it away.
+    """Check that files can be written: create a folder in it or around it, and delete that.
 
-    A disk that is full may have room again when there is something to save.
+    A full disk is accepted, because it may have space when there is something to save.
 
     Raises:
         DeadlineError: They cannot.
@@ -91,11 +91,11 @@ def check_folder(folder: Path) -> None:
 
 
 def root_of(place: Location, study_name: str, key: str) -> Location:
-    """Where one study keeps its checkpoints, apart from all others of its name.
+    """The location of one study's checkpoints, separate from others of its name.
 
     Args:
-        place: As :func:`place_of` has it.
-        study_name: The study's name; what cannot stand in a file's name is replaced.
+        place: The result of :func:`place_of`.
+        study_name: The study's name; characters that a file's name cannot have are replaced.
         key: The study's random key.
     """
     name = f"{study_name[:_NAME_LENGTH]}-{key[:_KEY_LENGTH]}"
@@ -110,10 +110,10 @@ def is_below(location: Location, folder: Location) -> bool:
 
 
 def check(url: str) -> None:
-    """Whether files can be kept there: write one, and take it away.
+    """Check that files can be written: write one, and delete it.
 
     Raises:
-        DeadlineError: Something is missing here, or the store refuses.
+        DeadlineError: A package is missing, or the store refuses.
     """
     probe = join_location(url, f".probe-{uuid.uuid4().hex[:8]}")
     try:
@@ -131,7 +131,7 @@ def check(url: str) -> None:
 
 
 def library_name(location: Location) -> str | None:
-    """The module that opens the store: imported once where processes are forked from."""
+    """The module that opens the store: imported once in the fork server."""
     if isinstance(location, Path):
         return None
     return type(_system(location)[0]).__module__.partition(".")[0]
@@ -162,7 +162,7 @@ def open_file(location: Location) -> Iterator[IO[bytes]]:
 
 
 def upload(path: Path, url: str) -> None:
-    """Copy a file to the store; it is there as a whole when this returns.
+    """Copy a file to the store; it is complete when this returns.
 
     Raises:
         StoreAway: It is not.
@@ -174,7 +174,7 @@ def upload(path: Path, url: str) -> None:
 
 
 def fetch(location: Location, path: Path) -> None:
-    """Copy a file from wherever it is to ``path``; raises as :func:`size`."""
+    """Copy a file from any location to ``path``; raises like :func:`size`."""
     if isinstance(location, Path):
         shutil.copyfile(location, path)
     else:
@@ -183,7 +183,7 @@ def fetch(location: Location, path: Path) -> None:
 
 
 def remove(location: Location) -> None:
-    """Delete a file, if it is there; raises as :func:`size`."""
+    """Delete a file if it exists; raises like :func:`size`."""
     if isinstance(location, Path):
         location.unlink(missing_ok=True)
     else:
@@ -192,7 +192,7 @@ def remove(location: Location) -> None:
 
 
 def list_files(folder: Location) -> list[Location]:
-    """The files right in a folder, none where it is not there.
+    """The files directly in a folder; empty if it does not exist.
 
     Raises:
         StoreAway: The store did not answer.
@@ -214,11 +214,11 @@ def name_of(location: Location) -> str:
 
 
 def loading_code(location: Location, *, here: bool = True) -> str:
-    """One line of Python that loads a checkpoint: by torch what ``torch.save`` wrote.
+    """One line of Python that loads a checkpoint: with torch if ``torch.save`` wrote it.
 
     Args:
         location: The file.
-        here: Whether it can be looked at; else its name tells what wrote it.
+        here: Whether it can be read; otherwise its name decides.
     """
     name = json.dumps(os.fspath(location), ensure_ascii=False)
     file = name if isinstance(location, Path) else f"fsspec.open({name}).open()"
@@ -241,7 +241,7 @@ def _is_torch(location: Location, here: bool) -> bool:
 
 @contextmanager
 def _store_access(url: str) -> Iterator[tuple[Any, str]]:
-    """One error for all that stores can raise, but for what is known: no such file."""
+    """Turn all errors of a store into one, except that a file does not exist."""
     try:
         yield _system(url)
     except (FileNotFoundError, StoreAway, DeadlineError):
@@ -254,7 +254,7 @@ def _system(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
 
-        # Others write there too: what was listed a moment ago says nothing.
+        # Others write there too, so a cached listing may be out of date.
         return url_to_fs(url, use_listings_cache=False)  # type: ignore[no-any-return]
     except ImportError as error:
         raise DeadlineError(

@@ -1,1 +1,1 @@
-"""What happened to a study, told from the allocation table alone; pure but for its reader."""
+"""The history of a study, from the allocation table alone; pure except its reader."""

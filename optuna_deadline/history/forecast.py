@@ -1,4 +1,4 @@
-"""What the trials that can still be trained will come to by the deadline."""
+"""Forecasts of the live trials and of the best value at the deadline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optuna_deadline.history.series import Measured, costs, measure
 
 _POINTS = 8
 _INSTANT = 1e-3  # seconds; a logarithm is taken of them
-_WAITING = 8  #: trials that wait and are looked at
+_WAITING = 8  #: waiting trials that are included
 _LOW, _MID, _HIGH = (LEVELS.index(level) for level in (0.1, 0.5, 0.9))
 
 
@@ -55,13 +55,13 @@ class Forecast:
 
 
 def forecast(history: History) -> Forecast:
-    """The best value expected at the deadline, and what each trial would come to.
+    """The best value expected at the deadline, and the expected value of each trial.
 
-    The best value rises as it did in studies whose scores were as far apart
-    (:mod:`optuna_deadline.forecasting.futures`). A fan is what
+    The best value rises as it did in studies whose scores had the same spread
+    (:mod:`optuna_deadline.forecasting.futures`). A fan is the expectation of
     :class:`~optuna_deadline.forecasting.learning_curves.Doublings`, learned from all curves of the
-    study, expects at the steps that the trial's own pace, S(k) and the overheads measured so far
-    allow until the deadline; for a trial that waits, as if it had one slot from now on.
+    study, at the steps that the trial's own pace, S(k) and the measured overheads allow until the
+    deadline; for a waiting trial, as if it had one slot from now on.
     """
     sign = 1.0 if history.maximize else -1.0
     known = history.improvements
@@ -97,7 +97,7 @@ def forecast(history: History) -> Forecast:
 
 
 def course_of(history: History) -> Curve:
-    """When the best score rose, in seconds since the study began; there must be some."""
+    """When the best score rose, in seconds since the study began; needs at least one score."""
     sign = 1.0 if history.maximize else -1.0
     known = history.improvements
     return Curve(
@@ -107,10 +107,10 @@ def course_of(history: History) -> Curve:
 
 
 def known_curves(history: History) -> dict[int, Curve]:
-    """The scores of every trial by the steps that it was trained, larger is better.
+    """The scores of every trial by trained steps, larger is better.
 
-    Where steps count from 0, a report of step 0 comes after one step. A plain study's trials,
-    which have no other measure of their training, count from wherever they begin.
+    If steps count from 0, a report of step 0 comes after one step. A plain study's trials, which
+    have no other measure of their training, count from their first step.
     """
     sign = 1.0 if history.maximize else -1.0
     before = min(1, first_step(history)) - 1
@@ -125,12 +125,12 @@ def known_curves(history: History) -> dict[int, Curve]:
 
 
 def first_step(history: History) -> int:
-    """The first step that was reported: 0 where a study's steps count from there."""
+    """The first reported step: 0 if a study's steps count from there."""
     return min((rows[0].step for rows in history.curves_by_trial.values()), default=1)
 
 
 def _trials_to_forecast(history: History, curves: Mapping[int, Curve]) -> list[PlannedTrial]:
-    """Trials with a finite report: all that train, and the best of those that wait."""
+    """Trials with a finite report: all running ones, and the best waiting ones."""
     alive = [
         planned
         for planned in history.trials
@@ -165,7 +165,7 @@ def _fan(
     at = [start + (until - start) * i / _POINTS for i in range(_POINTS + 1)]
     steps = [last + (instant - start) / a_step for instant in at]
     look = [np.clip(model.quantiles(curve, step), *limits).tolist() for step in steps]
-    if until < history.deadline:  # what it has then, it keeps
+    if until < history.deadline:  # it keeps its value from then on
         at.append(history.deadline)
         look.append(look[-1])
     return Fan(

@@ -1,9 +1,7 @@
-"""Reads a study's history from the table, again and again what is new alone.
+"""Reads a study's history from the table incrementally, or from Optuna's trials.
 
-The history of a study that ``study.optimize`` trains alone: read from Optuna's trials.
-
-Such a study has no slots, and Optuna stores no time of a report: the reports of a trial are
-assumed to be evenly spaced by their steps.
+A study that only ``study.optimize`` trains has no slots, and Optuna stores no time of a report:
+the reports of a trial are assumed to be evenly spaced by their steps.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ def plain_history(terms: Terms, trials: Sequence[FrozenTrial]) -> History:
 
 
 def _rungs_of(terms: Terms) -> Mapping[str, Any]:
-    """The study's parameters, with the rungs of the measured rule where the study has that."""
+    """The study's parameters, with the rungs of the measured rule if the study has that."""
     if terms.rule == "hypersched":
         return terms.parameters
     return {**terms.parameters, "min_resource": 1, "reduction_factor": 2}
@@ -216,7 +214,7 @@ class HistoryReader:
 def read_history(study: Study, table: str | None = None) -> History:
     """The history of a study; see :func:`table_of` for the arguments and errors.
 
-    Of a study that only ``study.optimize`` trains it is read from Optuna's trials.
+    For a study that only ``study.optimize`` trains, it is read from Optuna's trials.
     """
     found, terms = table_of(study, table)
     history = HistoryReader(found, terms).read()
@@ -231,7 +229,7 @@ def table_of(study: Study, table: str | None = None) -> tuple[AllocationTable, T
 
     Args:
         study: A study that has a deadline.
-        table: The database of the allocation table, where the study's storage is not SQL.
+        table: The database of the allocation table, if the study's storage is not SQL.
 
     Raises:
         DeadlineError: The study has no deadline.

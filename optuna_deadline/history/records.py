@@ -1,10 +1,6 @@
-"""A study's history as frozen values: what figures, notes and the live page are made of.
+"""A study's history as frozen values: intervals of trials and slots, curves, improvements.
 
-What trials and slots went through, as frozen values. Instants are the database's seconds.
-
-Intervals from the audit: which trial held which slots, from when to when, and why.
-
-Reports as curves, and the best of them so far: pure.
+Figures, notes and the live page are made of it. Instants are the database's seconds.
 """
 
 from __future__ import annotations
@@ -29,18 +25,18 @@ from optuna_deadline.values.budgets import Budget
 
 @dataclass(frozen=True)
 class SlotInterval:
-    """One slot in one trial's hands. Of one slot no two ever overlap."""
+    """A trial's hold of one slot. Holds of one slot never overlap."""
 
     slot: int
     number: int
     start: float
-    end: float | None  #: None while it lasts
+    end: float | None  #: None if it has not ended
     study_id: int | None = None
 
 
 @dataclass(frozen=True)
 class SegmentInterval:
-    """One segment as a person sees it: a trial on its slots, and why from and until when."""
+    """One segment: a trial on its slots, with the reasons for its start and its end."""
 
     number: int
     fence: int
@@ -48,9 +44,9 @@ class SegmentInterval:
     worker: str | None
     start: float
     end: float | None  #: None while it trains
-    reason: str  #: the plan's reason when it began
+    reason: str  #: the plan's reason for its start
     end_reason: str = ""  #: pause, resize, deadline, lost, ...
-    plan_end_reason: str = ""  #: the plan's reason for that
+    plan_end_reason: str = ""  #: the plan's reason for its end
 
     def until(self, now: float) -> float:
         """Its end, or now."""
@@ -76,7 +72,7 @@ class TrialTimeline:
     segments: tuple[SegmentInterval, ...] = ()
     waits: tuple[WaitInterval, ...] = ()
     ended: float | None = None
-    reason: str = ""  #: why it is in this state, in the planner's words
+    reason: str = ""  #: the planner's reason for its state
 
     @property
     def slots(self) -> int:
@@ -85,23 +81,23 @@ class TrialTimeline:
         return len(last.slots) if last is not None and last.end is None else 0
 
     def slot_seconds(self, now: float) -> float:
-        """Seconds times slots that it held so far."""
+        """Slot-seconds that it held so far."""
         return sum(len(spell.slots) * (spell.until(now) - spell.start) for spell in self.segments)
 
 
-#: What is read of the audit: all but checkpoints, which are many.
+#: Events that are read: all but checkpoints, which are many.
 EVENT_KINDS = (
     "open", "plan", "acquire", "start", "resume", "release", "reap", "lost",
     "paused", "retired", "failed", "complete", "gate", "pool", "settle", "elect",
     "hold", "pin", "limit", "drain", "price", "rest", "register",
 )  # fmt: skip
 _ENDED = ("retired", "failed", "complete")
-#: Ends that the plan has ordered; to all others its reason is another matter.
+#: Ends that the plan has ordered; other ends have other reasons.
 _ORDERED = ("pause", "park", "resize", "stop")
 
 
 def slot_intervals(events: Iterable[Event]) -> list[SlotInterval]:
-    """Every slot's holders, by the instant at which they took it.
+    """The holders of every slot, by the start of each hold.
 
     Args:
         events: In the order of their ids, of one study or of a whole pool.
@@ -129,7 +125,7 @@ def _close(found: list[SlotInterval], open_: dict[int, int], slot: int, at: floa
 
 @dataclass
 class _TimelineBuilder:
-    """One trial's life as far as it has been read."""
+    """One trial's timeline as far as it has been read."""
 
     opened: float
     state: str = "ready"
@@ -152,7 +148,7 @@ class _TimelineBuilder:
 
 
 def trial_timelines(events: Sequence[Event]) -> list[TrialTimeline]:
-    """Every trial's life, by number.
+    """Every trial's timeline, by number.
 
     Args:
         events: One study's, in the order of their ids.
@@ -220,7 +216,7 @@ def _end(one: _TimelineBuilder, event: Event) -> None:
 
 
 class Improvement(NamedTuple):
-    """A report that no earlier one matched."""
+    """A report that is better than all earlier ones."""
 
     at: float
     value: float
@@ -238,7 +234,7 @@ def curves_of(reports: Iterable[ReportRow]) -> dict[int, list[ReportRow]]:
 
 
 def best_so_far(reports: Iterable[ReportRow], maximize: bool) -> list[Improvement]:
-    """Each report that was better than all before it; NaN and infinities never are."""
+    """The reports that were better than all before them; NaN and infinities never are."""
     sign = 1.0 if maximize else -1.0
     found: list[Improvement] = []
     for row in sorted(reports, key=lambda row: (row.at, row.id)):
@@ -250,7 +246,7 @@ def best_so_far(reports: Iterable[ReportRow], maximize: bool) -> list[Improvemen
 
 @dataclass(frozen=True)
 class History:
-    """A study at one moment, with all that led there. Instants are the database's seconds."""
+    """A study at one moment, with its past. Instants are the database's seconds."""
 
     name: str
     study_id: int
@@ -258,7 +254,7 @@ class History:
     started: float
     deadline: float
     now: float
-    settled: float | None = None  #: when it was closed
+    settled: float | None = None  #: when it was settled
     trials: tuple[PlannedTrial, ...] = ()
     segments: tuple[SegmentRow, ...] = ()
     reports: tuple[ReportRow, ...] = ()
@@ -269,21 +265,21 @@ class History:
     budget: Budget | None = None
     policy: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    plain: bool = False  #: trained by ``study.optimize`` alone, so that nothing is said of slots
+    plain: bool = False  #: trained by ``study.optimize`` alone, so that it has no slots
 
     @property
     def end(self) -> float:
-        """Until when there is something to tell: now, or when the study was closed."""
+        """The end of the recorded time: now, or when the study was settled."""
         return self.now if self.settled is None else min(self.now, self.settled)
 
     @property
     def time_left(self) -> float:
-        """Seconds until the deadline; below zero once it is over."""
+        """Seconds until the deadline; negative after it."""
         return self.deadline - self.now
 
     @property
     def money_events(self) -> list[Event]:
-        """What the bill is made of."""
+        """The events of the bill."""
         joined = [
             event
             for event in self.pool_events
@@ -293,20 +289,20 @@ class History:
 
     @cached_property
     def slot_intervals(self) -> list[SlotInterval]:
-        """Every slot's holders."""
+        """The holders of every slot."""
         return slot_intervals(self.events)
 
     @cached_property
     def timelines(self) -> list[TrialTimeline]:
-        """Every trial's life, by number."""
+        """Every trial's timeline, by number."""
         return trial_timelines(self.events)
 
     @cached_property
     def curves_by_trial(self) -> dict[int, list[ReportRow]]:
-        """Each trial's finite reports by their steps; trials without any are left out."""
+        """Each trial's finite reports by step; trials without any are left out."""
         return curves_of(self.reports)
 
     @cached_property
     def improvements(self) -> list[Improvement]:
-        """Each report that was better than all before it."""
+        """The reports that were better than all before them."""
         return best_so_far(self.reports, self.maximize)

@@ -1,8 +1,6 @@
-"""Step functions of time: slots in use, slots on hand, the best value, money spent. All pure.
+"""Step functions of time: used and available slots, the best value, money spent. Pure.
 
-What a study has used and paid for, until now and, if nothing changes, by its end.
-
-How fast a study's trials trained, and what it cost to start and to stop them.
+Also the use and the cost until now and by the end, and measured speeds and overheads.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ StepFunction = list[tuple[float, float]]  # (from when on, how much)
 
 
 def slots_in_use(held: Iterable[SlotInterval]) -> StepFunction:
-    """How many slots are held, from each change on."""
+    """The number of held slots, from each change on."""
     changes: list[tuple[float, int]] = []
     for hold in held:
         changes.append((hold.start, 1))
@@ -51,10 +49,10 @@ def _accumulate(changes: list[tuple[float, int]]) -> StepFunction:
 
 
 def slots_starting_or_stopping(history: History) -> StepFunction:
-    """How many of the slots held were starting or stopping, from each change on.
+    """The number of held slots that were starting or stopping, from each change on.
 
-    What a segment that trains now takes to start is known from its first step on; until then all
-    of it is starting.
+    The start-up time of a running segment is known from its first step on; until then, all of its
+    time counts as starting.
     """
     changes: list[tuple[float, int]] = []
     for row in history.segments:
@@ -67,7 +65,7 @@ def slots_starting_or_stopping(history: History) -> StepFunction:
 
 
 def sampled(series: Sequence[StepFunction], start: float, end: float, most: int) -> list[float]:
-    """The instants of all changes between two; as many evenly spaced ones where they are more."""
+    """The instants of all changes between two; evenly spaced ones if there are too many."""
     found = {start, *(at for steps in series for at, _ in steps if start < at < end)}
     if end <= start:
         return []
@@ -110,9 +108,9 @@ def value_at(steps: StepFunction, at: float) -> float:
 
 
 def available_slots(history: History) -> StepFunction:
-    """How many slots the study could use: lent to it, offered by a live worker of its, paid for.
+    """The number of slots that the study could use: lent, offered by a live worker, paid for.
 
-    A worker that died in silence is counted until the last thing it did.
+    A worker that died silently counts until its last event.
     """
     ids = {(slot.host, slot.device): slot.id for slot in history.slots}
     lent: dict[int, int] = {}
@@ -174,7 +172,7 @@ def _merged(history: History, gone: dict[str, float]) -> Iterator[Event]:
 
 
 def spent(history: History, points: int = 120) -> StepFunction:
-    """The bill at evenly spaced instants and at each change; nothing where slots cost nothing."""
+    """The cost at evenly spaced instants and at each change; empty if slots are free."""
     if history.budget is None:
         return []
     tariff = tariff_of(history.budget, history.started)
@@ -195,11 +193,11 @@ class Costs:
     """Slot-time and money.
 
     Attributes:
-        slot_hours: That trials have held slots.
-        spent: Money, None where slots cost nothing.
+        slot_hours: Slot-hours held by trials.
+        spent: Money; None if slots are free.
         slot_hours_then: At the study's end, if as many slots stay in use as now.
         spent_then: At the study's end, if as many slots stay paid for as now.
-        end: When that is: at the deadline, or when the money is used up.
+        end: That end: the deadline, or when the money is used up.
     """
 
     slot_hours: float
@@ -224,7 +222,7 @@ def costs(history: History) -> Costs:
 
 
 def _end(history: History) -> float:
-    """The deadline, or when the money is used up, as the planner said last."""
+    """The deadline, or when the money is used up, by the planner's last event."""
     said = [event for event in history.events if event.kind in ("pool", "rest")]
     if history.budget is None or not said or said[-1].kind == "rest":
         return history.deadline
@@ -233,11 +231,11 @@ def _end(history: History) -> float:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the segments of a study have measured.
+    """Measurements from the segments of a study.
 
     Attributes:
         speedup: S(k).
-        seconds: By trial, of a step on one slot.
+        seconds: Of a step on one slot, by trial.
         overhead: Of a start and a stop.
     """
 
@@ -247,7 +245,7 @@ class Measured:
 
 
 def measure(segments: Sequence[SegmentRow]) -> Measured:
-    """What is known so far; priors stand in for what was not measured yet."""
+    """The present measurements, with priors for what was not measured yet."""
     paces = [
         SegmentPace(
             row.number,

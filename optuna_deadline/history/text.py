@@ -1,9 +1,4 @@
-"""One event of the audit as one line for a person.
-
-Instants, lengths and values as a person reads them.
-
-The shortfalls of a pool's studies, in words.
-"""
+"""Events, instants, lengths and values as text for users."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ from optuna_deadline.policies.pool.fair_share import PoolSnapshot
 
 
 def format_length(seconds: float) -> str:
-    """A length with two figures at most: "9.5 s", "42 s", "3 min", "2 h 5 min", "3 d 4 h"."""
+    """A length with at most two figures: "9.5 s", "42 s", "3 min", "2 h 5 min", "3 d 4 h"."""
     if seconds < 0:
         return f"-{format_length(-seconds)}"
     if seconds < 9.95:
@@ -54,7 +49,7 @@ def until_deadline(time_left: float, settled: bool = False) -> str:
 
 
 def format_time_of_day(instant: float) -> str:
-    """An instant as the local time of day, with the date where it is another day's."""
+    """An instant as the local time of day, with the date if it is on another day."""
     try:
         when = datetime.fromtimestamp(instant)
     except (OverflowError, ValueError, OSError):
@@ -64,17 +59,17 @@ def format_time_of_day(instant: float) -> str:
 
 
 def format_value(number: float | None) -> str:
-    """A value with four significant figures; a dash where there is none."""
+    """A value with four significant figures; a dash for None."""
     return "-" if number is None or math.isnan(number) else f"{number:.4g}"
 
 
 def format_count(number: int, what: str) -> str:
-    """So many things: "1 slot", "3 slots"."""
+    """A count with its noun: "1 slot", "3 slots"."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def format_percent(part: float, whole: float) -> str:
-    """A share as "91 %"; a dash of nothing."""
+    """A share as "91 %"; a dash without a whole."""
     return f"{100 * part / whole:.0f} %" if whole > 0 else "-"
 
 
@@ -103,10 +98,10 @@ def request_sentence(event: Event, trial: str) -> str:
 
 
 def event_sentence(event: Event, study: str, place: str) -> str:
-    """What happened; nothing of events that only repeat what another one says.
+    """Describe an event; empty for events that repeat another one.
 
     Args:
-        event: A line of the audit.
+        event: The event.
         study: The name of its study.
         place: The name of its slot.
     """
@@ -138,7 +133,7 @@ def event_sentence(event: Event, study: str, place: str) -> str:
 
 
 def shortfalls(pool: PoolSnapshot) -> list[str]:
-    """A sentence for each study that will not train what it expects to by its deadline."""
+    """A sentence for each study that will not train as much as it needs by its deadline."""
     return [_sentence(pool, prospect) for prospect in prospects(pool) if not prospect.is_met]
 
 

@@ -1,1 +1,1 @@
-"""A study as a terminal shows it."""
+"""A study on a terminal."""

@@ -1,9 +1,4 @@
-"""A study on 80 by 24 characters, and the same in plain lines where there is no terminal.
-
-Shows a study while it runs: a live view on a terminal, plain lines in a pipe.
-
-Looks at a study beside whatever else this process does, until that ends.
-"""
+"""Shows a study while it runs: a view of 80 by 24 on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -33,8 +28,8 @@ from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE = 12
 _DECISIONS = 6
-_LIMITS = 3  # the most recent trials that are limited
-_FIXED = 8  # four lines at the top, a heading, a line for the rest, two blank ones
+_LIMITS = 3  # the newest trials with a limit
+_FIXED = 8  # four lines at the top, a heading, a line for the rest, two empty ones
 _COLOURS = {
     "running": "green",
     "ready": "cyan",
@@ -47,11 +42,11 @@ _COLOURS = {
 
 
 def render(view: View, height: int = 24) -> RenderableType:
-    """The view as something that rich prints in at most ``height`` lines.
+    """The view as a rich renderable of at most ``height`` lines.
 
     Args:
-        view: What to show.
-        height: The lines there are; trials that do not fit are counted in one line.
+        view: The view.
+        height: The number of lines; trials that do not fit are counted in one line.
     """
     decisions = view.decisions[-_DECISIONS:]
     limits = view.limits[:_LIMITS]
@@ -84,7 +79,7 @@ def render(view: View, height: int = 24) -> RenderableType:
 
 
 def lines(previous: View | None, view: View) -> list[str]:
-    """What has happened since ``previous``, a sentence each; the whole state if there is none."""
+    """The changes since ``previous``, a sentence each; the whole state without it."""
     if previous is None:
         until = view.deadline.strftime("%H:%M:%S")
         heading = f"{view.study}: {clock(view.time_left)} until {until}"
@@ -125,9 +120,9 @@ def one_line(view: View) -> RenderableType:
 
 
 def sparkline(values: Sequence[float | None], low: float, high: float, width: int = _CURVE) -> str:
-    """A curve in ``width`` characters at most; a dot where a report has no finite value."""
+    """A curve in at most ``width`` characters; a dot for a value that is not finite."""
     picked = values
-    if len(values) > width:  # the last of each stretch, so that the newest one shows
+    if len(values) > width:  # the last of each stretch, so that the newest one is visible
         picked = [values[(i + 1) * len(values) // width - 1] for i in range(width)]
     return "".join(_block(value, low, high) for value in picked)
 
@@ -238,9 +233,9 @@ def _blank(view: View) -> View:
 def polling_views(
     watcher: StudyWatcher, seconds: float, follow: Callable[[Iterator[View]], None]
 ) -> Iterator[None]:
-    """Give a thread a look every so often until the block ends, the last state included.
+    """Call a thread with views at intervals until the block ends, including the last state.
 
-    A block that ends by an error is followed no further: its database may be away.
+    After an error in the block there is no further view: its database may be unreachable.
     """
     ending = threading.Event()
     looks = _views(watcher, seconds, ending)
@@ -256,7 +251,7 @@ def polling_views(
 
 
 def _views(watcher: StudyWatcher, seconds: float, ending: threading.Event) -> Iterator[View]:
-    """Views, none while the database is away nor once the study was deleted."""
+    """Views; none while the database is unreachable or after the study was deleted."""
     going = True
     while going:
         going = not ending.wait(seconds)
@@ -265,7 +260,7 @@ def _views(watcher: StudyWatcher, seconds: float, ending: threading.Event) -> It
         except DATABASE_ERRORS:
             continue
         except StudyGone:
-            return  # the worker says so
+            return  # the worker logs it
         yield view
 
 
@@ -275,11 +270,11 @@ _SECONDS = 0.5
 def showing_study(
     watcher: StudyWatcher, console: Console, *, whole: bool = True
 ) -> AbstractContextManager[None]:
-    """Keep the study in sight until the block ends, last state included.
+    """Show the study until the block ends, including the last state.
 
     Args:
         watcher: Reads the study.
-        console: Where it is shown: live on a terminal, else in lines.
+        console: The output: live on a terminal, else in lines.
         whole: On a terminal, the whole screen; else one line.
     """
 

@@ -1,7 +1,4 @@
-"""From the table to a view: what a person sees of a study while it runs.
-
-The values of a live view, read from the table.
-"""
+"""Views of a running study, read from the table."""
 
 from __future__ import annotations
 
@@ -27,23 +24,23 @@ from optuna_deadline.study.terms import Terms
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial, as far as it has come."""
+    """One trial in a view."""
 
     number: int
     state: str  #: ready, running, paused, complete, pruned, retired or failed
     slots: int = 0
     step: int | None = None  #: of the last report
-    value: float | None = None  #: the last one
+    value: float | None = None  #: the last report
     best: float | None = None
     curve: tuple[float | None, ...] = ()  #: all reports, in the order of their steps
-    reason: str = ""  #: why it is in this state, in the planner's words
-    held: bool = False  #: a person wants it to have no slots
-    pinned: int | None = None  #: how many slots a person wants it to have
-    hosts: tuple[str, ...] = ()  #: where it trains, in a study on several
+    reason: str = ""  #: the planner's reason for its state
+    held: bool = False  #: a user holds it
+    pinned: int | None = None  #: the number of slots to which a user pins it
+    hosts: tuple[str, ...] = ()  #: its host, in a study on several
 
     @property
     def words(self) -> str:
-        """Its state, where it trains, and what a person asks of it."""
+        """Its state, its host, and the user's request."""
         state = f"{self.state} on {'+'.join(self.hosts)}" if self.hosts else self.state
         if self.held:
             return f"{state}, held"
@@ -52,7 +49,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class Decision:
-    """Something that the planner decided."""
+    """A decision of the planner."""
 
     at: float  #: seconds since the study started
     words: str
@@ -65,7 +62,7 @@ class View:
     study: str
     time_left: float  #: seconds; below zero once the deadline is over
     deadline: datetime
-    duration: float  #: seconds from the start to the deadline
+    duration: float  #: seconds from start to deadline
     maximize: bool = True
     gate_open: bool = True
     best_value: float | None = None
@@ -74,26 +71,26 @@ class View:
     slots_used: int = 0
     slots_total: int = 0  #: lent to the study
     slots_of_pool: int = 0
-    shares: tuple[tuple[str, int], ...] = ()  #: slots by study, where several share the pool
+    shares: tuple[tuple[str, int], ...] = ()  #: slots by study, if several share the pool
     rows: tuple[TrialRow, ...] = ()
-    decisions: tuple[Decision, ...] = ()  #: the last ones, oldest first
+    decisions: tuple[Decision, ...] = ()  #: the newest, oldest first
     pauses: int = 0
     resumes: int = 0
     resizes: int = 0
-    drained: tuple[str, ...] = ()  #: hosts of the pool that are being emptied
+    drained: tuple[str, ...] = ()  #: hosts of the pool that are drained
     alone: tuple[str, ...] = ()  #: hosts of the study whose checkpoints others do not reach
-    limits: tuple[str, ...] = ()  #: what cannot be trained on many slots, and why
-    slot_hours: float = 0.0  #: that trials have held slots
-    spent: float | None = None  #: money; None where slots cost nothing
-    budget: str = ""  #: all that may be spent, in words
+    limits: tuple[str, ...] = ()  #: limits of trials, and why
+    slot_hours: float = 0.0  #: slot-hours held by trials
+    spent: float | None = None  #: money; None if slots are free
+    budget: str = ""  #: the budget, in words
 
 
-#: The states that the reader cares about most come first.
+#: States by relevance to the reader.
 _ORDER = ("running", "ready", "paused", "complete", "failed", "pruned", "retired")
 
 
 def by_relevance(view: View) -> list[TrialRow]:
-    """The rows, those that train first, and the better value first among equals."""
+    """The rows, running ones first, then by value."""
 
     def key(row: TrialRow) -> tuple[int, float, int]:
         state = _ORDER.index(row.state) if row.state in _ORDER else len(_ORDER)
@@ -102,17 +99,17 @@ def by_relevance(view: View) -> list[TrialRow]:
         return state, -row.best if view.maximize else row.best, row.number
 
     rows = sorted(view.rows, key=key)
-    # The best model in hand stays in sight even when its trial has ended.
+    # The best model stays visible even when its trial has ended.
     return sorted(rows, key=lambda row: row.state != "running" and row.number != view.best_trial)
 
 
 def finite(value: float | None) -> TypeGuard[float]:
-    """Whether there is a value that can be compared."""
+    """Whether there is a value to compare."""
     return value is not None and math.isfinite(value)
 
 
 def figure(value: float | None) -> str:
-    """A value in at most eight characters; a dash where there is none."""
+    """A value in at most eight characters; a dash for None."""
     if value is None:
         return "-"
     plain = f"{value:.4f}"
@@ -120,7 +117,7 @@ def figure(value: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as a person reads them: ``9.5 s``, ``42 s``, ``1:05``, ``2:07:00``."""
+    """Seconds as text: ``9.5 s``, ``42 s``, ``1:05``, ``2:07:00``."""
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f} s"
     if seconds < 60:
@@ -131,18 +128,18 @@ def clock(seconds: float) -> str:
 
 
 _DECISIONS = 40
-#: The rest, checkpoints above all, is far more and is not shown.
+#: The other events, mostly checkpoints, are many and are not shown.
 _KINDS = (
     "plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "limit", "drain", "price",
 )  # fmt: skip
 _SHOWN = {"retired": "pruned"}
 _STARTS = "starts: "
-#: Reasons of pauses that a rank says better.
+#: Reasons of pauses that the rank's message explains better.
 _BY_RANK = ("not among the best of its rung", "others go first")
 
 
 class StudyWatcher:
-    """Reads one study's table again and again; it writes nothing.
+    """Reads one study's table repeatedly; it writes nothing.
 
     Args:
         table: The allocation table.
@@ -285,7 +282,7 @@ class StudyWatcher:
         del self._decisions[:-_DECISIONS]
 
     def _plan_words(self, event: Event) -> str:
-        """What the plan says of a trial, in numbers; nothing where only its reason is another."""
+        """The numbers in a trial's plan; empty if only the reason has changed."""
         number, detail = int(event.number or 0), event.detail
         runs, reason = detail["mode"] == "run", str(detail["reason"])
         slots = int(str(detail["slots"])) if runs else 0
@@ -306,7 +303,7 @@ class StudyWatcher:
         return f"trial {number} resumes on {size}{at}: {reason}"
 
     def _rank_words(self, number: int) -> str:
-        """Where a trial stands among all that have reported at its last step."""
+        """A trial's rank among all that have reported at its last step."""
         mine = self._curves.get(number)
         if not mine:
             return ""
@@ -317,7 +314,7 @@ class StudyWatcher:
 
 
 def _hosts(slots: list[Slot], study_id: int) -> dict[int, tuple[str, ...]]:
-    """Where trials train, by their numbers; nothing where there is one host only."""
+    """The hosts of trials by number; empty if there is one host only."""
     found: dict[int, set[str]] = defaultdict(set)
     for slot in slots if len({slot.host for slot in slots}) > 1 else ():
         if slot.study_id == study_id and slot.number is not None:

@@ -1,1 +1,1 @@
-"""What if: a study simulated on from where it stands, as it is and with more of something."""
+"""What-if: the rest of a study simulated from its present state, with and without a change."""

@@ -1,4 +1,4 @@
-"""What there will be at the deadline, of any study that has one, and what if."""
+"""The forecast and what-if functions for any study with a deadline."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def what_if(
 def change_of(
     has: Budget | None, later: str | None, gpus: int, budget: BudgetLike | None
 ) -> Change:
-    """A change as people write it.
+    """A change from the user's arguments.
 
     Args:
         has: The study's budget.
@@ -98,7 +98,7 @@ def change_of(
         budget: An amount.
 
     Raises:
-        DeadlineError: One of them cannot be read, or is of money that the study does not spend.
+        DeadlineError: One of them is invalid, or is money in a study without prices.
     """
     money = 0.0
     if budget is not None:

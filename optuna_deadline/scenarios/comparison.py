@@ -1,11 +1,9 @@
-"""As it is, and what if: the ends of many simulated rests of a study, side by side.
+"""Compares many simulated ends of a study with and without a change, at the forecast's level.
 
-Simulated ends brought down to what forecasts have been held to: pure.
-
-Where a hundred trials are each drawn as far as they may go, the best of them is one that was drawn
-too far, and the simulated end of a study is better than the real one. How the best of a study goes
-on is forecast from its own course instead, which is backtested. So the draws keep their order, and
-their gains keep their proportions; the level is the forecast's. Our own rule.
+If a hundred trials are drawn within their bands, the best of them is one that was drawn too high,
+so the simulated end of a study is better than the real one. The best value is forecast from the
+study's own past instead, which is backtested. So the draws keep their order, their gains keep
+their proportions, and the level is the forecast's. This is our rule.
 """
 
 from __future__ import annotations
@@ -33,16 +31,16 @@ def calibrate(
     """The scores of both ends of each draw, at the level of the forecast.
 
     Args:
-        as_it_is: Simulated, by draw.
-        changed: With a change, in the same draws; empty where nothing was changed.
-        levels: The forecast of the best score as it is, at each of
+        as_it_is: Simulated scores, by draw.
+        changed: With the change, in the same draws; empty without a change.
+        levels: The forecast of the best score without a change, at each of
             :data:`~optuna_deadline.forecasting.curve_priors.LEVELS`.
         best: The best score now.
 
     Returns:
-        The draws as they are spread evenly over the forecast, in the order of their simulated
-        scores; and the same with a change, which brings as large a part of what was simulated as
-        the forecast's rise is of the simulated one, and never more.
+        The draws, evenly spread over the forecast in the order of their simulated scores; and the
+        same with the change, whose gain is scaled by the forecast's rise relative to the simulated
+        one, and never enlarged.
     """
     before, count = np.asarray(as_it_is, dtype=float), len(as_it_is)
     after = np.asarray(changed, dtype=float) if len(changed) else before
@@ -56,10 +54,10 @@ def calibrate(
 
 
 AS_IT_IS = Change()
-DRAWS = 32  #: pairs of ends that are simulated, unless that takes longer than
-SECONDS = 10.0  #: after which no further pair begins
+DRAWS = 32  #: pairs of simulated ends, unless that takes longer than
+SECONDS = 10.0  #: this, after which no further pair starts
 
-#: Trials from which on it is tried how long a simulation takes, and the looks at the plan in it.
+#: From this many trials on, a test run measures the time of a simulation, with this many polls.
 _LARGE, _COARSE_LOOKS = 100, 12
 
 _LOW, _MID, _HIGH = (LEVELS.index(level) for level in (0.1, 0.5, 0.9))
@@ -132,19 +130,19 @@ Pair = tuple[End, End | None]
 
 
 class Scenario:
-    """What is asked of a study, and the simulation of its answer.
+    """A question about a study, and the simulation of its answer.
 
     Args:
         history: The study's, now.
-        change: What would be different.
-        policy: The study's policy, where it is an object of this process.
+        change: The change.
+        policy: The study's policy, if it is an object of this process.
         draws: Pairs of ends to simulate.
         seed: Of the draws.
-        clock: Seconds that only ever rise.
+        clock: A monotonic clock in seconds.
 
     Raises:
-        DeadlineError: The study has ended, has measured nothing yet, has no budget that could be
-            more, or its policy cannot be made here.
+        DeadlineError: The study has ended, has measured nothing yet, has no budget to increase, or
+            its policy cannot be created here.
     """
 
     def __init__(
@@ -180,8 +178,9 @@ class Scenario:
     def _affordable_looks(self, seconds: float) -> int:
         """How finely the rest of the study can be simulated, so that a pair takes half the time.
 
-        What a plan takes is the policy's own business, and grows with the trials: it is tried on a
-        coarse run, where the study is large. Other numbers than halves would waver with each run.
+        The time of a plan depends on the policy and grows with the trials, so a coarse run
+        measures it if the study is large. Only halves are used, so that the result is the same in
+        each run.
         """
         looks = usual_looks(self._initial)
         if len(self._initial.planned_rows) < _LARGE:
@@ -202,7 +201,7 @@ class Scenario:
         return as_it_is, run(self._initial, rest, self._change, self._make, looks)
 
     def answer(self, pairs: Sequence[Pair]) -> WhatIf:
-        """What the pairs say."""
+        """The answer from the pairs."""
         history, sign = self._initial.history, self._initial.sign
         best = history.improvements[-1].value
         now = [end for end, _ in pairs]

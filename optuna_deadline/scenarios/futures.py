@@ -1,9 +1,4 @@
-"""A simulated world that begins where a study stands.
-
-What the trials of a study may yet come to: one possible rest of the study at a time.
-
-The rest of a study, simulated once: what it ends with and what that has cost.
-"""
+"""Simulates one possible rest of a study from its present state."""
 
 from __future__ import annotations
 
@@ -32,20 +27,20 @@ from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.values.budgets import Budget
 
-#: Of a worker at the plan until the deadline: longer studies cost no more, and large ones, whose
-#: plans take longer, are looked at less often.
+#: Polls of a worker until the deadline: longer studies cost no more, and large ones, whose plans
+#: take longer, poll less often.
 _MOST_LOOKS, _LEAST_LOOKS, _PLANNED_TRIALS = 400, 100, 200_000
 _POLL, _READING = 1.0, 0.2
 
 
 @dataclass(frozen=True)
 class Change:
-    """What would be different.
+    """A change of the study.
 
     Attributes:
         seconds: By which the deadline is later.
-        slots: More of them, on a machine of their own; fewer are taken from the last machines.
-        money: That may be spent besides.
+        slots: Additional slots, on a host of their own; fewer are taken from the last hosts.
+        money: Additional budget.
     """
 
     seconds: float = 0.0
@@ -54,7 +49,7 @@ class Change:
 
 
 def machines(present: InitialState, slots: int) -> dict[str, int]:
-    """The slots of each machine, with so many more or fewer.
+    """The slots of each host after the change.
 
     Raises:
         DeadlineError: There are not so many to take away.
@@ -75,7 +70,7 @@ def machines(present: InitialState, slots: int) -> dict[str, int]:
 
 
 def usual_looks(present: InitialState) -> int:
-    """How often a worker looks at the plan until the deadline, where plans take no long time."""
+    """How often a worker polls until the deadline, if plans are fast."""
     looks = _PLANNED_TRIALS // max(1, len(present.planned_rows))
     return min(_MOST_LOOKS, max(_LEAST_LOOKS, looks))
 
@@ -83,16 +78,16 @@ def usual_looks(present: InitialState) -> int:
 def make_world(
     present: InitialState, rest: Workload, change: Change, policy: Policy, looks: int | None = None
 ) -> World:
-    """A world with the study's trials, workers and money as they are but for a change.
+    """A world with the study's trials, workers and money, with a change.
 
-    Trials that train go on without a start; begun units of the bill begin anew.
+    Running trials continue without a start; started billing units start again.
 
     Args:
-        present: Where the study stands.
-        rest: What its trials will come to.
-        change: What would be different.
+        present: The study's present state.
+        rest: The future of its trials.
+        change: The change.
         policy: The study's.
-        looks: Of a worker at the plan until the deadline; None for :func:`usual_looks`.
+        looks: Polls of a worker; None for :func:`usual_looks`.
     """
     history = present.history
     left = present.now, history.deadline - history.started + change.seconds
@@ -168,7 +163,7 @@ def _standing(planned: PlannedTrial, began: float, workers: Mapping[str, str]) -
 
 
 def _save(present: InitialState, world: World, study: MemoryStudy, planned: PlannedTrial) -> None:
-    """Its training so far can be gone on with, and its best model is in hand."""
+    """Save its training so far, and its best model."""
     curve, position = present.curves.get(planned.number), present.position(planned)
     if position <= 0:
         return
@@ -208,22 +203,22 @@ NEWCOMERS = 256
 
 @dataclass(frozen=True)
 class Rest(Workload):
-    """The trials of a study by their numbers, and after them those that it may yet open."""
+    """The trials of a study by number, and after them those that it may open."""
 
-    first: int = 0  #: the number of the first trial that is yet to be opened
+    first: int = 0  #: the number of the first trial that is not open yet
 
     def configuration(self, number: int) -> int:
-        """The configuration that a trial trains; after the last new one the first new one."""
+        """The configuration of a trial; after the last new one the first new one again."""
         if number < self.first:
             return number
         return self.first + (number - self.first) % (len(self.curves) - self.first)
 
 
 class Draws:
-    """Possible rests of a study, each by its number; the same number is the same rest.
+    """Possible rests of a study by number; the same number is the same rest.
 
     Args:
-        present: Where the study stands.
+        present: The study's present state.
         seed: Other seeds draw others.
     """
 
@@ -233,10 +228,10 @@ class Draws:
         self._future = lru_cache(maxsize=None)(self._look_ahead)
 
     def draw(self, number: int) -> Rest:
-        """One rest: each trial goes on at a place of its band, each new one is like an old one.
+        """One rest: each trial continues at a place of its band, each new one is like an old one.
 
-        A new trial's curve is another one's of the study, drawn with all the same chance: as it
-        was until that trial's last report, and from there on at a place of its own.
+        A new trial's curve is that of another trial of the study, each with the same chance: its
+        reports so far, and then a place of its own.
         """
         present = self._present
         rng = np.random.default_rng([self._seed, number])
@@ -265,12 +260,12 @@ class Draws:
 
 @dataclass(frozen=True)
 class End:
-    """How one simulated rest of a study ends.
+    """The end of one simulated rest of a study.
 
     Attributes:
-        score: Of the best model in hand, larger is better.
-        slot_seconds: That its trials held slots, since the study began.
-        spent: Money since the study began; None where slots cost nothing.
+        score: Of the best model, larger is better.
+        slot_seconds: Slot-seconds held by its trials, since the study began.
+        spent: Money since the study began; None if slots are free.
         opened: Trials that were opened from now on.
     """
 
@@ -287,14 +282,14 @@ def run(
     make: Callable[[], Policy],
     looks: int | None = None,
 ) -> End:
-    """Simulate one rest of a study, under its policy, from now to its end.
+    """Simulate one rest of a study under its policy, from now to its end.
 
     Args:
-        present: Where the study stands.
-        rest: What its trials will come to.
-        change: What would be different.
-        make: Makes the policy, for each run its own.
-        looks: At the plan until the end; as many as usual unless given.
+        present: The study's present state.
+        rest: The future of its trials.
+        change: The change.
+        make: Creates the policy, once per run.
+        looks: Polls of a worker until the end; by default as many as usual.
     """
     history = present.history
     before = integral(slots_in_use(history.slot_intervals), history.started, history.now)

@@ -1,4 +1,4 @@
-"""Where a study stands: what a simulation of the rest of it begins with."""
+"""The present state of a study, from which its rest is simulated."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from optuna_deadline.history.forecast import first_step, known_curves
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Measured, measure
 
-_REPORTS = 400  # of a whole training, at most: of a longer one only every so many are simulated
-_ALMOST = 0.99  # of the way to the next report: a running trial is not there yet
+_REPORTS = 400  # of a full training, at most: of a longer one, only every so many
+_ALMOST = 0.99  # of the way to the next report, which a running trial has not reached
 
 
 @dataclass(frozen=True)
 class InitialState:
-    """A study that has a deadline ahead and measured something.
+    """A study with a deadline in the future and measurements.
 
     Attributes:
-        history: All that was read.
-        measured: How fast its trials train, and what starting and stopping costs.
+        history: The study's history.
+        measured: The speed of its trials, and the cost of starting and stopping.
         curves: By trial, larger is better.
-        machines: Slots that the study may use, by its live workers.
-        reach: The latest instant to which anything will be simulated.
+        machines: Slots that the study may use, by live worker.
+        reach: The latest instant of any simulation.
     """
 
     history: History
@@ -41,14 +41,14 @@ class InitialState:
 
     @classmethod
     def of(cls, history: History, later: float = 0.0) -> InitialState:
-        """Where a study stands.
+        """The present state of a study.
 
         Args:
             history: The study's.
-            later: Seconds after its deadline to which it may be simulated.
+            later: Seconds after its deadline until which it may be simulated.
 
         Raises:
-            DeadlineError: The study has ended, or nothing is known that could go on.
+            DeadlineError: The study has ended, or nothing is known that could continue.
         """
         if history.settled is not None or history.time_left + later <= 0:
             raise DeadlineError(
@@ -71,7 +71,7 @@ class InitialState:
 
     @property
     def sign(self) -> float:
-        """By which values are multiplied, so that larger ones are better."""
+        """The factor of values that makes larger ones better."""
         return 1.0 if self.history.maximize else -1.0
 
     @property
@@ -81,21 +81,21 @@ class InitialState:
 
     @cached_property
     def model(self) -> Doublings:
-        """What the study's curves have taught."""
+        """The model of the study's curves."""
         return learn_doublings(self.curves.values())
 
     @cached_property
     def sources(self) -> list[int]:
-        """The trials that new ones are taken to be like: all with a curve and a pace."""
+        """The trials that new ones resemble: all with a curve and a pace."""
         return sorted(set(self.curves) & set(self.measured.seconds))
 
     @cached_property
     def usual_seconds(self) -> float:
-        """Of a step on one slot, in the middle of the trials."""
+        """Seconds of a step on one slot, the median of the trials."""
         return median(self.measured.seconds[number] for number in self.sources)
 
     def step_seconds(self, number: int) -> float:
-        """Of a step of one trial on one slot."""
+        """Seconds of a step of one trial on one slot."""
         return max(1e-9, self.measured.seconds.get(number, self.usual_seconds))
 
     @cached_property
@@ -105,7 +105,7 @@ class InitialState:
 
     @cached_property
     def every(self) -> int:
-        """Steps between two reports, as they usually come; more where they are many."""
+        """The usual steps between two reports; more if there are many reports."""
         steps = [curve.steps for curve in self.curves.values()]
         gaps = [int(b - a) for some in steps for a, b in pairwise(some)]
         usual = max(1, round(median(gaps))) if gaps else 1
@@ -113,12 +113,12 @@ class InitialState:
         return max(usual, math.ceil(longest / _REPORTS))
 
     def reports(self, number: int) -> list[float]:
-        """The steps of all reports of a trial's whole training."""
+        """The steps of all reports of a trial's full training."""
         count = max(1, math.ceil(self._horizon(number) / self.every))
         return [float((place + 1) * self.every) for place in range(count)]
 
     def _horizon(self, number: int) -> float:
-        """The step at which a trial would stop: as its objective says, or as others' do."""
+        """The last step of a trial: as its objective states, or as others' do."""
         planned, curve = self.planned_rows.get(number), self.curves.get(number)
         last = curve.steps[-1] if curve is not None else 0.0
         if planned is not None and planned.state == "complete" and last:
@@ -140,7 +140,7 @@ class InitialState:
 
     @cached_property
     def _saved(self) -> dict[int, float]:
-        """By trial, the furthest step that any of its segments wrote."""
+        """By trial, the furthest step that any of its segments saved."""
         found: dict[int, float] = {}
         for row in self.history.segments:
             if row.position_to is not None:
@@ -148,7 +148,7 @@ class InitialState:
         return found
 
     def position(self, planned: PlannedTrial) -> float:
-        """How many steps a trial has trained by now."""
+        """The number of steps that a trial has trained so far."""
         saved = self._saved.get(planned.number, 0.0)
         curve = self.curves.get(planned.number)
         last = curve.steps[-1] if curve is not None else 0.0
@@ -161,12 +161,12 @@ class InitialState:
 
     @cached_property
     def shift(self) -> int:
-        """What is added to the study's own steps, so that they count steps that were trained."""
+        """The offset from the study's own steps to trained steps."""
         return 1 - min(1, first_step(self.history))
 
 
 def _machines(history: History) -> dict[str, int]:
-    """The slots that each live worker of the study has for it; a gang does not cross workers."""
+    """The slots that each live worker has for the study; a gang does not cross workers."""
     mine = {
         row.id
         for row in history.workers

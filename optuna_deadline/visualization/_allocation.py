@@ -39,7 +39,7 @@ from optuna_deadline.visualization._chart import (
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_LABELS = 24  # rows that are named
+_LABELS = 24  # rows with names
 _BY_SIZE = (SKY, BLUE, ORANGE, VERMILLION, PURPLE, YELLOW, "#000000")
 _ENDS: dict[str, tuple[str, str, Symbol]] = {
     "complete": ("complete", GREEN, "star"),
@@ -75,7 +75,7 @@ def plot_allocation(
 
 
 def check_number(n_recent_trials: int | None) -> None:
-    """Refuse a number of trials that shows none, as Optuna does.
+    """Refuse a number of trials that is not positive, as Optuna does.
 
     Raises:
         ValueError: It is not positive.
@@ -128,7 +128,7 @@ def chart_allocation(
 def _trained_last(
     history: History, everything: Sequence[TrialTimeline], most: int | None
 ) -> Sequence[TrialTimeline]:
-    """Those that hold slots, then those that held some last; in the order of their numbers."""
+    """Trials that hold slots, then those that held some last, in the order of their numbers."""
 
     def last(life: TrialTimeline) -> tuple[float, int]:
         left = life.segments[-1].until(history.end) if life.segments else life.opened
@@ -169,7 +169,7 @@ def _size_name(low: int, high: int) -> str:
 
 
 def _sizes(found: set[int]) -> list[tuple[int, int]]:
-    """The sizes of gangs; ranges between powers of two where they are too many for colours."""
+    """The sizes of gangs; ranges between powers of two if there are too many for colours."""
     if len(found) <= len(_BY_SIZE):
         return [(size, size) for size in sorted(found)]
     ranges = [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, max(33, *found))]

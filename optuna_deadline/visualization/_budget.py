@@ -104,7 +104,7 @@ def _money(history: History) -> Chart:
 
 
 def _prices(history: History, axis: Axis) -> tuple[VerticalMark, ...]:
-    """When what a slot costs has changed, or is known to change until the deadline."""
+    """The instants at which the price of a slot has changed, or will change until the deadline."""
     assert history.budget is not None
     first = tariff_of(history.budget, history.started)
     last = invoice_of(history.money_events, first, history.now).tariff

@@ -1,4 +1,4 @@
-"""A figure as a value: what is drawn, without saying by which library."""
+"""A figure as a value, independent of the library that draws it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from optuna_deadline.history.records import History
 from optuna_deadline.history.text import format_length, format_time_of_day
 
-# Okabe and Ito's colours, which people with any colour vision tell apart.
+# Okabe and Ito's colours, which are distinct for any colour vision.
 BLUE, SKY, ORANGE, GREEN = "#0072B2", "#56B4E9", "#E69F00", "#009E73"
 VERMILLION, PURPLE, YELLOW, GREY = "#D55E00", "#CC79A7", "#F0E442", "#8A8A8A"
 
@@ -48,15 +48,15 @@ class Line:
     width: float = 2.0
     opacity: float = 1.0
     legend: bool = True
-    markers: bool = False  #: so that a curve of one point is seen
+    markers: bool = False  #: so that a curve of one point is visible
     texts: tuple[str, ...] = ()
     template: str = "{}"  #: around each of the texts
-    group: str = ""  #: curves of one group come and go together in the legend
+    group: str = ""  #: curves of one group are switched together in the legend
 
 
 @dataclass(frozen=True)
 class Area:
-    """What lies between two curves."""
+    """The area between two curves."""
 
     name: str
     colour: str
@@ -84,7 +84,7 @@ class Points:
 
 @dataclass(frozen=True)
 class VerticalMark:
-    """A vertical line with a word."""
+    """A vertical line with a label."""
 
     x: float
     words: str
@@ -100,7 +100,7 @@ class Chart:
     """One figure."""
 
     title: str
-    summary: str  #: what a person reads at a glance
+    summary: str  #: the verdict above the figure
     x_title: str
     y_title: str
     parts: tuple[ChartPart, ...]
@@ -112,11 +112,11 @@ class Chart:
 
 
 class Axis:
-    """Instants as lengths since the study began, in the unit that fits.
+    """Instants as lengths since the study began, in a suitable unit.
 
     Args:
         history: The study's.
-        to_deadline: Show all the time until the deadline, however far it is.
+        to_deadline: Show all the time until the deadline.
         since: Show nothing before this instant.
     """
 
@@ -137,16 +137,16 @@ class Axis:
         self.title = f"Time since the study began [{self.unit}]"
 
     def __call__(self, instant: float) -> float:
-        """Where an instant lies on the axis."""
+        """The position of an instant on the axis."""
         return round((instant - self._history.started) / self._size, 3)
 
     def length(self, seconds: float) -> float:
-        """How long a length is on the axis."""
+        """The length of a duration on the axis."""
         return round(seconds / self._size, 3)
 
     @property
     def marks(self) -> tuple[VerticalMark, ...]:
-        """The deadline, and now while the study goes on."""
+        """The deadline, and the present while the study runs."""
         history = self._history
         marks = []
         if self.shows_deadline:

@@ -1,4 +1,4 @@
-"""The best value so far, and what is expected at the deadline."""
+"""The best value so far, and the forecast of the deadline."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from optuna_deadline.visualization._chart import (
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_CURVE = 40  # points that are drawn of one trial's reports
-_FANS = 4  # with a band of their own
-_BEST = 100  # improvements that are drawn, the last ones
+_CURVE = 40  # points of one trial's reports
+_FANS = 4  # fans with a band
+_BEST = 100  # improvements, the newest ones
 
 
 def plot_forecast(
@@ -129,7 +129,7 @@ def _summary(history: History, expected: Forecast, shown: int, all_: int) -> str
 
 
 def _curves(name: str, colour: str, curves: Sequence[Sequence[ReportRow]], axis: Axis) -> Line:
-    """All curves of a kind as one interrupted line: so the legend switches them together."""
+    """All curves of a kind as one interrupted line, so that the legend switches them together."""
     x: list[float] = []
     y: list[float | None] = []
     texts: list[str] = []
@@ -149,7 +149,7 @@ def _curves(name: str, colour: str, curves: Sequence[Sequence[ReportRow]], axis:
 
 
 def _fans(fans: Sequence[Fan], axis: Axis, maximize: bool) -> list[ChartPart]:
-    """The most promising ones have a band, running ones first; of the others the middle."""
+    """The most promising ones have a band, running ones first; others only the median."""
     sign = -1.0 if maximize else 1.0
     order = sorted(fans, key=lambda fan: (not fan.running, sign * fan.mid[-1], fan.number))
     parts: list[ChartPart] = []
@@ -177,7 +177,7 @@ def _short(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _expected(history: History, expected: Forecast, axis: Axis) -> list[ChartPart]:
-    """The point at the deadline, with its band as an upright stroke."""
+    """The point at the deadline, with its band as a vertical line."""
     if not expected.fans or expected.expected is None:
         return []
     low, high = expected.low or 0.0, expected.high or 0.0

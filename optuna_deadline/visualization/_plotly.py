@@ -16,14 +16,14 @@ _SMALL = '<span style="font-size:12px">'
 
 
 def is_available() -> bool:
-    """Whether plotly is installed, without which no figure can be drawn."""
+    """Whether plotly is installed, which figures need."""
     from importlib.util import find_spec
 
     return find_spec("plotly") is not None
 
 
 def check_available() -> None:
-    """Say what to install.
+    """Raise an error that says what to install.
 
     Raises:
         ImportError: Plotly is not installed.
@@ -111,7 +111,7 @@ def _lines(verdict: str) -> list[str]:
 
 
 def _annotation(chart: Chart, place: int) -> dict[str, Any]:
-    """Words above a line, on that side of it where there is room."""
+    """A label above a line, on the side with enough space."""
     mark = chart.marks[place]
     low, high = chart.x_range or (mark.x, mark.x)
     right = mark.x > low + 0.7 * (high - low)
@@ -194,7 +194,7 @@ def _points(part: Points) -> dict[str, Any]:
 
 
 def _area(part: Area) -> list[dict[str, Any]]:
-    """Its lower edge, unseen, and its upper one, filled down to it."""
+    """Its lower edge, invisible, and its upper one, filled down to it."""
     red, green, blue = (int(part.colour[place : place + 2], 16) for place in (1, 3, 5))
     line: dict[str, Any] = {"width": 0, "color": part.colour}
     if part.steps:
@@ -220,6 +220,6 @@ def _area(part: Area) -> list[dict[str, Any]]:
 
 
 def _escaped(text: str) -> str:
-    """Plotly reads tags in texts; what a policy says is shown as it is."""
+    """Plotly reads tags in texts; a policy's text is shown as it is."""
     safe = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return safe.replace("\n", "<br>")

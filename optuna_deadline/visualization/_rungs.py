@@ -1,4 +1,4 @@
-"""How many trials came how far, and how good they were there."""
+"""How many trials reached each rung, and their values there."""
 
 from __future__ import annotations
 

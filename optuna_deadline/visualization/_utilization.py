@@ -1,4 +1,4 @@
-"""How many of the study's slots trained, moved and idled."""
+"""How many of the study's slots trained, were moving and idled."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ def _means(steps: StepFunction, instants: list[float]) -> list[float]:
 
 
 def _closed(values: list[float]) -> tuple[float, ...]:
-    """The last value holds until the end."""
+    """Extend the last value to the end."""
     return (*values, values[-1]) if values else ()

@@ -1,7 +1,4 @@
-"""The same figures by matplotlib; each function returns its axes, as Optuna's do.
-
-Draws a chart with matplotlib.
-"""
+"""The same figures by matplotlib; each function returns its axes, as Optuna's do."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ def is_available() -> bool:
 
 
 def check_available() -> None:
-    """Say what to install.
+    """Raise an error that says what to install.
 
     Raises:
         ImportError: Matplotlib is not installed.
