@@ -98,7 +98,7 @@ class DeadlineSampler(Wrapper):
         floor: The share of the trials that are sampled from the real study, from 0 to 1.
         startup: Trials that must have reported before forecasts are used; three times the
             default of TPE's ``n_startup_trials``.
-        table: URL of the database of the allocation table, where the study's storage is not SQL.
+        table: URL of the database of the allocation table, if the study's storage is not SQL.
         look: Reads the time left and the paces; tests and simulations pass their own.
 
     Raises:

@@ -46,7 +46,7 @@ class TableLook:
     pace of a plain trial comes from its dates.
 
     Args:
-        table: The database of the allocation table, where the study's storage is not SQL.
+        table: The database of the allocation table, if the study's storage is not SQL.
     """
 
     def __init__(self, table: str | None = None) -> None:

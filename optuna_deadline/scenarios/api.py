@@ -29,7 +29,7 @@ def forecast(study: Study, *, later: str | None = None, table: str | None = None
         study: A study with a deadline, in training or ended.
         later: What if the deadline were this much later, as ``"1h"``; :func:`what_if` also
             simulates the study's policy.
-        table: The database of the allocation table, where the study's storage is not SQL.
+        table: The database of the allocation table, if the study's storage is not SQL.
 
     Raises:
         DeadlineError: The study has no deadline, or ``later`` is no duration.
@@ -67,7 +67,7 @@ def what_if(
         draws: Simulated ends of each case.
         seconds: After this time no further draw starts; at least one is made.
         seed: Other seeds draw other ends.
-        table: The database of the allocation table, where the study's storage is not SQL.
+        table: The database of the allocation table, if the study's storage is not SQL.
 
     Raises:
         DeadlineError: The study has no deadline, has ended or not been trained yet, or the change

@@ -49,7 +49,7 @@ def plot_forecast(
     Args:
         study: A study with a deadline, in training or ended.
         n_recent_trials: Show the reports of the newest trials alone; None shows all.
-        table: The database of the allocation table, where the study's storage is not SQL.
+        table: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
         A :class:`plotly.graph_objects.Figure`.

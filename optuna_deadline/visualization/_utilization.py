@@ -35,7 +35,7 @@ def plot_utilization(study: Study, *, table: str | None = None) -> go.Figure:
 
     Args:
         study: A study with a deadline, in training or ended.
-        table: The database of the allocation table, where the study's storage is not SQL.
+        table: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
         A :class:`plotly.graph_objects.Figure`.
