@@ -42,7 +42,7 @@ from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.study.terms import Terms
 
 PARTS = (0.25, 0.5, 0.75)
-POLICY = "adaptive_halving"
+POLICY = "freeze_thaw"
 OVERHEAD = 0.5  #: of a start, in steps
 MORE_TIME = 0.5  #: of the time, for the what-if with more time
 TABLES = 4  # of a family, where it is to be quick

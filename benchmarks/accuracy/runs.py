@@ -25,7 +25,7 @@ from optuna_deadline.simulation.workload import Workload
 
 #: Ours by their names here; the policy that ends no trial is random search.
 POLICIES = {
-    "adaptive_halving": "adaptive_halving",
+    "freeze_thaw": "freeze_thaw",
     "hypersched": "hypersched",
     "seer": "seer",
     "hermes": "hermes",
