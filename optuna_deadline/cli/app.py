@@ -1,7 +1,4 @@
-"""The commands, and the one place where an error becomes one sentence and an exit code.
-
-Options that several commands have: what they mean is said once.
-"""
+"""The Typer application: shared options, log set-up, and errors as one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from optuna_deadline.errors import DatabaseGone, DeadlineError, StudyGone, on_co
 from optuna_deadline.values.budgets import HOST_TYPE
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 
-#: The help reads as a table of contents: to begin, to look, to act, to try.
+#: The groups of the help: start, watch, act, try.
 _CONTENTS = (
     *(
         "run",
@@ -62,7 +59,7 @@ _CONTENTS = (
 
 class _Contents(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
-        """All commands in the order of the contents."""
+        """All commands, in the order of their groups."""
         return sorted(super().list_commands(ctx), key=_CONTENTS.index)
 
 
@@ -97,8 +94,8 @@ def options(
 #: One console for messages and the live view, so that neither overwrites the other.
 console = Console(stderr=True)
 
-#: Exit codes beside 0: the database or the study is gone, or the study ended without a value; bad
-#: input; the worker's own time is over; asked to leave.
+#: Exit codes except 0: the database or the study is gone, or the study ended without a value;
+#: invalid input; the worker's own time limit was reached; the worker was asked to stop.
 GONE = NO_VALUE = 1
 BAD_INPUT, TIME_WAS_OVER, INTERRUPTED = 2, 75, 130
 
@@ -113,7 +110,7 @@ Storage = Annotated[str, typer.Option(help="URL of the study's database (SQLite,
 
 @contextmanager
 def in_one_sentence() -> Iterator[None]:
-    """Turn what a user can mend into one sentence; everything else keeps its traceback."""
+    """Print errors that a user can correct as one sentence; others keep their traceback."""
     try:
         with on_command_line():
             yield
@@ -134,7 +131,7 @@ def in_one_sentence() -> Iterator[None]:
 
 
 def command_of(group: typer.Typer) -> Callable[[Callable[P, Any]], Callable[P, None]]:
-    """Register a command of a group with logging and errors as users expect them."""
+    """Register a command of a group, with log set-up and error handling."""
 
     def register(function: Callable[P, Any]) -> Callable[P, None]:
         @wraps(function)
@@ -155,7 +152,7 @@ def command(function: Callable[P, Any]) -> Callable[P, None]:
 
 
 def set_up_logging() -> None:
-    """Our own messages on standard error; Optuna's chatter only when something is wrong."""
+    """Log our messages to standard error, and of Optuna's only warnings and errors."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -167,7 +164,7 @@ def set_up_logging() -> None:
 
 
 def _message_handler() -> logging.Handler:
-    """Messages beside the live view on a terminal; elsewhere one unbroken line each."""
+    """Print messages above the live view on a terminal; elsewhere one unwrapped line each."""
     if console.is_terminal:
         return RichHandler(console=console, show_path=False, show_level=False, markup=False)
     handler = logging.StreamHandler(sys.stderr)
@@ -176,7 +173,7 @@ def _message_handler() -> logging.Handler:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON on standard output; what is not finite becomes null."""
+    """Print a value as JSON on standard output; numbers that are not finite become null."""
     print(json.dumps(_finite(value), indent=2, default=str))
 
 

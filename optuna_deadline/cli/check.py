@@ -1,4 +1,4 @@
-"""``optuna-deadline check``: whether an objective trains the same when it is paused and moved."""
+"""``optuna-deadline check``: test that an objective trains the same when paused and moved."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check(
     patience: Patience = PATIENCE,
     as_json: Json = False,
 ) -> None:
-    """Train a few steps undisturbed, paused and moved; exit with 1 on a silent difference."""
+    """Train a few steps undisturbed, paused and moved; exit with 1 on an unreported difference."""
     for number in _ENDING:
         signal.signal(number, _end)
     source = source_of(objective)
@@ -94,17 +94,17 @@ def check(
 
 
 def _end(number: int, _: Any) -> None:
-    """End by a signal; more of them do not disturb that processes and files are removed."""
+    """Exit on the first signal; later ones do not interrupt the removal of processes and files."""
     for each in _ENDING:
         signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 def fixed_trial(params: str | None, seed: int) -> optuna.Trial:
-    """A trial whose parameters are given or drawn once, and then the same for all trainings.
+    """A trial whose parameters are given or sampled once, and the same in all trainings.
 
     Raises:
-        DeadlineError: They are no JSON object.
+        DeadlineError: The parameters are not a JSON object.
     """
     try:
         given: Any = json.loads(params or "{}")
@@ -120,10 +120,10 @@ def fixed_trial(params: str | None, seed: int) -> optuna.Trial:
 
 
 def choose_devices(gpus: str | None, gpu_ids: str | None, slots: int) -> list[str]:
-    """The devices to train on: GPUs where there are enough, else a CPU for each slot.
+    """The devices to train on: GPUs if there are enough, else one CPU core for each slot.
 
     Raises:
-        DeadlineError: There are too few.
+        DeadlineError: There are too few GPUs or cores.
     """
     if gpus is None and gpu_ids is None:
         present = present_gpus()
@@ -147,7 +147,7 @@ def choose_devices(gpus: str | None, gpu_ids: str | None, slots: int) -> list[st
 
 
 def table_of(rows: list[CheckRow]) -> Table:
-    """The rows as they are shown."""
+    """The table of results for the terminal."""
     table = Table(box=None, pad_edge=False, title_justify="left")
     table.add_column("training")
     table.add_column("result", overflow="fold")
@@ -158,7 +158,7 @@ def table_of(rows: list[CheckRow]) -> Table:
 
 
 class _Shown:
-    """Says which training runs, and at which step it is."""
+    """Shows which training runs and its step."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

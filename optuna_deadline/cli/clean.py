@@ -1,4 +1,4 @@
-"""``optuna-deadline clean``: deletes checkpoints that a study does not need any more."""
+"""``optuna-deadline clean``: delete the checkpoints that a study no longer needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from optuna_deadline.worker.devices import host_name
 
 @command
 def clean(study: Study, storage: Storage, checkpoints: CheckpointPlace = str(CHECKPOINTS)) -> None:
-    """Delete the checkpoints of trials that have ended, all but the best model's."""
+    """Delete the checkpoints of trials that have ended, except the best model's."""
     found = load_study(study, storage)
     table, terms = table_of(found)
     best = find_winner(table, terms.direction, CheckpointAvailability(table, host_name()))
@@ -35,7 +35,7 @@ def clean(study: Study, storage: Storage, checkpoints: CheckpointPlace = str(CHE
         )
     table.drop_checkpoints(*superfluous(table, best))
     ended = [row.number for row in table.trials() if not row.alive and row.fence]
-    named = {(row.number, name_of(row.path)) for row in table.checkpoints()}  # after they ended
+    named = {(row.number, name_of(row.path)) for row in table.checkpoints()}  # read after the trials ended
     root = root_of(place_of(checkpoints), study, study_terms.key(open_table(found), found))
     folders, freed, files = CheckpointFolders(root), 0, 0
     for number in [one for one in ended if folders.may_hold(one)]:

@@ -1,9 +1,4 @@
-"""``optuna-deadline create``: a study with its deadline and policy, for all processes.
-
-``optuna-deadline extend``: a later deadline, for all processes.
-
-``optuna-deadline stop``: the end of a study, now.
-"""
+"""``create``, ``extend`` and ``stop``: commands that set the terms of a study for all processes."""
 
 from __future__ import annotations
 
@@ -126,14 +121,13 @@ def make(
     keep_all: bool = False,
     before: Callable[[], object] = lambda: None,
 ) -> tuple[optuna.Study, Terms]:
-    """A study that exists, and its terms; see :func:`create` for the other arguments.
+    """Create or load a study; return it with its terms.
 
-    ``before`` is called before a study is made: what it refuses leaves nothing behind.
-
-    All that can be refused is refused before there is anything that would be left behind.
+    All arguments are checked before anything is written, and so is ``before``, which may raise.
+    The other arguments are those of :func:`create`.
 
     Raises:
-        DeadlineError: One of the arguments makes no sense, or the study has other terms.
+        DeadlineError: An argument is invalid, or the study has other terms.
     """
     if not name.strip():
         raise DeadlineError("A study needs a name, as in 'optuna-deadline create digits'.")
@@ -196,10 +190,10 @@ def _check_direction(study: optuna.Study, wanted: Direction | None) -> None:
 
 
 def price_given(price: str | None, file: str | None) -> PriceLike | None:
-    """The prices as the command line has them.
+    """The prices from the options of the command line.
 
     Raises:
-        DeadlineError: They are given twice, or cannot be read.
+        DeadlineError: Prices are given twice, or cannot be parsed.
     """
     if file is None:
         return price
@@ -219,14 +213,14 @@ def extend(
         str, typer.Option(help="New deadline: 2h30m from now, or 2030-01-31T18:00+01:00.")
     ],
 ) -> None:
-    """Move a study's deadline to a later time; running workers follow it."""
+    """Move a study's deadline to a later time; running workers use it at once."""
     found = load_study(study, storage)
     moved = study_terms.extend(open_table(found), found, deadline)
     print(f"{study}: deadline {moved}.{_money(*table_of(found))}")
 
 
 def _money(table: AllocationTable, terms: study_terms.Terms) -> str:
-    """What is left to pay for the time that was won, where slots cost something."""
+    """A sentence on the budget that is left for the added time, if slots cost money."""
     if terms.budget is None:
         return ""
     ledger, now = BillingLedger(table, tariff_of(terms.budget, terms.started)), table.now()
@@ -246,7 +240,7 @@ def stop(
         str, typer.Option(help="Time for running trials to save and leave.")
     ] = "10s",
 ) -> None:
-    """End a study early, as its deadline would; the best model is kept."""
+    """End a study early, as its deadline would; keep the best model."""
     seconds = parse_duration(within, "--within")
     found = load_study(study, storage)
     ended = study_terms.end_within(open_table(found), found, seconds)

@@ -1,8 +1,6 @@
-"""Opening databases for the commands: those that look make none, those that make one may race.
+"""Open databases and studies for the commands, and estimate how late plans see reports.
 
-Opening studies for the commands.
-
-How late plans see reports: by how far the database is, and how much is said to it.
+Commands that only read create nothing. Commands that create may run at the same time.
 """
 
 from __future__ import annotations
@@ -39,14 +37,14 @@ _TRIES, _PAUSE = 5, 0.2  # seconds
 
 
 class NoStudyTables(DeadlineError):
-    """The database was never used by a study."""
+    """The database has never held a study."""
 
 
 def check_url(text: str) -> URL:
-    """A URL of a database that can hold studies for several commands.
+    """Check that a URL names a database that several commands can share.
 
     Raises:
-        DeadlineError: It is none; with what one looks like.
+        DeadlineError: The URL is invalid; the message shows a valid one.
     """
     try:
         url = make_url(text)
@@ -74,13 +72,13 @@ def check_url(text: str) -> URL:
 
 
 def make_storage(text: str) -> BaseStorage:
-    """Optuna's storage behind a URL, its tables made where there are none.
+    """Open Optuna's storage at a URL; create its tables if they are missing.
 
-    Optuna looks for its tables and then makes them. Where several processes do so at once in an
-    empty database, all but one fail, and find the tables when they look again.
+    Optuna looks for its tables and then creates them. If several processes do so at once in an
+    empty database, all but one fail. They find the tables at the next try.
 
     Raises:
-        DeadlineError: The URL is none, or nothing can be made there.
+        DeadlineError: The URL is invalid, or the tables cannot be created.
     """
     url = check_url(text)
     if (file := _file(url)) is not None and not file.parent.is_dir():
@@ -96,34 +94,34 @@ def make_storage(text: str) -> BaseStorage:
 
 
 def _is_there_already(error: sa.exc.DatabaseError) -> bool:
-    """Whether another process made a table, or its first row, at this moment."""
+    """Whether another process created the table, or its first row, at the same time."""
     there = isinstance(error, sa.exc.IntegrityError) or _code(error.orig) in _EXISTS
     return there or (isinstance(error.orig, sqlite3.Error) and "already exists" in str(error))
 
 
 def open_storage(text: str) -> BaseStorage:
-    """Optuna's storage behind a URL that has studies; raises as :func:`check_made`."""
+    """Open Optuna's storage at a URL that has studies; raises as :func:`check_made`."""
     check_made(text)
     return _open(text)
 
 
 def serving_storage(text: str) -> BaseStorage:
-    """Optuna's storage for a server, which may be started before the first study is made.
+    """Open Optuna's storage for a server, which may start before the first study exists.
 
-    On PostgreSQL, that is, where the database itself has been made on purpose.
+    That holds on PostgreSQL, where the database itself was created on purpose.
 
     Raises:
-        DeadlineError: The URL is none, or names a file without studies.
+        DeadlineError: The URL is invalid, or names a file without studies.
     """
     sqlite = check_url(text).get_backend_name() == "sqlite"
     return open_storage(text) if sqlite else make_storage(text)
 
 
 def check_made(text: str) -> URL:
-    """A URL whose database has studies; nothing is made by looking.
+    """Check that the database at a URL has studies, without creating anything.
 
     Raises:
-        DeadlineError: The URL is none, its file is not there, or there was never a study.
+        DeadlineError: The URL is invalid, its file is missing, or it has never held a study.
     """
     url = check_url(text)
     file = _file(url)
@@ -136,7 +134,7 @@ def check_made(text: str) -> URL:
 
 
 def is_made(text: str) -> bool:
-    """Whether a URL's database has ever been used by a study."""
+    """Whether the database at a URL has ever held a study."""
     try:
         check_made(text)
     except NoStudyTables:
@@ -145,7 +143,7 @@ def is_made(text: str) -> bool:
 
 
 def error_message(error: BaseException) -> str | None:
-    """What is wrong with a database that raised and what to do; None where we are wrong."""
+    """Explain a database error and what to do; None if the error is a defect of ours."""
     said, cause = describe_database_error(error), driver_error(error)
     if isinstance(cause, sqlite3.OperationalError) or "not a database" in said:
         return (
@@ -163,7 +161,7 @@ def error_message(error: BaseException) -> str | None:
 
 
 def _code(cause: BaseException | None) -> str | None:
-    """PostgreSQL's code of an error, as either driver has it."""
+    """PostgreSQL's code of an error, from either driver."""
     return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
 
 
@@ -171,28 +169,28 @@ def _open(text: str) -> BaseStorage:
     try:
         return get_storage(text)
     except RuntimeError as error:
-        if "table schema" not in str(error):  # of another version of Optuna
+        if "table schema" not in str(error):  # created by another version of Optuna
             raise
         raise DeadlineError(str(error)) from None
 
 
 def _file(url: URL) -> Path | None:
-    """The file of a SQLite database, unless it is named in SQLite's own way."""
+    """The file of a SQLite database; None if it is an SQLite URI."""
     if url.get_backend_name() != "sqlite" or str(url.database).startswith("file:"):
         return None
     return Path(str(url.database))
 
 
 def _without_password(text: str) -> str:
-    """What cannot be parsed may hold a password all the same."""
+    """Hide the password of a URL, also if the URL cannot be parsed."""
     return re.sub(r":[^:/]*@", ":***@", text)
 
 
 def load_study(name: str, url: str) -> Study:
-    """A study that exists.
+    """Load a study.
 
     Raises:
-        DeadlineError: There is none of that name.
+        DeadlineError: There is no study of that name.
     """
     storage = open_storage(url)
     try:
@@ -208,27 +206,26 @@ def load_study(name: str, url: str) -> Study:
 
 
 def set_earlier_studies(study: Study, earlier: list[str]) -> None:
-    """Store the studies whose winners it starts with, for the samplers of all workers.
+    """Store the earlier studies whose best parameters the samplers of all workers start with.
 
     Raises:
-        DeadlineError: One of them is none, or not of one objective.
+        DeadlineError: One of them does not exist or has several objectives.
     """
     winners(study, earlier)
     keep_earlier(study, earlier)
 
 
-#: Round trips of one trial's turn to be written: its reports, Optuna's copy of them, a checkpoint,
-#: and how far it has come.
+#: Round trips to write one trial: its reports, Optuna's copy of them, a checkpoint, its progress.
 TURN = 14
 
 _RECENT = 60.0  # seconds
-_MOST = 2000  # reports that are looked at
-_LATE = 3.0  # reports that a trial may make until the plan sees one
+_MOST = 2000  # reports that are read
+_LATE = 3.0  # reports that a trial may make before a plan sees one
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What passes between one worker and its database."""
+    """The traffic between one worker and its database."""
 
     trip: float  #: seconds of a round trip
     reports: float  #: a second
@@ -236,12 +233,12 @@ class Traffic:
 
     @property
     def late(self) -> float:
-        """Seconds until what a trial says is written, at worst: the others' turns come first."""
+        """Seconds until a message of a trial is written, at most: after those of all others."""
         return TURN * self.trip * self.trials
 
     @property
     def warning(self) -> str | None:
-        """What to do where a trial makes several reports until one is seen."""
+        """Advice if a trial makes several reports before a plan sees one; None otherwise."""
         if TURN * self.trip * self.reports <= _LATE:
             return None
         return (
@@ -252,7 +249,7 @@ class Traffic:
 
 
 def round_trip(connection: sa.Connection) -> float:
-    """Seconds of a round trip: the middle one of five."""
+    """Seconds of a round trip: the median of five."""
     times = []
     for _ in range(5):
         began = time.monotonic()
@@ -262,7 +259,7 @@ def round_trip(connection: sa.Connection) -> float:
 
 
 def measure(connection: sa.Connection, study_id: int | None = None) -> Traffic:
-    """What passed of late, for each live worker of a study or of the whole database."""
+    """The recent traffic of each live worker of a study, or of the whole database."""
     trip = round_trip(connection)
     now = float(connection.execute(sa.select(database_now())).scalar_one())
     newest = sa.select(report.c.study_id, report.c.number, report.c.at)

@@ -1,4 +1,4 @@
-"""``optuna-deadline demo``: the whole of it on one machine, in a minute."""
+"""``optuna-deadline demo``: pause, resume and resize real trials on one machine in a minute."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from optuna_deadline.values.budgets import make_budget
 from optuna_deadline.values.deadlines import parse_deadline
 
 _OBJECTIVE = "optuna_deadline_demo.digits:objective"
-#: The default opens few trials where starting takes a large part of a minute; this one moves more.
+#: The default policy starts few trials if a start takes a large part of a minute; this one more.
 _POLICY = "hypersched"
 
 
@@ -125,7 +125,7 @@ def _create(name: str, url: str, seed: int) -> optuna.Study:
 
 
 def _share(study: optuna.Study, pool: str) -> dict[str, Any]:
-    """What one of several studies got of the pool, and made of it."""
+    """The slots that one of several studies used, and its result."""
     table = AllocationTable(open_table(study), pool, study._study_id)
     winner = find_winner(table, "maximize")
     had = sum(row.slots * ((row.ended or row.granted) - row.granted) for row in table.segments())
@@ -137,7 +137,7 @@ def _share(study: optuna.Study, pool: str) -> dict[str, Any]:
 
 
 def _check_installed() -> None:
-    """The demo trains for real: say what to install rather than fail in a rank."""
+    """Name the packages to install, instead of failing in a rank."""
     from importlib.util import find_spec
 
     missing = [name for name in ("torch", "lightning", "sklearn") if find_spec(name) is None]

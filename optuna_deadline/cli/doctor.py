@@ -1,4 +1,4 @@
-"""``optuna-deadline doctor``: what would go wrong on this machine, and what to do about it."""
+"""``optuna-deadline doctor``: find problems of this machine and say how to solve them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _EXTRAS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     state: str  #: good, note or bad
@@ -91,7 +91,7 @@ def _versions() -> Iterator[Finding]:
 def _gpus() -> Finding:
     try:
         found = present_gpus()
-    except Exception as error:  # a driver that hangs or fails is what is looked for
+    except Exception as error:  # a driver that fails is a finding
         return Finding("GPUs", "bad", f"nvidia-smi fails ({error}); mend the driver")
     if not found:
         return Finding("GPUs", "note", "none that the driver lists; --cpus offers CPU slots")
@@ -172,7 +172,7 @@ def _answers(connection: sa.Connection) -> Finding:
 
 
 def _limits(connection: sa.Connection) -> Finding:
-    """Living trials that cannot train on many slots, the newest of them with its reason."""
+    """Report unfinished trials that cannot use several slots, with the newest one's reason."""
     nothing = Finding("slots", "good", "no trial is limited to fewer than there are")
     if not sa.inspect(connection).has_table(trial.name):
         return nothing

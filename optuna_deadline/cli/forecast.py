@@ -1,4 +1,4 @@
-"""``optuna-deadline forecast``: what there will be at the deadline, and what if."""
+"""``optuna-deadline forecast``: predict the result at the deadline, also under other terms."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def forecast(
 ) -> None:
     """Predict the best value at the deadline, and the value of each trial.
 
-    Bands hold eight of ten outcomes, learned from the study's own curves. What if there were more
-    time, slots or money is simulated from where the study stands, under its own policy.
+    Bands contain eight of ten outcomes and are learned from the study's own curves. The effect of
+    more time, slots or money is simulated from the study's present state, under its own policy.
     """
     history = read_history(load_study(study, storage))
     change = change_of(history.budget, later, _slots(gpus), budget)
@@ -105,7 +105,7 @@ def _describe_forecast(found: Forecast, budget: Budget | None) -> str:
 
 
 def _side_by_side(change: Change, answer: WhatIf) -> str:
-    """Both prospects in columns, and what the change brings."""
+    """Both forecasts in columns, and the effect of the change."""
     changed, gain = answer.changed, answer.gain
     assert changed is not None and gain is not None
     rows = [("", "as it is", _words(change, answer.currency))]

@@ -1,4 +1,4 @@
-"""``optuna-deadline load-best``: the best model in hand, its file checked byte for byte."""
+"""``optuna-deadline load-best``: verify the best model's file and copy it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def load_best(
 
 
 def _unsaved(table: AllocationTable, number: int) -> str:
-    """Why there is no checkpoint."""
+    """The reason for which there is no checkpoint."""
     if not any(line.number == number for line in table.trials()):
         return (
             f"study.optimize trained trial {number}, which keeps no checkpoint: train with "
@@ -85,7 +85,7 @@ def _copied(source: Location, to: Path) -> Path:
     """Copy a checkpoint to a file, or into a folder under its own name.
 
     Raises:
-        DeadlineError: It cannot be written there, or read.
+        DeadlineError: The source cannot be read, or the target cannot be written.
     """
     if to.is_dir():
         to /= name_of(source)

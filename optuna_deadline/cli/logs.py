@@ -1,4 +1,4 @@
-"""Messages as lines of JSON, for clusters that collect them: ours, Optuna's and Python's own."""
+"""Log messages of this project, Optuna and Python as lines of JSON, for log collectors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _OF_PYTHON = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime",
 
 
 class Log(str, Enum):
-    """Format of messages."""
+    """The format of log messages."""
 
     text = "text"
     json = "json"
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON; what was passed as ``extra`` stands beside its message."""
+    """Formats a record as one line of JSON, with the fields that were passed as ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -48,7 +48,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def choose(log: Log) -> None:
-    """Write messages as was asked: JSON goes to standard error, until the process ends."""
+    """Set the format of messages until the process ends; JSON goes to standard error."""
     if log is Log.text:
         return
     handler = logging.StreamHandler(sys.stderr)
@@ -62,12 +62,12 @@ def choose(log: Log) -> None:
 
 
 def writes_json() -> bool:
-    """Whether this process was asked to."""
+    """Whether this process logs JSON."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in _logger.handlers)
 
 
 def logged(watcher: StudyWatcher) -> AbstractContextManager[None]:
-    """Log what happens to a study until the block ends, with its figures beside each message."""
+    """Log the events of a study until the block ends, with their figures as fields."""
     return polling_views(watcher, _SECONDS, _log)
 
 
@@ -93,5 +93,5 @@ def _figures(view: View) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no NaN and no infinity."""
+    """Replace NaN and infinity, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

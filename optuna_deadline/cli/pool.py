@@ -1,4 +1,4 @@
-"""``optuna-deadline pool create`` and ``show``: whose slots are whose."""
+"""``optuna-deadline pool create`` and ``show``: slots that several studies share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from optuna_deadline.values.deadlines import parse_duration
 
 _pool = typer.Typer(help="Pools of slots that studies share.", no_args_is_help=True)
 app.add_typer(_pool, name="pool")
-_NO_STUDY = 0  # a pool is read without being of one of its studies
+_NO_STUDY = 0  # reads a pool without belonging to one of its studies
 _LEAST = 2.0  # seconds: a worker renews six times in a lease
 
 
@@ -43,7 +43,7 @@ def create(
     if not pool.strip():
         raise DeadlineError("A pool needs a name, as in 'optuna-deadline pool create lab'.")
     asked = _seconds("--ttl", ttl), _seconds("--grace", grace)
-    make_storage(storage)  # Optuna's tables come first: ours refer to them
+    make_storage(storage)  # first, since our tables refer to Optuna's
     table = AllocationTable(connect(storage), pool, _NO_STUDY, ttl=asked[0], grace=asked[1])
     law = table.make_pool()
     said = f"leases of {format_length(law[0])} and a grace of {format_length(law[1])}"
@@ -68,7 +68,7 @@ def show(
     pool: Annotated[str | None, typer.Option(help="One pool; all by default.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show studies, weights, shares, slots and workers of the pools in a database."""
+    """Show the studies, weights, shares, slots and workers of the pools in a database."""
     check_made(storage)
     engine = connect(storage)
     with autocommit(engine) as connection:
@@ -109,7 +109,7 @@ def render(
     slots: list[Slot],
     workers: list[Worker],
 ) -> RenderableType:
-    """A pool as something that rich prints: its studies, then its slots."""
+    """A pool as a rich renderable: its studies, then its slots."""
     offered = [slot for slot in slots if slot.offered_by]
     held = sum(slot.holder is not None for slot in slots)
     heading = f"pool {name}: {len(offered)} slots, {held} in use, {len(workers)} workers"

@@ -1,4 +1,4 @@
-"""``optuna-deadline simulate``: policies side by side on learning curves, in virtual time."""
+"""``optuna-deadline simulate``: compare policies on learning curves, in virtual time."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def simulate(
 
 
 def _in_lines(outcomes: Iterable[T], total: int) -> Iterator[T]:
-    """The same, with a line now and then where no terminal shows a bar."""
+    """Print a line from time to time if the output is not a terminal."""
     said = time.monotonic()
     for done, outcome in enumerate(outcomes, 1):
         if not console.is_terminal and time.monotonic() - said > _SECONDS:
@@ -155,7 +155,7 @@ def _read_scaling(name: str, data: Path | None) -> Speedup:
 
 
 def _read_deadline(text: str) -> tuple[float, bool]:
-    """Seconds, or whole trainings and True."""
+    """Parse a deadline: seconds and False, or whole trainings and True."""
     if found := re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)x", text.strip()):
         if float(found[1]) > 0:
             return float(found[1]), True

@@ -1,9 +1,8 @@
-"""``optuna-deadline slurm``: workers as jobs of a SLURM cluster, as long as the study lasts.
+"""``optuna-deadline slurm``: run workers as jobs of a SLURM cluster until the study ends.
 
-The batch script that trains a study on SLURM: pure, from what is asked for to its text.
-
-A script of our own, in place of submitit: that runs one pickled function, while here a command
-runs on each node; and a user can read the script, change it, and submit it again.
+The batch script is a pure function of the options. It replaces submitit, which runs one pickled
+function: here a command runs on each node, and a user can read the script, change it and submit
+it again.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.worker.segment import PATIENCE
 
-#: Seconds for which a worker waits for slots whose last worker died; twice a lease and its grace.
+#: Seconds for which a worker waits for the slots of a dead worker: twice a lease and its grace.
 WAIT = 90
 
-#: SLURM sends its signals up to a minute early.
+#: Seconds by which SLURM may send its signals early.
 _EARLY = 90
 
 _TEXT = r"""
@@ -105,16 +104,16 @@ exit "$worst"
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What is asked of SLURM, and what runs on each node of the job.
+    """A batch job, and the command that runs on each of its nodes.
 
     Args:
-        name: Of the study.
-        worker: The command that works on a node.
-        folder: Where it is run.
-        logs: Folder for what the job writes.
-        options: Of sbatch, by name; None leaves one out, and "" is one without a value.
-        further: Options of sbatch as they were typed.
-        notice: Seconds before a job's end, or its preemption, at which SLURM sends USR1.
+        name: The name of the study.
+        worker: The command of a worker.
+        folder: The working directory of the command.
+        logs: The folder for the job's output.
+        options: Options of sbatch by name; None leaves an option out, "" gives it no value.
+        further: Further options of sbatch, as typed.
+        notice: Seconds before a job's end or preemption at which SLURM sends USR1.
     """
 
     name: str
@@ -127,11 +126,11 @@ class SlurmJob:
 
     @property
     def label(self) -> str:
-        """The study's name, as files can have it."""
+        """The study's name with characters that file names allow."""
         return re.sub(r"[^\w.+-]+", "_", self.name)
 
     def script(self) -> str:
-        """The whole text."""
+        """The text of the script."""
         number = "%A_%a" if self.options.get("array") is not None else "%j"
         log = str(self.logs).replace("%", "%%") + f"/{self.label}-{number}.out"
         options = {
@@ -156,10 +155,10 @@ class SlurmJob:
 
 
 def array_of(tasks: str) -> str:
-    """SLURM's own words for an array: a number of tasks, or a range such as 0-9%4.
+    """An array in SLURM's syntax, from a number of tasks or a range such as 0-9%4.
 
     Raises:
-        DeadlineError: It is neither.
+        DeadlineError: The text is neither.
     """
     if tasks.isdigit() and int(tasks) > 0:
         return f"0-{int(tasks) - 1}"
@@ -173,7 +172,7 @@ def _option(name: str, value: str | int | None) -> list[str]:
 
 
 def _by_option(words: Sequence[str]) -> list[list[str]]:
-    """Options with the values that follow them."""
+    """Groups of an option and the values that follow it."""
     found: list[list[str]] = []
     for word in words:
         if word.startswith("-"):
@@ -198,7 +197,7 @@ def _directive(words: Sequence[str]) -> str:
 
 
 def _array(words: Sequence[str]) -> str:
-    """A command as a shell's array, an option on each line."""
+    """A command as a shell array, with one option on each line."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
@@ -317,7 +316,7 @@ def _resources(
 
 
 def _check_file(objective: str) -> None:
-    """Say now what the job would say in some hours."""
+    """Check the study and the objective now, before the job waits in a queue."""
     place, colon, _ = objective.rpartition(":")
     if not colon:
         raise DeadlineError(f"{objective!r} is not an objective: write FILE.py:FUNCTION.")
@@ -340,7 +339,7 @@ def _check_study(name: str, storage: str, host_type: str | None) -> None:
             f"The study {name!r} has ended, so no job is submitted; give it more time with "
             f"'optuna-deadline extend {name} --deadline 2h'."
         )
-    # Without a type here, the nodes' own environment may have one.
+    # If no type is given here, the environment of a node may set one.
     if host_type is not None and terms.budget is not None:
         ledger = BillingLedger(table, tariff_of(terms.budget, terms.started))
         ledger.read(table.now())
@@ -348,7 +347,7 @@ def _check_study(name: str, storage: str, host_type: str | None) -> None:
 
 
 def _program() -> list[str]:
-    """This very command, wherever the nodes' PATH leads."""
+    """The path of this command, independent of PATH on the nodes."""
     program = Path(sys.executable).with_name("optuna-deadline")
     if program.is_file():
         return [str(program)]
@@ -356,7 +355,7 @@ def _program() -> list[str]:
 
 
 def _submit(job: SlurmJob) -> tuple[str, Path]:
-    """Keep the script beside the logs, for its owner's eyes: the URL may have a password."""
+    """Write the script beside the logs, readable by its owner only: it may hold a password."""
     sbatch = shutil.which("sbatch")
     if sbatch is None:
         raise DeadlineError(

@@ -1,13 +1,4 @@
-"""``optuna-deadline status`` and ``top``: a study as it is now, once and live.
-
-The view of a study that ``study.optimize`` trains: without slots, read from Optuna's trials.
-
-``optuna-deadline events``: what happened to a study, one line each.
-
-``optuna-deadline dashboard``: optuna-dashboard, with the allocation table beside it.
-
-``optuna-deadline metrics``: the studies of a database, for Prometheus to scrape.
-"""
+"""``status``, ``top``, ``events``, ``dashboard`` and ``metrics``: commands that show studies."""
 
 from __future__ import annotations
 
@@ -42,7 +33,7 @@ _SHOWN = {"retired": "pruned"}
 
 
 def plain_view(history: History) -> View:
-    """The study now."""
+    """Read the present state of a study."""
     best = history.improvements[-1] if history.improvements else None
     return View(
         study=history.name,
@@ -118,7 +109,7 @@ def top(study: Study, storage: Storage) -> None:
 
 
 def _check_of(study: optuna.Study) -> dict[str, str] | None:
-    """What the check of the study's first trial found, where one was made."""
+    """The result of the check of the study's first trial, if there was one."""
     storage = study._storage
     with suppress(KeyError):
         first = storage.get_trial_id_from_study_id_trial_number(study._study_id, 0)
@@ -127,7 +118,7 @@ def _check_of(study: optuna.Study) -> dict[str, str] | None:
 
 
 def _is_over(table: AllocationTable) -> bool:
-    """Whether nothing more will happen: the study has ended, or its time has and none works."""
+    """Whether the study has ended, or its deadline has passed and no worker is left."""
     orders = table.orders("")
     if orders.settled or table.now() < orders.end:
         return orders.settled
@@ -169,7 +160,7 @@ def events(
 def _of(
     table: AllocationTable, study: optuna.Study, kind: list[str] | None = None
 ) -> Iterator[Event]:
-    """A study's events, the oldest first; those of a plain study come from Optuna's trials."""
+    """A study's events, the oldest first; for a plain study they come from Optuna's trials."""
     after = 0
     while page := table.events(after, kind):
         after = page[-1].id

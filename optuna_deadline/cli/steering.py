@@ -1,7 +1,4 @@
-"""``pause``, ``resume``, ``give`` and ``drain``: a person steers a study that runs.
-
-``optuna-deadline price``: what slots cost from now on.
-"""
+"""``pause``, ``resume``, ``give``, ``drain`` and ``price``: commands that steer a running study."""
 
 from __future__ import annotations
 
@@ -25,8 +22,8 @@ from optuna_deadline.planning.cross_host import groups_of
 from optuna_deadline.policies.wrappers import divisor_reason, largest_divisor
 from optuna_deadline.values.prices import make_prices
 
-_NO_STUDY = 0  # a host is drained without being of one of its studies
-_SOON = 10.0  #: seconds before its deadline in which a study does not come to another host
+_NO_STUDY = 0  # drains a host without belonging to one of its studies
+_SOON = 10.0  #: seconds before its deadline in which a study does not move to another host
 _ENDS = {"complete": "is complete", "failed": "has failed", "retired": "was given up"}
 
 Trial = Annotated[int, typer.Argument(min=0, help="Number of the trial.")]
@@ -120,10 +117,10 @@ def drain(
 
 
 def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, PlannedTrial]:
-    """A trial that can be steered, and its table.
+    """Find an unfinished trial of a running study, and its table.
 
     Raises:
-        DeadlineError: There is no such trial, it has ended, or its study has.
+        DeadlineError: The trial does not exist, or it or its study has ended.
     """
     table, terms = table_of(load_study(study, storage))
     planned_rows = table.trials()
@@ -165,7 +162,7 @@ def _slots(gpus: str) -> int | None:
 
 
 def _check_room(table: AllocationTable, study: str, slots: int) -> None:
-    """Refuse a gang that neither one worker nor several can run; accept all without workers."""
+    """Refuse a gang that neither one worker nor several can run; without workers, accept it."""
     mine = [worker for worker in table.workers() if worker.study_id == table.study_id]
     names = {worker.id for worker in mine}
     offered = Counter(w for slot in table.slots() for w in slot.offered_by if w in names)
@@ -183,7 +180,7 @@ def _check_room(table: AllocationTable, study: str, slots: int) -> None:
 
 
 def _check_batch(number: int, slots: int, batch: int | None) -> None:
-    """Refuse a gang that a trial which wants even slices cannot have."""
+    """Refuse a gang that does not divide the batch of a trial that needs equal slices."""
     if batch is not None and batch % slots:
         raise DeadlineError(
             f"{divisor_reason(slots, batch)}, and trial {number} wants even slices: give it"
@@ -201,14 +198,14 @@ def _check_limit(number: int, slots: int, planned: PlannedTrial) -> None:
 
 
 def _no_worker_note(table: AllocationTable) -> str:
-    """The note if no worker can follow the request."""
+    """A note if no worker can carry out the request."""
     if any(worker.study_id == table.study_id for worker in table.workers()):
         return ""
     return " It is recorded; no worker is alive, and the next one obeys."
 
 
 def _nowhere_to_go_note(host: str, live: list[Worker], going_on: set[int]) -> str:
-    """What is to be said where trials have nowhere to go on, of studies that do."""
+    """A note if studies have no worker on another host to resume their trials on."""
     stay = {row.study_id for row in live if row.host != host and row.drained is None}
     go = {row.study_id for row in live if row.host == host and row.study_id in going_on}
     if go <= stay:
@@ -230,10 +227,10 @@ def price(
 
 
 def set_price(study: optuna.Study, prices: str) -> str:
-    """Tell a study prices as people write them; returns what comes of them, in words.
+    """Store new prices of a study; return their effect as a sentence.
 
     Raises:
-        DeadlineError: The study has no budget or has ended, or they are none of its prices.
+        DeadlineError: The study has no budget or has ended, or it does not have these prices.
     """
     table, terms = table_of(study)
     if terms.budget is None:

@@ -1,9 +1,4 @@
-"""``optuna-deadline worker``: brings this machine's slots and trains until the deadline.
-
-``optuna-deadline run``: a study and a worker for it on this machine, with one command.
-
-Progress of what lasts: shown once it has lasted two seconds, and never in a pipe.
-"""
+"""``worker`` and ``run``: commands that train a study on this machine until its deadline."""
 
 from __future__ import annotations
 
@@ -126,10 +121,11 @@ def worker(
 
 
 def work(elastic: ElasticWorker, log: Log) -> Result:
-    """Run a worker in sight, and say what came of it.
+    """Run a worker with a live view, and print the result.
 
     Raises:
-        typer.Exit: The worker was asked to leave before the study's end, or its time was over.
+        typer.Exit: The worker was asked to stop before the study's end, or its time limit was
+            reached.
     """
     terms, watcher = elastic.terms, StudyWatcher(elastic.table, elastic.terms)
     _logger.info(
@@ -151,7 +147,7 @@ def work(elastic: ElasticWorker, log: Log) -> Result:
 
 
 def describe(result: Result, terms: Terms) -> str:
-    """The last words of a run."""
+    """The result of a run, in words."""
     if not result.settled:
         return f"Left {terms.name} before its end; start the same command again to go on."
     if result.trial_number is None:
@@ -248,7 +244,7 @@ def run(
 
 
 def _name(objective: str) -> str:
-    """The name of the objective's file or module."""
+    """The name of the objective's file or module, as a study's name."""
     where = objective.rpartition(":")[0]
     return Path(where).stem if where.endswith(".py") else where.rpartition(".")[2]
 
@@ -259,12 +255,12 @@ _QUIET = 2.0  # seconds
 
 
 def show_when_slow(items: Iterable[T], words: str, total: int) -> Iterator[T]:
-    """The items, each as soon as it is there.
+    """Yield items as they come, with a progress bar after two seconds on a terminal.
 
     Args:
-        items: What takes time to come.
-        words: What is being done.
-        total: How many come at most.
+        items: The items.
+        words: A description of the work.
+        total: The maximum number of items.
     """
     began = time.monotonic()
     progress: Progress | None = None
@@ -280,10 +276,10 @@ def show_when_slow(items: Iterable[T], words: str, total: int) -> Iterator[T]:
 
 @contextmanager
 def show_wait(words: str) -> Iterator[None]:
-    """Say what is waited for, once it has lasted two seconds.
+    """Show a description of the work after two seconds on a terminal.
 
     Args:
-        words: What is being done.
+        words: The description.
     """
     status = console.status(words)
     late = threading.Timer(_QUIET, status.start)
@@ -295,5 +291,5 @@ def show_wait(words: str) -> Iterator[None]:
     finally:
         late.cancel()
         if late.ident is not None:
-            late.join()  # it may have been about to begin
+            late.join()  # it may be about to start
         status.stop()
