@@ -1,4 +1,4 @@
-"""The Typer application: shared options, log set-up, and errors as one sentence and an exit code."""
+"""The Typer application: shared options, logs, and errors as one sentence and an exit code."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ def clean(study: Study, storage: Storage, checkpoints: CheckpointPlace = str(CHE
         )
     table.drop_checkpoints(*superfluous(table, best))
     ended = [row.number for row in table.trials() if not row.alive and row.fence]
-    named = {(row.number, name_of(row.path)) for row in table.checkpoints()}  # read after the trials ended
+    # Read after the trials, so that it includes the last checkpoint of each.
+    named = {(row.number, name_of(row.path)) for row in table.checkpoints()}
     root = root_of(place_of(checkpoints), study, study_terms.key(open_table(found), found))
     folders, freed, files = CheckpointFolders(root), 0, 0
     for number in [one for one in ended if folders.may_hold(one)]:

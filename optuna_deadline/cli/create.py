@@ -1,4 +1,4 @@
-"""``create``, ``extend`` and ``stop``: commands that set the terms of a study for all processes."""
+"""``create``, ``extend`` and ``stop``: set the terms of a study for all processes."""
 
 from __future__ import annotations
 

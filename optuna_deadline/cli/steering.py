@@ -1,4 +1,4 @@
-"""``pause``, ``resume``, ``give``, ``drain`` and ``price``: commands that steer a running study."""
+"""``pause``, ``resume``, ``give``, ``drain`` and ``price``: steer a running study."""
 
 from __future__ import annotations
 

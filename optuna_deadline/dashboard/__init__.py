@@ -1,1 +1,1 @@
-"""What optuna-dashboard shows of a study, and a page of our own beside it."""
+"""Figures, notes and columns in optuna-dashboard, and a live page beside it."""

@@ -1,10 +1,10 @@
-"""What optuna-dashboard reads of a study, written beside it in one short transaction.
+"""The attributes that optuna-dashboard reads, written in one short transaction.
 
-The dashboard keeps notes and figures as system attributes of the study, in pieces of 2,045
-characters, each written in a transaction of its own; a viewer would see half of an old figure and
-half of a new one. A piece may be as long as the database's text, so we write one each, and all of
-them at once. Attributes of trials that have ended are written here too, which Optuna's own
-interface refuses.
+optuna-dashboard keeps notes and figures as system attributes of the study, in pieces of 2,045
+characters. It writes each piece in its own transaction, so a viewer could see half of an old
+figure and half of a new one. The database accepts longer pieces: here each figure is one piece,
+and all are written at once. This module also writes attributes of trials that have ended, which
+Optuna's interface refuses.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _FIGURE = "dashboard:plot_data:{}:"
 _NOTE = "dashboard:{}note_str:"
 _VERSION = "dashboard:{}note_ver"
 
-#: Opens what is ours of a note; what stands before it is the user's.
+#: Starts our part of a note; the text before it is the user's.
 OURS = "**optuna-deadline** updates the text below; text above this line stays."
 
 
 class DashboardAttributes:
-    """Writes what optuna-dashboard shows of one study.
+    """Writes the attributes of one study for optuna-dashboard.
 
     Args:
-        engine: Of the database that holds the study.
-        study_id: Optuna's.
+        engine: The engine of the database that holds the study.
+        study_id: Optuna's id of the study.
     """
 
     def __init__(self, engine: sa.Engine, study_id: int) -> None:
@@ -48,7 +48,7 @@ class DashboardAttributes:
 
     @classmethod
     def of(cls, engine: sa.Engine, study: Study) -> DashboardAttributes | None:
-        """Those of a study; None where Optuna keeps it elsewhere than in the table's database."""
+        """The writer for a study; None if it is not in the database of the allocation table."""
         with autocommit(engine) as connection:
             study_id = own_id(connection, study)
             kept = sa.inspect(connection).has_table(_system.name)
@@ -63,9 +63,9 @@ class DashboardAttributes:
         """Replace figures, our part of notes, and attributes of trials: all or nothing.
 
         Args:
-            figures: The figures' JSON by their ids.
-            notes: Markdown by the trial's id; None for the study's own.
-            user: By the trial's id.
+            figures: The JSON of figures by id.
+            notes: Markdown by the trial's id; None for the study's note.
+            user: User attributes by the trial's id.
         """
         with self._engine.begin() as connection:
             begin_bounded(connection)

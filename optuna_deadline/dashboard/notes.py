@@ -1,4 +1,4 @@
-"""A study and its trials in words and in columns: pure."""
+"""Notes and columns of a study and its trials, as pure functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATES = {
 
 
 def study_note(history: History, timelines: list[TrialTimeline], expected: Forecast) -> str:
-    """The study at a glance: time, money, the best, running trials, the last decisions."""
+    """The note of a study: time, money, the best value, running trials, recent decisions."""
     lines = [f"**Deadline** {format_instant(history.deadline)}, {_when(history)}."]
     lines.append(f"**Best** {_best(history, expected)}")
     if history.budget is not None:
@@ -76,7 +76,7 @@ def _when(history: History) -> str:
 
 
 def _asked_for(history: History) -> str:
-    """What people ask for now: "trial 3 held; trial 7 pinned to 4; node2 drained"."""
+    """The requests of users that hold now: "trial 3 held; trial 7 pinned to 4; node2 drained"."""
     living = [planned for planned in history.trials if planned.alive]
     held = [f"trial {planned.number} held" for planned in living if planned.held is not None]
     pins = [
@@ -101,7 +101,7 @@ def _best(history: History, expected: Forecast) -> str:
 
 
 def places(slots: tuple[int, ...], known: dict[int, Slot]) -> str:
-    """Where a gang's slots are: "gpu:0, gpu:1 on node7"."""
+    """The places of a gang's slots: "gpu:0, gpu:1 on node7"."""
     by_host: dict[str, list[str]] = defaultdict(list)
     for slot in slots:
         row = known.get(slot)
@@ -136,7 +136,7 @@ def _decisions(history: History) -> str:
 
 
 def decision(event: Event) -> str:
-    """What the planner decided, with the time of day; nothing of other events."""
+    """A planner's decision with its time of day; empty for other events."""
     if event.kind == "plan":
         words = f"trial {event.number} {event.detail.get('reason', '')}"
     elif event.kind == "gate":
@@ -155,7 +155,7 @@ def decision(event: Event) -> str:
 
 
 def trial_note(history: History, life: TrialTimeline) -> str:
-    """One trial: its state and why, and its segments."""
+    """The note of a trial: its state and the reason, and its segments."""
     known = {slot.id: slot for slot in history.slots}
     since = life.ended
     if since is None and life.state == "paused" and life.waits:
@@ -189,7 +189,7 @@ def trial_note(history: History, life: TrialTimeline) -> str:
 
 
 def columns(history: History, life: TrialTimeline, segments: list[SegmentRow]) -> dict[str, Any]:
-    """One trial as the attributes that the dashboard's table can be sorted by."""
+    """The attributes of a trial by which the dashboard's table can be sorted."""
     lost = sum((row.startup or 0.0) + (row.stop or 0.0) for row in segments)
     return {
         "deadline:state": life.state,

@@ -1,8 +1,8 @@
 """Updates optuna-dashboard for a study that ``study.optimize`` trains.
 
-There is no planner, so the process that ends a trial writes, rarely and in one transaction; the
-last write stays. Without slots there is no timeline and no budget: the page shows the forecast,
-the rungs and the note.
+Such a study has no planner, so each process writes after the end of a trial, at most every 30 s.
+The last write stays. Without slots there is no timeline and no budget: the page shows the
+forecast, the rungs and the note.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from optuna_deadline.visualization._rungs import chart_rungs
 
 _logger = logging.getLogger("optuna_deadline")
 
-LEAST = 30.0  #: seconds between two passes of a process
-_SHARE = 20.0  # times as long as a pass took
-_CALM = 5.0  # seconds before the deadline in which no pass begins
+LEAST = 30.0  #: seconds between two updates of a process
+_SHARE = 20.0  # an update is followed by a pause this many times as long
+_CALM = 5.0  # seconds before the deadline in which no update starts
 
 
 class PlainPublisher:
@@ -36,8 +36,8 @@ class PlainPublisher:
 
     Args:
         study: The study.
-        attributes: Writes what the dashboard reads.
-        clock: Seconds that only ever rise.
+        attributes: Writes the attributes of the dashboard.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class PlainPublisher:
 
     @classmethod
     def of(cls, study: Study, engine: sa.Engine) -> PlainPublisher | None:
-        """A study's; None where Optuna keeps it elsewhere than in the table's database."""
+        """The publisher of a study; None if it is not in the allocation table's database."""
         attributes = DashboardAttributes.of(engine, study)
         return None if attributes is None else cls(study, attributes)
 
     def work(self, terms: Terms, left: float) -> None:
-        """One pass, if it is time for one; what goes wrong in it is said once.
+        """Update the dashboard if an update is due; log the first error only.
 
         Args:
-            terms: The study's, as read just now.
+            terms: The study's terms, as just read.
             left: Seconds to the deadline.
         """
         began = self._clock()
@@ -78,7 +78,7 @@ class PlainPublisher:
             )  # fmt: skip
 
     def publish(self, terms: Terms) -> None:
-        """Read the trials, and write the figures and the note."""
+        """Read the trials; write the figures and the note."""
         history = plain_history(terms, self._study.get_trials(deepcopy=False))
         expected = forecast(history)
         found = figures_within(

@@ -1,4 +1,4 @@
-"""The pools of a database as they are now: what the live page shows, as plain JSON values."""
+"""The present state of all pools of a database as JSON values, for the live page."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from optuna_deadline.history.records import SlotInterval, slot_intervals
 from optuna_deadline.history.text import event_sentence
 from optuna_deadline.planning.reading import BestReports
 
-_NO_STUDY = 0  # a pool is read without being of one of its studies
+_NO_STUDY = 0  # reads a pool without belonging to one of its studies
 _BACK = 2000  # events that are read at first
-_WINDOW, _LEAST = 300.0, 60.0  # seconds of the past that are shown of each slot
+_WINDOW, _LEAST = 300.0, 60.0  # seconds of each slot's past on the page
 _TRIALS = 200
 _EVENTS = 40
 _FRESH = 1.0  # seconds for which an answer is reused
@@ -31,11 +31,11 @@ _ORDER = {"running": 0, "ready": 1, "paused": 2}
 
 
 class PoolStates:
-    """Answers for all viewers of a database; it reads what is new, at most once a second.
+    """Answers all viewers of a database; reads new rows at most once a second.
 
     Args:
-        engine: Of the table's database.
-        clock: Seconds that only ever rise.
+        engine: The engine of the table's database.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, engine: sa.Engine, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,7 +65,7 @@ class PoolStates:
 
 
 class _Pool:
-    """One pool, as far as it has been read."""
+    """The rows of one pool that have been read."""
 
     def __init__(self, table: AllocationTable) -> None:
         self._table = table
@@ -251,7 +251,7 @@ class _Pool:
 
 
 class _Study:
-    """The last report of each trial of a study, and the best of all."""
+    """The last report of each trial of a study, and the best report."""
 
     def __init__(self, table: AllocationTable, direction: str) -> None:
         self._table = table
@@ -271,7 +271,7 @@ class _Study:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """Value and trial of the best report; None as long as there is none that is finite."""
+        """Value and trial of the best finite report; None if there is none."""
         row = self._best.best()
         if row is None or not math.isfinite(row.value):
             return None

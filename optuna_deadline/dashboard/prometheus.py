@@ -1,7 +1,7 @@
-"""Studies as Prometheus sees them: read from the table at each scrape, independent of workers.
+"""An exporter of studies for Prometheus, which reads the table at each scrape.
 
-One exporter serves all workers of a database: what it says comes from the table, so no worker
-opens a port, and one that dies takes no figure with it. Needs the extra ``metrics``.
+One exporter serves all workers of a database. Since the metrics come from the table, workers open
+no port, and a worker's death loses no metric. It needs the extra ``metrics``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _STATES = ("ready", "running", "paused", "complete", "retired", "failed")
 
 
 class StudyCollector:
-    """What a registry of prometheus_client collects from.
+    """A collector for a registry of prometheus_client.
 
     Args:
-        engine: Of the table's database.
-        names: The studies to tell of; all that have not ended if there are none, and those that
-            end while it looks.
+        engine: The engine of the table's database.
+        names: The studies to export; if empty, those that run, and those that end while this
+            process runs.
     """
 
     def __init__(self, engine: sa.Engine, names: Sequence[str] = ()) -> None:
@@ -51,11 +51,11 @@ class StudyCollector:
         self._readers: dict[int, HistoryReader] = {}
 
     def describe(self) -> list[Metric]:
-        """Nothing: to be registered is no reason to read the table."""
+        """Return nothing, so that registration does not read the table."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All figures of all studies, as they are now."""
+        """All metrics of all studies."""
         from prometheus_client.core import GaugeMetricFamily
 
         away = False
@@ -85,12 +85,12 @@ class StudyCollector:
         for study_id, reader in list(self._readers.items()):
             try:
                 yield reader.read()
-            except StudyGone:  # it was deleted, which concerns no other one
+            except StudyGone:  # it was deleted; the others are exported
                 del self._readers[study_id]
 
 
 def families(histories: Sequence[History]) -> Iterator[Metric]:
-    """The figures of some studies."""
+    """The metrics of some studies."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     labels = ["study"]
@@ -138,7 +138,7 @@ def families(histories: Sequence[History]) -> Iterator[Metric]:
 
 
 def _moves(history: History) -> list[float]:
-    """What each segment that has ended took to start and to leave."""
+    """The seconds that ended segments took to start and to stop."""
     return [
         row.startup + (row.stop or 0.0)
         for row in history.segments
@@ -170,7 +170,7 @@ def _histogram(
 
 
 def _up_to(bounds: Sequence[float], values: Iterable[float]) -> list[int]:
-    """How many values lie at or below each bound, and all of them."""
+    """The number of values at or below each bound, and the number of all values."""
     counts = [0] * (len(bounds) + 1)
     for value in values:
         counts[bisect_left(bounds, value)] += 1
@@ -182,13 +182,13 @@ def _up_to(bounds: Sequence[float], values: Iterable[float]) -> list[int]:
 
 
 def serve(collector: StudyCollector, host: str, port: int) -> tuple[str, threading.Thread]:
-    """Serve the figures at /metrics in a thread.
+    """Serve the metrics at /metrics in a thread.
 
     Returns:
         The address, and the thread.
 
     Raises:
-        DeadlineError: prometheus_client is not installed, or the port cannot be had.
+        DeadlineError: prometheus_client is not installed, or the port is in use.
     """
     check_installed()
     from prometheus_client import CollectorRegistry, start_http_server
@@ -207,10 +207,10 @@ def serve(collector: StudyCollector, host: str, port: int) -> tuple[str, threadi
 
 
 def check_installed() -> None:
-    """Say what to install.
+    """Check that prometheus_client is installed.
 
     Raises:
-        DeadlineError: prometheus_client is not installed.
+        DeadlineError: It is not; the message names the package to install.
     """
     if find_spec("prometheus_client") is None:
         raise DeadlineError(

@@ -1,8 +1,8 @@
-"""Keeps a study's page in optuna-dashboard fresh while its planner runs here.
+"""Updates a study's page in optuna-dashboard from the process of its elected planner.
 
-One writer: the elected planner's process. It works in a thread of its own, rests twenty times as
-long as a pass computes, and writes at most some tens of kilobytes; what goes wrong in it is logged
-once and disturbs no worker.
+Updates run in their own thread. After each one the thread pauses for twenty times as long as the
+update computed, and an update writes at most some tens of kilobytes. The first error is logged;
+errors do not affect the worker.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from optuna_deadline.visualization._utilization import chart_utilization
 
 _logger = logging.getLogger("optuna_deadline")
 
-FIRST = 10.0  #: seconds until the first pass: a shorter study is over before anybody looks
-LEAST = 5.0  #: seconds between two passes
-_SHARE = 20.0  # times as long as a pass computes
-_CALM = 5.0  # seconds before the deadline in which no pass begins: the study is being ended
-MOST_BYTES = 20_000  #: of a figure: Optuna reads all of them whenever it reads the study's own
+FIRST = 10.0  #: seconds until the first update; shorter studies end before a viewer opens the page
+LEAST = 5.0  #: seconds between two updates
+_SHARE = 20.0  # an update is followed by a pause this many times as long
+_CALM = 5.0  # seconds before the deadline in which no update starts
+MOST_BYTES = 20_000  #: of a figure: Optuna reads all figures with the study's attributes
 _TRIALS = (64, 32, 16, 8, 4, 2, 1)
-_AT_ONCE = 100  # trials whose columns are written in one transaction
+_AT_ONCE = 100  # trials whose columns one transaction writes
 
 
 class Publisher:
@@ -51,9 +51,9 @@ class Publisher:
 
     Args:
         reader: Reads the study's history.
-        attributes: Writes what the dashboard reads.
-        rules: Whether the elected planner is this process's.
-        clock: Seconds that only ever rise.
+        attributes: Writes the attributes of the dashboard.
+        rules: Returns whether this process has the elected planner.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -69,25 +69,25 @@ class Publisher:
         self._clock = clock
         self._next = clock() + FIRST
         self._passes = 0
-        self._calm = math.inf  # from when on
+        self._calm = math.inf  # when updates stop
         self._complained = False
         self._notes: dict[int, str] = {}
         self._columns: dict[int, dict[str, object]] = {}
         self._ticker = PeriodicThread("publisher", self.work)
 
     def start(self) -> None:
-        """Begin to publish."""
+        """Start the thread."""
         self._ticker.start()
 
     def stop(self) -> None:
-        """Begin no further pass."""
+        """Start no further update."""
         self._ticker.stop(0.0)
 
     def finish(self, patience: float) -> None:
-        """Publish a last time, unless it takes too long or the study just started.
+        """Publish the last state, unless the study just started.
 
         Args:
-            patience: Seconds after which it goes on in the background, while the process lives.
+            patience: Seconds to wait; then the update continues in the background.
         """
         until = self._clock() + patience
         if not self._ticker.stop(patience) or (not self._passes and self._clock() < self._next):
@@ -97,7 +97,7 @@ class Publisher:
         last.join(max(0.0, until - self._clock()))
 
     def work(self) -> float:
-        """One pass, if it is time for one; returns the seconds until the next."""
+        """Update the dashboard if an update is due; return the seconds until the next one."""
         began = self._clock()
         if began >= self._next and not self._calm <= began <= self._calm + 2 * _CALM:
             computed = time.thread_time()
@@ -119,7 +119,7 @@ class Publisher:
                 )  # fmt: skip
 
     def publish(self) -> None:
-        """Read the history, and write what has changed of it."""
+        """Read the history; write what has changed."""
         history = self._reader.read()
         self._calm = self._clock() + history.time_left - _CALM
         shown = history.timelines
@@ -141,7 +141,7 @@ class Publisher:
     def _changes(
         self, history: History, shown: list[TrialTimeline]
     ) -> tuple[dict[int, str], dict[int, dict[str, object]]]:
-        """Notes and columns, by Optuna's id, that are not what was written last."""
+        """Notes and columns that differ from those last written, by Optuna's trial id."""
         ids = {planned.number: planned.trial_id for planned in history.trials}
         segments: dict[int, list[SegmentRow]] = defaultdict(list)
         for row in history.segments:
@@ -168,14 +168,14 @@ def make_publisher(
     terms: Terms,
     rules: Callable[[], bool],
 ) -> Publisher | None:
-    """A study's publisher; None where Optuna keeps the study in another database than the table's.
+    """The publisher of a study; None if it is not in the allocation table's database.
 
     Args:
-        engine: The table's.
+        engine: The engine of the table's database.
         study: The study.
         table: The allocation table.
         terms: The study's terms.
-        rules: Whether the elected planner is this process's.
+        rules: Returns whether this process has the elected planner.
     """
     attributes = DashboardAttributes.of(engine, study)
     return (
@@ -184,7 +184,7 @@ def make_publisher(
 
 
 def figures(history: History, expected: Forecast, most: int = MOST_BYTES) -> dict[str, str]:
-    """The JSON of every figure by its id; see :func:`figures_within`."""
+    """The JSON of all figures by id; see :func:`figures_within`."""
     makers: dict[str, Callable[[int], Chart]] = {
         "deadline-allocation": lambda n: chart_allocation(history, n, 8 * n),
         "deadline-forecast": lambda n: chart_forecast(history, n, expected),
@@ -198,7 +198,7 @@ def figures(history: History, expected: Forecast, most: int = MOST_BYTES) -> dic
 def figures_within(
     makers: Mapping[str, Callable[[int], Chart]], most: int = MOST_BYTES
 ) -> dict[str, str]:
-    """The JSON of figures by their ids; of too large a one, the newest trials alone."""
+    """The JSON of figures by id; figures that are too large show the newest trials only."""
     found = {}
     for name, make in makers.items():
         for trials in _TRIALS:

@@ -1,4 +1,4 @@
-"""optuna-dashboard with our read-only page beside it, under ``/allocation``."""
+"""optuna-dashboard with a read-only page of the allocation table at ``/allocation``."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _HEADERS = {
 
 
 def wsgi(storage: str) -> Bottle:
-    """A WSGI application: optuna-dashboard, and the allocation table under ``/allocation``.
+    """A WSGI application: optuna-dashboard, and the allocation table at ``/allocation``.
 
-    Optuna's storage is opened without a cache, as optuna-dashboard's own command does: a cached
-    one would never show what a trial's columns became after its end.
+    Optuna's storage has no cache here, as in optuna-dashboard's own command. A cache would hide
+    changes to the columns of trials that have ended.
 
     Args:
         storage: URL of the database.
@@ -52,7 +52,7 @@ def wsgi(storage: str) -> Bottle:
 
 
 def mount(app: Bottle, pools: PoolStates) -> None:
-    """Put the page and its data beside what an application has; they only read."""
+    """Add the page and its data to an application; both only read."""
     from bottle import HTTPResponse
 
     folder = files("optuna_deadline.dashboard") / "static"
@@ -85,14 +85,14 @@ class _Threaded(ThreadingMixIn, WSGIServer):
 
 class _SilentHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a page that refreshes itself would say it all day."""
+        """Log nothing, since the page refreshes itself."""
 
 
 def make_http_server(app: Bottle, host: str, port: int) -> WSGIServer:
     """A server that answers several viewers at once.
 
     Raises:
-        DeadlineError: The port cannot be had.
+        DeadlineError: The port is in use or not allowed.
     """
     try:
         return make_server(host, port, app, server_class=_Threaded, handler_class=_SilentHandler)

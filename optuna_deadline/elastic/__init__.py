@@ -1,4 +1,4 @@
-"""Elastic use: a worker with its planner, in this process, until the study is settled."""
+"""Elastic studies: a worker with its planner in this process, until the study has ended."""
 
 from optuna_deadline.elastic.arguments import (
     agree,

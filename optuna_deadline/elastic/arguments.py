@@ -1,4 +1,4 @@
-"""What a worker and its study agree on before it starts."""
+"""Check the arguments of a worker, and fix the terms of its study, before the worker starts."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def agree(
     budget: Budget | None = None,
     max_slots: int | None = None,
 ) -> Terms:
-    """The study's terms: those asked for, its pruner's, or those that hold already.
+    """Fix the study's terms: the given ones, its pruner's, or the stored ones.
 
-    A reduction factor of None is the one that holds already, or the policy's own.
+    A reduction factor of None takes the stored one, or the policy's default.
     """
     if not isinstance(study, Study):
         raise DeadlineError(
@@ -79,10 +79,10 @@ def agree(
 
 
 def check(policy: policy_choice.PolicyLike | None, parameters: dict[str, Any]) -> None:
-    """Refuse a policy or parameters that no study could have; see :func:`agree`.
+    """Check a policy and its parameters; see :func:`agree`.
 
     Raises:
-        DeadlineError: There is no such policy, or it does not take its parameters.
+        DeadlineError: The policy does not exist, or it does not accept the parameters.
     """
     if parameters.get("reduction_factor", 0) is None:
         policy_choice.own_factor(policy, parameters)
@@ -107,10 +107,10 @@ def prepare(
     host_type: str | None = None,
     max_slots: int | None = None,
 ) -> tuple[ObjectiveSource, Offer]:
-    """What a worker trains and on which slots, checked before a study agrees on anything.
+    """The objective and the slots of a worker, checked before the study's terms are fixed.
 
     Raises:
-        DeadlineError: One of the arguments makes no sense, or names what is not there.
+        DeadlineError: An argument is invalid, or names something that does not exist.
     """
     source = source_of(objective)
     check_weight(weight)
@@ -138,19 +138,20 @@ def prepare(
 def preload(
     source: ObjectiveSource, offer: Offer, deadline: DeadlineLike, checkpoints: str | Path
 ) -> ForkServer | None:
-    """Load the objective before a study agrees on its deadline: a typo starts no clock.
+    """Load the objective before the deadline is fixed, so that an import error costs no time.
 
     Args:
         source: The objective.
-        offer: The slots that it is to train on.
-        deadline: Until when it has to be loaded.
-        checkpoints: Where checkpoints go: what opens a store is imported too.
+        offer: The slots on which it will train.
+        deadline: The time by which it must be loaded.
+        checkpoints: The folder or URL of checkpoints; packages that open the URL are imported too.
 
     Returns:
-        None where the deadline has passed, which is refused elsewhere.
+        The fork server that has loaded it; None if the deadline has passed, which is refused
+        elsewhere.
 
     Raises:
-        DeadlineError: It cannot be loaded.
+        DeadlineError: The objective cannot be loaded.
     """
     now = time.time()
     seconds = parse_deadline(deadline).instant(now) - now
@@ -171,7 +172,7 @@ def preload_for_new(
     *,
     table: str | None = None,
 ) -> ForkServer | None:
-    """The same where the study has no deadline yet, and is given one."""
+    """Load the objective with :func:`preload` if this process fixes the study's deadline."""
     if deadline is None or not isinstance(study, Study):
         return None
     if study_terms.read(open_table(study, table), study) is not None:
@@ -180,20 +181,20 @@ def preload_for_new(
 
 
 def keep_all_checkpoints(study: Study) -> None:
-    """Write into the study that its checkpoints stay once it is over."""
+    """Store in the study that all its checkpoints are kept at its end."""
     study.set_user_attr(_KEEP_ALL, True)
 
 
 def keeps_all_checkpoints(study: Study) -> bool:
-    """Whether all checkpoints of a study stay once it is over."""
+    """Whether all checkpoints of a study are kept at its end."""
     return bool(study.user_attrs.get(_KEEP_ALL, False))
 
 
 def check_weight(weight: float | None) -> float | None:
-    """A study's weight in its pool, if it is one.
+    """Check a study's weight in its pool.
 
     Raises:
-        DeadlineError: It is no positive number.
+        DeadlineError: It is not a positive number.
     """
     if weight is not None and not (isinstance(weight, (int, float)) and 0 < weight < math.inf):
         raise DeadlineError(
@@ -203,10 +204,10 @@ def check_weight(weight: float | None) -> float | None:
 
 
 def check_patience(patience: float) -> float:
-    """After how long a silence a trial counts as hung, if it is a time.
+    """Check the seconds of silence after which a trial counts as hung.
 
     Raises:
-        DeadlineError: It is no positive number.
+        DeadlineError: It is not a positive number.
     """
     if not (isinstance(patience, (int, float)) and patience > 0):
         raise DeadlineError(
@@ -216,10 +217,10 @@ def check_patience(patience: float) -> float:
 
 
 def check_max_slots(max_slots: int | None) -> int | None:
-    """The most slots that a trial may have, if it is a number of slots.
+    """Check the maximum number of slots of a trial.
 
     Raises:
-        DeadlineError: It is none.
+        DeadlineError: It is not a number of slots.
     """
     whole = isinstance(max_slots, int) and not isinstance(max_slots, bool)
     if max_slots is not None and not (whole and max_slots > 0):
@@ -230,10 +231,10 @@ def check_max_slots(max_slots: int | None) -> int | None:
 
 
 def check_park(park: int) -> int:
-    """How many paused trials may wait in memory, if it is a number of trials.
+    """Check the number of paused trials that may wait in memory.
 
     Raises:
-        DeadlineError: It is none.
+        DeadlineError: It is not a number of trials.
     """
     if not isinstance(park, int) or park < 0:
         raise DeadlineError(

@@ -1,4 +1,4 @@
-"""What runs beside an agent in its process: planning, notices, notifications, the publisher."""
+"""Threads beside an agent: planning, preemption notices, notifications, the publisher."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _IMPORT_WARNING_SECONDS = 30.0  # seconds for an import
 def planner_thread(
     ticks: Sequence[Callable[[], bool]], interval: float, changed: Callable[[], None]
 ) -> PeriodicThread:
-    """A thread that plans: what it changed is looked at now, a database that is away soon.
+    """A thread that plans at intervals, and again soon if the database is unreachable.
 
     Args:
-        ticks: Each plans once, and says whether it changed anything.
-        interval: Seconds between two passes.
-        changed: Called after a change.
+        ticks: Functions that plan once and return whether they changed anything.
+        interval: Seconds between two plans.
+        changed: Called after a change, so that the worker reads it at once.
     """
 
     def work() -> float:
@@ -53,9 +53,9 @@ def planner_thread(
 
 
 def planner_starter(planner: PeriodicThread, agent: Agent) -> Callable[[], None]:
-    """What lets planning begin once the objective is loaded: no trial could start before.
+    """Delay planning until the objective is loaded, since no trial can start before.
 
-    Where it never is, planning begins at the end, since the study has to be settled.
+    If it is never loaded, planning starts at the deadline, since a planner ends the study.
     """
     began, warned = time.monotonic(), False
 
@@ -79,12 +79,12 @@ def planner_starter(planner: PeriodicThread, agent: Agent) -> Callable[[], None]
 def watching_preemption(
     source: str | None, until: WorkerTimeLimit, agent: Agent
 ) -> Iterator[None]:
-    """Ask meanwhile whether this host is taken back, where that is wanted."""
+    """Poll for a preemption of this host until the block ends, if a source is given."""
     if source is None:
         yield
         return
     notice = PreemptionWatcher(source, until, agent.wake)
-    notice.poll()  # raises now if the source cannot be asked
+    notice.poll()  # raises now if the source is unreachable
     thread = PeriodicThread("notice", notice.poll)
     thread.start()
     try:
@@ -97,7 +97,7 @@ def watching_preemption(
 def listening_for_notifications(
     engine: sa.Engine, pool: str, agent: Agent, planner: PeriodicThread, *, wanted: bool
 ) -> Iterator[None]:
-    """Look at once when PostgreSQL says that something changed; polling goes on anyway."""
+    """Read the table at once after a notification of PostgreSQL; polling continues."""
     if not wanted:
         yield
         return
@@ -123,7 +123,7 @@ def dashboard_publisher(
     *,
     wanted: bool | None,
 ) -> Publisher | None:
-    """What keeps optuna-dashboard fresh, where it shows this study and that is wanted."""
+    """Update optuna-dashboard until the block ends, if wanted and if it can show this study."""
     if not should_publish(wanted):
         return None
     from optuna_deadline.dashboard.publisher import make_publisher
@@ -132,5 +132,5 @@ def dashboard_publisher(
 
 
 def should_publish(publish: bool | None) -> bool:
-    """Whether to publish: as asked, else where optuna-dashboard is installed."""
+    """Whether to publish: the given choice, else whether optuna-dashboard is installed."""
     return find_spec("optuna_dashboard") is not None if publish is None else publish

@@ -1,4 +1,4 @@
-"""A file that shows that a worker's loop runs, for supervisors that restart hung processes."""
+"""A file whose age shows that a worker's loop runs, for supervisors of processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from optuna_deadline.errors import DeadlineError
 
-#: Names the file.
+#: The environment variable with the path of the file.
 HEARTBEAT_VARIABLE = "OPTUNA_DEADLINE_PULSE"
 _HEARTBEAT_SECONDS = 1.0  # seconds between two beats
 
@@ -19,13 +19,14 @@ _HEARTBEAT_SECONDS = 1.0  # seconds between two beats
 def heartbeat_file(
     path: str | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[], None]]:
-    """What to call in each round: it touches the file, which is there only meanwhile.
+    """Yield a function that touches the file; the file is deleted when the block ends.
 
-    It says nothing of the database: a worker that cannot reach it minds its leases by itself.
+    The file does not show whether the database is reachable: without it, the worker stops its
+    trials when their leases end.
 
     Args:
-        path: The file; by default the variable's, or none.
-        clock: Tells the seconds.
+        path: The file; None takes the path from the environment variable, if it is set.
+        clock: A monotonic clock, in seconds.
 
     Raises:
         DeadlineError: The file cannot be written.
@@ -47,7 +48,7 @@ def heartbeat_file(
         nonlocal due
         if clock() >= due:
             due = clock() + _HEARTBEAT_SECONDS
-            with suppress(OSError):  # a full disk is no reason to stop
+            with suppress(OSError):  # a full disk does not stop the worker
                 file.touch()
 
     try:

@@ -1,4 +1,4 @@
-"""How a worker joins its pool, and how signals ask it to leave."""
+"""Join a pool, and stop on signals."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from optuna_deadline.worker.database_errors import (
 from optuna_deadline.worker.devices import host_name
 
 _logger = logging.getLogger("optuna_deadline")
-_EXIT_SECONDS = 5.0  # seconds for ranks to end whose worker was killed
-_JOIN_SECONDS = 20.0  # seconds for which a worker asks again to be let in
-_SLOT_RETRY_SECONDS = 1.0  # seconds until slots that were taken are asked for again
+_EXIT_SECONDS = 5.0  # seconds for the ranks of a killed worker to exit
+_JOIN_SECONDS = 20.0  # seconds for which a worker tries to join
+_SLOT_RETRY_SECONDS = 1.0  # seconds between two tries to get slots that are held
 
 
 def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
-    """Join the pool, through a database that restarts or cuts the first transaction off.
+    """Join the pool; retry if the database restarts or aborts the transaction.
 
-    What workers of this host hold whose processes were killed is freed before.
+    Slots of killed workers of this host are released first.
 
     Args:
         agent: The worker that joins.
         table: The allocation table.
-        wait: Seconds to wait for slots that are taken, as by a worker that has just died.
+        wait: Seconds to wait for slots that are held, for example by a worker that has just died.
     """
     began, warned = time.monotonic(), False
     while True:
@@ -54,14 +54,14 @@ def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
             warned = True
             time.sleep(_SLOT_RETRY_SECONDS)
             with suppress(*DATABASE_ERRORS):
-                table.reap()  # there may be no other worker to do it
+                table.reap()  # there may be no other worker that does it
 
 
 def _reap_killed_workers(table: AllocationStore) -> None:
-    """Free what this host's workers hold that were killed, rather than when their leases end."""
+    """Release the slots of killed workers of this host before their leases end."""
     began, workers = time.monotonic(), table.on_host(host_name())
     gone, lingering = ended_workers(workers)
-    while lingering and time.monotonic() < began + _EXIT_SECONDS:  # a GPU's memory takes its time
+    while lingering and time.monotonic() < began + _EXIT_SECONDS:  # a GPU's memory is freed late
         time.sleep(RETRY_SECONDS)
         gone, lingering = ended_workers(workers)
     if gone:
@@ -72,11 +72,11 @@ def _reap_killed_workers(table: AllocationStore) -> None:
 
 @contextmanager
 def leaving_on_signals(agent: Agent, *, resumable: bool = True) -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM checkpoint and release; a second Ctrl-C does not wait.
+    """Stop the worker on Ctrl-C and SIGTERM after it has saved its trials and released its slots.
 
-    A second SIGTERM waits too: schedulers may send it more than once.
+    A second Ctrl-C exits at once. A second SIGTERM does not, since schedulers may send several.
     """
-    asked: list[int] = []  # the signal that has come
+    asked: list[int] = []  # the signal that was received
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return

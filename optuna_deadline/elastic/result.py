@@ -1,7 +1,4 @@
-"""What came of a study: the best model in hand, and what it has cost.
-
-What a worker returns with.
-"""
+"""The result of a study: its best model, and its cost."""
 
 from __future__ import annotations
 
@@ -24,16 +21,16 @@ class Result:
     """The best model when a worker returns."""
 
     trial_number: int | None  #: the trial with the best report
-    value: float | None  #: that report; where no trial reports, the best value that one returned
+    value: float | None  #: that report; if no trial reports, the best returned value
     params: dict[str, Any] | None = field(hash=False)  #: the trial's parameters
-    step: int | None  #: None where the trial only returned its value
+    step: int | None  #: None if the trial only returned its value
     checkpoint: Location | None  #: a file, or the URL of one
-    checkpoint_ok: bool  #: whether the file is the one that was written, byte for byte
+    checkpoint_ok: bool  #: whether the file is byte for byte the written one
     deadline: float  #: seconds since the epoch, by the database's clock
     ended: float  #: likewise
-    settled: bool  #: False where the worker was asked to leave before the end
-    spent: float | None = None  #: None where slots cost nothing
-    checkpoint_host: str | None = None  #: where alone the file is, if not here
+    settled: bool  #: False if the worker was asked to stop before the end
+    spent: float | None = None  #: None if slots cost nothing
+    checkpoint_host: str | None = None  #: the only host that has the file, if not this one
     best_value: float | None = None  #: ``study.best_value``, which optuna-dashboard shows
 
     @property
@@ -81,14 +78,14 @@ def study_result(
     in_hand: CheckpointAvailability,
     ledger: BillingLedger | None,
 ) -> Result:
-    """The best model in hand now; where no trial has reported, the best value that one returned.
+    """The best model now; if no trial has reported, the best returned value.
 
     Args:
         study: The study.
-        table: Its table.
+        table: The study's allocation table.
         direction: "minimize" or "maximize".
-        in_hand: Knows which checkpoints can be read here.
-        ledger: The bill, where slots cost something.
+        in_hand: Knows which checkpoints this host can read.
+        ledger: The billing ledger, if slots cost money.
     """
     now, orders = table.now(), table.orders("")
     winner = find_winner(table, direction, in_hand)
@@ -121,7 +118,7 @@ def _params(study: Study, number: int) -> dict[str, Any]:
 
 
 def _best_value(study: Study) -> float | None:
-    """What Optuna says; None as long as no trial is complete."""
+    """Optuna's best value; None if no trial is complete."""
     try:
         return study.best_value
     except ValueError:

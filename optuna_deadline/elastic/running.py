@@ -164,11 +164,11 @@ def run(
             publish=publish, across_hosts=across_hosts, host_type=host_type, until=until,
             fork_server=server,
         )  # fmt: skip
-        failing.pop_all()  # the worker ends it
+        failing.pop_all()  # from here on the worker stops it
     with _progress(worker) if show_progress else nullcontext():
         result = worker.run()
     if worker.interrupted and not result.settled:
-        raise KeyboardInterrupt  # all is saved, and the script must not go on as if it had ended
+        raise KeyboardInterrupt  # the script must not continue as if the study had ended
     return result
 
 

@@ -1,4 +1,4 @@
-"""A worker with its planner, in this process, until the study is settled."""
+"""ElasticWorker: a worker with its planner in this process, until the study has ended."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("optuna_deadline")
 
-_PUBLISH_SECONDS = 30.0  # seconds for the plan in hand, on the way out
-_LEAVE_SECONDS = 5.0  # the same for a worker that was asked to leave: its database may be locked
+_PUBLISH_SECONDS = 30.0  # seconds at the end for a plan in progress
+_LEAVE_SECONDS = 5.0  # the same for a worker that was asked to stop: its database may be locked
 _SETTLE_SECONDS = 0.3  # seconds for the last state in optuna-dashboard, after the deadline
 
-#: Where checkpoints go unless told otherwise.
+#: The default folder for checkpoints.
 CHECKPOINTS = Path("optuna_deadline_checkpoints")
 
 
@@ -91,17 +91,17 @@ class ElasticWorker:
     See :func:`optuna_deadline.run` for the arguments; these are further ones.
 
     Args:
-        ttl: Seconds that a lease lives, where this worker is the pool's first.
-        grace: Seconds after a lease's end before it may be reaped, likewise.
-        listen: Whether to be woken by PostgreSQL's notices.
-        offer: The slots, where the caller has chosen them; else ``cpus``, which may be more than
-            there are cores, and ``gpus`` say them.
-        ceiling: Slots that could be had if the study wants them, more than are offered now.
-        across_hosts: Whether this worker's slots may be in gangs with other hosts' slots.
-        host_type: By which the slots of this host are priced.
-        wait: Seconds to wait for slots that are taken, as by a worker that has just died.
-        preemption_notice: A command or a URL that says when this host is taken back.
-        fork_server: One that has loaded the objective; see :func:`preload`.
+        ttl: Duration of a lease in seconds, if this worker is the pool's first.
+        grace: Seconds from a lease's end until it may be reaped, if this worker is the first.
+        listen: Whether to listen for PostgreSQL's notifications.
+        offer: The slots, if the caller has chosen them; None offers ``cpus``, which may exceed
+            the number of cores, and ``gpus``.
+        ceiling: The number of slots that the study could get, if more than are offered now.
+        across_hosts: Whether this worker's slots may join gangs with slots of other hosts.
+        host_type: The host type that determines the price of the slots.
+        wait: Seconds to wait for slots that are held, for example by a worker that has just died.
+        preemption_notice: A command or a URL that announces a preemption of this host.
+        fork_server: A fork server that has loaded the objective; see :func:`preload`.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class ElasticWorker:
         self._source = replace(source_of(objective), library=library_name(self._folder))
 
     def run(self) -> Result:
-        """Work until the study is settled, or a signal asks to leave.
+        """Train until the study has ended, or a signal stops the worker.
 
         Raises:
             DeadlineError: The objective cannot be loaded, or its import does not end.
@@ -264,16 +264,16 @@ class ElasticWorker:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C asked this worker to leave."""
+        """Whether Ctrl-C stopped this worker."""
         return signal.SIGINT in self._asked
 
     @property
     def reached_time_limit(self) -> bool:
-        """Whether :meth:`run` returned because this worker had come to its own end."""
+        """Whether :meth:`run` returned because this worker's time limit was reached."""
         return self._agent is not None and self._agent.leaving == TIME_LIMIT_REACHED
 
     def _overhead(self) -> Overhead:
-        """What starting and leaving have cost in the study so far."""
+        """The seconds that starts and stops have taken in the study so far."""
         rows = [] if self._time_limit == math.inf else self.table.segments()
         return learn_overhead(
             [row.startup for row in rows if row.startup is not None],
@@ -281,7 +281,7 @@ class ElasticWorker:
         )
 
     def _warn_of_shortfalls(self) -> None:
-        """Say at once whose deadlines cannot be held as before, now that this study has joined."""
+        """Warn if this study's arrival in the pool makes another study miss its deadline."""
         with suppress(*DATABASE_ERRORS):
             for sentence in shortfalls_by_joining(
                 read_pool(self.table).snapshot, self.table.study_id
@@ -289,13 +289,13 @@ class ElasticWorker:
                 _logger.warning("%s shares this pool. %s", self.terms.name, sentence)
 
     def leave(self, why: str) -> None:
-        """Let :meth:`run` save the trials, give the slots back and return; from any thread."""
+        """Let :meth:`run` save the trials, release the slots and return; from any thread."""
         self._leaving = why
         if self._agent is not None:
             self._agent.leave(why)
 
     def result(self) -> Result:
-        """The best model in hand now."""
+        """The best model now."""
         return study_result(
             self._study, self.table, self.terms.direction, self._availability, self._ledger
         )
@@ -306,10 +306,10 @@ def _patience(agent: Agent) -> float:
 
 
 def _address(engine: sa.Engine) -> str:
-    """Where other hosts reach this one.
+    """The address at which other hosts reach this one.
 
     Raises:
-        DeadlineError: It is not known.
+        DeadlineError: The address is unknown.
     """
     found = own_address(engine.url.host)
     if found is None:
@@ -321,16 +321,16 @@ def _address(engine: sa.Engine) -> str:
 
 
 def _shared_by_name(table: AllocationTable, before: Location, now: Location) -> Location:
-    """The folder by which hosts know that they share their checkpoints.
+    """The folder that identifies the hosts that share their checkpoints.
 
-    Older versions kept checkpoints under the study's name alone. A study that has some there reads
-    them there and writes to its own folder beside it. A worker that reaches one reaches both.
+    Older versions stored checkpoints under the study's name alone. A study with such checkpoints
+    reads them there and writes to its own folder beside it. A host has access to both or neither.
     """
     return before if any(is_below(one.path, before) for one in table.checkpoints()) else now
 
 
 def _without_deadline_pruner(study: Study) -> Study:
-    """The study, whose trials the plan ends: the sampler is not to refuse any for its pruner."""
+    """The study with a pruner that never prunes, since the plan ends its trials."""
     if find_deadline_pruner(study.pruner) is None:
         return study
     planned = copy.copy(study)
@@ -341,7 +341,7 @@ def _without_deadline_pruner(study: Study) -> Study:
 def _same_policy(
     study: Study, terms: Terms, given: policy_choice.PolicyLike | None
 ) -> policy_choice.PolicyLike:
-    """The study's policy: the object that was given here if it is that one, else by its name."""
+    """The study's policy: the given object if the study uses it, else the policy of its name."""
     if given is None and isinstance(study.pruner, DeadlinePruner):
         given = study.pruner.policy
     if given is not None and policy_choice.name_of(given) == terms.policy:
