@@ -41,21 +41,21 @@ class DeadlineGate:
     """Ends ``study.optimize`` in a process once a new trial can no longer matter.
 
     Pass it as ``study.optimize(objective, callbacks=[DeadlineGate()])`` on a study whose pruner is
-    a :class:`~optuna_deadline.DeadlinePruner`. After each trial it compares the time left with
-    what a new trial needs (:mod:`optuna_deadline.forecasting.reporting`), learned from the trials
-    that this process has trained: one on a slower machine stops earlier than the others.
-    It stops when its running trials have ended, which they do before the deadline. Extending the
-    deadline opens the gate again for the processes that are still there.
+    a :class:`~optuna_deadline.DeadlinePruner`. After each trial it compares the time left with the
+    time that a new trial needs (:mod:`optuna_deadline.forecasting.reporting`). It learns this
+    from the trials of this process, so a process on a slower machine stops earlier. The process
+    stops when its running trials have ended, which they do before the deadline. If the deadline is
+    extended, the gate opens again for processes that still run.
 
-    Where ``study.optimize`` ends more than a tenth of its time early, a warning says why. At its
-    end, trials of processes of this host that have died are ended, those of other hosts only where
-    the storage has Optuna's heartbeat. If the best report is then of a trial that is PRUNED, as
-    integrations leave it that ask nothing but ``should_prune()``, the study gets a COMPLETE copy
-    of it with this report for a value; the user attribute ``optuna_deadline:copy_of`` names it.
+    If ``study.optimize`` ends early by more than a tenth of its time, a warning says why. At its
+    end, the gate ends the trials of dead processes of this host, and those of other hosts if the
+    storage has Optuna's heartbeat. If the best report is then of a PRUNED trial, because an
+    integration only asks ``should_prune()``, the study gets a COMPLETE copy of it with this report
+    as its value. The user attribute ``optuna_deadline:copy_of`` names the copied trial.
 
     Args:
-        publish: Keep a forecast, the rungs and a note in optuna-dashboard fresh, at the end of a
-            trial and at most every half minute; None does where that is installed.
+        publish: Update a forecast, the rungs and a note in optuna-dashboard at the end of a trial,
+            at most every 30 s; None does if optuna-dashboard is installed.
     """
 
     def __init__(self, publish: bool | None = None) -> None:
@@ -116,7 +116,7 @@ class DeadlineGate:
 
 
 def _explain_stop(study: Study, tracker: StudyTracker, left: float) -> None:
-    """Log that something else ended ``study.optimize``, if that was early."""
+    """Log that another cause ended ``study.optimize``, if that was early."""
     if not study._stop_flag:
         tracker.stopping = False
     elif not tracker.stopping:

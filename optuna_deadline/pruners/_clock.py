@@ -1,4 +1,4 @@
-"""The two clocks of a process, in one place so that tests can inject theirs."""
+"""The clocks of a process; tests inject their own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a pruner asks of time."""
+    """The interface of a pruner's clock."""
 
     def now(self) -> float:
         """Seconds of a monotonic clock."""
 
     def since(self, moment: datetime) -> float:
-        """Seconds since a naive local time, as Optuna writes them."""
+        """Seconds since a naive local time, as Optuna stores it."""
 
 
 class ProcessClock:

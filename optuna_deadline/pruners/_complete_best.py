@@ -1,4 +1,4 @@
-"""A plain study's best trial is COMPLETE, also where integrations know only ``should_prune()``."""
+"""Make the best trial of a plain study COMPLETE, also if integrations only ask to prune."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study.best import PRUNED_BECAUSE, Best, best_of
 
 _logger = logging.getLogger("optuna_deadline")
-_one_thread = threading.Lock()  # the next one finds the copy of the one before
+_one_thread = threading.Lock()  # so that the next thread finds the copy
 
 #: The user attribute of a copy: the number of the trial that it copies.
 COPY_OF = "optuna_deadline:copy_of"
@@ -28,8 +28,8 @@ def complete_the_best(study: Study, tracker: StudyTracker | None = None) -> None
 
     Args:
         study: A study with one objective, whose ``optimize`` ends in this process.
-        tracker: Its tracker, which knows the trials that this process has trained, and those that
-            end now and are still RUNNING in the storage. None where this process trains none.
+        tracker: Its tracker, which knows the trials of this process, and those that end now and
+            are still RUNNING in the storage; None if this process trains no trial.
     """
     with _one_thread:
         if tracker is None:
@@ -47,7 +47,7 @@ def _complete_the_best(
     ]
     running = {trial.number for trial in trials if trial.state is TrialState.RUNNING}
     if running.intersection(own):
-        return  # what they come to is not known yet
+        return  # their results are not known yet
     pruned = [
         trial
         for trial in trials
@@ -71,7 +71,7 @@ def _complete_the_best(
 
 
 def _copy(original: FrozenTrial, best: Best) -> FrozenTrial:
-    # Samplers count their own attributes, so the copy has none of them; it was not pruned.
+    # Samplers count their attributes, so the copy has none of them; it was not pruned.
     attributes = {k: v for k, v in original.user_attrs.items() if k != PRUNED_BECAUSE}
     copied = create_trial(
         state=TrialState.COMPLETE,

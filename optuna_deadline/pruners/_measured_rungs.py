@@ -1,4 +1,4 @@
-"""The measured halving of a plain study: its rungs, kept up from the database by each process."""
+"""The rungs of measured halving in a plain study, which each process updates from the database."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from optuna_deadline.study.terms import Terms
 
 
 class MeasuredRungs:
-    """All values at the rungs of one study as this process knows them; safe for threads.
+    """All values at the rungs of one study that this process knows; thread-safe.
 
-    Each report reads what was recorded since the one before. Where more values are counted than
-    are known, a row came late under a number that was read already, and all are read again.
+    Each report reads the rows that were recorded since the last one. If the count of values
+    differs from the known number, a row was committed late, and all rows are read again.
 
     Args:
         terms: The study's terms.
@@ -35,7 +35,7 @@ class MeasuredRungs:
         self._newest, self._known = -1, 0
 
     def passed(self, reports: Mapping[int, float]) -> int:
-        """How many rungs a trial with these reports has passed."""
+        """The number of rungs that a trial with these reports has passed."""
         newest = rung_of(len(reports))
         return 0 if newest is None else newest + 1
 
@@ -47,7 +47,7 @@ class MeasuredRungs:
         return {rung: reports[steps[2**rung - 1]] for rung in rungs}
 
     def read(self, connection: sa.Connection, number: int, passed: int) -> list[sa.Row[Any]]:
-        """Read what is new; each row says the deadline, and there is none for a deleted study."""
+        """Read new rows; each has the deadline, and a deleted study has no row."""
         with self._lock:
             rows = self._read_new(connection)
             if rows and rows[0].total != self._known:
@@ -65,7 +65,7 @@ class MeasuredRungs:
         return rows
 
     def reason(self, number: int, reports: int, left: TimeLeft) -> str | None:
-        """Why a trial is pruned after so many reports; None if it is not."""
+        """The reason to prune a trial after so many reports; None to continue it."""
         with self._lock:
             found = self._rungs.judge(number, reports, left)
         return None if found is None else str(found)

@@ -1,4 +1,4 @@
-"""What a study's policy means where nothing can pause: Optuna's own pruner of the same rule."""
+"""Optuna's own pruners for policies that never pause."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _RULES: dict[str, Callable[[Mapping[str, Any]], BasePruner]] = {
 
 
 def optuna_rule(policy: str, parameters: Mapping[str, Any]) -> BasePruner | None:
-    """The pruner of Optuna that does what a policy does without pausing.
+    """Optuna's pruner with the rule of a policy.
 
     Returns:
-        None where the deadline pruner's own rule stands for the policy.
+        None if :class:`~optuna_deadline.DeadlinePruner` prunes by its own rule.
     """
     if policy in _RULES:
         return _RULES[policy](parameters)

@@ -1,4 +1,4 @@
-"""What became of the trials of a plain study, and why, as a table on the terminal."""
+"""A table of a plain study's trials and the reasons for which they were pruned."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from optuna_deadline.study.best import PRUNED_BECAUSE
 
 
 def deadline_report(study: Study, console: Console | None = None) -> None:
-    """Print a table of a study's trials, the best first, with why each was pruned.
+    """Print a table of a study's trials, the best first, with the reasons of pruned ones.
 
     Args:
         study: A study with one objective.
-        console: Where to print; the standard output by default.
+        console: The console to print on; standard output by default.
     """
     table = Table("trial", "state", "reports", "value", "why it ended")
     for row in _rows(study):

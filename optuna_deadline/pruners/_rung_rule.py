@@ -26,7 +26,7 @@ class RungRule:
     Attributes:
         min_resource: The first milestone, in steps.
         reduction_factor: The ratio of one milestone to the one before.
-        max_resource: Where a trial ends normally; no milestone lies there or beyond.
+        max_resource: The step at which a trial ends normally; no milestone lies there or beyond.
     """
 
     min_resource: int
@@ -34,7 +34,7 @@ class RungRule:
     max_resource: int | None = None
 
     def passed(self, step: int) -> int:
-        """How many milestones lie at or before ``step``."""
+        """The number of milestones at or before ``step``."""
         count, milestone = 0, self.min_resource
         while milestone <= step and (self.max_resource is None or milestone < self.max_resource):
             count, milestone = count + 1, milestone * self.reduction_factor
@@ -49,8 +49,8 @@ class RungRule:
         NaN and infinities need no arithmetic.
 
         Args:
-            better: How many scores at the rung are strictly better.
-            total: How many scores the rung has, this one included; one alone has no cutoff.
+            better: The number of scores at the rung that are strictly better.
+            total: The number of scores at the rung, this one included; one alone has no cutoff.
         """
         upper = -(-(total - 1) * (self.reduction_factor - 1) // self.reduction_factor)
         return total > 1 and better >= total - upper
@@ -67,7 +67,7 @@ class RungRule:
 
 
 def rungs_of(terms: Terms) -> RungRule:
-    """The rungs that a study's parameters name."""
+    """The rungs from a study's parameters."""
     return RungRule(
         min_resource=terms.parameters.get("min_resource") or 1,
         reduction_factor=terms.parameters.get("reduction_factor") or 4,
@@ -87,7 +87,7 @@ class HyperSchedRungs:
         self._rule = rungs_of(terms)
 
     def passed(self, reports: Mapping[int, float]) -> int:
-        """How many rungs a trial with these reports has passed."""
+        """The number of rungs that a trial with these reports has passed."""
         return self._rule.passed(max(reports))
 
     def values_to_record(
@@ -97,7 +97,7 @@ class HyperSchedRungs:
         return self._rule.values_to_record(reports, rungs)
 
     def read(self, connection: sa.Connection, number: int, passed: int) -> list[sa.Row[Any]]:
-        """Where the trial stands at the rungs it has passed; no row for a deleted study."""
+        """The trial's rank at each rung that it has passed; no row for a deleted study."""
         terms = self._terms
         return studies.view(
             connection, terms.study_id, number, passed=passed, maximize=terms.maximize

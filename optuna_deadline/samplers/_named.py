@@ -1,4 +1,4 @@
-"""Samplers by name, for the command line: stored in the study, so that all workers use them."""
+"""Samplers by name, for the command line; the study stores the name for all workers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _BY_NAME: dict[str, Callable[..., BaseSampler]] = {
 
 
 def make_sampler(name: str, parameters: Mapping[str, Any]) -> BaseSampler:
-    """A sampler by its name or place.
+    """Make a sampler from its name or place.
 
     Args:
         name: "tpe", "gp", "cmaes", "qmc", "random" or "grid"; or the place of a class or function
-            that makes one, as "samplers.py:mine".
-        parameters: Passed to it by name.
+            that makes one, such as "samplers.py:mine".
+        parameters: The keyword arguments of the sampler.
 
     Raises:
-        DeadlineError: There is none of that name or at that place, it does not take its
-            parameters, or a library that it needs is not installed.
+        DeadlineError: The sampler does not exist, does not accept a parameter, or needs a library
+            that is not installed.
     """
     if ":" in name:
         factory = import_named(name, "sampler", callable)
@@ -59,17 +59,17 @@ def make_sampler(name: str, parameters: Mapping[str, Any]) -> BaseSampler:
 
 
 def keep_sampler(study: Study, name: str, parameters: Mapping[str, Any]) -> None:
-    """Write the sampler's name into the study, where each worker finds it."""
+    """Store the sampler's name in the study, for all workers."""
     study.set_user_attr(_ATTRIBUTE, {"name": name, "parameters": dict(parameters)})
 
 
 def keep_earlier(study: Study, earlier: list[str]) -> None:
-    """Write down the earlier studies whose best configurations this one begins with."""
+    """Store the earlier studies whose best configurations this one starts with."""
     study.set_user_attr(_EARLIER, earlier)
 
 
 def sampler_of(study: Study) -> DeadlineSampler:
-    """The sampler of a study that workers train, by what the study says."""
+    """The sampler of an elastic study, by its stored name."""
     known = study.user_attrs.get(_ATTRIBUTE)
     asked = None if known is None else make_sampler(known["name"], known["parameters"])
     return DeadlineSampler(asked, earlier=study.user_attrs.get(_EARLIER, []))

@@ -83,11 +83,11 @@ def by_dates(trials: Sequence[FrozenTrial], now: datetime) -> dict[int, float]:
 
 
 class ProspectiveStudy(Study):
-    """A study that returns other trials than it has; everything else, writes too, is its own.
+    """A study that returns other trials than it has; all else, writes too, is unchanged.
 
     Args:
         study: The study.
-        trials: The trials that it returns.
+        trials: The trials to return.
     """
 
     def __init__(self, study: Study, trials: Sequence[FrozenTrial]) -> None:
@@ -107,15 +107,15 @@ class ProspectiveStudy(Study):
 def look_ahead(
     trials: Sequence[FrozenTrial], direction: StudyDirection, situation: Situation
 ) -> list[FrozenTrial] | None:
-    """The trials as they would end if they began now.
+    """The trials as they would end if they started now.
 
-    A trial that has reported, whatever its state, is shown as complete with its prospect for a
-    value; one whose like would not come to its first report, or that has diverged from the start,
-    as pruned without a report, which is worse than any value. What has reported nothing and what
-    has failed stays as it is.
+    A trial that has reported, whatever its state, is shown as complete with its forecast value.
+    If a trial with its parameters could not make its first report in time, or if it has diverged
+    from the start, it is shown as pruned without a report, which is worse than any value. Trials
+    without a report and failed trials are unchanged.
 
     Returns:
-        None where no trial has reported anything finite.
+        None if no trial has reported a finite value.
     """
     sign = 1.0 if direction == StudyDirection.MAXIMIZE else -1.0
     reported = [trial for trial in trials if trial.intermediate_values and _shows(trial)]
@@ -143,7 +143,7 @@ def look_ahead(
 
 
 def _shows(trial: FrozenTrial) -> bool:
-    """Whether its parameters are to be learned from."""
+    """Whether the sampler should learn from a trial."""
     return trial.state not in (TrialState.FAIL, TrialState.WAITING) and bool(trial.params)
 
 

@@ -1,7 +1,4 @@
-"""A study begins with what was best in earlier studies of the same search.
-
-A sampler around another, and what it keeps of the trial that it was asked about last.
-"""
+"""WarmStart: start a study with the best parameters of earlier studies of the same search."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ Found = TypeVar("Found")
 
 
 class Wrapper(BaseSampler):
-    """Passes everything on to the sampler that it wraps.
+    """Forwards every call to the sampler that it wraps.
 
     Args:
-        sampler: The sampler to ask.
+        sampler: The wrapped sampler.
     """
 
     def __init__(self, sampler: BaseSampler) -> None:
@@ -79,16 +76,16 @@ class Wrapper(BaseSampler):
 
 
 class OfTrial(Generic[Found]):
-    """What is worked out once for a trial: its parameters come one by one.
+    """A value that is computed once per trial, although Optuna samples parameter by parameter.
 
-    Each thread keeps the trial that it asked about last; a pickled one has forgotten all.
+    Each thread keeps the value of its last trial. Pickling drops the values.
     """
 
     def __init__(self) -> None:
         self._last = threading.local()
 
     def get(self, study: Study, trial: FrozenTrial, work_out: Callable[[], Found]) -> Found:
-        """What is known of a trial, worked out where it is not the last one."""
+        """The value for a trial, computed if the trial is not the last one."""
         key = study._storage, trial._trial_id
         if getattr(self._last, "key", None) != key:
             self._last.found = work_out()
@@ -97,7 +94,7 @@ class OfTrial(Generic[Found]):
         return found
 
     def forget(self) -> None:
-        """Work it out anew the next time."""
+        """Compute the value anew at the next call."""
         self._last.key = None
 
     def __reduce__(self) -> tuple[type[OfTrial[Found]], tuple[()]]:
@@ -112,18 +109,17 @@ StudyLike: TypeAlias = Study | str
 
 
 class WarmStart(Wrapper):
-    """Gives the first trials the parameters that won earlier studies, one each.
+    """Gives the first trials the best parameters of earlier studies, one study each.
 
-    The k-th trial, not counting enqueued ones, has what won the k-th earlier study, in
-    whichever process it is opened. The earlier studies are read when the first of these trials is
-    sampled, and not later.
+    The k-th trial, without enqueued ones, gets those of the k-th earlier study, in whichever
+    process it starts. The earlier studies are read once, when the first trial is sampled.
 
     Args:
-        sampler: The sampler to ask for all else.
-        earlier: The earlier studies; the order is that of the first trials.
+        sampler: The sampler for all other trials.
+        earlier: The earlier studies, in the order of the first trials.
 
     Raises:
-        DeadlineError: ``earlier`` is no list of studies and names.
+        DeadlineError: ``earlier`` is not a list of studies and names.
     """
 
     def __init__(self, sampler: BaseSampler, earlier: Iterable[StudyLike]) -> None:
@@ -144,7 +140,7 @@ class WarmStart(Wrapper):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Empty where the trial is planned: its parameters are looked up one by one."""
+        """Empty for one of the first trials, whose parameters are looked up one by one."""
         if self._params(study, trial) is not None:
             return {}
         return super().infer_relative_search_space(study, trial)
@@ -164,12 +160,12 @@ class WarmStart(Wrapper):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """What won, where this study may have it; else the sampler is asked."""
+        """The earlier study's value if it is valid here; else the wrapped sampler's."""
         planned = self._params(study, trial)
         if planned is not None and param_name in planned:
             try:
                 value = param_distribution.to_internal_repr(planned[param_name])
-            except ValueError:  # another kind of parameter now, or no choice any more
+            except ValueError:  # the parameter has another kind now, or the choice is gone
                 value = None
             if value is not None and param_distribution._contains(value):
                 return param_distribution.to_external_repr(value)
@@ -194,13 +190,13 @@ class WarmStart(Wrapper):
 
 
 def winners(study: Study, earlier: Sequence[StudyLike]) -> list[Params]:
-    """The parameters of each earlier study's best report, none twice.
+    """The parameters of each earlier study's best report, without duplicates.
 
-    Every report counts, whatever has become of its trial. An earlier study without any is passed
-    over, and a warning says so.
+    Reports of trials in any state count. An earlier study without a report is skipped with a
+    warning.
 
     Raises:
-        DeadlineError: There is no study of a name, it is the study itself, or one has several
+        DeadlineError: An earlier study does not exist, is the study itself, or has several
             objectives.
     """
     found: list[Params] = []
@@ -217,10 +213,10 @@ def winners(study: Study, earlier: Sequence[StudyLike]) -> list[Params]:
 
 
 def check_earlier(storage: BaseStorage, name: str, earlier: Sequence[str]) -> None:
-    """Refuse names with which :func:`winners` could do nothing, also before the study is made.
+    """Check the names for :func:`winners`, also before the study is created.
 
     Raises:
-        DeadlineError: There is no study of a name, it is the study itself, or one has several
+        DeadlineError: An earlier study does not exist, is the study itself, or has several
             objectives.
     """
     for one in earlier:

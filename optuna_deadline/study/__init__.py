@@ -1,1 +1,1 @@
-"""What a study is created with, and its best trial."""
+"""The terms of a study, its policy and its best trial."""

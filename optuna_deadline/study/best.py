@@ -1,4 +1,4 @@
-"""The best report of a study, wherever it is."""
+"""The best report of a study, whatever the state of its trial."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Best:
 
     Attributes:
         number: The trial's number.
-        value: What it reported.
-        step: At which step, None where the trial only returned its value.
+        value: The reported value.
+        step: The step of the report; None if the trial only returned its value.
         state: The trial's state.
         params: The trial's parameters.
     """
@@ -50,7 +50,7 @@ def best(study: Study) -> Best:
         study: A study with one objective.
 
     Raises:
-        DeadlineError: Nothing was reported yet, or the study has several objectives.
+        DeadlineError: No trial has reported, or the study has several objectives.
     """
     found = find_best(study)
     if found is None:
@@ -62,13 +62,13 @@ def best(study: Study) -> Best:
 
 
 def find_best(study: Study) -> Best | None:
-    """The same, and None where nothing was reported yet."""
+    """The same; None if no trial has reported."""
     check_single_objective(study)
     return best_of(study.get_trials(deepcopy=False, states=_COUNTED), study.direction)
 
 
 def best_of(trials: Iterable[FrozenTrial], direction: StudyDirection) -> Best | None:
-    """The best report of some trials; None where nothing was reported."""
+    """The best report of some trials; None if none has reported."""
     sign = -1.0 if direction == StudyDirection.MAXIMIZE else 1.0
     found = (
         Best(trial.number, value, step, trial.state, dict(trial.params))

@@ -1,7 +1,7 @@
-"""Which policy decides: one by its name, one at a place in the user's code, or an object.
+"""Select a policy: by its name, by its place in the user's code, or as an object.
 
-The terms of a study are read by every process, so they hold a name or a place. An object exists
-in one process alone; its terms say so, and another process gets an error that says what to do.
+Every process reads the terms of a study, so they hold a name or a place. An object exists in one
+process only. The terms then say so, and another process gets an error that says what to do.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from optuna_deadline.rank.objective import import_place
 PolicyLike: TypeAlias = str | Policy | Callable[[Snapshot], Plan] | type[Policy]
 
 _OBJECT = "object:"
-_FACTOR = 4  #: of rungs that are drawn for a policy without any
+_FACTOR = 4  #: of the rungs in charts if the policy has none
 
 
 def name_of(policy: PolicyLike | None) -> str:
-    """What the terms call a policy."""
+    """The name of a policy in the terms."""
     if policy is None:
         return DEFAULT
     if isinstance(policy, str):
@@ -37,15 +37,15 @@ def name_of(policy: PolicyLike | None) -> str:
 
 
 def make(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> Policy:
-    """The policy itself.
+    """Make a policy.
 
     Args:
-        policy: None for the default.
-        parameters: Those of every study, and the policy's own.
+        policy: The policy; None for the default.
+        parameters: The parameters of every policy, and further ones of this policy.
 
     Raises:
-        DeadlineError: There is none of that name or at that place, it is an object of another
-            process, or it does not take one of its parameters.
+        DeadlineError: The policy does not exist, is an object of another process, or does not
+            accept a parameter.
     """
     check_values(parameters)
     if not isinstance(policy, str):
@@ -75,10 +75,10 @@ def own_factor(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> int:
 
 
 def check_values(parameters: Mapping[str, Any]) -> None:
-    """Refuse parameters that the study's row cannot hold.
+    """Check that the parameters can be stored as JSON.
 
     Raises:
-        DeadlineError: One of them is more than numbers, texts, lists and tables.
+        DeadlineError: A parameter does not consist of numbers, strings, lists and dictionaries.
     """
     for name, value in parameters.items():
         try:
@@ -91,10 +91,10 @@ def check_values(parameters: Mapping[str, Any]) -> None:
 
 
 def merge(resources: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A study's parameters: those of every policy, and this one's own.
+    """Merge the parameters of every policy with further ones of this policy.
 
     Raises:
-        DeadlineError: The policy's own hold one that has an argument of its own.
+        DeadlineError: A further parameter is one that has its own argument.
     """
     twice = [name for name in own or {} if name in resources]
     if twice:
@@ -105,10 +105,10 @@ def merge(resources: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[s
 
 
 def parse_settings(settings: list[str] | None, option: str = "--set") -> dict[str, Any]:
-    """Parameters from a command line's ``name=value``; a value that is no JSON is a text.
+    """Parse parameters such as ``name=value``; a value that is not JSON is a string.
 
     Raises:
-        DeadlineError: One of them has no name or no value.
+        DeadlineError: A parameter has no name or no value.
     """
     found: dict[str, Any] = {}
     for setting in settings or []:
@@ -123,15 +123,15 @@ def parse_settings(settings: list[str] | None, option: str = "--set") -> dict[st
 
 
 def import_named(place: str, what: str, fits: Callable[[Any], bool]) -> Any:
-    """What is at a place in the user's code.
+    """Load an object from the user's code.
 
     Args:
         place: FILE.py:NAME or MODULE:NAME.
-        what: What it is to be, for messages: "policy", "sampler".
-        fits: Whether an object can be that.
+        what: The kind of object, for messages: "policy" or "sampler".
+        fits: Returns whether an object is of this kind.
 
     Raises:
-        DeadlineError: Nothing that fits is there.
+        DeadlineError: There is no object of this kind at the place.
     """
     where, _, name = place.rpartition(":")
     if not where or not name:

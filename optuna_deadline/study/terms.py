@@ -51,14 +51,14 @@ class Terms:
         started: When the deadline was fixed; this and the other instants are seconds since the
             epoch by the database's clock.
         deadline: The instant by which the best model is wanted.
-        duration: Seconds, where the user gave a duration.
+        duration: Seconds, if the user gave a duration.
         policy: The policy's name.
         parameters: The policy's parameters.
-        budget: What may be spent, None where slots cost nothing.
-        gate_closed: When the gate was closed, None while new trials may start.
+        budget: The budget; None if slots cost nothing.
+        gate_closed: When the gate was closed; None while new trials may start.
         read: When the row was read.
-        max_slots: The most slots that a trial may have, None for any number.
-        earlier: Deadlines that held before, each as its duration, if it was one, and its instant.
+        max_slots: Maximum number of slots of a trial; None for no limit.
+        earlier: Earlier deadlines, each as its duration, if it had one, and its instant.
         rule: How ``study.optimize`` prunes: "measured" or "hypersched".
     """
 
@@ -102,24 +102,25 @@ def fix(
     extend: bool = False,
     elapsed: float = 0.0,
 ) -> Terms:
-    """Store the terms of a study, or join the stored ones; safe to race.
+    """Store the terms of a study, or join the stored ones; several processes may call it at once.
+
+    A process that joins uses the stored policy, parameters, rule and maximum number of slots,
+    whatever it gives.
 
     Args:
         engine: The table's engine, see
-        :func:`optuna_deadline.allocation.sql.database.engine.open_table`. study: The study; it
-        must have one objective. deadline: The deadline; a duration counts from ``elapsed``
-        seconds ago. policy: The policy, by default the first of
-            :func:`~optuna_deadline.policies.known_policies`. A joining process obeys the stored
-            policy and parameters, whatever it asks for.
-        parameters: The policy's parameters, as JSON can hold them.
-        budget: What may be spent, and the price; None joins what is stored.
-        max_slots: The most slots that a trial may have; None for any number. A joining process
-            obeys the stored one.
-        rule: How ``study.optimize`` prunes. A joining process obeys the stored one.
-        extend: Move a stored deadline to a later instant for all processes, also after it passed.
-            Asking again for the deadline that holds joins it, and so does one that held before it
-            was moved, as long as there is time.
-        elapsed: Seconds since the caller began to count.
+            :func:`optuna_deadline.allocation.sql.database.engine.open_table`.
+        study: The study, which must have one objective.
+        deadline: The deadline; a duration counts from ``elapsed`` seconds ago.
+        policy: The policy, by default the first of
+            :func:`~optuna_deadline.policies.known_policies`.
+        parameters: The policy's parameters; they must be valid JSON.
+        budget: The budget and the price; None joins the stored ones.
+        max_slots: Maximum number of slots of a trial; None for no limit.
+        rule: The rule by which ``study.optimize`` prunes.
+        extend: Move the stored deadline to a later instant for all processes, also after it
+            passed. The stored deadline, or an earlier one as long as there is time, joins.
+        elapsed: Seconds since the caller started to count.
 
     Raises:
         DeadlineConflict: Another deadline is stored and ``extend`` is not given, or it is later;
@@ -129,7 +130,7 @@ def fix(
     """
     wanted = parse_deadline(deadline)
     check_length("policy", policy_choice.name_of(policy), POLICY_LENGTH)
-    policy_choice.make(policy, parameters or {})  # raises on parameters that no policy takes
+    policy_choice.make(policy, parameters or {})  # raises on invalid parameters
     check_single_objective(study)
     with autocommit(engine) as connection:
         row, now = identity.find_row(connection, study)
@@ -169,7 +170,7 @@ def fix(
 
 
 def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
-    """Move a study's deadline later, for all processes, at each call.
+    """Move a study's deadline to a later time for all processes.
 
     Args:
         engine: The table's engine.
@@ -201,7 +202,7 @@ def read(engine: sa.Engine, study: Study) -> Terms | None:
 
 
 def key(engine: sa.Engine, study: Study) -> str:
-    """The random key that tells a study from others of the same name.
+    """The random key that distinguishes a study from others of the same name.
 
     Raises:
         StudyGone: The study was deleted.
@@ -211,7 +212,7 @@ def key(engine: sa.Engine, study: Study) -> str:
 
 
 def read_all(engine: sa.Engine) -> list[tuple[Terms, bool]]:
-    """The terms of all studies of a database, each with whether it has ended."""
+    """The terms of all studies of a database, and whether each has ended."""
     with autocommit(engine) as connection:
         rows, now = studies.select_all(connection)
     return [(_terms(row, now), row.settled is not None) for row in rows]
@@ -223,7 +224,7 @@ def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
     Args:
         engine: The table's engine.
         study: The study.
-        seconds: Until the new deadline, in which running trials save and leave.
+        seconds: Seconds until the new deadline, in which running trials save and leave.
 
     Raises:
         DeadlineError: The study has no deadline, or it has ended.
@@ -264,10 +265,10 @@ def open_gate(engine: sa.Engine, terms: Terms) -> bool:
 
 
 def check_ahead(engine: sa.Engine, wanted: Deadline) -> None:
-    """Raise an error if a deadline has passed by the database's clock.
+    """Check that a deadline has not passed by the database's clock.
 
     Raises:
-        DeadlineError: It has.
+        DeadlineError: It has passed.
     """
     with autocommit(engine) as connection:
         now = float(connection.execute(sa.select(database_now())).scalar_one())
@@ -276,10 +277,10 @@ def check_ahead(engine: sa.Engine, wanted: Deadline) -> None:
 
 
 def check_single_objective(study: Study) -> None:
-    """Raise an error for a study with several objectives.
+    """Check that a study has one objective.
 
     Raises:
-        DeadlineError: "Best" has no meaning there.
+        DeadlineError: It has several, so there is no best trial.
     """
     if len(study.directions) > 1:
         raise DeadlineError(
@@ -304,12 +305,12 @@ def over(stored: Terms) -> DeadlineError:
 
 
 def too_late(stored: Terms, left: float, report: float) -> DeadlineError:
-    """The error for a process that joins when even a first report would come too late.
+    """The error for a process that joins so late that even a first report would be too late.
 
     Args:
         stored: The study's terms.
         left: Seconds until the deadline.
-        report: Seconds that the study's trials took to a report, at least.
+        report: Minimum seconds that the study's trials took to a report.
     """
     return DeadlineError(
         f"{format_duration(left)} are left until the deadline of the study {stored.name!r}, and "
@@ -319,7 +320,7 @@ def too_late(stored: Terms, left: float, report: float) -> DeadlineError:
 
 
 def _extending(stored: Terms) -> str:
-    """How a deadline is moved."""
+    """How to move a deadline, for error messages."""
     return spelled("extend=True", f"'optuna-deadline extend {stored.name} --deadline 2h'")
 
 
@@ -343,7 +344,7 @@ def _check_join(stored: Terms, wanted: Deadline, began: float) -> None:
             f"The study {stored.name!r} has the deadline {stored} and this process asks for "
             f"{wanted}; give the same one, or move it for all processes with {_extending(stored)}."
         )
-    # It was in the past already when the caller began; if it passed since, a trial must end.
+    # Only if it had passed when the caller started: if it passed since, a trial must end.
     if stored.deadline <= began:
         raise passed(wanted, stored)
 
@@ -419,6 +420,6 @@ def _terms(row: sa.Row[Any], now: float) -> Terms:
         read=now,
         budget=None if row.money is None else Budget.from_json(row.money),
         max_slots=row.max_slots,
-        rule=row.rule or "hypersched",  # of studies that an older version has begun
+        rule=row.rule or "hypersched",  # of studies that an older version started
         earlier=tuple([(given, at) for given, at in json.loads(row.earlier or "[]")]),
     )

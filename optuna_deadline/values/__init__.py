@@ -1,1 +1,1 @@
-"""What users write: deadlines, budgets and prices."""
+"""Deadlines, budgets and prices in the notation of users."""

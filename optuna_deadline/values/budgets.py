@@ -1,4 +1,4 @@
-"""Budgets as people write them: "20usd" to spend at 0.9 for a slot and hour."""
+"""Budgets in the notation of users: "20usd" to spend at 0.9 per slot and hour."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from optuna_deadline.values.prices import Price, PriceLike, Prices, make_prices,
 
 BudgetLike = str | int | float
 
-#: Where a host says its type, unless told otherwise.
+#: The environment variable with the host's type.
 HOST_TYPE = "OPTUNA_DEADLINE_HOST_TYPE"
 
-#: Seconds in which a slot can start, train something and save it.
+#: Seconds that a slot needs to start, train a little and save.
 _SHORTEST = 5.0
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a study may spend, on which terms.
+    """The budget of a study and the prices of slots.
 
     Attributes:
-        amount: All that may be spent.
-        price: What slots cost; by the type of their host, where they do not all cost the same.
-        currency: For people.
+        amount: The amount that may be spent.
+        price: The price of slots, by host type if it depends on that.
+        currency: The name of the currency, for display.
     """
 
     amount: float
@@ -51,26 +51,26 @@ class Budget:
 
     @property
     def prices(self) -> Prices:
-        """By host type; one price for all has the type ""."""
+        """The prices by host type; a single price has the type ""."""
         return {"": self.price} if isinstance(self.price, Price) else self.price
 
     @property
     def rate(self) -> str:
-        """What a slot costs at first, in words."""
+        """The initial price of a slot, in words."""
         costs = sorted({price.per_hour for price in self.prices.values()})
         span = " to ".join(f"{cost:g}" for cost in dict.fromkeys((costs[0], costs[-1])))
         by_type = "" if isinstance(self.price, Price) else ", by the type of its host"
         return f"{span} for a slot and hour{by_type}"
 
     def check_type(self, host_type: str | None, types: Collection[str]) -> None:
-        """Refuse a host whose slots have no price.
+        """Check that the slots of a host have a price.
 
         Args:
-            host_type: The type that the host says.
-            types: Those that have a price by now.
+            host_type: The type of the host.
+            types: The types that have a price now.
 
         Raises:
-            DeadlineError: It says no type, or one that has none.
+            DeadlineError: The host has no type, or a type without a price.
         """
         if "" in types or host_type in types:
             return
@@ -87,12 +87,12 @@ class Budget:
         )
 
     def to_json(self) -> str:
-        """As it is kept in the table."""
+        """The budget as columns of the table."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Budget:
-        """As it was kept in the table."""
+        """The budget from columns of the table."""
         kept: dict[str, Any] = json.loads(text)
         price = kept["price"]
         if "per_hour" in price:
@@ -113,21 +113,21 @@ def _shortest(price: Price) -> float:
 
 
 def _entrance(price: Price) -> float:
-    """What a node costs at least."""
+    """The minimum cost of a node."""
     return price.per_second * price.node * _shortest(price)
 
 
 def make_budget(budget: BudgetLike | None, price: PriceLike | None) -> Budget | None:
-    """Read a budget and its price; None where neither is given.
+    """Read a budget and its price; None if neither is given.
 
     Args:
         budget: An amount such as ``20``, ``"20usd"`` or ``"$20"``.
-        price: For a slot and hour, such as ``0.9``; or a :class:`Price`; or by host type, see
-            :func:`~optuna_deadline.values.prices.make_prices`.
+        price: The price of a slot for an hour, such as ``0.9``; or a :class:`Price`; or prices by
+            host type, see :func:`~optuna_deadline.values.prices.make_prices`.
 
     Raises:
-        DeadlineError: One is given without the other, they cannot be read, or the budget does not
-            pay for one start-up.
+        DeadlineError: One is given without the other, one cannot be parsed, or the budget does
+            not pay for one start-up.
     """
     if budget is None and price is None:
         return None

@@ -1,4 +1,4 @@
-"""Deadlines as people write them: a duration ("2h30m") or an instant with its zone."""
+"""Deadlines in the notation of users: a duration ("2h30m") or an instant with its zone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INSTANT = re.compile(
     re.IGNORECASE,
 )
 _LONGEST = 100 * 365.25 * 86400.0
-_LONGEST_NUMBER = 1e8  #: seconds, some three years; a larger number is likely an instant
+_LONGEST_NUMBER = 1e8  #: seconds, about three years; a larger number is probably an instant
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ class Deadline:
 
 
 def parse_deadline(deadline: DeadlineLike) -> Deadline:
-    """Read a deadline.
-
+    """Parse a deadline.
     Args:
         deadline: A :class:`~datetime.timedelta`, an aware :class:`~datetime.datetime`, a duration
             such as ``"2h30m"``, ``"90s"``, ``"1.5h"`` or ``"1d2h"``, a number of seconds, or an
@@ -91,14 +90,14 @@ def parse_deadline(deadline: DeadlineLike) -> Deadline:
 
 
 def parse_duration(text: str, what: str) -> float:
-    """The seconds of what can be a duration only.
+    """Parse a duration; return its seconds.
 
     Args:
-        text: As people write it.
-        what: What it is for, in the words of an error.
+        text: The duration.
+        what: The name of the argument, for the error message.
 
     Raises:
-        DeadlineError: It is an instant, or neither.
+        DeadlineError: It is an instant, or invalid.
     """
     try:
         seconds = parse_deadline(text).duration
@@ -131,7 +130,7 @@ def _from_datetime(moment: datetime, written: str) -> Deadline:
 def _from_text(text: str) -> Deadline:
     found = _INSTANT.fullmatch(text.strip())
     if found:
-        # Spelled out, since fromisoformat of Python 3.10 knows neither "Z" nor "+0100".
+        # Rewritten, since fromisoformat of Python 3.10 accepts neither "Z" nor "+0100".
         fraction = (found["fraction"] or "")[:6].ljust(6, "0")
         zone = (found["zone"] or "").upper().replace("Z", "+00:00").replace(":", "")
         zone = f"{zone[:3]}:{zone[3:] or '00'}" if zone else ""
@@ -168,7 +167,7 @@ def _is_number(text: str) -> bool:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people: ``"2 h 30 min"``, ``"1 min 30 s"``, ``"0.4 s"``."""
+    """Format a duration: ``"2 h 30 min"``, ``"1 min 30 s"``, ``"0.4 s"``."""
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
     if seconds < 10:
@@ -183,7 +182,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_instant(at: float) -> str:
-    """An instant for people, in local time with its zone.
+    """Format an instant in local time with its zone.
 
     Args:
         at: Seconds since the epoch.

@@ -1,4 +1,4 @@
-"""What slots cost, by the type of their host: as people write it, and from a list of prices."""
+"""Prices of slots by host type, in the notation of users or from a price list."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.values.deadlines import parse_deadline
 
-#: Names of the columns of type, price and slots: of our own lists and of two that are published.
+#: Names of the columns of type, price and slots, in our lists and in two published formats.
 _COLUMNS = (
     ("type", "per_hour", "slots"),
     ("Name", "On-demand", "GPUs"),
     ("instance", "price", "GPU"),
 )
-#: Further columns of our own lists, which are fields of a price.
+#: Further columns of our lists, which are fields of a price.
 _ROUNDING = ("granularity", "minimum", "startup")
 _TIME = "from"
 
@@ -75,20 +75,20 @@ class Price:
 
 
 PriceLike = str | int | float | Price | Mapping[str, "str | int | float | Price"]
-#: By host type; one price for all types has the type "".
+#: Prices by host type; a single price has the type "".
 Prices = Mapping[str, Price]
 
 
 def make_prices(given: PriceLike) -> tuple[Prices, str]:
-    """Read prices, and their currency where it is named.
+    """Parse prices, and their currency if it is named.
 
     Args:
-        given: One price for all: ``0.9``, ``"0.9usd"`` or a :class:`Price`. By host type: a
-            mapping of such prices, or a text as ``"p3.8xlarge=12.24/4,g4dn.xlarge=0.526"``, where
-            4 is the number of slots that cost 12.24 together and are bought at once.
+        given: One price for all slots: ``0.9``, ``"0.9usd"`` or a :class:`Price`. Prices by host
+            type: a mapping of such prices, or ``"p3.8xlarge=12.24/4,g4dn.xlarge=0.526"``, where 4
+            is the number of slots that cost 12.24 together and are bought together.
 
     Raises:
-        DeadlineError: They cannot be read.
+        DeadlineError: A price cannot be parsed.
     """
     if isinstance(given, str) and "=" in given:
         given = _by_type(given)
@@ -140,14 +140,14 @@ def _one(given: str | float | Price) -> tuple[Price, str]:
 
 
 def parse_amount(given: str | float, what: str) -> tuple[float, str]:
-    """An amount of money, and its currency where it is named.
+    """Parse an amount of money, and its currency if it is named.
 
     Args:
-        given: A number, or a text such as ``"20usd"`` or ``"$20"``.
-        what: What it is, for the error.
+        given: A number, or a string such as ``"20usd"`` or ``"$20"``.
+        what: The name of the amount, for the error message.
 
     Raises:
-        DeadlineError: It cannot be read.
+        DeadlineError: It cannot be parsed.
     """
     if isinstance(given, bool) or not isinstance(given, (str, int, float)):
         raise DeadlineError(f"{given!r} is no {what}; give a number, or a text as '20usd'.")
@@ -166,18 +166,18 @@ def parse_amount(given: str | float, what: str) -> tuple[float, str]:
 def read_prices(path: str | Path, columns: Sequence[str] | None = None) -> dict[str, Price]:
     """Read a list of prices by host type.
 
-    The price in a row is that of a whole host for an hour, and its slots are bought at once. Our
-    own columns are ``type``, ``per_hour`` and, if you like, ``slots`` (1 where there are none),
-    ``granularity``, ``minimum``, ``startup`` in seconds, and ``from``: when the price begins, as
-    "2h" after the study's start or an instant with its zone, empty for the first one.
+    A row holds the price of a whole host for an hour; its slots are bought together. The columns
+    are ``type``, ``per_hour`` and optionally ``slots`` (1 by default), ``granularity``,
+    ``minimum`` and ``startup`` in seconds, and ``from``, the time at which the price starts: "2h"
+    after the study's start, or an instant with its zone; empty for the first price.
 
     Args:
         path: A CSV file, with commas or semicolons.
-        columns: The names of the columns of type, price and slots where they are others; without
-            the last one a host has one slot.
+        columns: Other names of the columns of type, price and slots; without the last one, a host
+            has one slot.
 
     Raises:
-        DeadlineError: It cannot be read.
+        DeadlineError: The file cannot be read or parsed.
     """
     path = Path(path)
     try:
@@ -200,7 +200,7 @@ def read_prices(path: str | Path, columns: Sequence[str] | None = None) -> dict[
     for kind, since, price in _rows(rows, names, path):
         if found.setdefault(kind, {}).setdefault(since, price) != price:
             twice.add(kind)
-    # A published list may have one name for several offers: such a type has no price.
+    # A published list may have several offers of one name: such a type has no price.
     if twice and len(twice) == len(found):
         raise DeadlineError(f"{path} has several prices for {', '.join(sorted(twice))}.")
     if not found:
@@ -218,7 +218,7 @@ def _rows(
         kind, cost = (row.get(names[0]) or "").strip(), (row.get(names[1]) or "").strip()
         slots = (row.get(names[2]) or "").strip() if len(names) > 2 else ""
         if not ours and (not kind or not cost or (slots in ("", "0") and len(names) > 2)):
-            continue  # a published list has machines without GPUs, and without a spot price
+            continue  # published lists include machines without GPUs or without a spot price
         try:
             count = int(slots or 1)
             price = replace(Price(float(cost) / count, node=count), **_rounding(row))
