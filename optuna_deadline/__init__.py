@@ -1,4 +1,4 @@
-"""The best model by a deadline, from the GPUs there are: an extension of Optuna."""
+"""An extension of Optuna that finds the best model by a deadline with the GPUs you have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optuna_deadline.study.best import best
     from optuna_deadline.values.prices import Price
 else:
-    # A rank asks for its segment alone: it starts without the table and the policies.
+    # A rank imports only its segment, so it starts without the table and the policies.
     _HOMES = {
         "best": "study.best",
         "forecast": "scenarios.api",

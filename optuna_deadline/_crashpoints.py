@@ -1,8 +1,8 @@
-"""Named places where a test lets a process die or freeze; in production nothing happens there.
+"""Named places at which tests kill or freeze a process; in production they do nothing.
 
-``OPTUNA_DEADLINE_CRASHPOINT=NAME:exit`` (or ``:freeze``) arms one of them in every process that
-inherits the variable. With a third part, ``NAME:exit:FILE``, the first process that gets there
-makes the file and the others pass: a resumed trial does not die again.
+``OPTUNA_DEADLINE_CRASHPOINT=NAME:exit`` (or ``:freeze``) arms a place in every process that
+inherits the variable. With a third part, ``NAME:exit:FILE``, only the first process that reaches
+the place dies; it creates the file, and later processes pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _armed: tuple[str, str, str] | None = _parse(os.environ.get(_VARIABLE))
 
 
 def crashpoint(name: str) -> None:
-    """Die or freeze here if this point is armed."""
+    """Exit or freeze if this place is armed."""
     if _armed is not None and _armed[0] == name:
         _fire(_armed[1], _armed[2])
 

@@ -1,4 +1,4 @@
-"""Public names as they were before: each still works, with a DeprecationWarning."""
+"""Former public names, which work with a DeprecationWarning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-#: From each old name to the module that has its contents now.
+#: From each old name to the module with its contents.
 MOVED = {
     "optuna_deadline.dashboard.page": "optuna_deadline.dashboard.server",
     "optuna_deadline.deadlines": "optuna_deadline.values.deadlines",
@@ -53,7 +53,7 @@ MOVED = {
 
 
 class _OldNames(MetaPathFinder, Loader):
-    """Asked last, when no module of a name is found."""
+    """The last finder of modules: it finds old names."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -68,7 +68,7 @@ class _OldNames(MetaPathFinder, Loader):
 
 
 def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module some of whose names have changed.
+    """The ``__getattr__`` of a module in which names have changed.
 
     Args:
         module: The module's name.
@@ -87,6 +87,6 @@ def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def install() -> None:
-    """Let old names be found."""
+    """Install the finder of old names."""
     if not any(isinstance(finder, _OldNames) for finder in sys.meta_path):
         sys.meta_path.append(_OldNames())

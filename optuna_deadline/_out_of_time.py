@@ -1,4 +1,4 @@
-"""The one question that a hand-written loop asks besides ``should_prune()``."""
+"""The check that a hand-written training loop makes besides ``should_prune()``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 def out_of_time(trial: Any) -> bool:
     """Whether the trial should stop training now and return its value.
 
-    Ending for the deadline is not elimination: ask this before ``should_prune()``, and the trial
-    ends COMPLETE with the value it has.
+    A trial that stops at the deadline is not pruned: call this before ``should_prune()``, and the
+    trial ends COMPLETE with its last value.
 
     Example:
 
@@ -28,15 +28,15 @@ def out_of_time(trial: Any) -> bool:
         trial: The trial that the objective was called with.
 
     Returns:
-        Under an elastic worker, whether the trial has the order to end at the deadline. In plain
+        Under an elastic worker, whether the worker ends the trial for the deadline. In plain
         Optuna, whether the next report would come after the deadline of the study's
         :class:`~optuna_deadline.DeadlinePruner`, or the trial has trained for its
-        ``max_resource``; False where the study has no such pruner.
+        ``max_resource``; False if the study has no such pruner.
     """
     elastic = getattr(trial, "out_of_time", None)
     if elastic is not None:
         return bool(elastic())
-    from optuna_deadline.pruners import find_deadline_pruner  # a rank does without
+    from optuna_deadline.pruners import find_deadline_pruner  # a rank does not need it
 
     study = getattr(trial, "study", None)
     pruner = find_deadline_pruner(getattr(study, "pruner", None))

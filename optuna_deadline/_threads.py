@@ -1,8 +1,7 @@
-"""A thread that does one pass of work after another; planners and agents tick by it.
+"""Threads for work that must not delay the renewal of leases.
 
-Work on files that may take minutes, done beside everything else a worker does.
-
-Leases would not be renewed while a file of many gigabytes is read, or a store does not answer.
+:class:`PeriodicThread` repeats a pass of work, for planners and agents. :class:`BackgroundQueue`
+runs one task after another, such as the reading of large files.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any, TypeVar
 
 
 class PeriodicThread(threading.Thread):
-    """Works until it is ended or a pass fails.
+    """Repeats a pass of work until it is stopped or a pass fails.
 
     Args:
-        name: What the thread is called.
-        work: One pass; returns the seconds until the next one, unless the ticker is woken.
+        name: The name of the thread.
+        work: One pass; returns the seconds until the next one, unless the thread is woken.
     """
 
     def __init__(self, name: str, work: Callable[[], float]) -> None:
@@ -30,16 +29,16 @@ class PeriodicThread(threading.Thread):
         self._error: BaseException | None = None
 
     def wake(self) -> None:
-        """Begin the next pass now, or right after the one in hand."""
+        """Start the next pass now, or right after the current one."""
         self._woken.set()
 
     def check(self) -> None:
-        """Raise what a pass raised."""
+        """Raise the exception of a failed pass."""
         if self._error is not None:
             raise self._error
 
     def stop(self, patience: float) -> bool:
-        """Let the pass in hand be the last; False where it does not end in time."""
+        """Stop after the current pass; return whether it ended in time."""
         self._ending = True
         self._woken.set()
         if self.is_alive():
@@ -47,7 +46,7 @@ class PeriodicThread(threading.Thread):
         return not self.is_alive()
 
     def run(self) -> None:
-        """Work until :meth:`stop`, or until a pass fails."""
+        """Run the thread until :meth:`stop`, or until a pass fails."""
         while not self._ending:
             self._woken.clear()
             try:
@@ -62,12 +61,12 @@ T = TypeVar("T")
 
 
 class BackgroundQueue:
-    """One piece of work after another, in a daemon thread.
+    """Runs one task after another in a daemon thread.
 
-    The threads of a ``ThreadPoolExecutor`` would be: Python does not exit before they have ended.
+    A ``ThreadPoolExecutor`` would delay the exit of Python until its tasks have ended.
 
     Args:
-        name: Of the thread.
+        name: The name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -76,13 +75,13 @@ class BackgroundQueue:
         self._thread.start()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Have it done after what was given before."""
+        """Add a task; it runs after those that were added before."""
         future: Future[T] = Future()
         self._queue.put((future, work))
         return future
 
     def close(self, seconds: float) -> None:
-        """Take no more; wait so long for what is left."""
+        """Accept no further task; wait so many seconds for the remaining ones."""
         self._queue.put(None)
         self._thread.join(seconds)
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 class WakePipe:
     """A pipe that is readable once :meth:`wake` was called.
 
-    A number of a closed file descriptor soon names another file. So nothing is written after
-    :meth:`close`, whichever thread calls what when.
+    The number of a closed file descriptor is soon that of another file. So nothing is written
+    after :meth:`close`, in whatever order threads call these methods.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class WakePipe:
                 os.write(self._writer, b".")
 
     def drain(self) -> None:
-        """Let the next wait begin anew."""
+        """Empty the pipe, so that the next wait blocks again."""
         with self._lock, suppress(BlockingIOError):
             if not self._closed:
                 os.read(self._reader, 4096)

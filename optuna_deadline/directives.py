@@ -9,23 +9,23 @@ from optuna_deadline.allocation.records import OtherWorkers, PlannedTrial
 
 
 class Kind(str, Enum):
-    """The four things a running segment can be told."""
+    """The four directives."""
 
-    KEEP = "keep"  #: go on training
-    RESIZE = "resize"  #: checkpoint and leave; the trial goes on with another number of slots
+    KEEP = "keep"  #: continue
+    RESIZE = "resize"  #: checkpoint and leave; the trial resumes with another number of slots
     PAUSE = "pause"  #: checkpoint and leave; the trial may be resumed later
     STOP = "stop"  #: leave; the trial is not resumed
 
 
 @dataclass(frozen=True)
 class Directive:
-    """One order to a running segment, with the reason in words a user understands."""
+    """A directive to a running segment, with its reason in words for users."""
 
     kind: Kind = Kind.KEEP
     reason: str = ""
     seq: int = 0
-    deadline: bool = False  #: the time is up, which is no judgement on the trial
-    park: bool = False  #: the process may stay, without its slot, until the trial comes back
+    deadline: bool = False  #: the deadline has come; the trial is not pruned
+    park: bool = False  #: the process may wait in memory without its slot until it resumes
 
     @property
     def leave(self) -> bool:
@@ -39,7 +39,7 @@ KEEP = Directive()
 def directive_for(
     row: PlannedTrial, worker_id: str, size: int, others: OtherWorkers = ()
 ) -> Directive:
-    """What the plan's line tells a worker's segment of ``size`` slots, some of other workers."""
+    """The directive of a plan's line for a segment of ``size`` slots."""
     if row.mode == "pause":
         return Directive(Kind.PAUSE, row.reason)
     if row.mode == "stop":

@@ -1,4 +1,4 @@
-"""Errors, each with one sentence that says what to do."""
+"""Exceptions; each message says in one sentence what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UnsupportedStorage(DeadlineError):
 
 
 class SchemaMismatch(DeadlineError):
-    """The tables in the database belong to another version of the package."""
+    """The tables of the database were created by an incompatible version."""
 
 
 class SlotTaken(DeadlineError):
@@ -46,7 +46,7 @@ class DatabaseGone(RuntimeError):
 
 @contextmanager
 def on_command_line() -> Iterator[None]:
-    """Let errors of this process name options and commands until the block ends."""
+    """Make errors of this process name options and commands until the block ends."""
     global _commanded
     before, _commanded = _commanded, True
     try:
@@ -56,17 +56,17 @@ def on_command_line() -> Iterator[None]:
 
 
 def spelled(python: str, command: str) -> str:
-    """What an error tells its reader to write: in Python, or on the command line.
+    """Select the form that an error message shows: for Python, or for the command line.
 
     Args:
-        python: An argument or a call, as ``extend=True``.
-        command: An option or a command, as ``--extend``.
+        python: An argument or a call, such as ``extend=True``.
+        command: An option or a command, such as ``--extend``.
     """
     return command if _commanded else python
 
 
 def argument(name: str) -> str:
-    """The name of an argument, as an option where a command runs."""
+    """The name of an argument, or of its option if a command runs."""
     return spelled(name, f"--{name.replace('_', '-')}")
 
 
@@ -74,7 +74,7 @@ def at_most(slots: int) -> str:
     """A trial's limit in words: "one slot only", "2 slots at most".
 
     Raises:
-        DeadlineError: It is no number of slots that a trial can be limited to.
+        DeadlineError: It is not a positive whole number.
     """
     if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
         raise DeadlineError(f"Limit a trial to a whole number of slots from 1, not {slots!r}.")

@@ -2,10 +2,10 @@
 
 A trial has one checkpoint and one axis of steps. Its fits share both: the steps of a fit follow
 those of the fit before, and a checkpoint of a fit also holds the last checkpoint of each fit that
-has ended. In a segment that resumes, the objective runs from its beginning; a fit that had ended
-finds its last state and trains no step, the fit that was left goes on, and later ones begin.
+has ended. In a segment that resumes, the objective runs from its beginning. A fit that had ended
+loads its last state and trains no step, the interrupted fit resumes, and later fits start.
 
-A checkpoint stays a file that ``torch.load`` reads: it is a zip archive, and the other fits are
+A checkpoint remains a file that ``torch.load`` reads: it is a zip archive, and the other fits are
 further members of it.
 """
 
@@ -28,17 +28,17 @@ _INDEX = "fits/index.json"  # members of the archive, below its folder
 
 @dataclass(frozen=True)
 class _Record:
-    """One fit as a checkpoint knows it."""
+    """The entry of one fit in a checkpoint's index."""
 
     name: str
-    first_step: int  # of the trial, at which the fit's step 0 is
-    last_step: int  # of the trial; the fit's last report
+    first_step: int  # the trial's step at which the fit starts
+    last_step: int  # the trial's step of the fit's last report
 
 
 class FitSegment:
-    """The trial's segment as one of its fits sees it: a :class:`~.segments.Segment`.
+    """The segment of one fit of a trial; it implements :class:`~.segments.Segment`.
 
-    Steps are counted from the fit's beginning, and :attr:`resume` is this fit's own state.
+    Its steps count from the start of the fit, and :attr:`resume` is the state of this fit.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class FitSegment:
         self.record = record
         self.resume = resume
         self.elastic, self.rank, self.world_size = whole.elastic, whole.rank, whole.world_size
-        self.topics = fits.topics  #: what the trial's fits have said or compared
-        self.checked = getattr(whole, "checked", False)  #: whether a check trains it
+        self.topics = fits.topics  #: topics of which the fits have warned or agreed
+        self.checked = getattr(whole, "checked", False)  #: whether the command ``check`` runs it
         self.ended = False  #: whether its last state is saved
         self._ending = False
-        self.last_state: Path | None = None  #: in rank 0, what :meth:`end` saved
+        self.last_state: Path | None = None  #: in rank 0, the file that :meth:`end` saved
 
     @property
     def fence(self) -> int:
@@ -67,7 +67,7 @@ class FitSegment:
 
     @property
     def direction(self) -> Any:
-        """Which way is better, where the segment knows it."""
+        """The study's direction, if the segment knows it."""
         return getattr(self._whole, "direction", None)
 
     def report(self, trial: Any, value: float, step: int) -> None:
@@ -77,15 +77,15 @@ class FitSegment:
         trial.report(value, step)
 
     def progress(self, position: float) -> None:
-        """Say how far this fit is."""
+        """Report this fit's progress."""
         self._whole.progress(self.record.first_step + position)
 
     def horizon(self, last_step: int) -> None:
-        """Say where this fit ends; a fit that follows says a later step."""
+        """Set the step at which this fit ends; a later fit sets a later step."""
         self._whole.horizon(self.record.first_step + last_step)
 
     def end(self, save: Callable[[], Any]) -> None:
-        """Let ``save`` save the fit's last state, which later checkpoints hold too.
+        """Save the fit's last state with ``save``; later checkpoints contain it too.
 
         Every rank calls it.
         """
@@ -107,7 +107,7 @@ class FitSegment:
         value: float | None = None,
         name: str | None = None,
     ) -> Path | None:
-        """Write a checkpoint of this fit, and those that have ended into it."""
+        """Write a checkpoint of this fit that also contains the fits that have ended."""
 
         def write_all(path: Path) -> None:
             write(path)
@@ -133,15 +133,15 @@ class FitSegment:
         return self._whole.directive()
 
     def even(self, batch: int) -> None:
-        """Say that the trial's number of slots is to divide ``batch``."""
+        """Require a number of slots that divides ``batch``."""
         self._whole.even(batch)
 
     def limit_slots(self, slots: int, reason: str) -> None:
-        """Say that the trial cannot train on more slots."""
+        """Limit the trial to a number of slots."""
         self._whole.limit_slots(slots, reason)
 
     def leaving(self, directive: Directive) -> None:
-        """Say that all is saved."""
+        """Announce that all is saved."""
         self._whole.leaving(directive)
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
@@ -149,12 +149,12 @@ class FitSegment:
         self._whole.leave(directive)
 
     def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
-        """Give the slot back and wait."""
+        """Release the slot and wait."""
         self._whole.park(asked_to_go)
 
 
 class TrialFits:
-    """The fits of one trial in the order in which the objective begins them.
+    """The fits of one trial, in the order in which the objective starts them.
 
     Args:
         whole: The trial's segment.
@@ -163,7 +163,7 @@ class TrialFits:
     def __init__(self, whole: Segment) -> None:
         self._whole = whole
         self._begun: list[FitSegment] = []
-        self.topics: set[str] = set()  #: what one of them has said or compared
+        self.topics: set[str] = set()  #: topics on which one of them has already warned or agreed
         self._saved = {} if whole.resume is None else _index_of(whole.resume)
 
     def begin(self, name: str | None) -> FitSegment:
@@ -173,7 +173,7 @@ class TrialFits:
             name: Its name; None for the only fit of a trial.
 
         Raises:
-            DeadlineError: It would go on from the checkpoint of another fit.
+            DeadlineError: It would resume from the checkpoint of another fit.
         """
         if self._begun and self._whole.elastic:
             self._refuse(name)
@@ -194,16 +194,16 @@ class TrialFits:
         return fit
 
     def place_of(self, fit: FitSegment) -> Path:
-        """Where the last state of a fit is kept while the trial is here."""
+        """The file with the last state of a fit, while the trial is on this host."""
         return self._place(self._begun.index(fit))
 
     def _place(self, number: int) -> Path:
-        # By its beginning, workers know whose file it is, and delete it when the trial has ended.
+        # Workers recognise the trial's files by this prefix and delete them after its end.
         name = f"segment-{self._whole.fence:06d}-fit-{number}-rank-{self._whole.rank}.ckpt"
         return self._whole.folder / name
 
     def add_ended(self, path: Path, current: FitSegment) -> None:
-        """Write the fits that have ended before ``current`` into its checkpoint."""
+        """Add the fits that have ended before ``current`` to its checkpoint."""
         if not current.record.name:
             return
         before = [fit for fit in self._begun[: self._begun.index(current)] if fit.last_state]
@@ -216,7 +216,7 @@ class TrialFits:
             archive.writestr(f"{folder}/{_INDEX}", json.dumps(index))
 
     def _resumed(self, record: _Record, checkpoint: Path) -> tuple[_Record, Path | None]:
-        """What a checkpoint knows of a fit, and the file that it goes on from."""
+        """The entry of a fit in the trial's checkpoint, and the file to resume it from."""
         number = next((n for n, one in self._saved.items() if one.name == record.name), None)
         if number is None:
             return record, None
@@ -245,7 +245,7 @@ class TrialFits:
 
 
 def _index_of(checkpoint: Path) -> dict[int, _Record]:
-    """The fits that a checkpoint knows, the one that it is of last; none where it has no name."""
+    """The fits in a checkpoint, its own fit last; empty if the fit has no name."""
     if not zipfile.is_zipfile(checkpoint):
         return {}
     with zipfile.ZipFile(checkpoint) as archive:
@@ -254,7 +254,7 @@ def _index_of(checkpoint: Path) -> dict[int, _Record]:
     return {number: _Record(**one) for number, one in enumerate(found)}
 
 
-_FITS = "_optuna_deadline_fits"  # the attribute of a trial
+_FITS = "_optuna_deadline_fits"  # an attribute of the trial object
 
 
 def begin_fit(trial: Any, name: str | None) -> FitSegment:
@@ -265,7 +265,7 @@ def begin_fit(trial: Any, name: str | None) -> FitSegment:
         name: The fit's name; None for the only fit of a trial.
 
     Raises:
-        DeadlineError: It would go on from the checkpoint of another fit.
+        DeadlineError: It would resume from the checkpoint of another fit.
     """
     fits: TrialFits | None = getattr(trial, _FITS, None)
     if fits is None:

@@ -1,7 +1,7 @@
-"""A segment: one stretch of a trial's training on a fixed set of slots, as the objective sees it.
+"""Segments: stretches of a trial's training on a fixed set of slots, for the objective.
 
-The same objective runs under ``study.optimize`` and under an elastic worker. :func:`segment` gives
-it the one thing that differs: where to resume from, where to save, and whether to leave.
+The same objective runs under ``study.optimize`` and under an elastic worker. :func:`segment`
+provides what differs: the checkpoint to resume from, the folder to save to, and directives.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class SegmentEnd(BaseException):
 class Segment(Protocol):
     """The segment of one rank, and its messages to the worker."""
 
-    elastic: bool  #: False under plain Optuna, where slots never move
+    elastic: bool  #: False in plain Optuna, where slots never change
     rank: int
     world_size: int
-    resume: Path | None  #: the verified checkpoint to go on from
+    resume: Path | None  #: the verified checkpoint to resume from
 
     @property
     def fence(self) -> int:
@@ -66,7 +66,7 @@ class Segment(Protocol):
 
         Args:
             slots: Maximum number of slots, from 1. A limit can only be lowered.
-            reason: Why, in one sentence; it is displayed with the trial.
+            reason: The reason in one sentence, which is displayed with the trial.
         """
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
@@ -88,11 +88,11 @@ class Segment(Protocol):
     ) -> Path | None:
         """Write a checkpoint atomically and publish it (rank 0 only).
 
-        A full, read-only or missing disk ends no trial: the worker logs it once, and the trial
-        would resume from the checkpoint before.
+        If the disk is full, read-only or missing, the worker logs it once and the trial
+        continues; it would resume from the checkpoint before.
 
         Args:
-            write: Fills the file whose path it is given; an ``OSError`` is the disk's.
+            write: Writes the file at the given path; an ``OSError`` is an error of the disk.
             step: The last step it contains.
             value: The value that this very state reported, if it did.
             name: Name of the file, different for each saved state. None generates one, and workers
@@ -133,7 +133,7 @@ class WholeTrial:
 
     @property
     def folder(self) -> Path:
-        """There is none."""
+        """A plain trial has no checkpoint folder."""
         raise RuntimeError("Checkpoints are kept under an elastic worker only.")
 
     def newest(self) -> Directive:
@@ -172,14 +172,14 @@ class WholeTrial:
         return None
 
     def leaving(self, directive: Directive) -> None:
-        """Do nothing: no worker waits for it."""
+        """Do nothing: a plain trial has no worker."""
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
-        """Leave all the same."""
+        """End the segment as :meth:`Segment.leave` does."""
         raise SegmentEnd(directive or KEEP)
 
     def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
-        """A plain trial never gets this order."""
+        """A plain trial is never parked."""
 
 
 def segment(trial: Any) -> Segment:
