@@ -1,1 +1,1 @@
-"""Fakes, servers and suites for testing what stands on optuna_deadline."""
+"""Servers, networks and conformance suites for tests of code that uses optuna_deadline."""

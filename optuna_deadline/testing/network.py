@@ -1,9 +1,8 @@
-"""A TCP proxy that fails on request: what lies between a worker and its database.
+"""Network faults for tests: a TCP proxy that fails on request, and simulated hosts.
 
-Hosts of their own on one machine: each with an address, a name, a kernel's id and folders.
-
-A host is a network namespace on a bridge; what is started in it also has a name and mounts of its
-own. Its cable can be pulled: then packets vanish without an error. For Linux and root.
+:class:`Proxy` stands between a worker and its database. A :class:`Host` is a network namespace on
+a bridge, with its own address, host name, boot id and mounts. Its cable can be unplugged; packets
+then vanish without an error. Hosts need Linux and root.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: no lingering, so close()
 
 
 class Proxy:
-    """Passes bytes between clients and one port of this machine, for the length of a ``with``.
+    """Forwards bytes between clients and a port of this machine until the ``with`` block ends.
 
     Args:
-        upstream: The port that connections are passed on to.
+        upstream: The port to which connections are forwarded.
     """
 
     def __init__(self, upstream: int) -> None:
@@ -58,25 +57,25 @@ class Proxy:
         self._loop.close()
 
     def flow(self) -> None:
-        """Pass everything on again: ends a stall, a delay and a refusal."""
+        """Forward everything again: end a stall, a delay and a refusal."""
         self._refusing, self._delay = False, 0.0
         self._do(self._flowing.set)
 
     def stall(self) -> None:
-        """Keep all connections and move no bytes, as a cut cable does."""
+        """Keep all connections and move no bytes, as an unplugged cable does."""
         self._do(self._flowing.clear)
 
     def reset(self) -> None:
-        """Reset every connection; new ones are passed on."""
+        """Reset every connection; forward new ones."""
         self._do(self._reset_all)
 
     def refuse(self) -> None:
-        """Reset every connection, and each new one as soon as it comes."""
+        """Reset every connection, and each new one at once."""
         self._refusing = True
         self.reset()
 
     def delay(self, seconds: float) -> None:
-        """Hold every block of bytes back for so long."""
+        """Delay every block of bytes by a number of seconds."""
         self._delay = seconds
 
     def _run(self) -> None:
@@ -88,7 +87,7 @@ class Proxy:
             self._loop.run_until_complete(asyncio.sleep(0))
 
     def _do(self, what: Callable[[], None]) -> None:
-        """In the proxy's thread, and done when this returns."""
+        """Call a function in the proxy's thread and wait for it."""
         done = threading.Event()
 
         def run() -> None:
@@ -120,7 +119,7 @@ class Proxy:
                 self._writers.discard(ours)
                 ours.close()
         except OSError:
-            pass  # either side is gone, or the upstream refuses: the client is reset
+            pass  # a side has closed, or the upstream refuses: reset the client
         finally:
             self._writers.discard(writer)
             _reset(writer)
@@ -147,11 +146,11 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 class Network:
-    """A network of hosts, for the length of a ``with``.
+    """A network of hosts until the ``with`` block ends.
 
     Attributes:
-        address: This machine's own in it: a server here listens there.
-        subnet: All of its addresses.
+        address: The address of this machine in the network, for servers that run here.
+        subnet: The addresses of the network.
     """
 
     def __init__(self) -> None:
@@ -165,7 +164,7 @@ class Network:
 
     @staticmethod
     def missing() -> str | None:
-        """Why there can be none here, or None where there can."""
+        """The reason for which this machine supports no networks; None if it does."""
         if os.name != "posix" or os.geteuid() != 0:
             return "hosts of their own need root"
         if any(shutil.which(name) is None for name in ("ip", "unshare")):
@@ -197,12 +196,12 @@ class Network:
         called: str | None = None,
         mounts: Mapping[Path, Path] | None = None,
     ) -> Host:
-        """A host.
+        """Add a host.
 
         Args:
-            name: By which it is known here.
-            called: What it calls itself, ``name`` if not given.
-            mounts: Folders of its own, by the places where it finds them.
+            name: The name of the host in this network.
+            called: The host name that its processes see, ``name`` by default.
+            mounts: Its own folders by their mount points.
         """
         number = len(self._hosts) + 2
         host = Host(
@@ -238,21 +237,21 @@ class Host:
         _run(*inside, "ip", "link", "set", "lo", "up")
 
     def cut(self) -> None:
-        """Pull its cable: packets vanish both ways, its processes live on."""
+        """Unplug the cable: packets vanish both ways, processes continue."""
         _run("ip", "link", "set", self._cable, "nomaster")
 
     def mend(self, network: Network) -> None:
-        """Plug the cable in again."""
+        """Plug the cable in."""
         _run("ip", "link", "set", self._cable, "master", network._bridge)
 
     def avoid(self, other: Host) -> None:
-        """Drop what goes to another host; both reach all others."""
+        """Drop packets to another host; both hosts reach all others."""
         _run("ip", "netns", "exec", self._space, "ip", "route", "add", "blackhole", other.address)
 
     def start(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a process on it, which is the process itself and no shell around it."""
+        """Start a process on the host, without a shell around it."""
         steps = [f"hostname {shlex.quote(self.name)}"]
         boot = log.with_suffix(".boot")
         boot.write_text(self._boot + "\n")
@@ -276,7 +275,7 @@ class Host:
         return process
 
     def die(self) -> None:
-        """Every process on it ends at once, as by a power cut."""
+        """Kill every process on the host, as a power cut does."""
         answer = subprocess.run(
             ["ip", "netns", "pids", self._space], capture_output=True, text=True, check=False
         )
@@ -288,7 +287,7 @@ class Host:
         self._started.clear()
 
     def close(self) -> None:
-        """End it."""
+        """Remove the host."""
         self.die()
         for words in (("link", "del", self._cable), ("netns", "del", self._space)):
             subprocess.run(["ip", *words], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""A conformance suite for policies, in the style of Optuna's own for samplers.
+"""A conformance suite for policies, in the style of Optuna's suite for samplers.
 
 Subclass :class:`PolicyTestCase` in a test module and override its ``policy`` fixture. Needs pytest
 and hypothesis.
@@ -29,7 +29,7 @@ from optuna_deadline.policies import (
 )
 from optuna_deadline.policies.wrappers import BatchDivisorPolicy
 
-#: Rounds in which a plan comes to rest; what one trial cannot use goes to another in the next.
+#: Rounds until a plan settles; slots that a trial cannot use go to another in the next round.
 _SETTLED = 6
 _STATES = ["ready", "running", "running", "paused", "paused", "retired", "complete"]
 _SPEEDUPS: list[dict[int, float]] = [{}, {2: 1.9, 4: 3.5}, {2: 0.8}, {2: 1.2, 4: 1.1}]
@@ -40,7 +40,7 @@ _property = settings(
 )
 
 
-# Made once: to make a strategy takes longer than to draw from it.
+# Made once, since making a strategy takes longer than drawing from it.
 _STATE = st.sampled_from(_STATES)
 _STEPS = st.integers(0, 20)
 _SCORE = st.one_of(st.floats(-10, 10), st.just(-math.inf))
@@ -55,10 +55,10 @@ _STEP_SECONDS = st.sampled_from([None, 0.5, 3.0])
 
 @st.composite
 def trial_views(draw: st.DrawFn, number: int) -> TrialView:
-    """A trial in any state, diverged ones and ones without a report included."""
+    """Trials in any state, including diverged ones and ones without a report."""
     state = draw(_STATE)
     steps = draw(_STEPS) if state != "ready" else 0
-    # Few values that come again and again: ties are what rules are wrong about.
+    # Few different values, since rules fail at ties.
     curve, pace = (draw(_CURVE), draw(_PACE)) if steps else ([], 0.0)
     reports = tuple(
         Report(step, curve[step % len(curve)], 1.0 + step * pace) for step in range(steps)
@@ -76,7 +76,7 @@ def trial_views(draw: st.DrawFn, number: int) -> TrialView:
 
 @st.composite
 def purses(draw: st.DrawFn, worker: int, capacity: int) -> Money:
-    """A budget in any state, spent ones included, with nodes as large as the workers."""
+    """Budgets in any state, including spent ones, with nodes as large as the workers."""
     budget = draw(st.floats(0.0, 1000.0))
     return Money(
         budget=budget,
@@ -87,13 +87,13 @@ def purses(draw: st.DrawFn, worker: int, capacity: int) -> Money:
         minimum=draw(st.sampled_from([0.0, 60.0])),
         node=worker,
         offer=worker * draw(st.integers(5, 8)),
-        held=capacity + worker * draw(st.integers(0, 2)),  # some nodes still start up
+        held=capacity + worker * draw(st.integers(0, 2)),  # some nodes still start
     )
 
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """A study as a planner may find it: slots may have been lost, gangs may not scale."""
+    """Snapshots that a planner may see: slots may be lost, gangs may not scale."""
     worker = draw(st.integers(1, 4))
     capacity = worker * draw(st.integers(1, 3))
     return Snapshot(
@@ -110,9 +110,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 
 def carried_out(before: Snapshot, plan: Plan) -> Snapshot:
-    """The snapshot in which a plan has been carried out at once, before any new report.
+    """The snapshot after a plan was carried out, before any new report.
 
-    Slots that are given back are gone; those that are bought have not come yet.
+    Released slots are gone; bought ones have not come yet.
     """
     after = []
     for view in before.trials:
@@ -143,7 +143,7 @@ def without_words(item: tuple[int, Order]) -> tuple[int, str, int]:
 
 
 class PolicyTestCase:
-    """What holds of every plan of every policy, tried on thousands of studies.
+    """The properties of every plan of every policy, tested on generated studies.
 
     Example:
         ```python
@@ -156,13 +156,13 @@ class PolicyTestCase:
 
     @pytest.fixture
     def policy(self) -> Policy:
-        """Override this one."""
+        """The policy; override this fixture."""
         raise NotImplementedError("Override the fixture `policy`.")
 
     @given(view=snapshots())
     @_property
     def test_a_plan_can_be_carried_out(self, policy: Policy, view: Snapshot) -> None:
-        """It fits into the pool, each gang on one worker; every living trial has one order."""
+        """A plan fits the pool, a gang fits a worker, and each unfinished trial has an order."""
         plan = policy.plan(view)
         assert 0 <= plan.slots <= view.capacity
         runs = [order for order in plan.orders.values() if isinstance(order, Run)]
@@ -178,7 +178,7 @@ class PolicyTestCase:
     def test_a_plan_depends_on_the_state_alone(
         self, policy: Policy, view: Snapshot, seed: int
     ) -> None:
-        """Not on an earlier call, nor on the order of trials, since a table has none."""
+        """A plan depends neither on earlier calls nor on the order of the trials."""
         plan = policy.plan(view)
         assert policy.plan(view) == plan
         shuffled = list(view.trials)
@@ -190,7 +190,7 @@ class PolicyTestCase:
     def test_a_plan_holds_as_long_as_it_says(
         self, policy: Policy, view: Snapshot, part: float
     ) -> None:
-        """Until then the orders are the same, but for their words, if nothing but time passes."""
+        """Until ``holds_until`` the orders stay the same, except their reasons, if time passes."""
         plan = policy.plan(view)
         if plan.holds_until is None or plan.holds_until <= view.now:
             return
@@ -205,7 +205,7 @@ class PolicyTestCase:
     @given(view=snapshots())
     @_property
     def test_no_flapping(self, policy: Policy, view: Snapshot) -> None:
-        """Planning again on the result changes nothing."""
+        """A second plan on the result changes nothing."""
         after = carried_out(view, policy.plan(view))
         again = policy.plan(after)
         for trial in after.trials:
@@ -218,7 +218,7 @@ class PolicyTestCase:
     def test_gangs_divide_batches_where_that_is_asked(
         self, policy: Policy, view: Snapshot, data: st.DataObject
     ) -> None:
-        """By the planner's wrapper: in sizes that fit, with a reason, and it settles."""
+        """Under the planner's wrapper, gangs have valid sizes and a reason, and plans settle."""
         trials = tuple(replace(trial, batch=data.draw(_BATCH)) for trial in view.trials)
         view = replace(view, trials=trials)
         batches = {trial.number: trial.batch for trial in trials}
@@ -238,7 +238,7 @@ class PolicyTestCase:
     @given(view=snapshots())
     @_property
     def test_the_budget_is_never_broken(self, policy: Policy, view: Snapshot) -> None:
-        """The pool asked for is on offer, has room for the plan, and its entrance can be paid."""
+        """The requested pool is available, has room for the plan, and its start can be paid."""
         plan, money = policy.plan(view), view.money
         if plan.pool_slots is None:
             return

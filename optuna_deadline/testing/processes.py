@@ -1,8 +1,8 @@
 """Processes and their children, without psutil; and a watcher that outlives its owner.
 
-Run as a script, this module is the watcher: it waits until its standard input ends or its parent
-changes, which happens however the owner dies, and then ends the server and deletes its folder.
-It imports the standard library only, so that it starts in some hundredths of a second.
+Run as a script, this module is the watcher. It waits until its standard input ends or its parent
+changes, one of which happens however the owner dies. Then it ends the server and deletes its
+folder. It imports only the standard library, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this number exists and has not ended."""
+    """Whether a process exists and has not ended."""
     try:
         os.kill(pid, 0)
         return not _ended(pid)
@@ -42,14 +42,14 @@ def children(pid: int) -> list[int]:
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
-    """Send a signal to those that still live."""
+    """Send a signal to those processes that still exist."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def watch(owner: int, postmaster_file: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the watcher; keep the returned process's ``stdin`` open as long as the owner lives."""
+    """Start the watcher; the owner keeps the returned process's ``stdin`` open."""
     arguments = [str(owner), str(postmaster_file), str(folder)]
     return subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, *arguments],
@@ -57,12 +57,12 @@ def watch(owner: int, postmaster_file: Path, folder: Path) -> subprocess.Popen[b
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
-        start_new_session=True,  # Ctrl-C in the owner's terminal is not for us
+        start_new_session=True,  # Ctrl-C in the owner's terminal must not reach it
     )
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent and so on of a process, by Linux's table; empty where it is gone."""
+    """State, parent and further fields of a process from /proc; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -71,11 +71,11 @@ def _stat(pid: int) -> list[str]:
 
 def _ended(pid: int) -> bool:
     stat = _stat(pid)
-    return bool(stat) and stat[0] in "ZX"  # a zombie waits for its parent only
+    return bool(stat) and stat[0] in "ZX"  # a zombie only waits for its parent
 
 
 def _wait_for_owner(owner: int, pipe: IO[bytes]) -> None:
-    # A fork of the owner may hold the pipe open after the owner's death: the parent tells then.
+    # A fork of the owner may keep the pipe open after the owner's death, so check the parent too.
     while os.getppid() == owner:
         readable, _, _ = select.select([pipe], [], [], 0.5)
         if readable and not pipe.read(1):
@@ -86,10 +86,10 @@ def _clean_up(postmaster_file: Path, folder: Path) -> None:
     try:
         pid = int(postmaster_file.read_text().split("\n")[0])
     except (OSError, ValueError):
-        pid = 0  # stopped in order, or never started
+        pid = 0  # it was stopped, or never started
     if pid and alive(pid):
         family = [pid, *children(pid)]
-        signal_all(family, signal.SIGCONT)  # the owner may have died while it paused them
+        signal_all(family, signal.SIGCONT)  # the owner may have died while they were paused
         signal_all([pid], signal.SIGQUIT)  # PostgreSQL's immediate stop: removes shared memory
         until = time.monotonic() + 3
         while alive(pid) and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Figures of a study that trains by a deadline, in the style of :mod:`optuna.visualization`."""
+"""Figures of a study with a deadline, in the style of :mod:`optuna.visualization`."""
 
 from __future__ import annotations
 

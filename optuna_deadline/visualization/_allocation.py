@@ -1,4 +1,4 @@
-"""Slots held by each trial over time, and why."""
+"""The slots of each trial over time, and the reasons."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _ENDS: dict[str, tuple[str, str, Symbol]] = {
 def plot_allocation(
     study: Study, n_recent_trials: int | None = None, *, table: str | None = None
 ) -> go.Figure:
-    """Plot which trial held how many slots when, with pauses, resizes and their reasons.
+    """Plot the slots of each trial over time, with pauses, resizes and their reasons.
 
-    Each row is a trial; a bar is a segment, coloured by its number of slots; a thin grey bar is a
-    pause. Reasons show where the pointer rests.
+    Each row is a trial. A bar is a segment, coloured by its number of slots; a thin grey bar is a
+    pause. The pointer shows the reasons.
 
     Args:
-        study: A study with a deadline, in training or ended.
-        n_recent_trials: Show only so many trials, those that trained last; None shows all.
+        study: A study with a deadline, running or ended.
+        n_recent_trials: Show only this many trials, those that trained last; None shows all.
         table: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
@@ -75,7 +75,7 @@ def plot_allocation(
 
 
 def check_number(n_recent_trials: int | None) -> None:
-    """Refuse a number of trials that is not positive, as Optuna does.
+    """Check that a number of trials is positive, as Optuna does.
 
     Raises:
         ValueError: It is not positive.
@@ -91,8 +91,8 @@ def chart_allocation(
 
     Args:
         history: The study's history.
-        n_recent_trials: See there.
-        n_recent_spells: Leave out segments older than the newest so many, for the figure's size.
+        n_recent_trials: As in :func:`plot_allocation`.
+        n_recent_spells: Show only this many of the newest segments, to limit the figure's size.
     """
     everything = history.timelines
     shown = _trained_last(history, everything, n_recent_trials)
@@ -128,7 +128,7 @@ def chart_allocation(
 def _trained_last(
     history: History, everything: Sequence[TrialTimeline], most: int | None
 ) -> Sequence[TrialTimeline]:
-    """Trials that hold slots, then those that held some last, in the order of their numbers."""
+    """The trials that hold slots and those that held some last, in the order of their numbers."""
 
     def last(life: TrialTimeline) -> tuple[float, int]:
         left = life.segments[-1].until(history.end) if life.segments else life.opened
@@ -151,7 +151,7 @@ def _summary(history: History, everything: Sequence[TrialTimeline], shown: int, 
 
 
 def usage(history: History) -> str:
-    """How much of its slots the study has used."""
+    """The share of its slots that the study has used."""
     hand, used = available_slots(history), slots_in_use(history.slot_intervals)
     begin = hand[0][0] if hand else history.started
     had, held = integral(hand, begin, history.end), integral(used, begin, history.end)
@@ -169,7 +169,7 @@ def _size_name(low: int, high: int) -> str:
 
 
 def _sizes(found: set[int]) -> list[tuple[int, int]]:
-    """The sizes of gangs; ranges between powers of two if there are too many for colours."""
+    """The sizes of gangs; if there are too many for colours, ranges between powers of two."""
     if len(found) <= len(_BY_SIZE):
         return [(size, size) for size in sorted(found)]
     ranges = [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, max(33, *found))]

@@ -1,4 +1,4 @@
-"""Money and time, against the plan."""
+"""The spent budget over time, against an even rate."""
 
 from __future__ import annotations
 
@@ -41,15 +41,14 @@ _POINTS = 120
 
 
 def plot_budget(study: Study, *, table: str | None = None) -> go.Figure:
-    """Plot what was spent so far, against the budget spread evenly over the time.
+    """Plot the money spent so far, against the budget spread evenly over the time.
 
-    A dotted line stands where the price of a slot changes, with the host's type if prices go by it
-    and the new price for an hour.
-
-    Where slots cost nothing, it plots slot-time used against the slot-time that was on hand.
+    A dotted line marks each change of a price, with the new price per hour, and the host type if
+    prices depend on it. If slots cost nothing, the figure shows the used slot-time against the
+    available slot-time.
 
     Args:
-        study: A study with a deadline, in training or ended.
+        study: A study with a deadline, running or ended.
         table: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
@@ -104,7 +103,7 @@ def _money(history: History) -> Chart:
 
 
 def _prices(history: History, axis: Axis) -> tuple[VerticalMark, ...]:
-    """The instants at which the price of a slot has changed, or will change until the deadline."""
+    """The times at which the price of a slot changes until the deadline."""
     assert history.budget is not None
     first = tariff_of(history.budget, history.started)
     last = invoice_of(history.money_events, first, history.now).tariff
@@ -152,7 +151,7 @@ def _slot_time(history: History) -> Chart:
 
 
 def _total(steps: StepFunction, begin: float, end: float, size: float) -> StepFunction:
-    """The running integral of a step function at evenly spaced instants."""
+    """The running integral of a step function at evenly spaced times."""
     instants = [begin + (end - begin) * place / _POINTS for place in range(_POINTS + 1)]
     sums = integrals_until(steps, instants)
     return [(at, total / size) for at, total in zip(instants, sums, strict=True)]

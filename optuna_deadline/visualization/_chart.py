@@ -1,4 +1,4 @@
-"""A figure as a value, independent of the library that draws it."""
+"""Charts as values, independent of the library that draws them."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Line:
     width: float = 2.0
     opacity: float = 1.0
     legend: bool = True
-    markers: bool = False  #: so that a curve of one point is visible
+    markers: bool = False  #: to make a curve of one point visible
     texts: tuple[str, ...] = ()
-    template: str = "{}"  #: around each of the texts
-    group: str = ""  #: curves of one group are switched together in the legend
+    template: str = "{}"  #: the format of each text
+    group: str = ""  #: the legend switches the curves of a group together
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Chart:
     """One figure."""
 
     title: str
-    summary: str  #: the verdict above the figure
+    summary: str  #: the sentence above the figure
     x_title: str
     y_title: str
     parts: tuple[ChartPart, ...]
@@ -112,12 +112,12 @@ class Chart:
 
 
 class Axis:
-    """Instants as lengths since the study began, in a suitable unit.
+    """Times since the study's start, in a suitable unit.
 
     Args:
-        history: The study's.
-        to_deadline: Show all the time until the deadline.
-        since: Show nothing before this instant.
+        history: The study's history.
+        to_deadline: Show the time until the deadline.
+        since: Show nothing before this time.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Axis:
         self.title = f"Time since the study began [{self.unit}]"
 
     def __call__(self, instant: float) -> float:
-        """The position of an instant on the axis."""
+        """The position of a time on the axis."""
         return round((instant - self._history.started) / self._size, 3)
 
     def length(self, seconds: float) -> float:
@@ -146,7 +146,7 @@ class Axis:
 
     @property
     def marks(self) -> tuple[VerticalMark, ...]:
-        """The deadline, and the present while the study runs."""
+        """The lines at the deadline and, while the study runs, at the present."""
         history = self._history
         marks = []
         if self.shows_deadline:

@@ -1,4 +1,4 @@
-"""The best value so far, and the forecast of the deadline."""
+"""The best value so far, and its forecast at the deadline."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _BEST = 100  # improvements, the newest ones
 def plot_forecast(
     study: Study, n_recent_trials: int | None = None, *, table: str | None = None
 ) -> go.Figure:
-    """Plot the best value so far, and what is expected until the deadline.
+    """Plot the best value so far, and its forecast until the deadline.
 
-    Every trial that can still be trained has a fan: what it would come to if it trained from now
-    on, on the slots that it has (one, if it waits). The point at the deadline is the best that the
-    study is expected to have then. Each band holds eight of ten outcomes; what is behind them is
-    :func:`optuna_deadline.forecast`, which knows no bounds of the value.
+    Every unfinished trial has a fan: its forecast if it trained from now on, on its present slots
+    (one slot if it waits). The point at the deadline is the study's expected best value. A band
+    contains eight of ten outcomes. The forecasts are those of :func:`optuna_deadline.forecast`,
+    which knows no bounds of the value.
 
     Args:
-        study: A study with a deadline, in training or ended.
-        n_recent_trials: Show the reports of the newest trials alone; None shows all.
+        study: A study with a deadline, running or ended.
+        n_recent_trials: Show only the reports of this many newest trials; None shows all.
         table: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
@@ -67,7 +67,7 @@ def plot_forecast(
 def chart_forecast(
     history: History, n_recent_trials: int | None = None, expected: Forecast | None = None
 ) -> Chart:
-    """The chart of :func:`plot_forecast`; the forecast is made unless it is given."""
+    """The chart of :func:`plot_forecast`; None computes the forecast."""
     axis = Axis(history, to_deadline=True)
     expected = forecast(history) if expected is None else expected
     curves = history.curves_by_trial
@@ -129,7 +129,7 @@ def _summary(history: History, expected: Forecast, shown: int, all_: int) -> str
 
 
 def _curves(name: str, colour: str, curves: Sequence[Sequence[ReportRow]], axis: Axis) -> Line:
-    """All curves of a kind as one interrupted line, so that the legend switches them together."""
+    """All curves of a kind as one line with gaps, so that the legend switches them together."""
     x: list[float] = []
     y: list[float | None] = []
     texts: list[str] = []
@@ -149,7 +149,7 @@ def _curves(name: str, colour: str, curves: Sequence[Sequence[ReportRow]], axis:
 
 
 def _fans(fans: Sequence[Fan], axis: Axis, maximize: bool) -> list[ChartPart]:
-    """The most promising ones have a band, running ones first; others only the median."""
+    """The fans: the most promising trials have a band, running ones first; others a median."""
     sign = -1.0 if maximize else 1.0
     order = sorted(fans, key=lambda fan: (not fan.running, sign * fan.mid[-1], fan.number))
     parts: list[ChartPart] = []

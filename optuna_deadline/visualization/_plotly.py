@@ -1,4 +1,4 @@
-"""Draws a chart as plotly's own JSON: plotly itself is needed only for its figure object."""
+"""Draw a chart as plotly's JSON; only figure objects need plotly itself."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _SMALL = '<span style="font-size:12px">'
 
 
 def is_available() -> bool:
-    """Whether plotly is installed, which figures need."""
+    """Whether plotly is installed."""
     from importlib.util import find_spec
 
     return find_spec("plotly") is not None
 
 
 def check_available() -> None:
-    """Raise an error that says what to install.
+    """Check that plotly is installed.
 
     Raises:
-        ImportError: Plotly is not installed.
+        ImportError: It is not; the message names the package to install.
     """
     if not is_available():
         raise ImportError(
@@ -100,7 +100,7 @@ def spec_of(chart: Chart) -> dict[str, Any]:
 
 
 def _lines(verdict: str) -> list[str]:
-    """A verdict in lines that fit, broken between its clauses."""
+    """Break a sentence between its clauses into lines that fit."""
     lines: list[str] = []
     for clause in verdict.split("; "):
         if lines and len(lines[-1]) + len(clause) + 2 <= _WIDE:
@@ -194,7 +194,7 @@ def _points(part: Points) -> dict[str, Any]:
 
 
 def _area(part: Area) -> list[dict[str, Any]]:
-    """Its lower edge, invisible, and its upper one, filled down to it."""
+    """The traces of a band: an invisible lower edge, and an upper edge filled down to it."""
     red, green, blue = (int(part.colour[place : place + 2], 16) for place in (1, 3, 5))
     line: dict[str, Any] = {"width": 0, "color": part.colour}
     if part.steps:
@@ -220,6 +220,6 @@ def _area(part: Area) -> list[dict[str, Any]]:
 
 
 def _escaped(text: str) -> str:
-    """Plotly reads tags in texts; a policy's text is shown as it is."""
+    """Escape tags, which plotly would interpret."""
     safe = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return safe.replace("\n", "<br>")

@@ -1,4 +1,4 @@
-"""How many trials reached each rung, and their values there."""
+"""The number of trials at each rung, and their values there."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _KINDS: dict[str, tuple[str, Symbol]] = {
 def plot_rungs(
     study: Study, n_recent_trials: int | None = None, *, table: str | None = None
 ) -> go.Figure:
-    """Plot what each trial reported at each rung that it reached, and what became of it there.
+    """Plot the report of each trial at each rung that it reached, and its state after it.
 
-    Rungs are the policy's: ``min_resource * reduction_factor ** i`` steps. A trial's value at a
-    rung is its first report at or after it.
+    The rungs are the policy's: ``min_resource * reduction_factor ** i`` steps. A trial's value at
+    a rung is its first report at or after the rung.
 
     Args:
-        study: A study with a deadline, in training or ended.
-        n_recent_trials: Show the newest trials alone; None shows all.
+        study: A study with a deadline, running or ended.
+        n_recent_trials: Show only this many newest trials; None shows all.
         table: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
@@ -85,7 +85,7 @@ def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
     kinds: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
     for place, values in enumerate(at_rung):
         last = place + 1 == len(steps)
-        # Side by side, so that trials of one value do not hide each other.
+        # Side by side, so that trials of equal value do not hide each other.
         order = sorted(values)
         for index, number in enumerate(order):
             if number not in shown:
@@ -152,6 +152,6 @@ def _columns(
 
 
 def _whole(parameters: Mapping[str, object], name: str, otherwise: int) -> int:
-    """A parameter of the policy, if it is a usable number."""
+    """A parameter of the policy, if it is a positive number."""
     found = parameters.get(name)
     return int(found) if isinstance(found, (int, float)) and math.isfinite(found) else otherwise

@@ -1,4 +1,4 @@
-"""How many of the study's slots trained, were moving and idled."""
+"""The number of the study's slots that trained, started or stopped, and idled."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _POINTS = 400
 
 
 def plot_utilization(study: Study, *, table: str | None = None) -> go.Figure:
-    """Plot how many slots trained, were starting or stopping, and idled.
+    """Plot the number of slots that trained, started or stopped, and idled.
 
-    Starting is the time from a grant to its first step, stopping that from the directive to the
-    last rank's exit: together what moving trials has cost.
+    A start lasts from the grant to the first step, a stop from the directive to the last rank's
+    exit. Together they are the cost of moving trials.
 
     Args:
-        study: A study with a deadline, in training or ended.
+        study: A study with a deadline, running or ended.
         table: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
@@ -49,7 +49,7 @@ def plot_utilization(study: Study, *, table: str | None = None) -> go.Figure:
 
 
 def chart_utilization(history: History, most_steps: int = _POINTS) -> Chart:
-    """The chart of :func:`plot_utilization`; of more steps, means over so many spans."""
+    """The chart of :func:`plot_utilization`; beyond a number of steps it shows means."""
     hand, used, lost = (
         available_slots(history),
         slots_in_use(history.slot_intervals),
@@ -91,7 +91,7 @@ def chart_utilization(history: History, most_steps: int = _POINTS) -> Chart:
 
 
 def _means(steps: StepFunction, instants: list[float]) -> list[float]:
-    """The mean of a step function between each two instants."""
+    """The means of a step function between successive times."""
     sums = integrals_until(steps, instants)
     return [
         round((sums[place + 1] - sums[place]) / (instants[place + 1] - instants[place]), 3)

@@ -1,4 +1,4 @@
-"""The same figures by matplotlib; each function returns its axes, as Optuna's do."""
+"""The same figures in matplotlib; each function returns axes, as Optuna's do."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def is_available() -> bool:
 
 
 def check_available() -> None:
-    """Raise an error that says what to install.
+    """Check that matplotlib is installed.
 
     Raises:
-        ImportError: Matplotlib is not installed.
+        ImportError: It is not; the message names the package to install.
     """
     if not is_available():
         raise ImportError("These figures need matplotlib: pip install matplotlib.")
 
 
 def axes_of(chart: Chart) -> Axes:
-    """The chart on axes of its own."""
+    """Draw the chart on new axes."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 5))
@@ -119,7 +119,7 @@ def _draw(axes: Axes, part: ChartPart) -> None:
 def plot_allocation(
     study: Study, n_recent_trials: int | None = None, *, table: str | None = None
 ) -> Axes:
-    """See :func:`optuna_deadline.visualization.plot_allocation`; reasons are left out."""
+    """See :func:`optuna_deadline.visualization.plot_allocation`; it shows no reasons."""
     check_number(n_recent_trials)
     check_available()
     return axes_of(chart_allocation(read_history(study, table), n_recent_trials))

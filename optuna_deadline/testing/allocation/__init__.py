@@ -1,4 +1,4 @@
-"""The conformance suite for allocation stores, in the style of Optuna's own.
+"""The conformance suite for allocation stores, in the style of Optuna's suites.
 
 Subclass it and override one fixture::
 
@@ -38,7 +38,7 @@ class AllocationStoreTestCase(
     AdmissionSuite,
     GangSuite,
 ):
-    """What every :class:`~optuna_deadline.allocation.store.AllocationStore` must do."""
+    """The tests that every :class:`~optuna_deadline.allocation.store.AllocationStore` passes."""
 
     @pytest.fixture
     def world(self) -> AllocationWorld:

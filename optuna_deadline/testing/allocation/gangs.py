@@ -1,7 +1,4 @@
-"""A gang may cross workers: it is taken whole, and each worker gives back its own part.
-
-The size of the pool that a study pays for, and the end of its money.
-"""
+"""Tests of gangs that span workers, and of the pool size that a study pays for."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ MEETING = Rendezvous("10.0.0.1", 29500, 29501, "secret", "/shared/1-3.ckpt")
 
 
 class GangSuite:
-    """Gangs that cross workers."""
+    """Gangs that span workers."""
 
     def test_a_gang_that_crosses_workers_is_taken_at_once(self, world: AllocationWorld) -> None:
         grant = _cross(world)
@@ -207,7 +204,7 @@ def _cross(world: AllocationWorld) -> Grant:
 
 
 class MoneySuite:
-    """What a store keeps of a study's budget."""
+    """The budget of a study in a store."""
 
     def test_without_money_the_deadline_is_the_end(self, world: AllocationWorld) -> None:
         world.join("a")

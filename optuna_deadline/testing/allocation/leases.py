@@ -1,7 +1,4 @@
-"""Slots have one holder, a fence that only rises, and leases that only the reaper ends.
-
-Only the reaper compares clocks, and it errs on the late side.
-"""
+"""Tests of leases: a slot has one holder, its fence only rises, only the reaper ends leases."""
 
 from __future__ import annotations
 
@@ -257,7 +254,7 @@ class LeaseSuite:
             moved,
         }
         assert [planned.number for planned in table.orders("b").trials] == [moved]
-        assert table.acquire("b", moved, theirs) is None  # not before the other has let go
+        assert table.acquire("b", moved, theirs) is None  # not before the other has released it
         orders = table.orders("a")
         assert (orders.now, orders.deadline) == (world.time, world.deadline)
         assert not orders.settled and orders.epoch == 4
@@ -266,7 +263,7 @@ class LeaseSuite:
 
 
 class ReapingSuite:
-    """What dead workers held comes back, once and late enough."""
+    """The slots of dead workers become free once, and not too early."""
 
     def test_reaping_waits_for_lease_and_grace(self, world: AllocationWorld) -> None:
         world.join("a", cpus=1)
@@ -355,7 +352,7 @@ class ReapingSuite:
         [planned] = one.trials()
         assert (planned.owner, planned.state, planned.fence) == (None, "paused", grant.fence)
         assert [row.outcome for row in one.segments()] == ["lost"]
-        # The audit of each study is whole by itself.
+        # The audit of each study is complete by itself.
         assert changes_of_slots(two.events()) == {}
         assert_legal(one.events())
         [changes] = changes_of_slots(one.events()).values()
@@ -391,7 +388,7 @@ class ReapingSuite:
         assert (theirs.owner, theirs.fence) == ("b", other.fence)
         assert [worker.id for worker in table.workers()] == ["b"]
         assert [row.outcome for row in table.segments()] == ["lost", None]
-        assert table.elect_leader("b") == 2  # nor is its term waited for
+        assert table.elect_leader("b") == 2  # without a wait for its term
         assert table.reap_ended(["a"]) == 0 and table.reap_ended([]) == 0
         world.join("c", cpus=2)
         world.plan("c", number=grant.number)
@@ -431,7 +428,7 @@ class ReapingSuite:
         theirs.open_trial("a", term, 0, 100)
         theirs.write_plan("a", term, [Assignment(0, "run", "a", 1, "test")])
         assert theirs.acquire("a", 0, theirs.free_slots("a")) is not None
-        theirs.leave("a")  # and dies with its slots in its hands
+        theirs.leave("a")  # and dies while it holds slots
         ours.register("b", "host", 8, [], 1, None, about)
         known = ours.on_host("host")
         assert [(row.id, row.pid, row.boot, row.state) for row in known] == [
@@ -441,6 +438,6 @@ class ReapingSuite:
         assert ours.reap_ended(["a"]) == 1
         assert [row.id for row in ours.on_host("host")] == ["b"]
         assert [slot.device for slot in ours.register("b", "host", 8, ["gpu:0"], 0)] == ["gpu:0"]
-        # The audit of the pool that it died in says so.
+        # The audit of the pool in which it died shows it.
         kinds = [event.kind for event in theirs.events()]
         assert "reap" in kinds and "lost" in kinds and theirs.trials()[0].state == "paused"

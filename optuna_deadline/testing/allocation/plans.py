@@ -1,7 +1,4 @@
-"""One planner at a time, known by its term; an old term writes nothing.
-
-What people ask for stands on the table, and nothing is granted against it.
-"""
+"""Tests of plans: one planner at a time writes, and grants respect users' requests."""
 
 from __future__ import annotations
 

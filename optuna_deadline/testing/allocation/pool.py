@@ -1,9 +1,4 @@
-"""Which worker may offer which slots.
-
-Several studies on the slots of one pool.
-
-Machines that join must have the names they give, and fit those that train.
-"""
+"""Tests of pools: offers of workers, several studies in one pool, and compatible hosts."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ from optuna_deadline.testing.allocation.world import (
 
 
 class MembershipSuite:
-    """Workers come and go; of one study, one live worker offers a slot."""
+    """Workers join and leave; within a study, one live worker offers a slot."""
 
     def test_two_workers_of_a_host_number_their_cpu_shares_apart(
         self, world: AllocationWorld
@@ -67,7 +62,7 @@ class MembershipSuite:
         assert world.join("b", cpus=1) == first
 
     def test_a_worker_that_has_left_offers_nothing_any_more(self, world: AllocationWorld) -> None:
-        """But what it holds, until that was reaped: its study's roster tells when."""
+        """Except what it holds, until that was reaped."""
         table = world.table()
         world.join("a", cpus=3)
         world.grant("a")
@@ -141,7 +136,7 @@ class MembershipSuite:
 
 
 class SharingSuite:
-    """A slot belongs to its host, and the study that it is lent to may take it."""
+    """A slot belongs to its host; the study to which it is lent may acquire it."""
 
     def test_workers_of_two_studies_offer_the_same_slots(self, world: AllocationWorld) -> None:
         first = world.join("a", cpus=2, study="one")
@@ -251,7 +246,7 @@ class SharingSuite:
         assert all(event.study_id == one.study_id for event in one.events())
 
     def test_a_slot_outlives_the_worker_that_brought_it(self, world: AllocationWorld) -> None:
-        """Another study's worker of the host still offers it; what it held is reaped first."""
+        """Another study's worker of the host still offers it; its holder is reaped first."""
         slots = world.join("a", cpus=1, study="one")
         world.grant("a", study="one")
         world.time += TTL
@@ -350,7 +345,7 @@ def _lend(world: AllocationWorld, slot: int, study_id: int) -> None:
 
 
 class AdmissionSuite:
-    """Names, devices and versions are checked where a worker joins."""
+    """A worker's names, devices and versions are checked when it joins."""
 
     def test_two_machines_of_one_name_are_told_so(self, world: AllocationWorld) -> None:
         table = world.table()

@@ -1,6 +1,6 @@
-"""Reports, checkpoints and progress of a running segment.
+"""Tests of segments: reports, checkpoints and progress, also if an answer was lost.
 
-A call whose answer was lost is made again, or comes to light later: neither does harm.
+A call whose answer was lost is repeated, or takes effect late; neither changes the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from optuna_deadline.testing.allocation.world import TTL, AllocationWorld, asser
 
 
 class WriteSuite:
-    """What a segment writes is kept, in order, and only while it is the trial's own."""
+    """A store keeps a segment's writes in order, and only while the segment is current."""
 
     def test_a_step_redone_keeps_its_first_value(self, world: AllocationWorld) -> None:
         world.join("a", cpus=1)
@@ -255,7 +255,7 @@ class WriteSuite:
 
 
 class LostAnswerSuite:
-    """What is done twice counts once."""
+    """A repeated call has no further effect."""
 
     def test_acquiring_twice_never_gives_two_grants(self, world: AllocationWorld) -> None:
         slots = world.join("a", cpus=2)
@@ -342,7 +342,7 @@ class LostAnswerSuite:
         gone = []
         for step, value in ((1, 0.9), (1, 0.9), (2, 0.5), (2, 0.5), (3, 0.4), (4, 0.3)):
             gone += table.add_checkpoint("a", grant, checkpoint(grant, step, value))
-        # A file that a row still names is never given up: step 1 is the best model.
+        # A file that a row names is never dropped: step 1 is the best model.
         kept = table.checkpoints(grant.number)
         assert [row.step for row in kept] == [4, 3, 1]
         assert not {row.path for row in kept} & set(gone)
@@ -352,7 +352,7 @@ class LostAnswerSuite:
         grant = world.grant("a")
         table = world.table()
         new = [NewReport(step, step / 10, float(step)) for step in range(3)]
-        table.add_reports("a", grant, new)  # the answer is lost, and more is said meanwhile
+        table.add_reports("a", grant, new)  # the answer is lost, and another report follows
         table.add_reports("a", grant, [*new, NewReport(3, 0.3, 3.0)])
         assert [(row.step, row.value) for row in table.reports()] == [
             (0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3),

@@ -1,4 +1,4 @@
-"""A fresh store with a clock that stands still unless a test moves it."""
+"""A fresh store with a clock that only a test moves."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class MakeStore(Protocol):
         grace: float,
         now: Callable[[], float],
     ) -> AllocationStore:
-        """A store for one pool and one study, which is made unless it is there."""
+        """The store for one pool and one study, which is created if it does not exist."""
 
 
 @dataclass
 class AllocationWorld:
-    """One database, its time, and short ways to bring about what a test starts from.
+    """One database, its time, and helpers that set up a test's initial state.
 
     Args:
         make_store: Opens stores on the database.
-        delete_study: Deletes a study by name, where that can be done.
+        delete_study: Deletes a study by name, if the store supports it.
         one_host: Whether the database serves workers of one host only.
     """
 
@@ -55,7 +55,7 @@ class AllocationWorld:
     def open(
         self, pool: str = "pool", study: str = "study", *, ttl: float = TTL, grace: float = GRACE
     ) -> AllocationStore:
-        """A new store object, as another process would have it."""
+        """A new store object, as in another process."""
         return self.make_store(
             pool=pool,
             study=study,
@@ -87,7 +87,7 @@ class AllocationWorld:
         study: str = "study",
         others: OtherWorkers = (),
     ) -> int:
-        """Elect a planner and let it want a trial, new by default, on a worker and others."""
+        """Elect a planner that plans a trial, new by default, on a worker and others."""
         table = self.table(study=study)
         term = table.elect_planner("planner")
         assert term is not None
@@ -109,7 +109,7 @@ class AllocationWorld:
         return granted
 
     def lose(self, grant: Grant) -> None:
-        """Let the grant's lease and grace pass, and the reaper come."""
+        """Let the grant's lease and grace pass, then reap."""
         self.time += TTL + GRACE + 1
         assert self.table().reap() >= 1
         assert self.table().trials()[grant.number].owner is None
@@ -141,7 +141,7 @@ def assert_legal(events: list[Event]) -> None:
 
 
 def assert_whole(events: list[Event]) -> None:
-    """No gang ever holds a part of its slots: what is acquired for it is what it starts with."""
+    """Check that no gang ever holds only a part of its slots."""
     acquired: dict[tuple[int | None, int | None], list[str | None]] = {}
     for event in events:
         trial = event.study_id, event.number
