@@ -245,12 +245,14 @@ def test_a_fork_server_killed_while_it_loads_the_objective_is_replaced(
     agree(study, AMPLE, None, {})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
 
-    def zygotes() -> list[psutil.Process]:
-        family = psutil.Process(worker.pid).children()
-        return [child for child in family if ForkServer.__module__ in " ".join(child.cmdline())]
+    def has_killed() -> bool:
+        for child in psutil.Process(worker.pid).children():
+            if ForkServer.__module__ in " ".join(child.cmdline()):
+                child.kill()
+                return True
+        return False
 
-    wait_until(zygotes)
-    zygotes()[0].kill()
+    wait_until(has_killed)  # killed as soon as it is seen: a second look may come during its exec
     wait_until(lambda: "a new one starts" in said())
     wait_until(reported(study, 3))
     worker.send_signal(signal.SIGTERM)
