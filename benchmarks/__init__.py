@@ -1,1 +1,1 @@
-"""What things cost, measured on the machine at hand; each module is a command of its own."""
+"""Benchmarks; each module is a command."""

@@ -1,10 +1,10 @@
-"""``python -m benchmarks.backtest [--data DIR] [--quick] [--json F]``: were the forecasts right?
+"""``python -m benchmarks.backtest [--data DIR] [--quick] [--json F]``: accuracy of forecasts.
 
 Studies are simulated on recorded curves under the default policy. At a quarter, half and three
-quarters of the time everything is forecast from what is known by then: each trial, had it trained
-on to twice its steps and to the end, which the recording knows; and the best value of the study at
-the deadline; and with ``--draws`` what half as much time again or twice as many slots would bring,
-against what they bring. A band that says 80 % holds 80 % of what came, if it is honest.
+quarters of the time, these are forecast from what is known then, and compared with the recording:
+the value of each trial at twice its steps and at its end, the best value of the study at the
+deadline, and with ``--draws`` the gain from 50 % more time or twice as many slots. A calibrated
+band of 80 % contains 80 % of the outcomes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from optuna_deadline.study.terms import Terms
 
 PARTS = (0.25, 0.5, 0.75)
 POLICY = "freeze_thaw"
-OVERHEAD = 0.5  #: of a start, in steps
-MORE_TIME = 0.5  #: of the time, for the what-if with more time
-TABLES = 4  # of a family, where it is to be quick
+OVERHEAD = 0.5  #: overhead of a start, in steps
+MORE_TIME = 0.5  #: added share of the time in the what-if
+TABLES = 4  # tables of a family with --quick
 AGAIN, END, STUDY = "a doubling ahead", "at the end of its training", "the best at the deadline"
 LATER, MORE = "the best with half as much time again", "the best with twice as many slots"
 _LOW, _HIGH = LEVELS.index(0.1), LEVELS.index(0.9)
@@ -53,15 +53,15 @@ _LOW, _HIGH = LEVELS.index(0.1), LEVELS.index(0.9)
 
 @dataclass(frozen=True)
 class Told:
-    """One forecast and what came. Distances are from the best configuration to the median one's.
+    """One forecast and its outcome, in units of the distance from the best to the median value.
 
     Attributes:
-        what: What was forecast.
-        part: Of the time that had passed.
-        held: By level of :data:`LEVELS`, whether what came was not above it.
-        within: Whether it was in the band that says 80 %.
-        error: Of the middle.
-        unmoved: Of saying that all stays as it is.
+        what: The kind of forecast.
+        part: The share of the time that had passed.
+        held: By level of :data:`LEVELS`, whether the outcome was at or below it.
+        within: Whether the outcome was in the band of 80 %.
+        error: The error of the median.
+        unmoved: The error of a forecast without change.
     """
 
     what: str
@@ -74,7 +74,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Case:
-    """One study: a table, its order, slots, and whole trainings for which they have the time."""
+    """One study: a table, the order of its configurations, slots, and whole trainings of time."""
 
     table: str
     seed: int
@@ -84,7 +84,7 @@ class Case:
     draws: int = 0
 
     def run(self) -> list[Told]:
-        """All forecasts, and what came."""
+        """All forecasts and their outcomes."""
         workload, deadline = self.workload, self.deadline
         histories, value = self.simulate(PARTS)
         told = [one for part, history in histories for one in _of_trials(part, history, workload)]
@@ -107,7 +107,7 @@ class Case:
         return told
 
     def simulate(self, parts: Sequence[float]) -> tuple[list[tuple[float, History]], float | None]:
-        """What was known after parts of the time, rising, and the best value at its end."""
+        """What was known after increasing shares of the time, and the best value at the end."""
         simulation = self._begin()
         parameters = {"max_resource": self.workload.steps}
         end = self.deadline
@@ -126,7 +126,7 @@ class Case:
 
     @property
     def deadline(self) -> float:
-        """Seconds that the study has."""
+        """The seconds of the study."""
         return self.trainings * self.workload.full_seconds / self.slots
 
     def _begin(self) -> Simulation:
@@ -140,7 +140,7 @@ class Case:
         )
 
     def _change(self, instant: float, change: Change) -> float | None:
-        """What comes of a study that is changed at an instant."""
+        """The outcome of a study that is changed at a time."""
         simulation = self._begin()
         world = simulation.world
         simulation.run_until(instant)
@@ -150,7 +150,7 @@ class Case:
             policy = _policy(world.workload)
             SimulatedWorker(world, "more", 0, policy, slots=change.slots).start()
         for worker in world.workers.values():
-            worker.wake_all()  # both its plan and its orders are looked at again
+            worker.wake_all()  # it plans again and reads its orders again
         return simulation.run().value
 
 
@@ -188,7 +188,7 @@ def _judge(
 
 
 def figures(told: Sequence[tuple[str, Told]]) -> list[dict[str, Any]]:
-    """A row for each family, thing that was forecast, and part of the time."""
+    """A row for each family, kind of forecast and share of the time."""
     groups: dict[tuple[str, str, float], list[Told]] = defaultdict(list)
     for family, one in told:
         groups[family, one.what, one.part].append(one)
@@ -225,7 +225,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def draw_calibration(told: Sequence[tuple[str, Told]], path: Path) -> None:
-    """How often what came was not above each level, against how often that was to be."""
+    """Draw how often outcomes were at or below each level, against the level."""
     families = sorted({family for family, _ in told})
     with picture(path, len(families), (3.6, 3.6)) as panels:
         for axes, family in zip(panels, families, strict=True):

@@ -1,10 +1,9 @@
 """Studies with thousands of trials in seconds, for the benchmarks.
 
-Rows go by SQLAlchemy Core's executemany into Optuna's own tables and our table of rungs: about
-1 ms or less for a trial with 50 reports, where `add_trial` takes 30 to 90. To read finished trials
-back through Optuna takes more than 1 ms each, in every new process anew, so Optuna's cache is
-filled from memory with what that read would find (tests/test_benchmarks.py compares), and the
-benchmarks do not count it.
+SQLAlchemy Core's executemany writes rows into Optuna's tables and our table of rungs. A trial with
+50 reports takes about 1 ms, with `add_trial` 30 to 90 ms. Reading finished trials through Optuna
+takes more than 1 ms each in every new process. So Optuna's cache is filled from memory with what
+that read would return (tests/test_benchmarks.py compares both), and benchmarks do not count it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _FINITE = {
 
 @contextmanager
 def databases(storage: str, count: int) -> Iterator[list[str]]:
-    """Empty databases of a kind, for the length of a ``with`` block; PostgreSQL is durable."""
+    """Empty databases of a kind until the ``with`` block ends; PostgreSQL is durable."""
     with ExitStack() as stack:
         if storage == "sqlite":
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="prune-cost-"))
@@ -57,16 +56,16 @@ def add_trials(
 ) -> None:
     """Add trials that have reported at the steps 1 to ``steps``, all at once.
 
-    The values are drawn between 0 and 1, whatever the step. Finished trials bear the attributes
-    that SuccessiveHalvingPruner leaves behind; unfinished ones do not, which spares the pruners
-    that read them. Every trial has its values in our rungs.
+    The values are drawn between 0 and 1, whatever the step. Finished trials have the attributes of
+    SuccessiveHalvingPruner; unfinished ones do not, which saves time in pruners that read them.
+    Every trial has its values in our rungs.
 
     Args:
-        study: A study on a database, its deadline fixed already.
-        count: How many trials.
-        steps: How many reports each has.
+        study: A study on a database, with a fixed deadline.
+        count: The number of trials.
+        steps: The number of reports of each trial.
         state: COMPLETE or RUNNING.
-        seed: Draws values and parameters.
+        seed: The seed of values and parameters.
     """
     cached = study._storage
     assert isinstance(cached, _CachedStorage)
@@ -82,7 +81,7 @@ def add_trials(
             ]
             _insert_details(connection, study._study_id, trials)
         _remember(cached, study._study_id, trials)
-    if engine.dialect.name == "postgresql":  # its autovacuum does so within a minute
+    if engine.dialect.name == "postgresql":  # autovacuum would do so within a minute
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("ANALYZE")
 
@@ -165,7 +164,7 @@ def _insert_details(connection: sa.Connection, study_id: int, trials: list[Froze
 
 
 def _remember(cached: _CachedStorage, study_id: int, trials: list[FrozenTrial]) -> None:
-    """What `_CachedStorage` does after it has read trials from the database."""
+    """Fill the cache as `_CachedStorage` does after it has read trials."""
     known = cached._studies.setdefault(study_id, _StudyInfo())
     cached._add_trials_to_cache(study_id, trials)
     for trial in trials:

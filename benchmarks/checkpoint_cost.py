@@ -1,6 +1,6 @@
-"""What a safe checkpoint costs beside a bare ``torch.save``, and how long training stands still.
+"""The time of a safe checkpoint against a bare ``torch.save``, and the time that training waits.
 
-All ways in each round, in an order drawn afresh, each into a file of its own on the same disk.
+Each round runs all methods in a new random order, each into its own file on the same disk.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Ear:
 
 
 def measure(megabytes: int, rounds: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Seconds of every way, and what ours takes by what ``torch.save`` takes in the same round."""
+    """The seconds of every method, and ours relative to ``torch.save`` in the same round."""
     count = 48  # tensors
     state = {f"layer{i}": torch.randn(megabytes * 2**18 // count) for i in range(count)}
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -59,7 +59,7 @@ def measure(megabytes: int, rounds: int, folder: Path, seed: int = 0) -> dict[st
         for number in range(rounds + 1):
             progress.write_progress(f"round {number} of {rounds}")
             for way, taken in _round(state, folder, drawing, saver, ear):
-                if number:  # the first warms the allocator and the disk's cache
+                if number:  # the first round fills the allocator and the disk's cache
                     seconds[way].append(taken)
     finally:
         progress.end()
@@ -126,7 +126,7 @@ def _round(
     for way in ways:
         for file in folder.iterdir():
             file.unlink()
-        os.sync()  # none pays for what another left to be written
+        os.sync()  # so that no method pays for another's unwritten data
         taken += way()
     return taken
 

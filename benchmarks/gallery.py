@@ -1,7 +1,7 @@
 """``python -m benchmarks.gallery [--seconds N] [--folder DIR]``: the pictures of the gallery.
 
-The demo's network is tuned by a worker of this machine with two CPU slots and a budget, and the
-study is looked at shortly before its deadline.
+A worker with two CPU slots and a budget tunes the demo's network; the pictures show the study
+shortly before its deadline.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from optuna_deadline.visualization.matplotlib import axes_of
 
 OBJECTIVE = "optuna_deadline_demo.digits:objective"
 SLOTS = 2
-LOOK = 0.8  #: of the time: when the pictures are taken
+LOOK = 0.8  #: the share of the time at which the pictures are drawn
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, look, draw."""
+    """Train the study and draw its pictures."""
     parser = argparse.ArgumentParser(prog="benchmarks.gallery", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="of the study")
     parser.add_argument("--folder", type=Path, default=Path("docs/images"))
@@ -60,7 +60,7 @@ def _train(study: optuna.Study, seconds: float, folder: Path) -> None:
 
 
 def draw(study: optuna.Study, folder: Path) -> None:
-    """The five figures, and the live view of a terminal, all of the same moment."""
+    """Draw the five figures and the live view of a terminal, all of the same moment."""
     from matplotlib import pyplot
 
     table, terms = table_of(study)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: statements counted, times summed up, progress, results on disk."""
+"""Helpers of the benchmarks: count statements, summarise times, show progress, write results."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ import sqlalchemy as sa
 
 
 class StatementCounter:
-    """Counts the SQL statements of every engine in the process, Optuna's and ours alike.
+    """Counts the SQL statements of every engine in the process, Optuna's and ours.
 
-    Cursor executions count; BEGIN, COMMIT and the pool's pings do not, from any client.
+    Cursor executions count; BEGIN, COMMIT and the pool's pings do not.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class StatementCounter:
 
     @contextmanager
     def listening(self) -> Iterator[StatementCounter]:
-        """Count for the length of a ``with`` block."""
+        """Count until the ``with`` block ends."""
         sa.event.listen(sa.Engine, "before_cursor_execute", self._executed)
         try:
             yield self
@@ -46,7 +46,7 @@ class StatementCounter:
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of some times, and how far they spread."""
+    """The median of some times, and their first and last deciles."""
 
     median: float
     p10: float
@@ -62,7 +62,7 @@ class Spread:
 
 
 def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
-    """The median and the 99th percentile in milliseconds; nothing of fewer than two times."""
+    """The median and the 99th percentile in milliseconds; empty for fewer than two times."""
     if len(seconds) < 2:
         return {}
     cuts = statistics.quantiles(seconds, n=100, method="inclusive")
@@ -70,7 +70,7 @@ def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
 
 
 class Progress:
-    """One line on stderr that is overwritten; nothing at all where stderr is no terminal."""
+    """One line on stderr that is overwritten; nothing if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -83,13 +83,13 @@ class Progress:
             print(f"\r\x1b[K{seconds:5.0f} s  {text}", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def machine(*libraries: str) -> dict[str, Any]:
-    """What the figures depend on, to be kept beside them; ``libraries`` says what else does."""
+    """The machine and the versions on which the figures depend, with further ``libraries``."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
         "python": platform.python_version(),
@@ -101,14 +101,14 @@ def machine(*libraries: str) -> dict[str, Any]:
 
 
 def quiet() -> None:
-    """Keep the logs of studies and their warnings of experiments out of a benchmark's table."""
+    """Silence the logs of studies and Optuna's experimental warnings."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     logging.getLogger("alembic").setLevel(logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
 
 
 def output_file(text: str) -> Path:
-    """The type of an argparse option: refused now rather than when all is measured."""
+    """The argparse type of an output file, which is checked before anything is measured."""
     path = Path(text)
     if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}; create it first")
@@ -116,6 +116,6 @@ def output_file(text: str) -> Path:
 
 
 def write_json(path: Path | None, result: dict[str, Any] | list[dict[str, Any]]) -> None:
-    """Write a result where it is wanted."""
+    """Write a result as JSON, if a file is given."""
     if path is not None:
         path.write_text(json.dumps(result, indent=2) + "\n")

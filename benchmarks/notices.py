@@ -1,7 +1,7 @@
-"""What a notice costs by the number of sessions that listen, each on a channel of its own.
+"""The time of a PostgreSQL notification by the number of sessions that listen on other channels.
 
-Before version 19 a server wakes every listening session of a database for each notifying commit,
-and each looks whether the channel is one of its own; so a wide pool pays for every hand-over.
+Before version 19, a server wakes every listening session of a database for each notifying commit,
+and each session checks the channel. So in a large pool every transfer of a slot costs time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 
 def measure(url: str, others: int, times: int) -> dict[str, Any]:
-    """Milliseconds from sending a notice to hearing it, while ``others`` listen elsewhere."""
+    """Milliseconds from a notification to its receipt, with ``others`` on other channels."""
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     speaker, hearer, *sessions = [engine.connect() for _ in range(2 + others)]
     for number, session in enumerate(sessions):
@@ -29,7 +29,7 @@ def measure(url: str, others: int, times: int) -> dict[str, Any]:
     driver: Any = hearer.connection.driver_connection
     waited = []
     for _ in range(times):
-        time.sleep(0.05)  # let the others settle
+        time.sleep(0.05)  # until the other sessions are idle
         began = time.perf_counter()
         speaker.exec_driver_sql("NOTIFY mine")
         select.select([driver], [], [])

@@ -1,11 +1,11 @@
-"""Two lines in `study.optimize`: how near the deadline it ends, and how good the best model is.
+"""DeadlinePruner and DeadlineSampler in `study.optimize`: lateness, and the best model.
 
-`ends` runs studies with short deadlines on real time, of which each draws its objective, its
-storage and its number of threads, and tells how far from the deadline each returned.
+`ends` runs studies with short deadlines in real time, each with a random objective, storage and
+number of threads. It prints the seconds from each deadline to the return.
 
 `digits` trains small networks on scikit-learn's digits under DeadlinePruner and Optuna's own
-pruners, with the same seeds and seconds; what counts is the lowest validation loss that was
-reported by the deadline. The others get `timeout=`, which is checked between trials alone.
+pruners, with the same seeds and seconds. The result is the lowest validation loss that was
+reported by the deadline. Optuna's pruners get `timeout=`, which is only checked between trials.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ ASKS = ("should_prune", "out_of_time", "nothing")
 
 @dataclass(frozen=True)
 class End:
-    """How one study of `ends` went.
+    """The end of one study of `ends`.
 
     Attributes:
-        seconds: From the deadline to the return; negative where it returned before.
-        trials: That it had.
+        seconds: Seconds from the deadline to the return; negative if it returned before.
+        trials: The number of trials.
     """
 
     deadline: float
@@ -60,11 +60,11 @@ class End:
 
 
 def end_of_a_study(seed: int, folder: Path) -> End:
-    """Run a study whose deadline is 2 to 5 s away and whose trials report each 0.05 to 0.5 s."""
+    """Run a study with a deadline of 2 to 5 s, in which a report takes 0.05 to 0.5 s."""
     rng = random.Random(seed)
     deadline, report = rng.uniform(2, 5), 10 ** rng.uniform(-1.3, -0.3)
     asks, storage, n_jobs = rng.choice(ASKS), rng.choice(("memory", "sqlite")), rng.choice((1, 4))
-    # An objective that asks nothing ends when it ends: short trials, as long as a report.
+    # An objective without checks runs to its end, so its trials have one report.
     steps = 1 if asks == "nothing" else 20
 
     def objective(trial: optuna.Trial) -> float:
@@ -90,7 +90,7 @@ def end_of_a_study(seed: int, folder: Path) -> End:
 
 
 def measure_ends(studies: int, progress: Progress) -> list[End]:
-    """One study after the other."""
+    """Run one study after the other."""
     ends = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(studies):
@@ -113,7 +113,7 @@ def _digits() -> tuple[Any, ...]:
 
 
 def train(trial: optuna.Trial, report: Callable[[float, int], bool]) -> float:
-    """Train one network; ``report`` says whether to end."""
+    """Train one network until ``report`` returns True."""
     import torch
     from torch import nn
 
@@ -150,12 +150,12 @@ def train(trial: optuna.Trial, report: Callable[[float, int], bool]) -> float:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one study of `digits` came to.
+    """The result of one study of `digits`.
 
     Attributes:
-        loss: The lowest that was reported by the deadline.
-        seconds: From the deadline to the return; negative where it returned before.
-        reports: Instants and losses of all reports.
+        loss: The lowest loss that was reported by the deadline.
+        seconds: Seconds from the deadline to the return; negative if it returned before.
+        reports: The times and losses of all reports.
         study: The study.
     """
 
@@ -208,15 +208,15 @@ def measure_digits(
     known: Sequence[dict[str, Any]] = (),
     keep: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
 ) -> list[dict[str, Any]]:
-    """All pruners for each seed, in an order that is drawn for each seed; seed 0 is drawn.
+    """Run all pruners for each seed, in a random order for each seed.
 
     Args:
-        seeds: Number of seeds.
-        seconds: To the deadline.
-        n_jobs: Threads of a study.
-        progress: Where the progress is written.
+        seeds: The number of seeds.
+        seconds: The seconds to the deadline.
+        n_jobs: The threads of a study.
+        progress: Shows the progress.
         pictures: A folder for the pictures of seed 0.
-        known: Rows of an earlier run, whose seeds are not run again.
+        known: Rows of an earlier run, whose seeds are skipped.
         keep: Gets all rows after each seed, so that an interrupted run loses one seed only.
     """
     rows, done = list(known), {row["seed"] for row in known}
@@ -239,7 +239,7 @@ def measure_digits(
 
 
 def draw_progress(outcomes: dict[str, Outcome], seconds: float, path: Path) -> None:
-    """The lowest loss so far against time, from the first report to the return of each study."""
+    """Draw the lowest loss against time, from the first report to the return of each study."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.6), layout="constrained")
@@ -263,7 +263,7 @@ def draw_progress(outcomes: dict[str, Outcome], seconds: float, path: Path) -> N
 
 
 def draw_curves(study: optuna.Study, path: Path) -> None:
-    """All curves of a study, those that were pruned in grey, with the rungs."""
+    """Draw all curves of a study with the rungs; pruned trials are grey."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4), layout="constrained")
@@ -283,14 +283,14 @@ def draw_curves(study: optuna.Study, path: Path) -> None:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error, which is not a number for a single value."""
+    """The mean and its standard error, which is NaN for a single value."""
     if len(values) < 2:
         return statistics.fmean(values), math.nan
     return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
 
 
 def print_ends(ends: Sequence[End]) -> None:
-    """A line for all, and one for each way to ask."""
+    """Print a line for all studies, and one for each kind of objective."""
     print("seconds from the deadline to the return of study.optimize")
     for title in ("all", *ASKS):
         after = [end.seconds for end in ends if title in ("all", end.asks)]
@@ -304,7 +304,7 @@ def print_ends(ends: Sequence[End]) -> None:
 
 
 def print_digits(rows: Sequence[dict[str, Any]]) -> None:
-    """Each pruner's mean loss, and its paired difference to ours."""
+    """Print each pruner's mean loss, and its paired difference to DeadlinePruner's."""
     losses = {(row["pruner"], row["seed"]): row["loss"] for row in rows}
     seeds = sorted({row["seed"] for row in rows})
     print("validation loss by the deadline, and how much more than under DeadlinePruner")
@@ -319,10 +319,10 @@ def print_digits(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def known_rows(path: Path | None, terms: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of an earlier run; none if there is no file.
+    """The rows of an earlier run; empty if there is no file.
 
     Raises:
-        DeadlineError: It was measured with other seconds or threads.
+        DeadlineError: The file was measured with other seconds or threads.
     """
     if path is None or not path.exists():
         return []

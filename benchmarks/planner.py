@@ -1,4 +1,4 @@
-"""How long a policy takes to plan, by the number of its trials and of the pool's GPUs."""
+"""The time in which a policy plans, by the number of trials and of GPUs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SPEEDUP = Speedup({2: 1.87, 4: 3.42, 8: 5.6})
 
 
 def draw(trials: int, gpus: int, seed: int) -> Snapshot:
-    """A study in the middle of its time: as many trials run as there are GPUs, the others wait.
+    """A study at half of its time: as many trials run as there are GPUs, the others are paused.
 
-    How far a trial has come falls off as under successive halving; its scores rise to a top of its
-    own with noise.
+    The steps of the trials are distributed as under successive halving. The scores of each rise to
+    its own limit with noise.
     """
     rng = random.Random(f"{trials} {gpus} {seed}")
     views = []
@@ -70,7 +70,7 @@ class Timed:
 
 
 def measure(policy: str, trials: int, gpus: int, repetitions: int) -> Timed:
-    """CPU milliseconds of a plan; each is made by a new policy for a snapshot of its own."""
+    """CPU milliseconds of plans, each by a new policy for a new snapshot."""
     times = []
     for seed in range(repetitions):
         snapshot = draw(trials, gpus, seed)
@@ -82,7 +82,7 @@ def measure(policy: str, trials: int, gpus: int, repetitions: int) -> Timed:
 
 
 def draw_picture(path: Path, rows: Sequence[Timed]) -> None:
-    """A line for each policy and pool over the number of trials."""
+    """Draw a line for each policy and pool against the number of trials."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,8 +1,8 @@
-"""What `should_prune()` costs: DeadlinePruner beside three pruners of Optuna's.
+"""The time of `should_prune()`: DeadlinePruner beside three of Optuna's pruners.
 
-One run measures all of them, repetition by repetition in an order that is drawn anew each time, so
-that whatever else the machine does falls on all alike. In each repetition each pruner watches one
-new trial that nothing prunes, since it is the best; the other trials are loaded beforehand.
+One run measures all of them. Each repetition has a new random order, so that other load on the
+machine affects all alike. In each repetition each pruner gets one new trial, which is the best, so
+that no pruner stops early; the other trials are loaded before.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from optuna_deadline.allocation.sql.database.engine import disconnect, open_tabl
 OURS, MEDIAN = "DeadlinePruner", "MedianPruner"
 STEPS = 50
 STORAGES = ("sqlite", "postgresql")
-_STEADY = (1_000, 32)  # trials and unfinished ones of the speed-up
+_STEADY = (1_000, 32)  # trials and unfinished trials for the speed-up
 _DEADLINE = "12h"
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """The size of the measurement."""
 
     trials: tuple[int, ...] = (100, 1_000, 10_000)
     unfinished: tuple[int, ...] = (0, 32, 128)
     repetitions: int = 7
-    #: the steps at which the watched trial reports, spread evenly but for the rungs 1, 4 and 16
+    #: the steps at which the measured trial reports: even, and the rungs 1, 4 and 16
     steps: tuple[int, ...] = (1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, 34, 37, 40, 43, 46, 50)
     seed: int = 0
 
@@ -66,7 +66,7 @@ class Cell:
     statements: list[int] = field(default_factory=list)
 
     def row(self, storage: str, trials: int, unfinished: int, pruner: str) -> dict[str, Any]:
-        """The cell as JSON has it; times in milliseconds."""
+        """The cell for JSON, with times in milliseconds."""
         return {
             "storage": storage,
             "trials": trials,
@@ -81,7 +81,7 @@ class Cell:
 
 
 def measure(storages: tuple[str, ...], size: Size, progress: Progress) -> dict[str, Any]:
-    """Measure all pruners on the given storages and sum up."""
+    """Measure all pruners on the given storages, and summarise."""
     rows: list[dict[str, Any]] = []
     with StatementCounter().listening() as counter:
         for storage in storages:
@@ -91,7 +91,7 @@ def measure(storages: tuple[str, ...], size: Size, progress: Progress) -> dict[s
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The three figures that matter; None where their rows were not measured."""
+    """The three main figures; None if their rows were not measured."""
 
     def wall(trials: int, pruner: str) -> float | None:
         wanted = ("postgresql", trials, _STEADY[1], pruner)
@@ -121,7 +121,7 @@ def _measure_storage(
         add_trials(studies[OURS], trials, steps=STEPS, state=TrialState.COMPLETE, seed=size.seed)
         situations.append((trials, studies))
     gc.collect()
-    gc.freeze()  # else a collection over 10,000 trials falls on whichever runs just then
+    gc.freeze()  # else a collection over 10,000 trials would hit one of the pruners
     for before, unfinished in itertools.pairwise((0, *sorted(size.unfinished))):
         for _, studies in situations:
             more, seed = unfinished - before, size.seed + unfinished
@@ -142,7 +142,7 @@ def _measure_storage(
 
 
 def _studies(url: str, name: str) -> dict[str, optuna.Study]:
-    """One study seen with each pruner; they share Optuna's cache, as trials of one process do."""
+    """One study with each pruner; they share Optuna's cache, as trials of one process do."""
     pruners: dict[str, BasePruner] = {
         OURS: DeadlinePruner(_DEADLINE),
         MEDIAN: MedianPruner(),
@@ -164,7 +164,7 @@ def _watch_one(
 ) -> None:
     trial = study.ask()
     trial.report(-1.0, 0)
-    trial.should_prune()  # not counted: connections, and what Hyperband looks up once
+    trial.should_prune()  # not counted: connections, and Hyperband's first look-up
     for step in steps:
         trial.report(-float(step), step)
         statements, cpu, wall = counter.count, time.thread_time(), time.perf_counter()

@@ -1,8 +1,8 @@
-"""Records the project's own table: learning curves of small networks on real digits.
+"""Record the project's own table: learning curves of small networks on real digits.
 
-The network and the data are the demo's. Each configuration is drawn by the seed and its index, so
-a cut run goes on where it was, and more configurations can be added later. Everything that is
-finished is kept in a file beside the table until the table is written.
+The network and the data are the demo's. The seed and the index determine each configuration, so
+an interrupted run continues, and more configurations can be added later. Finished configurations
+are stored in a file beside the table until the table is written.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from benchmarks.measuring import Progress, output_file
 
-#: Narrower than the demo's networks, so that the whole table takes less than an hour of one core,
-#: and up to rates at which training diverges, since users' ranges have those too.
+#: Narrower than the demo's networks, so that the table takes less than an hour of one core, and up
+#: to learning rates at which training diverges, since users' ranges include those too.
 WIDTHS = (4, 8, 12)
 RATES = (1e-4, 1.0)
 LIBRARIES = ("torch", "numpy", "scikit-learn")
@@ -32,14 +32,14 @@ LIBRARIES = ("torch", "numpy", "scikit-learn")
 
 @dataclass(frozen=True)
 class Training:
-    """One configuration, trained to its end or until it diverged; NaN from then on."""
+    """One configuration, trained to its end or until it diverged; NaN after that."""
 
     index: int
     hp: dict[str, float]
-    accuracy: list[float]  #: of 360 validation images, after each epoch
-    loss: list[float]  #: cross-entropy there
-    seconds: list[float]  #: of CPU time in each epoch, validation included: those of an idle core
-    wall: list[float]  #: as the clock saw them on a machine that may have been busy
+    accuracy: list[float]  #: on 360 validation images, after each epoch
+    loss: list[float]  #: cross-entropy on the same images
+    seconds: list[float]  #: CPU seconds of each epoch with its validation, as on an idle core
+    wall: list[float]  #: wall-clock seconds, on a machine that may have been busy
 
 
 def draw(seed: int, index: int) -> dict[str, float]:
@@ -55,7 +55,7 @@ def draw(seed: int, index: int) -> dict[str, float]:
 
 
 def train(seed: int, index: int, epochs: int) -> Training:
-    """Train one configuration on one thread; the index seeds its weights and batches too."""
+    """Train one configuration on one thread; the index also seeds its weights and batches."""
     import torch
     from optuna_deadline_demo.digits import BATCH, Digits, Net
     from torch.nn import functional as F
@@ -97,10 +97,10 @@ def _be_nice(by: int) -> None:
 
 
 def finished(part: Path, settings: dict[str, int]) -> dict[int, Training]:
-    """What an earlier run has left; a line that was cut by its end is dropped.
+    """The results of an earlier run, without an incomplete last line.
 
     Raises:
-        ValueError: It was recorded with other settings.
+        ValueError: They were recorded with other settings.
     """
     if not part.is_file():
         part.write_text(json.dumps(settings) + "\n")
@@ -117,7 +117,7 @@ def finished(part: Path, settings: dict[str, int]) -> dict[int, Training]:
 
 
 def write_table(out: Path, trainings: list[Training], settings: dict[str, int]) -> None:
-    """One compressed file; see ``optuna_deadline.simulation.tables.curves`` for the format."""
+    """Write one compressed file; ``optuna_deadline.simulation.tables.curves`` has the format."""
     epochs = settings["epochs"]
 
     def rows(name: str) -> NDArray[np.float32]:
@@ -151,7 +151,7 @@ def write_table(out: Path, trainings: list[Training], settings: dict[str, int]) 
 def record(
     out: Path, *, configurations: int, epochs: int, seed: int, jobs: int, nice: int
 ) -> Iterator[int]:
-    """Train what is missing and write the table; yields how many configurations are there."""
+    """Train missing configurations and write the table; yield the number of finished ones."""
     settings = {"epochs": epochs, "seed": seed}
     part = out.with_suffix(".part")
     done = finished(part, settings)

@@ -1,9 +1,9 @@
-"""``python -m benchmarks.rises [--jobs N] [--json F]``: how far best scores still rose.
+"""``python -m benchmarks.rises [--jobs N] [--json F]``: how far best scores still rise.
 
 Studies are simulated under the default policy on the project's own curves, recorded and generated.
-How many times each of the three measures of a study (:mod:`optuna_deadline.forecasting.futures`)
-did its best score rise from a part of the time on? Each family counts as much as any other. The
-rows are ``RISES`` of :mod:`optuna_deadline.forecasting.learning_curves`.
+The benchmark measures the rise of the best score from a share of the time on, relative to each of
+the three measures of a study (:mod:`optuna_deadline.forecasting.futures`). Each family has the
+same weight. The rows are ``RISES`` of :mod:`optuna_deadline.forecasting.learning_curves`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SLOTS, TRAININGS = (4, 8, 16), (4, 8, 16, 32)
 
 @dataclass(frozen=True)
 class Rise:
-    """How many times each measure of a study its best score rose, after a part of its time."""
+    """The rise of a study's best score after a share of its time, relative to each measure."""
 
     part: float
     times: tuple[float, ...]
@@ -40,12 +40,12 @@ class Rise:
 
 @dataclass(frozen=True)
 class Watched:
-    """A study whose rises are looked at."""
+    """A study whose rises are measured."""
 
     case: Case
 
     def run(self) -> list[Rise]:
-        """Of each part of the time at which there was anything to measure."""
+        """The rises after each share of the time at which the study had reports."""
         histories, value = self.case.simulate(PARTS)
         found = []
         for part, history in histories:
@@ -60,7 +60,7 @@ class Watched:
 
 
 def cases(seeds: int | None = None) -> list[tuple[str, Watched]]:
-    """All studies with their families; of each family so many orders, or as usual."""
+    """All studies with their families; ``seeds`` orders of each, or the default number."""
     return [
         (family, Watched(Case(table, seed, slots, trainings, None)))
         for family, usual in SEEDS.items()
@@ -71,7 +71,7 @@ def cases(seeds: int | None = None) -> list[tuple[str, Watched]]:
 
 
 def quantiles(found: Sequence[tuple[str, float]]) -> list[float]:
-    """At each of the levels, every family with the same weight."""
+    """The quantiles at each level, with the same weight for every family."""
     names = [family for family, _ in found]
     values = np.array([value for _, value in found])
     weights = np.array([1 / names.count(family) for family in names])
@@ -82,7 +82,7 @@ def quantiles(found: Sequence[tuple[str, float]]) -> list[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Simulate, print, write."""
+    """Simulate, print and write the results."""
     parser = argparse.ArgumentParser(prog="benchmarks.leads", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--json", type=output_file, help="file for the figures")

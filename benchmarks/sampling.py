@@ -1,10 +1,9 @@
-"""DeadlineSampler around a sampler, against that sampler alone, on searches that are drawn.
+"""DeadlineSampler around a sampler, against that sampler alone, on random searches.
 
-A search has five parameters, and each configuration a learning curve that can be asked for at any
-point: an end that depends on all parameters, a rate, and the seconds of a step. Studies run on
-virtual time under DeadlinePruner, one trial after the other. Regret is the lowest loss by the
-deadline above the best of 20,000 random configurations trained to their ends, as a part of what
-the median one has above it.
+A search has five parameters. Each configuration has a learning curve, which can be evaluated at
+any step, with a limit that depends on all parameters, a rate, and the seconds of a step. Studies
+run in virtual time under DeadlinePruner, one trial after the other. Regret is 0 for the final loss
+of the best of 20,000 random configurations and 1 for that of the median one.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ _SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
 
 
 class Search:
-    """A drawn search: what each configuration comes to, and how long it takes.
+    """A random search: the learning curve of each configuration, and the seconds of its steps.
 
     Args:
-        seed: Of the draw.
+        seed: The seed of the search.
     """
 
     def __init__(self, seed: int) -> None:
@@ -57,19 +56,19 @@ class Search:
         self.lowest, self.median = float(ends.min()), float(np.median(ends))
 
     def losses(self, x: np.ndarray, step: int) -> np.ndarray:
-        """The losses of configurations, one a row, after so many steps."""
+        """The losses of configurations, one per row, after a number of steps."""
         end = ((x - self._best) ** 2 * self._weights).sum(axis=-1)
         rate = 0.5 + 1 / (1 + np.exp(-(x - 0.5) @ self._tilt))
         return np.asarray(end + step**-rate)
 
     def step_seconds(self, x: np.ndarray) -> float:
-        """Seconds of a step."""
+        """The seconds of a step."""
         return float(np.exp((x - 0.5) @ self._pace))
 
 
 @dataclass
 class VirtualTime:
-    """The clock of a study and what its trials took; a sampler's look at them."""
+    """The virtual clock of a study and the paces of its trials, for pruner and sampler."""
 
     deadline: float
     elapsed: float = 0.0
@@ -77,20 +76,20 @@ class VirtualTime:
     _begun: dict[datetime, float] = field(default_factory=dict)
 
     def now(self) -> float:
-        """Seconds since the study began."""
+        """Seconds since the study started."""
         return self.elapsed
 
     def since(self, moment: datetime) -> float:
-        """Seconds since a trial began."""
+        """Seconds since a trial started."""
         return self.elapsed - self._begun.get(moment, self.elapsed)
 
     def begin(self, trial: optuna.Trial) -> None:
-        """Note when a trial begins."""
+        """Record the start of a trial."""
         assert trial.datetime_start is not None
         self._begun[trial.datetime_start] = self.elapsed
 
     def __call__(self, study: Study, trials: Sequence[FrozenTrial]) -> Situation:
-        """What a new trial meets."""
+        """The time left and the paces, for the sampler."""
         return Situation(self.deadline - self.elapsed, STEPS, self.step_seconds)
 
 
@@ -126,7 +125,7 @@ def regret(search: Search, sampler: str, seed: int, trainings: int, helped: bool
 def measure(
     samplers: Sequence[str], seeds: int, trainings: Sequence[int], progress: Progress
 ) -> list[dict[str, Any]]:
-    """All samplers, alone and helped, on the same searches with the same seeds."""
+    """Run all samplers, alone and inside DeadlineSampler, on the same searches and seeds."""
     rows = []
     for seed in range(seeds):
         search = Search(seed)
@@ -143,7 +142,7 @@ def measure(
 
 
 def print_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Both regrets, and the paired difference: below zero DeadlineSampler helps."""
+    """Print both regrets and their paired difference, which is below 0 if we help."""
     print("sampler  trainings   alone  helped  difference")
     cells = dict.fromkeys((row["sampler"], row["trainings"]) for row in rows)
     for sampler, count in cells:

@@ -1,4 +1,4 @@
-"""What a PostgreSQL server of our own takes of this machine."""
+"""The CPU time of a temporary PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 
 def server_seconds(server: EmbeddedPostgres) -> float:
-    """CPU of the server's processes; connections last as long as what is measured."""
+    """CPU seconds of the server's processes, while its connections stay open."""
     total = 0.0
     assert server.pid is not None
     postmaster = psutil.Process(server.pid)

@@ -1,4 +1,4 @@
-"""Simulated reports per second of CPU time, in several pools, under any policy."""
+"""Simulated reports per second of CPU time, in several pools and under any policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TARGET = 50_000.0
 
 @dataclass(frozen=True)
 class Setting:
-    """A pool, and how often its trials report."""
+    """A pool, and the interval between reports."""
 
     slots: int
     step_seconds: float
@@ -39,7 +39,7 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Speed:
-    """How long one study took."""
+    """The time of one simulated study."""
 
     reports: int
     wall: float
@@ -48,7 +48,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Study:
-    """One study to be timed."""
+    """One study to measure."""
 
     policy: str
     setting: Setting

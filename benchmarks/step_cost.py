@@ -1,8 +1,8 @@
-"""What DeadlineCallback adds to a training step at one slot: three hooks, in microseconds.
+"""The time that DeadlineCallback adds to a training step on one slot, in microseconds.
 
-A process trains a tiny network on the CPU as a worker's rank does, over the worker's own segment
-and pipe; this process takes what it says, as a worker would. Only the callback is timed, so the
-network does not matter.
+A process trains a small network on the CPU as a worker's rank does, with a worker's segment and
+pipe. This process reads the messages as a worker does. Only the callback's three hooks are timed,
+so the network does not matter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GONE = "the training process ended before it had measured anything"
 
 
 class TimedCallback(DeadlineCallback):
-    """The callback with a stop watch at each hook that runs in every step."""
+    """The callback, with a timer in each hook that runs in every step."""
 
     def __init__(self, trial: Any) -> None:
         super().__init__(trial, monitor="val_loss", save_every=1e9)
@@ -76,7 +76,7 @@ class _Tiny(pl.LightningModule):
 
 
 def measure(steps: int) -> dict[str, Any]:
-    """Train for ``steps`` batches in a process of its own and sum up what the hooks took."""
+    """Train for ``steps`` batches in a new process, and summarise the times of the hooks."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="step-cost-") as folder:
@@ -114,7 +114,7 @@ def _rank(raw: RawLink, folder: str, steps: int) -> None:
     )
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", module=r"lightning\..*")  # advice on loaders
+    warnings.filterwarnings("ignore", module=r"lightning\..*")  # about data loaders
     link = Link(raw, time.monotonic() + 3600, grace=0.0)
     segment = RankSegment(
         link,

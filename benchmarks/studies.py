@@ -1,4 +1,4 @@
-"""Many simulated studies, with a line that says how many are done."""
+"""Run many simulated studies in processes, with a line of progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Found = TypeVar("Found")
 
 
 def simulate_all(studies: Sequence[Runnable[Found]], jobs: int) -> Iterator[Found]:
-    """Their results in their order; progress is shown where stderr is a terminal."""
+    """The results in the order of the studies; progress is shown if stderr is a terminal."""
     collect_seldom()
     screen = Console(stderr=True)
     yield from track(

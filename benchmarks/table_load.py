@@ -1,9 +1,9 @@
 """The allocation table under a cluster's load: 256 workers, 1,024 slots, one PostgreSQL.
 
-Each worker is a thread with connections of its own that renews and polls as an agent does, through
-the same methods, without training. Real workers are separate processes; threads in few processes
-would wait for each other's interpreter rather than for the table, so few share one. Meanwhile
-trials are moved from worker to worker, one at a time.
+Each worker is a thread with its own connections. It renews and polls as an agent does, with the
+same methods, without training. Real workers are separate processes. Many threads in one process
+would wait for each other instead of the table, so only a few share a process. Meanwhile trials
+move from worker to worker, one at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from optuna_deadline.testing.postgres import EmbeddedPostgres
 POLL, RENEW = 1.0, TTL / 6  # seconds
 GANG, SLOTS = 2, 4  # slots of a trial, and of a worker
 TOGETHER = 8  # workers in a process
-_COMPILED: dict[Any, Any] = {}  # they need not compile for themselves
+_COMPILED: dict[Any, Any] = {}  # shared, so that each worker compiles no statement again
 POOL, STUDY = "pool", 1
 TIMED = ("orders", "renew", "acquire", "release")
 TARGETS = {"renew_p99": 50, "hand_over_p50_with_listen": 50}
@@ -49,7 +49,7 @@ Found = tuple[str, Any]
 
 
 class Worker(threading.Thread):
-    """An agent's dealings with the table."""
+    """The calls of an agent to the table."""
 
     def __init__(self, me: str, url: str, listen: bool, found: list[Found], done: Event) -> None:
         super().__init__(daemon=True)
@@ -64,7 +64,7 @@ class Worker(threading.Thread):
         self._slots = [s.id for s in self._table.slots() if me in s.offered_by]
 
     def run(self) -> None:
-        """Renew and poll until all is done."""
+        """Renew and poll until the end."""
         if self._listener is not None:
             self._listener.start()
         self._follow()
@@ -102,7 +102,7 @@ class Worker(threading.Thread):
             self._found.append(("lost", None))
 
     def _follow(self) -> bool:
-        """Do what the plan wants; whether something was released, and is to be looked at again."""
+        """Carry out the plan; return whether something was released, so that it must be read again."""
         released = False
         for line in self._timed("orders", lambda: self._table.orders(self._me)).trials:
             grant = self._held.get(line.number)
@@ -169,7 +169,7 @@ def _batches(names: list[str]) -> list[list[str]]:
 def measure(
     server: EmbeddedPostgres, database: str, workers: int, seconds: float, listen: bool
 ) -> dict[str, Any]:
-    """One situation's figures."""
+    """The figures of one situation."""
     url = server.create_database(database)
     names = prepare(url, workers)
     table = AllocationTable(engines.connect(url), POOL, STUDY)
@@ -178,7 +178,7 @@ def measure(
     results: Queue[list[Found]] = context.Queue()
     done = context.Event()
     processes = [
-        # Daemons: an error here must end the benchmark, not wait for them.
+        # Daemons, so that an error here ends the benchmark without a wait for them.
         context.Process(target=_process, args=(some, url, listen, results, done), daemon=True)
         for some in _batches(names)
     ]
@@ -201,7 +201,7 @@ def measure(
 
     _wait(take, lambda: counts["ready"] == workers)
     running = 0
-    for some in _batches(names):  # a whole cluster's start in one instant is not its load
+    for some in _batches(names):  # a start of the whole cluster at once is not its usual load
         term = table.elect_planner("planner")
         assert term is not None
         first, running = running, running + len(some)
@@ -252,7 +252,7 @@ def measure(
 
 
 def _wait(take: Callable[[float], None], reached: Callable[[], bool]) -> None:
-    """Take what comes until all are so far."""
+    """Take messages until a condition holds."""
     end = time.monotonic() + 180
     while not reached():
         if time.monotonic() > end:
@@ -273,7 +273,7 @@ def _draw(chance: random.Random, places: dict[int, str]) -> tuple[int, str]:
 
 
 def _connections(table: AllocationTable) -> int:
-    """How many the database has."""
+    """The number of connections of the database."""
     count = sa.text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
     with table._tx.engine.connect() as connection:
         return int(connection.execute(count).scalar_one())
