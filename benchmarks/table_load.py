@@ -102,7 +102,7 @@ class Worker(threading.Thread):
             self._found.append(("lost", None))
 
     def _follow(self) -> bool:
-        """Carry out the plan; return whether something was released, so that it must be read again."""
+        """Carry out the plan; return whether something was released, to read the plan again."""
         released = False
         for line in self._timed("orders", lambda: self._table.orders(self._me)).trials:
             grant = self._held.get(line.number)

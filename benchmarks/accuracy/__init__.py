@@ -1,1 +1,1 @@
-"""How good the model in hand is at the deadline: all policies on all recorded curves."""
+"""The regret of all policies at the deadline, on all recorded curves."""

@@ -1,6 +1,6 @@
 """``python -m benchmarks.accuracy [--data DIR] [--quick] [--json F]``: regret at the deadline.
 
-Every policy has the same configurations in the same order. Without a folder of recorded data the
+Every policy gets the same configurations in the same order. Without a folder of recorded data, the
 project's own recording is used.
 """
 
@@ -27,7 +27,7 @@ from benchmarks.syne_tune.asking import SYNE_TUNE
 from optuna_deadline.simulation.tables import choose
 
 _SLOTS, _TRAININGS, _OVERHEADS = (4, 8, 16), (4, 8, 16, 32), (0.5, 0.05)
-_TABLES = 3  # of a family, where it is to be quick
+_TABLES = 3  # tables of a family with --quick
 _REFERENCE = "hypersched"
 _PIPED = 140  #: columns if the output is not a terminal
 _EVERY = 30.0  #: seconds between two times that rows are written
@@ -44,7 +44,7 @@ def measure(
     known: Kept | None = None,
     syne_tune: str | None = None,
 ) -> Iterator[Run]:
-    """Simulate every policy on every table, seed and setting; what is known is not run again."""
+    """Simulate every policy on every table, seed and setting, except known results."""
     known = known or Kept({})
     cases = [
         (family, Case(policy, table, seed, setting, data, syne_tune))
@@ -61,10 +61,9 @@ def measure(
 
 
 def figures(runs: Sequence[Run], reference: str) -> dict[str, Any]:
-    """What is written: means, parts, ranks, paired differences, and every study.
+    """The results: means, ranks, paired differences, and every study.
 
-    Ranks are among policies that take configurations as they come, without the oracle and without
-    policies with a sampler.
+    Ranks leave out the oracle and policies with a sampler.
     """
 
     def family(run: Run) -> str:
@@ -162,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Simulate, print, write JSON and pictures."""
+    """Simulate; print the results, and write JSON and pictures."""
     given = _parser().parse_args(arguments)
     families = choose(given.family or ([] if given.data else ["recorded"]), given.data)
     if given.quick:
@@ -192,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         syne_tune=given.syne_tune_python,
     ):  # fmt: skip
         runs.append(run)
-        if time.monotonic() > written + _EVERY:  # a run that is cut can be taken and goes on
+        if time.monotonic() > written + _EVERY:  # an interrupted run can be continued
             written = time.monotonic()
             write_json(given.json, {"rows": kept.rows(runs), "tables": tables})
     result = figures(runs, given.reference)

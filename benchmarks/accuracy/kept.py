@@ -1,7 +1,7 @@
-"""Rows of earlier runs, taken in place of studies: a long run is cut in parts, and goes on.
+"""Results of earlier runs, so that a long run can be interrupted and continued.
 
-A row is known by its study and its policy. That a row belongs to the same curves is checked by
-their digests; that the code is still the same is not, and is the caller's to know.
+A study and a policy identify a row. Digests check that a row belongs to the same curves. Nothing
+checks that the code is unchanged.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ Study = tuple[str, int, Setting]  #: table, seed and setting
 
 @dataclass(frozen=True)
 class Kept:
-    """What earlier runs have found.
+    """The results of earlier runs.
 
     Attributes:
-        regrets: By policy and study.
+        regrets: The regrets by policy and study.
     """
 
     regrets: Mapping[str, Mapping[Study, float]]
 
     def of(self, case: Case) -> float | None:
-        """The regret of a study, if it was run."""
+        """The regret of a study; None if it was not run."""
         return self.regrets.get(case.policy, {}).get((case.table, case.seed, case.setting))
 
     def missing(self, policy: str, studies: Collection[Study]) -> int:
-        """Of some studies, how many a policy has not run."""
+        """The number of studies that a policy has not run."""
         return len(set(studies) - self.regrets.get(policy, {}).keys())
 
 
 def digests(tables: Iterable[str], data: Path | None) -> dict[str, str]:
-    """What tells a table's curves and paces from others'."""
+    """A digest of a table's curves and paces."""
     found = {}
     for table in tables:
         workload = draw(table, 0, steps=81, data=data)
@@ -57,11 +57,11 @@ def take(files: Sequence[Path], tables: Mapping[str, str]) -> Kept:
     """Read the rows of some tables.
 
     Args:
-        files: As the command writes them.
-        tables: Their digests now.
+        files: Files that the command wrote.
+        tables: The present digests of the tables.
 
     Raises:
-        DeadlineError: A file's curves are others, or two files disagree about a study.
+        DeadlineError: A file has other curves, or two files disagree on a study.
     """
     regrets: dict[str, dict[Study, float]] = {}
     for path in files:
@@ -86,7 +86,7 @@ def take(files: Sequence[Path], tables: Mapping[str, str]) -> Kept:
 
 
 def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Every study, as it is written."""
+    """All studies, as JSON."""
     return [
         {
             "policy": run.case.policy,

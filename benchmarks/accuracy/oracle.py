@@ -1,4 +1,4 @@
-"""The bound for regret: a policy that knows the curves and trains the best from the start."""
+"""The bound of regret: a policy that knows the curves and trains the best one from the start."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from optuna_deadline.simulation.workload import Workload
 
 @dataclass(frozen=True)
 class Oracle:
-    """Opens one trial and gives it the slots on which its configuration comes furthest.
+    """Starts one trial on the number of slots with which its configuration gets furthest.
 
     Args:
-        slots: How many those are.
+        slots: The number of slots.
     """
 
     slots: int = 1
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """The one trial, and nothing else."""
+        """Train the one trial."""
         if not snapshot.trials:
             return Plan(start=1, start_reason="the best of all that could be tried")
         slots = min(self.slots, snapshot.largest_gang)
@@ -33,13 +33,13 @@ class Oracle:
 def foresee(workload: Workload, cluster: Cluster, deadline: float) -> tuple[Oracle, Workload]:
     """The oracle of a workload, and the workload with the oracle's configuration first.
 
-    What it reaches bounds what any policy can reach on this cluster by the deadline, but for the
-    seconds in which its one trial changes from the slot on which every trial begins to its gang.
+    Its result bounds that of any policy on this cluster by the deadline, except for the seconds in
+    which its trial moves from its first slot to its gang.
 
     Args:
-        workload: What is tuned.
-        cluster: Where.
-        deadline: In seconds from the beginning.
+        workload: The workload.
+        cluster: The cluster.
+        deadline: The deadline in seconds from the start.
     """
     slots = max(range(1, cluster.slots + 1), key=cluster.speedup)
     training = max(0.0, deadline - cluster.startup - closing_seconds(cluster.stop))

@@ -1,8 +1,8 @@
-"""Optuna's own pruners in the simulator: their code decides, on virtual time.
+"""Optuna's own pruners in the simulator, in virtual time.
 
 Each trial of the simulation is a trial of an Optuna study in memory, gets every report, and
-ends if ``should_prune`` returns True. As under ``study.optimize`` in as many processes, each slot
-trains one trial at a time to its end, without regard to the clock.
+ends if ``should_prune`` returns True. As in ``study.optimize``, each slot trains one trial at a
+time to its end, whatever the clock.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from optuna.trial import Trial, TrialState
 from optuna_deadline.policies.api import WORST, Plan, Snapshot, TrialView
 from optuna_deadline.policies.base import retire_beaten
 
-#: From the steps of a whole training. Settings are the defaults, with the length of the training
-#: where they take one; the patience is a tenth of it.
+#: By the steps of a whole training. The pruners have their defaults, and the length of a training
+#: if they take it; the patience is a tenth of it.
 PEERS: dict[str, Callable[[int], BasePruner]] = {
     "optuna_median": lambda _: MedianPruner(),
     "optuna_halving": lambda _: SuccessiveHalvingPruner(),
@@ -34,11 +34,11 @@ PEERS: dict[str, Callable[[int], BasePruner]] = {
 
 
 class OptunaPruner:
-    """A policy that asks a pruner, one for one study.
+    """A policy that asks one of Optuna's pruners; each study needs its own object.
 
     Args:
-        pruner: Optuna's.
-        seed: Of the study's name, by which Hyperband assigns trials to brackets.
+        pruner: The pruner.
+        seed: The seed of the study's name, by which Hyperband assigns trials to brackets.
     """
 
     def __init__(self, pruner: BasePruner, seed: int) -> None:
@@ -47,11 +47,11 @@ class OptunaPruner:
             study_name=f"study {seed}", direction="maximize", pruner=pruner
         )
         self._trials: list[Trial] = []
-        self._told: dict[int, int] = {}  # by trial, its last step that was told
+        self._told: dict[int, int] = {}  # the last reported step by trial
         self._ended: set[int] = set()
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Report what is new, and retire the trials that the pruner prunes."""
+        """Report new values, and retire the trials that the pruner prunes."""
         while len(self._trials) < len(snapshot.trials):
             self._trials.append(self._study.ask())
         for trial in snapshot.trials:
@@ -70,7 +70,7 @@ class OptunaPruner:
         return retire_beaten(snapshot, beaten, "not pruned", None)
 
     def _tell(self, trial: TrialView) -> bool:
-        """Report what was not reported yet; returns whether the pruner prunes after any of it."""
+        """Report new values; return whether the pruner prunes after one of them."""
         theirs, told = self._trials[trial.number], self._told.get(trial.number, 0)
         self._told[trial.number] = trial.step
         for report in trial.reports:

@@ -1,4 +1,4 @@
-"""Regret against the deadline, and pairwise wins."""
+"""Pictures of regret against the deadline, and of pairwise wins."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from benchmarks.accuracy.summary import Run
 from benchmarks.headlines.pictures import picture
 from optuna_deadline.simulation.comparison import Estimate
 
-#: Of Okabe and Ito, for eyes that see few colours; the rest is grey, by its dashes and marks.
+#: Okabe and Ito's colours, which are distinct for any colour vision; other policies are grey.
 _DASHES = ("--o", "--s", "--^", ":v", ":x", ":+")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-#: By the beginning of a policy's name, whose code decides.
+#: The implementation of a policy by the start of its name.
 _WHOSE = {
     "optuna_": ("Optuna's own", "#E69F00"),
     "syne_": ("Syne Tune's own", "#009E73"),
@@ -25,7 +25,7 @@ _WHOSE = {
 
 
 def against_deadline(runs: Sequence[Run], path: Path) -> None:
-    """A panel for each family: the mean regret of each policy, with standard errors of some."""
+    """Draw a panel for each family: the mean regret of each policy, some with standard errors."""
     families = list(dict.fromkeys(run.family for run in runs))
     policies = list(dict.fromkeys(run.case.policy for run in runs))
     with picture(path, len(families), (4.2, 3.6)) as panels:
@@ -58,9 +58,9 @@ def against_deadline(runs: Sequence[Run], path: Path) -> None:
 
 
 def ranking(result: Mapping[str, Any], reference: str, path: Path) -> None:
-    """A bar for each policy, the best on top, by whose code it is; a mark for each family.
+    """Draw a bar for each policy, the best first, coloured by implementation; marks are families.
 
-    The line through a bar's end is the standard error of its difference to the reference.
+    The line through the end of a bar is the standard error of its difference to the reference.
     """
     means = {policy: mean for policy, mean in result["mean_regret"].items() if policy != ORACLE}
     order = sorted(means, key=means.__getitem__, reverse=True)
@@ -86,7 +86,7 @@ def ranking(result: Mapping[str, Any], reference: str, path: Path) -> None:
 
 
 def win_matrix(wins: Mapping[str, Mapping[str, float]], path: Path) -> None:
-    """The share of studies in which the row's policy is better than the column's."""
+    """Draw the share of studies in which the row's policy is better than the column's."""
     order = sorted(wins, key=lambda policy: -statistics.fmean(wins[policy].values()))
     with picture(path, 1, (6.4, 5.6)) as (axes,):
         shares = [[wins[row][column] for column in order] for row in order]

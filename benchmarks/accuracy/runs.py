@@ -1,8 +1,7 @@
 """One study: a policy on a table's curves, with a number of slots, a deadline and an overhead.
 
-All in units of the table itself, so that tables can be put beside each other: time in whole
-trainings on one slot, overhead in steps, regret in parts of the way from the median configuration
-to the best one.
+Units are relative, so that tables can be compared: time in whole trainings on one slot, overhead
+in steps, and regret from 0 at the best configuration to 1 at the median one.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.tables import choose, draw
 from optuna_deadline.simulation.workload import Workload
 
-#: Ours by their names here; the policy that ends no trial is random search.
+#: Our policies by their names here; the policy that ends no trial is random search.
 POLICIES = {
     "freeze_thaw": "freeze_thaw",
     "hypersched": "hypersched",
@@ -40,12 +39,12 @@ POLICIES = {
     "random": "fifo",
 }
 ORACLE = "oracle"
-#: With a sampler that chooses the configurations by their hyper-parameters.
+#: Policies with a sampler that chooses the configurations by their hyper-parameters.
 SEARCHES = tuple(f"{policy}+{sampler}" for policy in (*POLICIES, *PEERS) for sampler in SAMPLERS)
 
-#: Virtual seconds of a table's average step. Planning looks about every second, as in life.
+#: Virtual seconds of a table's average step; the planner runs about every second.
 STEP_SECONDS = 60.0
-_STOP = 1.0  #: of these seconds a segment's end takes so many, its start the rest of the overhead
+_STOP = 1.0  #: seconds of a segment's stop; its start takes the rest of the overhead
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,9 @@ class Setting:
     """A pool and a deadline.
 
     Attributes:
-        slots: Of one host.
-        trainings: Whole trainings for which the slots together have the time.
-        overhead: Of each start and resize, in steps.
+        slots: The slots of one host.
+        trainings: Whole trainings that fit into the time of all slots together.
+        overhead: The overhead of each start and resize, in steps.
     """
 
     slots: int
@@ -65,11 +64,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Case:
-    """One study; a table and seed are the same curves in the same order under every policy.
+    """One study; a table and a seed give the same curves in the same order under every policy.
 
-    ``policy`` may name a sampler as well, as ``"median+deadline"``: then the configurations are
-    chosen by it, and come not in their order. ``syne_tune`` is the Python that Syne Tune's peers
-    run in.
+    ``policy`` may also name a sampler, as in ``"median+deadline"``; then the sampler chooses the
+    configurations. ``syne_tune`` is the Python interpreter for the peers of Syne Tune.
     """
 
     policy: str
@@ -80,7 +78,7 @@ class Case:
     syne_tune: str | None = None
 
     def run(self) -> float:
-        """The regret of the model in hand at the deadline; see :func:`regret`."""
+        """The regret of the best model at the deadline; see :func:`regret`."""
         if self.policy in SYNE_TUNE:
             workload = self._workload()
             return regret(workload, self._asked(workload, *self._means(workload)))
@@ -88,7 +86,7 @@ class Case:
         return regret(simulation.world.workload, simulation.run().value)
 
     def simulation(self) -> Simulation:
-        """The study before its beginning."""
+        """The study before its start."""
         workload = self._workload()
         cluster, deadline = self._means(workload)
         name, _, sampler = self.policy.partition("+")
@@ -117,7 +115,7 @@ class Case:
         return cluster, self.setting.trainings * workload.full_seconds / self.setting.slots
 
     def _earlier(self, policy: str) -> list[World]:
-        """The studies of the kind's other tables, by the same policy and in the same setting."""
+        """Studies on the kind's other tables, with the same policy and setting."""
         kind = self.table.partition("/")[0]
         others = [name for name in choose([kind], self.data)[kind] if name != self.table]
         if not others:
@@ -138,14 +136,14 @@ class Case:
 
 @cache
 def played(case: Case) -> World:
-    """A study after its end; each that comes earlier than several is simulated once."""
+    """A simulated study; one that several later studies use is simulated once."""
     simulation = case.simulation()
     simulation.run()
     return simulation.world
 
 
 def regret(workload: Workload, value: float | None) -> float:
-    """0 for the best configuration's value, 1 for the median one's, for worse and for no model."""
+    """0 for the best configuration's value, 1 for the median one's, a worse one or no model."""
     if value is None:
         return 1.0
     peaks = [workload.peak(number) for number in range(len(workload.curves))]
@@ -154,7 +152,7 @@ def regret(workload: Workload, value: float | None) -> float:
 
 
 def scaled(workload: Workload) -> Workload:
-    """With steps that take :data:`STEP_SECONDS` on average."""
+    """The table with steps of :data:`STEP_SECONDS` on average."""
     factor = STEP_SECONDS / statistics.fmean(workload.step_seconds)
     return replace(
         workload, step_seconds=tuple(factor * seconds for seconds in workload.step_seconds)

@@ -1,13 +1,13 @@
 """An Optuna sampler chooses among the configurations of a table.
 
-The table's hyper-parameters span the space: numbers from their smallest to their largest,
-logarithmically where that is a factor of :data:`_WIDE` or more, and names. What the sampler
-suggests is replaced by the configuration next to it that was not trained yet, by the distance of
-scaled parameters. Our own rule; it hinders every sampler alike.
+The table's hyper-parameters span the space: names, and numbers from their smallest to their
+largest, logarithmic if that is a factor of :data:`_WIDE` or more. A suggestion is replaced by the
+nearest untrained configuration, by the distance of scaled parameters. This rule is our own; it
+affects all samplers alike.
 
-Tables of a kind are trainings of the same search on other data, so what was trained in one can be
-an earlier study of another. Their configurations differ, and with them the ends of the spaces: a
-number of an earlier study that lies beyond comes to the end, a name that is none here is left out.
+Tables of a kind are the same search on other data, so a study on one table can be an earlier study
+of another. The spaces of tables differ. A number of an earlier study that lies outside is moved to
+the bound; a name that does not exist here is left out.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from optuna_deadline.samplers import Situation
 from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.workload import Workload
 
-#: Whose suggestions are taken: Optuna's default sampler as it is, and shown what ours shows it. To
-#: draw at random is their control: what it gains or loses is due to the way into the table. The
-#: last is ours after studies of the kind's other tables: it knows more than all others.
+#: Optuna's default sampler alone and inside DeadlineSampler; random sampling, which shows the
+#: effect of the mapping into the table; and DeadlineSampler after studies on the kind's other
+#: tables, which knows more than all others.
 SAMPLERS = ("tpe", "deadline", "uniform", "earlier")
 
 _WIDE = 50.0
@@ -42,8 +42,8 @@ class TableSearch:
     Args:
         workload: The table, in the study's order.
         sampler: One of :data:`SAMPLERS`.
-        seed: Of the sampler.
-        earlier: Studies that came before, for those that use them.
+        seed: The seed of the sampler.
+        earlier: Earlier studies, for the sampler that uses them.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class TableSearch:
         self._situation = Situation(math.inf, None, {})
 
     def __call__(self, world: World, number: int) -> int:
-        """The free configuration that is next to what the sampler suggests."""
+        """The untrained configuration that is nearest to the sampler's suggestion."""
         taken = set(world.configurations.values())
         free = [place for place in range(len(self._places)) if place not in taken]
-        if not free:  # a table of few is begun anew
+        if not free:  # a small table starts again
             return self._workload.configuration(number)
         self._situation = Situation(
             world.deadline - world.timeline.now(),
@@ -89,14 +89,14 @@ class TableSearch:
         return free[int(distances.argmin())]
 
     def _study(self, world: World) -> optuna.Study:
-        """An earlier study, with parameters that this space has."""
+        """An earlier study, with the parameters of this space."""
         study = optuna.create_study(direction="maximize")
         given = [_fitted(self._space, one) for one in world.workload.hyperparameters]
         study.add_trials(trials_of(world, given, self._space))
         return study
 
     def _place(self, given: Mapping[str, Any]) -> list[float]:
-        """Where parameters lie in a cube; two names are as far apart as the ends of a number."""
+        """Parameters as a point in a cube; two names are as far apart as a number's bounds."""
         found: list[float] = []
         for name, space in self._space.items():
             if isinstance(space, FloatDistribution):
@@ -111,7 +111,7 @@ class TableSearch:
 def trials_of(
     world: World, parameters: Sequence[Mapping[str, Any]], space: Mapping[str, BaseDistribution]
 ) -> list[FrozenTrial]:
-    """A study until now, as Optuna would have it; parameters are those of configurations."""
+    """The trials of a study as Optuna's trials, with the parameters of their configurations."""
     reports: dict[int, dict[int, float]] = {}
     for row in world.table.reports():
         reports.setdefault(row.number, {})[row.step] = row.value
@@ -121,7 +121,7 @@ def trials_of(
             continue
         state = _STATES.get(line.state, TrialState.RUNNING)
         if state == TrialState.COMPLETE and (line.value is None or math.isnan(line.value)):
-            state = TrialState.FAIL  # as Optuna has it where an objective returns NaN
+            state = TrialState.FAIL  # as in Optuna if an objective returns NaN
         params = dict(parameters[world.configurations[line.number]])
         trial = create_trial(
             state=state,
@@ -152,7 +152,7 @@ def space_of(workload: Workload) -> dict[str, BaseDistribution]:
     """The parameters in which a table's configurations differ.
 
     Raises:
-        ValueError: The table does not tell them.
+        ValueError: The table has no hyper-parameters.
     """
     space: dict[str, BaseDistribution] = {}
     for name in dict.fromkeys(key for given in workload.hyperparameters for key in given):
@@ -170,5 +170,5 @@ def space_of(workload: Workload) -> dict[str, BaseDistribution]:
 
 
 def as_in(space: BaseDistribution, value: Any) -> float | str:
-    """A value of a table as the space has it; that there is none is a name, too."""
+    """A table's value in the space; a missing value is a name, too."""
     return float(value) if isinstance(space, FloatDistribution) else str(value)

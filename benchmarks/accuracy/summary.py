@@ -1,4 +1,4 @@
-"""Means over tables, families and settings, and how sure they are."""
+"""Means over tables, families and settings, and their standard errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = TypeVar("Key", str, int, float, tuple[Any, ...])
 
 @dataclass(frozen=True)
 class Run:
-    """A case, its family, and its regret."""
+    """A case with its family and regret."""
 
     case: Case
     family: str
@@ -24,7 +24,7 @@ class Run:
 
 
 def mean_regret(runs: Sequence[Run]) -> dict[str, float]:
-    """By policy, the mean over families of the means over tables: no family counts double."""
+    """By policy, the mean over families of the means over tables."""
     found = {}
     for policy, mine in _by(runs, lambda run: run.case.policy).items():
         families = _by(mine, lambda run: run.family).values()
@@ -39,10 +39,10 @@ def per(runs: Sequence[Run], key: Callable[[Run], Key]) -> dict[Key, dict[str, f
 
 
 def differences(runs: Sequence[Run], reference: str) -> dict[str, dict[str, float | None]]:
-    """By policy, its regret less the reference's on the same studies.
+    """By policy, its regret minus the reference's on the same studies.
 
-    The standard error is that between the tables' means: the studies of one table are no
-    independent evidence of what holds on another.
+    The standard error is that over the tables' means, since the studies of one table are not
+    independent.
     """
     theirs = {_study(run): run.regret for run in runs if run.case.policy == reference}
     found = {}
@@ -62,10 +62,9 @@ def differences_per(
 
 
 def ratios(runs: Sequence[Run], reference: str) -> dict[str, dict[str, float | None]]:
-    """By policy, its :func:`mean_regret` by the reference's.
+    """By policy, its :func:`mean_regret` divided by the reference's.
 
-    The standard error is the jackknife's over tables, both without the same one; None where a
-    family has but one.
+    The standard error is the jackknife's over tables; None if a family has only one table.
     """
     by_policy = _by(runs, lambda run: run.case.policy)
     theirs = by_policy[reference]
@@ -94,7 +93,7 @@ def _ratio(mine: Sequence[Run], theirs: Sequence[Run], without: str) -> float:
 
 
 def ranks(runs: Sequence[Run]) -> dict[str, dict[str, int]]:
-    """By family, each policy's place by its mean regret there."""
+    """By family, each policy's rank by its mean regret."""
     found = {}
     for family, regrets in per(runs, lambda run: run.family).items():
         places = sorted(regrets.values())
@@ -103,10 +102,10 @@ def ranks(runs: Sequence[Run]) -> dict[str, dict[str, int]]:
 
 
 def left_out(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """By family, the policy that the other families would have chosen, and what it does there.
+    """By family, the policy that is best on the other families, and its regret.
 
-    This is a test on unseen data: a policy chosen without a family has this regret on it, and
-    the best policy has ``best_regret``.
+    This is a test on unseen data: the policy is chosen without the family, and has this regret on
+    it, where the best policy has ``best_regret``.
     """
     found = {}
     for family, here in per(runs, lambda run: run.family).items():
@@ -126,7 +125,7 @@ def left_out(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 
 def wins(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
-    """The share of studies in which a row's policy is better than a column's; ties are halves."""
+    """The share of studies in which a row's policy beats a column's; a tie counts half."""
     studies = _by(runs, _study).values()
     policies = list(dict.fromkeys(run.case.policy for run in runs))
     won: dict[str, dict[str, float]] = {mine: dict.fromkeys(policies, 0.0) for mine in policies}

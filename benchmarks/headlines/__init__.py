@@ -1,1 +1,1 @@
-"""What the four papers report, beside what the same systems reach here."""
+"""The main results of the four papers, beside those of the same systems here."""

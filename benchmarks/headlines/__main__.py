@@ -1,4 +1,4 @@
-"""The papers' headlines side by side with ours: paper, ours, ratio, and pictures."""
+"""The papers' main results beside ours: paper, ours, ratio, and pictures."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def main(arguments: list[str] | None = None) -> None:
             system = cast("System", import_module(f"benchmarks.headlines.{name}"))
             for row in system.rows(options):
                 rows.append(row)
-                write_json(given.json, [asdict(row) for row in rows])  # a cut run keeps its rows
+                write_json(given.json, [asdict(row) for row in rows])  # also if interrupted later
     finally:
         progress.end()
     print(told(rows))
 
 
 def told(rows: list[Row], width: int = 79) -> str:
-    """All rows in words, in lines that a narrow terminal holds, and what was missed at the end."""
+    """Print all rows in lines for a narrow terminal, and the missed targets at the end."""
     lines: list[str] = []
     for system, group in groupby(rows, key=lambda row: row.system):
         lines += ["", system, "-" * len(system)]

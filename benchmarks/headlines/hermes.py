@@ -1,9 +1,9 @@
-"""Hermes' headline: how much sooner the first good configuration has reached the target.
+"""Hermes' main result: the speed-up until the first good configuration reaches the target.
 
-The paper reports up to 4.04 times sooner than FIFO, round robin and SLAQ, most where good
-configurations are few. All policies get the same forty configurations in the same order, and
-every switch costs them the same. SLAQ is run with normalised and with plain losses; the better of
-the two in each setting is what Hermes is compared with.
+The paper reports a speed-up of up to 4.04 over FIFO, round robin and SLAQ, largest if few
+configurations are good. All policies get the same forty configurations in the same order, and
+every switch costs the same. SLAQ runs with normalised and with plain losses; Hermes is compared
+with the better one in each setting.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _BESIDE: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Ratio:
-    """One mean time by another over the same seeds, with its standard error by the jackknife."""
+    """The ratio of two mean times over the same seeds, with its jackknife standard error."""
 
     value: float
     error: float | None
 
     @classmethod
     def of(cls, theirs: Sequence[float], ours: Sequence[float]) -> Ratio:
-        """How many times as long as ours theirs is."""
+        """The other policy's mean time divided by ours."""
         count, value = len(ours), sum(theirs) / sum(ours)
         if count < 2:
             return cls(value, None)
@@ -64,7 +64,7 @@ class Ratio:
 
 
 def rows(options: Options) -> Iterator[Row]:
-    """The factor for every number of good configurations and cost of a switch, then the extras."""
+    """The speed-up for every number of good configurations and cost of a switch, and extras."""
     seeds = range(4 if options.quick else 20)
     lines: dict[float, list[tuple[int, Ratio]]] = {switch: [] for switch in SWITCHES}
     turns, overheads = [], []
@@ -131,7 +131,7 @@ def _times(found: Sequence[Found]) -> list[float]:
 
 
 def _ratios(found: dict[str, list[Found]]) -> dict[str, Ratio]:
-    """Against FIFO, round robin and the better of the two SLAQs."""
+    """The speed-ups over FIFO, round robin and the better SLAQ."""
     slaq = min(_SLAQ, key=lambda name: sum(_times(found[name])))
     ours = _times(found["Hermes"])
     return {name: Ratio.of(_times(found[name]), ours) for name in ("FIFO", "RR", slaq)}
@@ -156,7 +156,7 @@ def _note(ratios: dict[str, Ratio], count: int) -> str:
 
 
 def _draw(lines: dict[float, list[tuple[int, Ratio]]], path: Path) -> None:
-    """Speed-up over the best other policy against the number of good configurations."""
+    """Draw the speed-up over the best other policy against the number of good configurations."""
     with picture(path, size=(6.0, 4.0)) as (axes,):
         for switch, points in lines.items():
             axes.errorbar(

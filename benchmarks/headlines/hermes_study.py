@@ -1,8 +1,8 @@
-"""The study of Hermes' headline: some good configurations among many, and when one is found.
+"""The study of Hermes' main result: some good configurations among many, until one is found.
 
-Forty configurations on four slots, a hundred epochs each. A curve is
-``top * (1 - exp(-(k / scale) ** 0.7))`` and noise. The good ones have the higher tops, and in the
-family of the headline they are quicker too, as Hermes expects, with some quick ones among the bad.
+It has forty configurations of a hundred epochs on four slots. A curve is
+``top * (1 - exp(-(k / scale) ** 0.7))`` with noise. Good configurations have higher tops. In the
+main family they also converge faster, as Hermes expects, and so do some bad ones.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FAMILIES = ("quick", "alike", "slow", "heights")
 
 
 def population(family: str, good: int, seed: int) -> Workload:
-    """Configurations of which ``good`` reach the target, in an order of the seed's.
+    """Configurations in random order, of which ``good`` reach the target.
 
     Args:
-        family: *quick*: the good ones converge quickly. *alike*: as quickly as the bad ones.
-            *slow*: more slowly, so that curves cross. *heights*: quickly, and every curve begins
-            at a height of its own.
-        good: How many.
-        seed: The same seed draws the same workload.
+        family: The convergence of good configurations. *quick*: fast. *alike*: as fast as bad
+            ones. *slow*: slower, so that curves cross. *heights*: fast, and every curve starts at
+            a different height.
+        good: The number of good configurations.
+        seed: The seed of the workload.
     """
     rng = np.random.default_rng([seed, good, *family.encode()])
     is_good = (rng.permutation(CONFIGURATIONS) < good)[:, None]
@@ -51,12 +51,12 @@ def population(family: str, good: int, seed: int) -> Workload:
 
 @dataclass(frozen=True)
 class UntilReached:
-    """Another policy, which ends the study as soon as a trial has reached the target."""
+    """A policy around another that ends the study when a trial has reached the target."""
 
     policy: Policy
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """The other's plan, or the end."""
+        """The other policy's plan, or the end."""
         if max((trial.last_score for trial in snapshot.trials), default=0.0) < TARGET:
             return self.policy.plan(snapshot)
         alive = [trial.number for trial in snapshot.trials if trial.alive]
@@ -68,7 +68,7 @@ class Case:
     """One study.
 
     Attributes:
-        switch: The cost of a switch in epochs, five sixths of it for starting.
+        switch: The cost of a switch in epochs; the start takes five sixths of it.
     """
 
     policy: str
@@ -81,13 +81,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Found:
-    """When the target was reached, and which share of the slots' time was lost until then.
+    """The time until the target was reached, and the share of the slots' time lost until then.
 
     Attributes:
-        epochs: Until the target was reached.
-        overhead: Lost to starts and stops of any kind.
-        turns: Of that, what preempting and resuming cost: all but one start for each trial, which
-            every policy pays for each trial.
+        epochs: Epochs until the target was reached.
+        overhead: The share lost to starts and stops.
+        turns: The part of it due to preemption: all except one start for each trial, which every
+            policy needs.
     """
 
     epochs: float
@@ -96,7 +96,7 @@ class Found:
 
 
 def run(case: Case) -> Found:
-    """Simulate until the target is reached; there is time for all to be trained, and half more."""
+    """Simulate until the target is reached, for at most 1.5 times the time to train all trials."""
     workload = population(case.family, case.good, case.seed)
     parameters = {"max_resource": EPOCHS, "most_trials": CONFIGURATIONS, **case.parameters}
     policy = UntilReached(make_policy(case.policy, parameters))
@@ -105,7 +105,7 @@ def run(case: Case) -> Found:
         slots=SLOTS,
         startup=5 / 6 * seconds,
         stop=seconds / 6,
-        poll=EPOCH_SECONDS,  # reports are seen at once all the same
+        poll=EPOCH_SECONDS,  # reports are seen at once nevertheless
         ttl=10 * EPOCH_SECONDS,
     )
     waves = CONFIGURATIONS / SLOTS

@@ -1,8 +1,8 @@
-"""HyperSched's headlines: more accuracy by the deadline than ASHA, from fewer trials.
+"""HyperSched's main results: higher accuracy by the deadline than ASHA, with fewer trials.
 
-The paper's figures are from real trainings, ours from simulated ones on generated curves, so the
-gains can be compared in sign and order and no further. The baseline is the paper's: ASHA by
-promotion with one slot for each trial; ASHA by stopping is shown beside it.
+The paper's figures are from real training, ours from simulated training on generated curves. So
+only the sign and the order of the gains can be compared. The baseline is the paper's: ASHA by
+promotion with one slot per trial; ASHA by stopping is shown too.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ SYSTEM = "hypersched"
 SEEDS, QUICK_SEEDS = 30, 16
 OURS, PROMOTION, STOPPING = "hypersched", "asha_promote", "asha"
 
-#: Where long training pays, and HyperSched's own toy, in which it hardly does.
+#: A family in which long training pays, and HyperSched's toy, in which it hardly does.
 FAMILY, TOY = "climbing", "toy"
 
-#: deadline in seconds -> accuracy of HyperSched and of ASHA, trials of each: a figure of the paper
+#: By deadline in seconds: accuracy of HyperSched and ASHA, trials of each, from the paper's figure
 PAPER = {
     900.0: (0.879, 0.833, 14, 35),
     1800.0: (0.916, 0.886, 20, 51),
     3600.0: (0.938, 0.908, 33, 90),
 }
-#: The deadline at which parts are left out.
+#: The deadline of the ablation.
 _MIDDLE = 1800.0
 ABLATIONS = {
     "no gate": ("gate", False),
     "no retroactive check": ("retroactive", False),
     "overhead not weighed": ("weigh_overhead", False),
 }
-#: Parts of which docs/policies/hypersched.md says where they cost nothing and why.
+#: Parts for which docs/policies/hypersched.md explains where they cost nothing.
 _TOLD = {"no retroactive check", "overhead not weighed"}
 
 Results = dict[tuple[str, str, float, str], list[Result]]
 
 
 def rows(options: Options) -> Iterator[Row]:
-    """Every headline, as soon as its studies have run."""
+    """Yield each row once its studies have run."""
     seeds = range(QUICK_SEEDS if options.quick else SEEDS)
     results: Results = {}
     for deadline, (theirs, base, few, many) in PAPER.items():
@@ -103,7 +103,7 @@ def _study(
     policies: list[tuple[str, tuple[tuple[str, bool], ...]]],
     seeds: range,
 ) -> None:
-    """Run every policy on every seed; results are kept by what they are of."""
+    """Run every policy on every seed; results are cached by study."""
     cases = [
         Case(policy, family, seed, deadline, parameters)
         for policy, parameters in policies
@@ -190,7 +190,7 @@ def _draw_accuracy(path: Path, results: Results) -> None:
 def _draw_allocation(
     path: Path, segments: list[tuple[int, int, float, float]], deadline: float
 ) -> None:
-    """Each trial's slots over time, one upon the other."""
+    """Draw the slots of each trial over time, stacked."""
     taken: list[list[tuple[float, float]]] = [[] for _ in range(SLOTS)]
     with picture(path, size=(7.0, 3.2)) as (axes,):
         for number, slots, begin, end in sorted(segments, key=lambda row: row[2]):

@@ -1,4 +1,4 @@
-"""One simulated study for HyperSched's headlines, and what is kept of it."""
+"""One simulated study for HyperSched's main results."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Cluster, Simulation, generate
 from optuna_deadline.simulation.tables import draw
 
-#: As in the paper: ResNet-50 on CIFAR-10 with one machine of eight V100, and its S(k).
+#: The paper's setting: ResNet-50 on CIFAR-10 on one machine with eight V100, and its S(k).
 SLOTS, CONFIGURATIONS, STEPS = 8, 144, 200
 RUNGS = {"min_resource": 2, "reduction_factor": 4}
 
-#: Our own recording, of 30 epochs; its trainings take as long as the generated ones.
+#: Our recording of 30 epochs; its training takes as long as that of generated curves.
 RECORDED = "recorded/digits"
 
-#: Seconds of a step on one slot: a whole training takes 50 minutes, more than two of the three
-#: deadlines. Our choice, as the paper's is not known to us.
+#: Seconds of a step on one slot. A whole training takes 50 minutes, longer than two of the three
+#: deadlines. This is our choice, since the paper's value is unknown.
 STEP_SECONDS = 15.0
 
 
@@ -33,7 +33,7 @@ class Case:
     parameters: tuple[tuple[str, bool], ...] = ()
 
     def make(self) -> Simulation:
-        """The study at its beginning."""
+        """The study at its start."""
         if self.family == RECORDED:
             workload = draw(RECORDED, self.seed, steps=STEPS)
             slower = STEPS * STEP_SECONDS / workload.full_seconds
@@ -54,9 +54,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """What is kept of a study."""
+    """The result of a study."""
 
-    score: float  #: of the model in hand at the deadline
+    score: float  #: of the best model at the deadline
     trials: int
     resizes: int
     alone: float  #: the share of the time in which one trial holds the whole pool
@@ -70,7 +70,7 @@ def run(case: Case) -> Result:
     segments = simulation.world.table.segments()
     whole = [row for row in segments if row.slots == SLOTS]
     seconds = sum(_end(row, outcome.ended) - row.granted for row in whole)
-    # Ranks have to leave a little before the deadline.
+    # Ranks leave shortly before the deadline.
     last = max((_end(row, outcome.ended) for row in segments), default=0.0)
     return Result(
         score=0.0 if outcome.value is None else outcome.value,

@@ -1,4 +1,4 @@
-"""Traces of jobs, from a file or drawn: arrivals, numbers of GPUs, and training."""
+"""Traces of jobs from a file or at random: arrivals, numbers of GPUs, and training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from optuna_deadline.errors import DeadlineError
 
-#: Samples of the data sets of the traces' models, which say how many steps an epoch has.
+#: Samples in the data sets of the traces' models, which determine the steps of an epoch.
 SAMPLES = {
     "ResNet-18": 50_000,
     "ResNet-50": 100_000,
@@ -27,11 +27,11 @@ _OTHER_SAMPLES = 50_000
 
 @dataclass(frozen=True)
 class Stretch:
-    """Epochs that a job trains in one regime."""
+    """The epochs of a job in one regime."""
 
     batch_size: int
     epochs: int
-    epoch_seconds: float  #: of one epoch, alone on the job's own gang
+    epoch_seconds: float  #: seconds of an epoch on the job's gang
 
 
 @dataclass(frozen=True)
@@ -47,24 +47,24 @@ class Job:
 
     @cached_property
     def epochs(self) -> int:
-        """Epochs of the whole job."""
+        """The epochs of the job."""
         return sum(stretch.epochs for stretch in self.stretches)
 
     @cached_property
     def ends(self) -> tuple[tuple[float, int], ...]:
-        """After how many seconds and epochs of training each stretch is over, 0 first."""
+        """The seconds and epochs of training at the end of each stretch, from 0."""
         seconds = accumulate((s.epochs * s.epoch_seconds for s in self.stretches), initial=0.0)
         epochs = accumulate((s.epochs for s in self.stretches), initial=0)
         return tuple(zip(seconds, epochs, strict=True))
 
     @property
     def exclusive(self) -> float:
-        """Seconds of the whole job if it never has to wait."""
+        """The seconds of the job without waiting."""
         return self.ends[-1][0]
 
     @property
     def steps_per_epoch(self) -> dict[int, float]:
-        """Optimizer steps of an epoch by batch size."""
+        """The optimizer steps of an epoch by batch size."""
         samples = SAMPLES.get(self.model, _OTHER_SAMPLES)
         return {s.batch_size: math.ceil(samples / s.batch_size) for s in self.stretches}
 
@@ -74,10 +74,10 @@ class Trace:
     """Jobs for a cluster.
 
     Attributes:
-        gpus: GPUs of the cluster, all of one kind.
-        jobs: In the order of their arrivals.
-        round_seconds: How long a round lasts.
-        resume_seconds: What is lost of a round by a job that was not in the round before.
+        gpus: The GPUs of the cluster, all of one kind.
+        jobs: The jobs in the order of their arrivals.
+        round_seconds: The seconds of a round.
+        resume_seconds: Seconds of a round that a job loses if it was not in the round before.
     """
 
     gpus: int
@@ -94,7 +94,7 @@ def read_trace(path: Path) -> Trace:
     ``batch_size``, ``epochs`` and ``seconds_per_epoch`` in the order in which they occur.
 
     Raises:
-        DeadlineError: The file cannot be read as that; the message names the job and the key.
+        DeadlineError: The file is not such a trace; the message names the job and the key.
     """
     try:
         content = json.loads(path.read_text())
@@ -151,7 +151,7 @@ def _number(entry: Any, key: str, where: str, *, least: float) -> float:
     raise DeadlineError(f"{where} must have a number {key!r} from {least:g}, not {value!r}.")
 
 
-#: Models drawn: name, smallest and largest batch size, about how many seconds an epoch takes.
+#: Random models: name, smallest and largest batch size, approximate seconds of an epoch.
 _MODELS = (
     ("ResNet-18", 32, 256, (20.0, 60.0)),
     ("ResNet-50", 32, 128, (200.0, 500.0)),
@@ -174,23 +174,23 @@ def generate_trace(
     longest: float = 18_000.0,
     static: float = 0.05,
 ) -> Trace:
-    """Draw a trace of the kind that Shockwave was measured on.
+    """Draw a random trace of the kind on which Shockwave was measured.
 
-    Jobs come as a Poisson process, most have one GPU and few eight. Four in five are short and one
-    in five is long, each kind log-uniform, with the border where the published traces have it. A
-    part is static; half of the others scale their batches once, after a critical regime
-    (Accordion), half double them several times (gradient noise scale). The constants are round
-    figures of what describes the published traces and fitted to no result.
+    Jobs arrive as a Poisson process; most have one GPU and few have eight. Four in five are short
+    and one in five is long, each kind log-uniform, with the border of the published traces. A
+    share is static. Half of the others scale their batches once, after a critical regime
+    (Accordion); the other half double them several times (gradient noise scale). The constants are
+    round figures that describe the published traces; they are not fitted to a result.
 
     Args:
-        seed: The same seed draws the same trace.
-        jobs: How many.
-        gpus: Of the cluster.
-        arrive_within: Seconds in which they come, on average.
+        seed: The seed of the trace.
+        jobs: The number of jobs.
+        gpus: The GPUs of the cluster.
+        arrive_within: The mean seconds in which all jobs arrive.
         shortest: Seconds of the shortest job, alone.
-        border: Seconds between the short and the long ones.
+        border: Seconds between short and long jobs.
         longest: Seconds of the longest job, alone.
-        static: The part of jobs that never change their batch sizes.
+        static: The share of jobs that never change their batch sizes.
     """
     rng = np.random.default_rng([seed, jobs, gpus])
     arrivals = np.cumsum(rng.exponential(arrive_within / jobs, jobs))
@@ -207,7 +207,7 @@ def generate_trace(
         begin = smallest * 2 ** int(rng.integers(int(math.log2(largest / smallest)) + 1))
         mode = str(rng.choice(["static", "accordion", "gns"],
                               p=[static, (1 - static) / 2, (1 - static) / 2]))  # fmt: skip
-        gain = float(rng.uniform(1.1, 1.5))  # of an epoch by doubling the batch
+        gain = float(rng.uniform(1.1, 1.5))  # speed-up of an epoch with a doubled batch
         stretches = _draw_stretches(rng, mode, epochs, begin, largest, gain)
         whole = sum(stretch.epochs * stretch.epoch_seconds for stretch in stretches)
         stretches = tuple(

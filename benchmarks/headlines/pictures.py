@@ -1,4 +1,4 @@
-"""Pictures beside the rows."""
+"""Pictures of the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def picture(path: Path, panels: int = 1, size: tuple[float, float] = (4.2, 3.4)) -> Iterator[Any]:
-    """Axes side by side to draw on, each of a size in inches, written to a file at the end."""
+    """Axes side by side, each of a size in inches, written to a file at the end."""
     from matplotlib.figure import Figure
 
     width, height = size

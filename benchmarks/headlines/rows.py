@@ -1,4 +1,4 @@
-"""One headline as a value, and the settings of each system's study."""
+"""One result as a value, and the settings of the measurements."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Row:
-    """One figure.
+    """One result.
 
     Attributes:
-        name: What is shown, in words.
-        system: Whose paper it is from.
-        paper: The paper's figure, or what it is derived from in words; None where none is known.
-        ours: What was measured now; None where it could not be.
-        target: What was to be reached, in words.
-        met: Whether it was.
-        note: The error bar, what falls short and why, or which data is missing.
+        name: A description of the result.
+        system: The system of the paper.
+        paper: The paper's figure, or its derivation in words; None if unknown.
+        ours: The measured figure; None if it could not be measured.
+        target: The target, in words.
+        met: Whether the target was met.
+        note: The error bar, a shortfall with its reason, or missing data.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Ours by the paper's, where both are numbers."""
+        """Our figure divided by the paper's, if both are numbers."""
         if self.ours is None or not isinstance(self.paper, (int, float)) or self.paper == 0:
             return None
         return self.ours / self.paper
@@ -46,14 +46,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Options:
-    """How a system's headlines are to be measured.
+    """The settings of a measurement.
 
     Attributes:
-        data: The folder of recorded data, if one was given.
-        quick: Fewer seeds; every row is there all the same.
-        jobs: Processes to use.
-        pictures: Where pictures go, if they are wanted.
-        progress: One line for the terminal.
+        data: The folder of recorded data, if given.
+        quick: Use fewer seeds; every row is measured nevertheless.
+        jobs: The number of processes.
+        pictures: The folder for pictures, if wanted.
+        progress: Shows the progress.
     """
 
     data: Path | None
@@ -63,7 +63,7 @@ class Options:
     progress: Progress
 
     def folder(self, name: str) -> Path | None:
-        """One folder of the recorded data, None where it is not there."""
+        """One folder of the recorded data; None if it does not exist."""
         if self.data is None or not (self.data / name).is_dir():
             return None
         return self.data / name
@@ -79,7 +79,7 @@ class Options:
 
 
 class System(Protocol):
-    """A module of this package that measures one system's headlines."""
+    """A module of this package that measures one system."""
 
     def rows(self, options: Options) -> Iterator[Row]:
-        """Every headline of the system, each as soon as it is there."""
+        """Yield each result of the system once it is measured."""

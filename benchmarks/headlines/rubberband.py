@@ -1,8 +1,9 @@
-"""RubberBand (EuroSys 2021): a given job's cost on a cluster that stays and on one that shrinks.
+"""RubberBand (EuroSys 2021): the cost of a given job on a static and on an elastic cluster.
 
-Successive halving of 64 configurations, SHA(64, 4, 508, 2), 10 s an iteration, with the speeds of
-ResNet-50 on CIFAR-10 that HyperSched's authors measured on V100 GPUs. Nodes of four GPUs are
-billed whole, with a minute of start-up; the deadline is a multiple of the fastest time there is.
+The job is a successive halving of 64 configurations, SHA(64, 4, 508, 2), with 10 s per iteration
+and the speeds of ResNet-50 on CIFAR-10 that HyperSched's authors measured on V100 GPUs. Nodes of
+four GPUs are billed as a whole, with a start-up of a minute. The deadline is a multiple of the
+shortest possible time.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from benchmarks.headlines.rubberband_policy import (
 from optuna_deadline.policies.api import Money
 from optuna_deadline.simulation import SUBLINEAR
 
-#: V100 GPUs of a p3.8xlarge, by its list price; no ratio depends on it.
+#: V100 GPUs of a p3.8xlarge, at its list price; ratios do not depend on it.
 _PRICE = 12.24 / 4 / 3600
 
-#: Multiples of the fastest time, and the saving that was to be reached there.
+#: Multiples of the shortest time, with the target of the saving.
 _DEADLINES = ((1.2, 2.06), (1.5, 1.36), (2.0, 1.03), (4.0, 1.0))
 
 _JOBS = {
@@ -46,7 +47,7 @@ class Point:
 
     @property
     def saving(self) -> float:
-        """The static cost by the elastic one."""
+        """The static cost divided by the elastic one."""
         return self.static / self.elastic
 
 
@@ -63,7 +64,7 @@ def measure(case: tuple[str, float]) -> Point:
 
 
 def rows(options: Options) -> Iterator[Row]:
-    """One row for each deadline of the paper's larger job; the other jobs go into the picture."""
+    """A row for each deadline of the paper's larger job; the picture has the other jobs."""
     targets = dict(_DEADLINES)
     curve = [*targets] if options.quick else [1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0]
     jobs = list(_JOBS)[: 1 if options.quick else None]

@@ -1,10 +1,10 @@
-"""RubberBand's question (Misra et al., EuroSys 2021): the cheapest cluster for a given halving.
+"""RubberBand's problem (Misra et al., EuroSys 2021): the cheapest cluster for a given halving.
 
-The job is fixed: so many trials, so many steps, which of them go on. What is free is the size of
-the cluster in every round. The plan starts from static clusters and takes nodes from single rounds
-as long as that is cheaper and the deadline holds. Our reconstruction of the greedy descent: it
-begins from several static plans and not from one, and waves and gang sizes are candidates too, or
-it gets stuck; latencies are numbers, not distributions.
+The job is fixed: the trials and the steps of each round. The size of the cluster in every round is
+free. The plan starts from static clusters and removes nodes from single rounds while that is
+cheaper and meets the deadline. This is our reconstruction of the greedy descent: it starts from
+several static plans, and waves and gang sizes are candidates too, since it gets stuck otherwise.
+Latencies are numbers, not distributions.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _STARTS = 12
 
 @dataclass(frozen=True)
 class Job:
-    """A successive halving whose shape is given: SHA(trials, min_resource, max_resource, factor).
+    """A successive halving of given shape: SHA(trials, min_resource, max_resource, factor).
 
-    Every round trains ``reduction_factor`` times as many further steps as the one before, as
-    SHA(64, 4, 508, 2) says of itself: 4 + 8 + ... + 256 = 508. The last takes what is left.
+    Every round trains ``reduction_factor`` times as many further steps as the one before, as in
+    SHA(64, 4, 508, 2): 4 + 8 + ... + 256 = 508. The last round trains the rest.
 
     Attributes:
         trials: Configurations at the start.
         min_resource: Steps of the first round.
         max_resource: Steps of a whole training.
-        reduction_factor: A round keeps one in this many.
-        step_seconds: Of a step on one slot.
+        reduction_factor: A round keeps one trial in this many.
+        step_seconds: Seconds of a step on one slot.
     """
 
     trials: int
@@ -57,14 +57,14 @@ class Job:
 
 
 def rates_for(money: Money, speedup: Speedup, overhead: float = 0.0) -> Rates:
-    """Rates with gangs of 1, 2, 4, ... slots, as far as S(k) was measured."""
+    """The rates of gangs of 1, 2, 4, ... slots, up to the largest measured S(k)."""
     largest = max(speedup.measured, default=1)
     sizes = [2**power for power in range(largest.bit_length()) if 2**power <= money.offer]
     return Rates(money, tuple((size, speedup(size)) for size in sizes), overhead)
 
 
 def static_plans(job: Job, rates: Rates) -> list[Schedule]:
-    """The job on clusters of every size, which stay as they are to its end."""
+    """The job on static clusters of every size."""
     works = job.works()
     most = rates.money.offer // rates.money.node
     return [
@@ -74,18 +74,18 @@ def static_plans(job: Job, rates: Rates) -> list[Schedule]:
 
 
 def fastest_seconds(job: Job, rates: Rates) -> float:
-    """How long the job takes at least, whatever it costs."""
+    """The minimum seconds of the job at any cost."""
     return min(plan.seconds for plan in static_plans(job, rates))
 
 
 def plan_static(job: Job, rates: Rates, time: float) -> Schedule | None:
-    """The cheapest cluster of one size that ends the job in time; None where there is none."""
+    """The cheapest static cluster that ends the job in time; None if there is none."""
     plans = [plan for plan in static_plans(job, rates) if plan.seconds <= time]
     return min(plans, key=lambda plan: plan.cost, default=None)
 
 
 def plan_elastic(job: Job, rates: Rates, time: float) -> Schedule | None:
-    """The cheapest cluster whose size changes from round to round; None where there is none."""
+    """The cheapest cluster whose size may change in each round; None if there is none."""
     plans = [plan for plan in static_plans(job, rates) if plan.seconds <= time]
     plans.sort(key=lambda plan: plan.cost)
     starts = [plan.rounds for plan in plans[:: max(1, len(plans) // _STARTS)]]

@@ -1,11 +1,11 @@
-"""SEER (SoCC 2021): the same time and the same money, spent on an elastic pool or a fixed one.
+"""SEER (SoCC 2021): equal time and money, spent on an elastic or a fixed pool.
 
-Simulated studies of 81 steps of 10 s with the measured speeds of ResNet-50, nodes of four GPUs and
-a minute of start-up that is billed. A budget of ``G`` GPUs for the whole time buys fixed methods
-the cluster ``floor(B / pT)``; naive elasticity follows its trials until the money is gone. Each
-seed draws one workload for all methods, so differences are paired. The best fixed method is chosen
-in hindsight, case by case, which favours it. The paper's abstract names no figure: what is to be
-reproduced is the order, Seer before fixed before naive.
+The simulated studies have 81 steps of 10 s with the measured speeds of ResNet-50, nodes of four
+GPUs, and a billed start-up of a minute. With a budget of ``G`` GPUs for the whole time, fixed
+methods get a cluster of ``floor(B / pT)``; naive elasticity follows its trials until the money is
+spent. Each seed draws one workload for all methods, so differences are paired. The best fixed
+method is chosen in hindsight for each case, which favours it. The paper's abstract has no figure:
+the target is the order, Seer before fixed before naive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from optuna_deadline.simulation import (
 from optuna_deadline.simulation.comparison import Estimate
 
 _STEPS = 81
-#: GPU-seconds, beyond which the configurations of a workload run out.
+#: GPU-seconds beyond which a workload has too few configurations.
 _MOST = 8 * 3600.0
 _FIXED = ("fifo", "successive_halving", "asha_promote", "hyperband", "hypersched")
 _NAIVE = ("naive halving", "naive asha")
@@ -43,12 +43,12 @@ _NAMES = {"fifo": "random", "asha_promote": "ASHA", "hyperband": "Hyperband",
 
 @dataclass(frozen=True)
 class Setting:
-    """What the methods are compared on."""
+    """One setting of the comparison."""
 
     seconds: float
     slots: int
     family: str = "power-law"
-    linear: bool = False  #: linear scaling and no start-up: the ablation
+    linear: bool = False  #: linear scaling without start-up, for the ablation
 
     def __str__(self) -> str:
         ablation = ", linear and no start-up" if self.linear else ""
@@ -57,7 +57,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Found:
-    """What one method reached in one study."""
+    """The result of one method in one study."""
 
     regret: float
     overspent: float
@@ -90,7 +90,7 @@ def run(case: tuple[Setting, str, int]) -> Found:
         funding=funding,
     )
     assert outcome.spent is not None
-    regret = workload.best if outcome.value is None else outcome.regret  # no model scores 0
+    regret = workload.best if outcome.value is None else outcome.regret  # without a model: score 0
     return Found(regret, outcome.overspent, outcome.spent / funding.budget)
 
 
@@ -103,7 +103,7 @@ def _policy(method: str) -> Policy:
 
 
 def rows(options: Options) -> Iterator[Row]:
-    """One row for each time and budget, then the violations, the tally and the ablation."""
+    """A row for each time and budget, then the violations, the tally and the ablation."""
     seeds = 3 if options.quick else 10
     times = (900.0, 1800.0) if options.quick else (900.0, 1800.0, 3600.0, 7200.0)
     budgets = (8,) if options.quick else (4, 8, 16, 32)
@@ -166,7 +166,7 @@ def rows(options: Options) -> Iterator[Row]:
 def _against_each(
     compared: Sequence[tuple[Setting, Estimate, dict[str, list[Found]]]],
 ) -> Iterator[Row]:
-    """Seer against each method that was named beforehand, over all cases and seeds."""
+    """Seer against each predefined method, over all cases and seeds."""
     for method in (*_FIXED, *_NAIVE):
         gains = [_gain(found["seer"], found[method]) for _, _, found in compared]
         cases = Estimate.of([gain.mean for gain in gains])
@@ -202,7 +202,7 @@ def _gain(mine: Sequence[Found], other: Sequence[Found]) -> Estimate:
 
 
 def _ablation(options: Options, seeds: int) -> Row:
-    """Where gangs scale linearly and nodes come at once, an elastic pool has nothing to gain."""
+    """The ablation: with linear scaling and immediate nodes, an elastic pool gains nothing."""
     setting = Setting(900.0, 8, linear=True)
     fixed, elastic = "seer on a fixed pool", "seer"
     cases = [(setting, seed) for seed in range(seeds)]
@@ -222,7 +222,7 @@ def _ablation(options: Options, seeds: int) -> Row:
 
 
 def _held(case: tuple[Setting, int]) -> Found:
-    """The same policy on the cluster that the budget pays for all the time."""
+    """The same policy on the cluster that the budget pays for the whole time."""
     setting, seed = case
     outcome = simulate(
         make_policy("seer", {"max_resource": _STEPS}),
@@ -249,7 +249,7 @@ def _draw(
 
 
 def draw(regrets: Mapping[Setting, Mapping[str, Estimate]], path: Path) -> None:
-    """A panel for each family: the regret of every method, by time and money."""
+    """Draw a panel for each family: the regret of every method by time and money."""
     families = list(dict.fromkeys(setting.family for setting in regrets))
     with picture(path, len(families), (5.6, 4.0)) as panels:
         for axes, family in zip(panels, families, strict=True):

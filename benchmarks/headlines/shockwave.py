@@ -1,4 +1,4 @@
-"""Shockwave's headlines: its market against the fairness baselines, on replayed job traces."""
+"""Shockwave's main results: its market against fairness baselines, on replayed job traces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FOLDER = "shockwave"
 _SMALL, _MIDDLE = "jobs_120_gpus_32.json", "jobs_220_gpus_64.json"
 _EXPECTED = "expected_120_gpus_32.json"
 
-#: By the names of the published results; the word after each is what pictures call it.
+#: By the names in the published results, with the labels in pictures.
 _SCHEDULERS: dict[str, tuple[str, Callable[[], Scheduler[Any]]]] = {
     "shockwave": ("Shockwave", Shockwave),
     "max_min_fairness": ("Gavel max-min", lambda: Shares(MaxMinFair())),
@@ -47,7 +47,7 @@ _SCHEDULERS: dict[str, tuple[str, Callable[[], Scheduler[Any]]]] = {
     "allox": ("AlloX", lambda: Shares(AlloX())),
 }
 _FAIR = "max_min_fairness"
-#: Larger clusters: GPUs, jobs, seeds in full and with --quick.
+#: Larger clusters: GPUs, jobs, seeds, and seeds with --quick.
 _LARGE = ((128, 460, 5, 2), (256, 900, 3, 1))
 _PRESSURES, _EXPONENTS = (1.0, 10.0, 100.0), (5.0, 12.0, 15.0)
 _RERUN = "beside a run of the authors' code with HiGHS in Gurobi's place"
@@ -56,7 +56,7 @@ _IDEAL = "regimes in order, no delay of a batch's change"
 
 @dataclass(frozen=True)
 class Case:
-    """One replay: of a file, or of a drawn trace."""
+    """One replay of a file or of a random trace."""
 
     scheduler: str
     file: Path | None = None
@@ -66,7 +66,7 @@ class Case:
     parameters: tuple[tuple[str, float], ...] = ()
 
     def trace(self) -> Trace:
-        """What is replayed."""
+        """The trace."""
         if self.file is not None:
             return read_trace(self.file)
         return generate_trace(self.seed, jobs=self.jobs, gpus=self.gpus)
@@ -74,7 +74,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of a replay."""
+    """The result of a replay."""
 
     makespan: float
     mean_jct: float
@@ -96,7 +96,7 @@ def run(case: Case) -> Figures:
 
 
 def rows(options: Options) -> Iterator[Row]:
-    """Every headline of Shockwave."""
+    """Yield every result of Shockwave."""
     folder = options.folder(_FOLDER)
     yield from _published(options, folder)
     yield from _middle(options, folder)
@@ -108,7 +108,7 @@ def rows(options: Options) -> Iterator[Row]:
 
 
 def _published(options: Options, folder: Path | None) -> Iterator[Row]:
-    """120 jobs on 32 GPUs, beside the results that the authors publish for that trace."""
+    """120 jobs on 32 GPUs, beside the authors' published results for that trace."""
     expected: dict[str, dict[str, float]] = {}
     found: dict[str, Figures] = {}
     if folder is not None and _has(folder, _SMALL, _EXPECTED):
@@ -143,7 +143,7 @@ def _baseline(word: str, theirs: dict[str, float] | None, ours: Figures | None) 
 
 
 def _middle(options: Options, folder: Path | None) -> Iterator[Row]:
-    """220 jobs on 64 GPUs; the reference is a run of the authors' code with another solver."""
+    """220 jobs on 64 GPUs, beside a run of the authors' code with another solver."""
     ours = fair = None
     if folder is not None and _has(folder, _MIDDLE):
         cases = [Case(name, folder / _MIDDLE) for name in ("shockwave", _FAIR)]
@@ -167,7 +167,7 @@ def _middle(options: Options, folder: Path | None) -> Iterator[Row]:
 
 
 def _others(options: Options, folder: Path | None) -> Iterator[Row]:
-    """Whatever other traces the folder holds, each against max-min fairness."""
+    """The other traces of the folder, each against max-min fairness."""
     for file in sorted(folder.glob("jobs_*.json")) if folder is not None else ():
         if file.name not in (_SMALL, _MIDDLE):
             cases = [Case(name, file) for name in ("shockwave", _FAIR)]
@@ -176,7 +176,7 @@ def _others(options: Options, folder: Path | None) -> Iterator[Row]:
 
 
 def _large(options: Options, gpus: int, jobs: int, seeds: int) -> Iterator[Row]:
-    """Drawn traces on a larger cluster, paired by seed with max-min fairness."""
+    """Random traces on a larger cluster, paired by seed with max-min fairness."""
     cases = [
         Case(name, seed=seed, jobs=jobs, gpus=gpus)
         for seed in range(1, seeds + 1)
@@ -188,7 +188,7 @@ def _large(options: Options, gpus: int, jobs: int, seeds: int) -> Iterator[Row]:
 
 
 def _against_max_min(where: str, found: Sequence[Figures], words: str) -> Iterator[Row]:
-    """Two rows from figures of Shockwave and of max-min fairness by turns."""
+    """Two rows from alternating figures of Shockwave and max-min fairness."""
     pairs = list(zip(found[::2], found[1::2], strict=True))
     speedup = Estimate.of([fair.makespan / ours.makespan for ours, fair in pairs])
     yield Row(
@@ -209,7 +209,7 @@ def _against_max_min(where: str, found: Sequence[Figures], words: str) -> Iterat
 
 
 def _sensitivity(options: Options, folder: Path | None) -> Iterator[Row]:
-    """The two parameters over a hundredfold and a threefold range; one default serves all rows."""
+    """The two parameters over ranges of a factor of 100 and 3; all rows use one default."""
     file = folder / _SMALL if folder is not None and _has(folder, _SMALL) else None
     grid = [(("pressure", p), ("exponent", e)) for p in _PRESSURES for e in _EXPONENTS]
     cases = [
@@ -236,7 +236,7 @@ def _sensitivity(options: Options, folder: Path | None) -> Iterator[Row]:
 
 @dataclass
 class _Timed:
-    """Times each plan of Shockwave, and lets HiGHS try to better some of them."""
+    """Times each plan of Shockwave, and lets HiGHS try to improve some of them."""
 
     shockwave: Shockwave
     seconds: list[tuple[int, float]] = field(default_factory=list)
@@ -253,7 +253,7 @@ class _Timed:
 
 
 def _planning() -> Iterator[Row]:
-    """How long plans take when 900 jobs come at once to 256 GPUs."""
+    """The time of plans if 900 jobs arrive at once on 256 GPUs."""
     timed = _Timed(Shockwave())
     replay(generate_trace(1, jobs=900, gpus=256, arrive_within=1.0), timed)
     crowded = [seconds for jobs, seconds in timed.seconds if jobs >= 800]
@@ -315,7 +315,7 @@ def _mean(values: Iterator[float]) -> float:
 def _draw(
     pictures: Path | None, found: dict[str, Figures], expected: dict[str, dict[str, float]]
 ) -> None:
-    """Bars of four figures, ours beside the published; and the rho of all jobs."""
+    """Draw four figures beside the published ones, and the rho of all jobs."""
     if pictures is None:
         return
     words = [_SCHEDULERS[name][0] for name in found]

@@ -1,10 +1,10 @@
-"""Replays a trace of jobs in rounds, under any scheduler of a market.
+"""Replay a trace of jobs in rounds, under any scheduler of a market.
 
-The rounds are those of the simulator that Shockwave (NSDI 2023) was measured in: back to back,
-each ends when its last running job ends, 120 s at most; jobs are admitted between rounds; a job
-that was not in the round before loses 20 s of it, unless it has less than a round to go; GPUs of a
-job that ends are idle until the round is over. One idealisation is ours: a batch size changes at
-its epoch at once, not one round later, and steps are not rounded to whole ones.
+The rounds are those of Shockwave's simulator (NSDI 2023). They follow each other; each ends when
+its last running job ends, after at most 120 s. Jobs are admitted between rounds. A job that was
+not in the round before loses 20 s, unless less than a round of it is left. The GPUs of a job that
+ends are idle until the end of the round. One idealisation is ours: a batch size changes at its
+epoch, not one round later, and steps are not rounded.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from benchmarks.headlines.job_traces import Job, Trace
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.shockwave.forecast import JobView, Market, Memory, Regime, Scheduler
 
-#: A job that ends within the round pays nothing for resuming if it ends so many seconds earlier.
+#: A job that ends this many seconds before the end of a round pays nothing for resuming.
 _NEARLY = 5.0
 _TINY = 1e-6
 
 
 @dataclass(frozen=True)
 class RoundLog:
-    """One round as it was."""
+    """One round of a replay."""
 
     began: float
     ended: float
     run: tuple[int, ...]
-    gpus: int  #: that the running jobs held
+    gpus: int  #: GPUs of the running jobs
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of a trace. Times are in seconds."""
+    """The result of a replay; times are in seconds."""
 
     trace: Trace
     finished: dict[int, float]  #: when each job ended
     rounds: tuple[RoundLog, ...]
-    trained: float  #: GPU-seconds in which something was trained
+    trained: float  #: GPU-seconds of training
 
     @property
     def makespan(self) -> float:
-        """From the first arrival to the last end."""
+        """Seconds from the first arrival to the last end."""
         return max(self.finished.values()) - min(job.arrival for job in self.trace.jobs)
 
     @cached_property
     def jct(self) -> dict[int, float]:
-        """Completion time of each job: from its arrival to its end."""
+        """The completion time of each job, from its arrival to its end."""
         return {job.number: self.finished[job.number] - job.arrival for job in self.trace.jobs}
 
     @property
@@ -59,7 +59,7 @@ class Replay:
 
     @cached_property
     def rho(self) -> dict[int, float]:
-        """Finish-time fairness of each job, by the static definition of Shockwave's code.
+        """The finish-time fairness of each job, by the static definition of Shockwave's code.
 
         ``completion time / (time alone * max(1, jobs / GPUs))``, over all jobs of the trace.
         """
@@ -71,25 +71,25 @@ class Replay:
 
     @property
     def worst_rho(self) -> float:
-        """The least fairly treated job's."""
+        """The largest rho of a job."""
         return max(self.rho.values())
 
     def unfair(self, above: float = 1.05) -> float:
-        """The part of the jobs whose rho is above a bound."""
+        """The share of jobs with a rho above a bound."""
         return statistics.fmean(rho > above for rho in self.rho.values())
 
     @property
     def utilisation(self) -> float:
-        """GPU-seconds trained by GPU-seconds there were."""
+        """The GPU-seconds of training divided by the available GPU-seconds."""
         return self.trained / (self.trace.gpus * self.makespan)
 
 
 def replay(trace: Trace, scheduler: Scheduler[Memory]) -> Replay:
-    """Run a whole trace.
+    """Replay a whole trace.
 
     Raises:
-        DeadlineError: The scheduler named a job that is not there, one twice, or too many GPUs; or
-            it lets the cluster stand still.
+        DeadlineError: The scheduler names an absent job, a job twice or too many GPUs, or leaves
+            the cluster idle.
     """
     waiting = sorted(trace.jobs, key=lambda job: (job.arrival, job.number), reverse=True)
     active: dict[int, _Training] = {}
@@ -127,7 +127,7 @@ def replay(trace: Trace, scheduler: Scheduler[Memory]) -> Replay:
 
 
 def _checked(run: tuple[int, ...], market: Market) -> int:
-    """GPUs of a round, if it can be."""
+    """Check a round; return its GPUs."""
     if not run:
         raise DeadlineError("The scheduler lets every GPU idle although jobs wait.")
     if len(set(run)) < len(run) or not set(run) <= market.by_number.keys():
@@ -140,13 +140,13 @@ def _checked(run: tuple[int, ...], market: Market) -> int:
 
 @dataclass
 class _Training:
-    """How far one job has come."""
+    """The progress of one job."""
 
     job: Job
     seconds: float = 0.0  #: of training so far
     ran: bool = False
     _known: tuple[Regime, ...] = field(init=False)
-    _index: list[int] = field(init=False)  #: by stretch, which regime it is
+    _index: list[int] = field(init=False)  #: the regime of each stretch
 
     def __post_init__(self) -> None:
         steps = self.job.steps_per_epoch
@@ -159,18 +159,18 @@ class _Training:
 
     @property
     def over(self) -> bool:
-        """Whether it has trained to its end."""
+        """Whether the job has trained to its end."""
         return self.job.exclusive - self.seconds <= _TINY
 
     def train(self, most: float, lost: float) -> tuple[float, float]:
-        """Train in a round; returns for how long GPUs were held, and how long was trained."""
+        """Train in a round; return the seconds of held GPUs and of training."""
         held = min(most, self.job.exclusive - self.seconds)
         useful = held - (lost if held > most - _NEARLY else 0.0)
         self.seconds += useful
         return held, useful
 
     def view(self) -> JobView:
-        """What a scheduler may know of it."""
+        """The job as a scheduler sees it."""
         job, ends = self.job, self.job.ends
         stretch = min(bisect_right(ends, (self.seconds, job.epochs)), len(job.stretches)) - 1
         stretch = max(0, stretch)
