@@ -1,1 +1,1 @@
-"""Real workers under every fault at once, and a check of what their ranks did."""
+"""Run real workers under many faults at once, and check what their ranks did."""

@@ -14,7 +14,7 @@ from benchmarks.chaos.run import FEWEST, run, say
 
 
 def main() -> int:
-    """Run and print one line of JSON; 1 where a promise broke or too little happened."""
+    """Run and print one line of JSON; return 1 if a guarantee broke or too little happened."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults strike")
     parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")

@@ -1,4 +1,4 @@
-"""What must hold of a run, checked from the ranks' own logs and the table's events. Pure."""
+"""Check the guarantees of a run from the ranks' logs and the table's events; pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.chaos.usage import Use
 
 Trial = tuple[str, int]  #: study and number
 Segment = tuple[str, int, int]  #: study, number, fence
-Seat = tuple[str, str | None]  #: a pool's leader, or with a study its planner
+Seat = tuple[str, str | None]  #: a pool for its leader, or a pool and a study for its planner
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,21 @@ class Entry:
     term: int | None = None
     worker: str | None = None
     step: int | None = None  #: of a checkpoint
-    lent: tuple[int, ...] = ()  #: slots that a registration brought to the study
+    lent: tuple[int, ...] = ()  #: slots that a registration lends to the study
     slots: int | None = None  #: of a gang that starts
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a trial stands after the study has settled."""
+    """The state of a trial after the study has ended."""
 
-    state: str | None  #: Optuna's; None where it has vanished
-    told: bool  #: whether the table says that Optuna knows
-    steps: Sequence[int]  #: reported, by the table
+    state: str | None  #: Optuna's state; None if the trial has vanished
+    told: bool  #: whether the table has recorded that Optuna knows the end
+    steps: Sequence[int]  #: the reported steps in the table
 
 
 def overlaps(uses: Iterable[Use]) -> list[str]:
-    """Slots used by two segments at once, and trials trained by two."""
+    """Slots that two segments use at once, and trials that two segments train at once."""
     found = []
     for what, key in (("slot", _slot), ("trial", _trial)):
         groups: dict[object, list[Use]] = defaultdict(list)
@@ -109,7 +109,7 @@ def _out_of_term(entries: Iterable[Entry]) -> list[str]:
                     holders[left] = None
         elif entry.term is not None:
             holder = holders.get(seat)
-            # An opening names no worker, and a line of a plan the worker that the trial is for.
+            # The start of a trial names no worker; a plan's line names the trial's worker.
             signed = entry.kind not in ("open", "plan")
             if entry.term != terms[seat] or holder is None or (signed and entry.worker != holder):
                 found.append(f"{entry} in term {terms[seat]} of {holder}")
@@ -132,7 +132,7 @@ def _not_lent(entries: Iterable[Entry]) -> list[str]:
 
 
 def _not_whole(entries: Iterable[Entry]) -> list[str]:
-    """Gangs that acquired other slots than those they started with, or never started."""
+    """Gangs that did not start, or started with other slots than they acquired."""
     found = []
     acquired: dict[Trial, int] = defaultdict(int)
     for entry in entries:
@@ -173,11 +173,11 @@ def without_grant(uses: Iterable[Use], entries: Iterable[Entry]) -> list[str]:
 
 
 def lost_trials(endings: Mapping[Trial, Ending], seen: Collection[Trial]) -> list[str]:
-    """Trials that vanished or have no end, and reported steps that are missing.
+    """Trials that vanished or have not ended, and reported steps that are missing.
 
     Args:
-        endings: Every trial that the table or Optuna knows.
-        seen: Every trial that a rank trained.
+        endings: The trials that the table or Optuna has.
+        seen: The trials that a rank trained.
     """
     found = [f"{trial} was trained and is unknown" for trial in seen if trial not in endings]
     for trial, ending in endings.items():
@@ -193,11 +193,11 @@ def lost_trials(endings: Mapping[Trial, Ending], seen: Collection[Trial]) -> lis
 def lost_steps(
     uses: Iterable[Use], reported: Mapping[Segment, Sequence[int]]
 ) -> dict[Segment, int]:
-    """For each resumed segment the steps that it redid though the table had their report.
+    """For each resumed segment, the steps it repeated although the table had their reports.
 
-    A report is written before the checkpoint that follows it, so a report that the table holds is
-    at most a checkpoint's interval ahead of the newest checkpoint that it holds. What ranks
-    trained while the database was away, and that was not written, is not counted.
+    A report is written before the checkpoint that follows it. So the newest report in the table is
+    at most a checkpoint's interval ahead of the newest checkpoint. Steps that ranks trained while
+    the database was unreachable, and that were not written, do not count.
     """
     found = {}
     for use in uses:

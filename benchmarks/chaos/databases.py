@@ -1,8 +1,8 @@
-"""The databases of the chaos run, and what can be done to them.
+"""The databases of the chaos run, and their faults.
 
-The clock is stepped without touching the package: on PostgreSQL a schema that is searched before
-``pg_catalog`` has a ``clock_timestamp()`` of its own; on SQLite every process reads the step from
-a file (:func:`benchmarks.chaos.worker.step_sqlite`).
+The package is not changed to step the clock. On PostgreSQL, a schema that is searched before
+``pg_catalog`` has its own ``clock_timestamp()``. On SQLite, every process reads the step from a
+file (:func:`benchmarks.chaos.worker.step_sqlite`).
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ ALTER DATABASE {_DATABASE} SET search_path = chaos, pg_catalog;
 
 
 class Database(Protocol):
-    """What the run needs of either database."""
+    """The interface of both databases."""
 
-    url: str  #: for the run itself, past all proxies
+    url: str  #: the URL without a proxy, for the run itself
     proxies: list[Proxy]
 
     def url_for(self, member: int) -> str:
         """The URL for one worker."""
 
     def step_clock(self, seconds: float) -> None:
-        """Let the database's clock go wrong by so much."""
+        """Step the database's clock by a number of seconds."""
 
     def close(self) -> None:
-        """End it."""
+        """Stop the database."""
 
 
 class Sqlite:
-    """A file."""
+    """A SQLite file."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder / 'chaos.db'}"
@@ -53,25 +53,25 @@ class Sqlite:
         self.step_clock(0.0)
 
     def url_for(self, member: int) -> str:
-        """The same for all."""
+        """The URL of the file, for every worker."""
         return self.url
 
     def step_clock(self, seconds: float) -> None:
-        """Replace the file that says how far."""
+        """Replace the file with the step."""
         new = self._clock.with_suffix(".new")
         new.write_text(str(seconds))
         new.replace(self._clock)
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing: there is no server."""
 
 
 class Postgres:
-    """A server of our own, and a proxy in front of it for each worker."""
+    """A temporary server, with a proxy for each worker."""
 
     def __init__(self, members: int) -> None:
         self._stack = ExitStack()
-        # Commits must outlive the server, not the machine.
+        # Commits must survive a crash of the server, not of the machine.
         server = EmbeddedPostgres(durable=True, settings=("fsync=off",))
         self.server = self._stack.enter_context(server)
         self.url = self.server.create_database(_DATABASE)
@@ -82,17 +82,17 @@ class Postgres:
         self.proxies = [self._stack.enter_context(Proxy(port)) for _ in range(members)]
 
     def url_for(self, member: int) -> str:
-        """Through the worker's own proxy."""
+        """The URL through the worker's proxy."""
         url = sa.make_url(self.url).set(port=self.proxies[member].port)
         return url.render_as_string(hide_password=False)
 
     def step_clock(self, seconds: float) -> None:
-        """For every session at its next statement."""
+        """Step the clock for every session from its next statement on."""
         with self._connect() as connection:
             connection.execute(sa.text("UPDATE chaos.step SET seconds = :s"), {"s": seconds})
 
     def terminate(self, share: float) -> int:
-        """``pg_terminate_backend`` for a share of the sessions; returns for how many."""
+        """Call ``pg_terminate_backend`` on a share of the sessions; return their number."""
         kill = sa.text(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < :share"

@@ -1,4 +1,4 @@
-"""Reads from both databases' tables what the checker needs."""
+"""Read the checker's input from the tables of either database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optuna_deadline.allocation.sql.database.transaction import database_now
 
 
 def read_entries(engine: sa.Engine) -> list[Entry]:
-    """The whole event log."""
+    """The event log."""
     names = _names(engine)
     with engine.connect() as connection:
         rows = connection.execute(sa.select(schema.event).order_by(schema.event.c.id)).all()
@@ -30,7 +30,7 @@ def read_entries(engine: sa.Engine) -> list[Entry]:
 
 
 def read_reports(engine: sa.Engine) -> dict[Segment, list[int]]:
-    """The steps that the table holds, by the segment that reported them."""
+    """The steps in the table, by the segment that reported them."""
     names = _names(engine)
     found: dict[Segment, list[int]] = defaultdict(list)
     columns = schema.report.c
@@ -42,7 +42,7 @@ def read_reports(engine: sa.Engine) -> dict[Segment, list[int]]:
 
 
 def read_endings(engine: sa.Engine, url: str, studies: list[str]) -> dict[Trial, Ending]:
-    """How each trial stands, by Optuna and by the table."""
+    """The state of each trial in Optuna and in the table."""
     steps: dict[Trial, list[int]] = defaultdict(list)
     for (study, number, _), found in read_reports(engine).items():
         steps[study, number] += found
@@ -55,14 +55,14 @@ def read_endings(engine: sa.Engine, url: str, studies: list[str]) -> dict[Trial,
         for trial in optuna.load_study(study_name=study, storage=url).trials:
             states[study, trial.number] = trial.state.name
     return {
-        # A trial that a planner asked for and did not put on the table is pruned, and that is all.
+        # A trial that a planner asked for but did not write to the table is only pruned.
         key: Ending(states.get(key), told.get(key, key in states), sorted(steps[key]))
         for key in {*told, *states}
     }
 
 
 def unsettled(engine: sa.Engine) -> list[str]:
-    """The studies that are not closed."""
+    """The studies that have not ended."""
     query = sa.select(schema.study.c.name).where(schema.study.c.settled.is_(None))
     with engine.connect() as connection:
         return list(connection.execute(query).scalars())
@@ -85,7 +85,7 @@ def offers(engine: sa.Engine) -> list[tuple[str, str, int]]:
 
 
 def bring_forward(engine: sa.Engine, seconds: float) -> None:
-    """Let all studies end so many seconds from now."""
+    """Bring the deadlines of all studies forward to a number of seconds from now."""
     with engine.begin() as connection:
         connection.execute(sa.update(schema.study).values(deadline=database_now() + seconds))
 

@@ -1,4 +1,4 @@
-"""What goes wrong, drawn by a seed: each fault once in a while, several at once at times."""
+"""Random faults by a seed, sometimes several at once."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from optuna_deadline.testing.network import Proxy
 
 T = TypeVar("T")
 _SHORT = (0.2, 1.5)
-_LONG = (TTL + GRACE + 0.5, TTL + GRACE + 3.0)  # until other workers have the slots
+_LONG = (TTL + GRACE + 0.5, TTL + GRACE + 3.0)  # seconds until other workers have the slots
 _STEPS = (-20.0, -5.0, -0.5, 0.0, 0.5, 5.0, 20.0)
 
 
 class Faults:
-    """Draws and carries out faults, and undoes those that end.
+    """Draws faults, carries them out, and undoes those that end.
 
     Args:
         fleet: The workers.
         database: Their database.
-        rng: Decides everything but the speed of the machine.
+        rng: The source of all random choices.
     """
 
     def __init__(self, fleet: Fleet, database: Database, rng: random.Random) -> None:
@@ -74,17 +74,17 @@ class Faults:
             }
 
     def strike(self) -> str:
-        """One fault; returns its name."""
+        """Carry out one fault; return its name."""
         names = list(self._kinds)
         name = self._rng.choices(names, [self._kinds[n][0] for n in names])[0]
-        # The victim may have died a moment ago, the server may be down.
+        # The victim may have just died, or the server may be down.
         with suppress(ProcessLookupError, IndexError, StopIteration, sa.exc.SQLAlchemyError):
             self._kinds[name][1]()
             self.count[name] += 1
         return name
 
     def mend(self, everything: bool = False) -> None:
-        """Undo what has lasted long enough."""
+        """Undo faults that have lasted long enough."""
         now = time.monotonic()
         due = [item for item in self._undo if everything or item[0] <= now]
         self._undo = [item for item in self._undo if item not in due]
@@ -97,7 +97,7 @@ class Faults:
         self._undo.append((time.monotonic() + self._rng.uniform(*between), undo))
 
     def _victim(self, kind: str) -> tuple[Member, int]:
-        """A member at random, a replaced one too, and one of its processes."""
+        """A random worker, also a replaced one, and one of its processes."""
         everyone = [*self._fleet.members, *self._fleet.ghosts]
         member = self._rng.choice(everyone)
         return member, self._rng.choice(member.family(kind))
@@ -117,7 +117,7 @@ class Faults:
         self._later(between, lambda: self._fleet.thaw(pid))
 
     def _freeze_family(self) -> None:
-        """Agent, watchdog, fork server and ranks: as Ctrl-Z or a paused container does."""
+        """Freeze agent, watchdog, fork server and ranks, as a paused container does."""
         member = self._rng.choice(self._fleet.members)
         pids = [p for k in ("watchdog", "agent", "fork server", "rank") for p in member.family(k)]
         self._rng.shuffle(pids)
@@ -157,7 +157,7 @@ class Faults:
         self._hang(self._rng.sample(self._database.proxies, number), (0.5, _LONG[1]))
 
     def _cut_off(self) -> None:
-        """No worker of a host reaches the database, until its slots have gone to another host."""
+        """Cut a host's workers off the database until another host has its slots."""
         hosts = [member.place.host for member in self._fleet.members]
         cut = self._rng.choice(sorted(set(hosts)))
         lines = zip(hosts, self._database.proxies, strict=True)
@@ -180,6 +180,6 @@ class Faults:
 
 
 def each(do: Callable[[T], object], things: Iterable[T]) -> None:
-    """Do it to all."""
+    """Undo the fault for all."""
     for thing in things:
         do(thing)

@@ -1,4 +1,4 @@
-"""The workers of the chaos run: started, replaced where they die or hang, ended."""
+"""Start the workers of the chaos run, replace dead or hung ones, and stop them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RESTART = 2.0  # seconds between two starts of one worker
 
 @dataclass
 class Member:
-    """One place in the fleet, and the process that fills it now."""
+    """One member of the fleet, and its present process."""
 
     index: int
     place: Place
@@ -50,7 +50,7 @@ class Member:
 
 @dataclass
 class Fleet:
-    """All workers; a frozen one is replaced once its lease is over, and may thaw any time."""
+    """All workers; a frozen one is replaced after its lease, and may continue at any time."""
 
     places: Sequence[Place]
     folder: Path
@@ -58,18 +58,18 @@ class Fleet:
     ghosts: list[Member] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # Everything is imported once: a worker then starts in some hundredths of a second.
+        # Imported once in the fork server, so that a worker starts quickly.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["benchmarks.chaos.worker"])
         for index, place in enumerate(self.places):
             self.members.append(Member(index, place, self._start(index, place)))
 
     def keep(self) -> None:
-        """Replace the dead, and those frozen so long that an operator would have done so."""
+        """Replace dead workers, and those frozen for so long that an operator would do so."""
         for member in self.members:
             frozen = member.frozen_at
             if not member.process.is_alive():
-                # One that cannot reach the database ends at once: no storm of restarts.
+                # A worker without a database exits at once; this limits the restarts.
                 if time.monotonic() - member.started_at > _RESTART:
                     self._replace(member)
             elif frozen is not None and time.monotonic() - frozen > TTL + 0.5 * GRACE:
@@ -77,12 +77,12 @@ class Fleet:
                 self._replace(member)
 
     def freeze(self, member: Member) -> None:
-        """SIGSTOP to a worker."""
+        """Send SIGSTOP to a worker."""
         member.frozen_at = time.monotonic()
         os.kill(member.pid, signal.SIGSTOP)
 
     def thaw(self, pid: int) -> None:
-        """SIGCONT to any process that was stopped, if it still lives."""
+        """Send SIGCONT to a stopped process, if it still exists."""
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
         for member in (*self.members, *self.ghosts):
@@ -90,21 +90,21 @@ class Fleet:
                 member.frozen_at = None
 
     def dismiss_ghosts(self) -> None:
-        """Ask workers whose place is taken to leave, and make them."""
+        """Stop replaced workers, and kill those that do not stop."""
         for ghost in self.ghosts:
             if ghost.process.is_alive():
                 self.thaw(ghost.pid)
                 ghost.process.terminate()
 
     def join(self, seconds: float) -> list[int | None]:
-        """Wait for all to return by themselves; their exit codes, None for running ones."""
+        """Wait for all workers to exit; return their exit codes, None for running ones."""
         end = time.monotonic() + seconds
         for member in self.members:
             member.process.join(max(0.0, end - time.monotonic()))
         return [member.process.exitcode for member in self.members]
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Kill all processes."""
         for member in (*self.members, *self.ghosts):
             pids = [
                 pid for kind in ("rank", "fork server", "watchdog") for pid in member.family(kind)

@@ -15,11 +15,11 @@ from benchmarks.chaos.usage import UsageLog
 LAST = 60  #: the last step
 EVERY = 2  #: steps between two checkpoints
 _TICK = 0.01
-_TICKS = 20  #: in a step on one slot
+_TICKS = 20  #: ticks of a step on one slot
 
 
 def train(trial: Any) -> float:
-    """Report each step, save every second one, park or leave when told; two slots are faster."""
+    """Report each step, save every second one, and follow directives; two slots are faster."""
     segment = optuna_deadline.segment(trial)
     first = json.loads(segment.resume.read_text())["step"] + 1 if segment.resume else 0
     folder, study = Path(os.environ["CHAOS_USAGE"]), os.environ["CHAOS_STUDY"]

@@ -1,4 +1,4 @@
-"""The run: faults for a while, then quiet, then the deadline; and the verdict."""
+"""The run: faults, then a quiet period, then the deadline, then the checks."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from benchmarks.chaos.worker import GRACE, TTL, Place, step_sqlite
 from optuna_deadline.allocation.sql.database.engine import connect
 from optuna_deadline.elastic import agree
 
-#: Study, and CPU slots of each of its workers, which share a pool: one explores, one soon deals
-#: slots to gangs.
+#: The studies and the CPU slots of each of their workers, which share a pool: one study starts
+#: many trials, the other soon trains gangs.
 FLEET = {"explore": (1, 1, 2, 2), "deal": (1, 1, 2, 2)}
 PARAMETERS = {
     "explore": {"min_resource": 8, "max_resource": 60},
     "deal": {"min_resource": 8, "max_resource": 400},
 }
-#: A dead holder's lease and grace; then the planner's poll, the worker's, and a fork.
+#: A dead worker's lease and grace, then the polls of planner and worker, and a fork.
 RECOVERY = TTL + GRACE + 2.0
 QUIET = RECOVERY + 6.0
-_AFTER_QUIET = 6.0  # seconds to the deadline
-_SLACK = 90.0  # the deadline is brought forward; until then no clock step may reach it
+_AFTER_QUIET = 6.0  # seconds from the quiet period to the deadline
+_SLACK = 90.0  # seconds by which the first deadline is later, beyond the reach of clock steps
 
 
-FEWEST = 20  # slots taken, and faults, below which a run shows nothing
+FEWEST = 20  # acquired slots, and faults, below which a run is inconclusive
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the run prints."""
+    """The result of the run."""
 
     seconds: float
     faults: int
-    tenures: int  #: how often a slot was taken
+    tenures: int  #: the number of acquired slots
     overlaps: int
     illegal_events: int
     lost_trials: int
@@ -57,12 +57,12 @@ class Verdict:
 
     @property
     def inconclusive(self) -> bool:
-        """Whether too little happened to show anything: no worker trained, say."""
+        """Whether too little happened, for example because no worker trained."""
         return self.tenures < FEWEST or self.faults < FEWEST
 
     @property
     def good(self) -> bool:
-        """Whether nothing was used twice or lost; how fast it recovered is a figure beside it."""
+        """Whether nothing was used twice or lost; the time of recovery is not judged."""
         wrong = self.overlaps + self.illegal_events + self.lost_trials
         return wrong == 0 and self.lost_steps_max <= EVERY and not self.inconclusive
 
@@ -70,14 +70,14 @@ class Verdict:
 def run(
     seconds: float, database: str, seed: int, folder: Path, hosts: int | None = None
 ) -> Verdict:
-    """Run it all; what is found is said on standard error as it is found.
+    """Run everything; violations are printed on standard error as they are found.
 
     Args:
-        seconds: How long faults strike.
+        seconds: The duration of the faults.
         database: ``"postgresql"`` or ``"sqlite"``.
-        seed: Of the faults.
-        folder: For logs, checkpoints and what ranks write; it stays.
-        hosts: Over how many the workers are spread; two, but one on SQLite.
+        seed: The seed of the faults.
+        folder: The folder for logs, checkpoints and the ranks' files; it is kept.
+        hosts: The number of hosts of the workers; by default 2, and 1 on SQLite.
     """
     hosts = hosts or (2 if database == "postgresql" else 1)
     (folder / "usage").mkdir(parents=True)
@@ -118,7 +118,7 @@ def _create_studies(url: str, seconds: float) -> None:
 
 def _strike(fleet: Fleet, database: Database, rng: random.Random, seconds: float) -> Counter[str]:
     faults = Faults(fleet, database, rng)
-    time.sleep(3.0)  # let them start
+    time.sleep(3.0)  # until the workers have started
     began = said = time.monotonic()
     while (now := time.monotonic()) < began + seconds:
         faults.mend()
@@ -137,7 +137,7 @@ def _strike(fleet: Fleet, database: Database, rng: random.Random, seconds: float
 
 
 def _recover(fleet: Fleet, database: Database, folder: Path) -> float:
-    """Quiet: seconds until every slot is in use again, once a worker that has it is started."""
+    """The seconds in the quiet period until every slot is used again, from its worker's start."""
     began = time.monotonic()
     fleet.dismiss_ghosts()
     while time.monotonic() < began + QUIET:
@@ -162,7 +162,7 @@ def _recover(fleet: Fleet, database: Database, folder: Path) -> float:
 
 
 def _finish(fleet: Fleet, database: Database) -> None:
-    """The deadline comes; every worker returns by itself."""
+    """Wait for the deadline, at which every worker exits by itself."""
     engine = connect(database.url)
     evidence.bring_forward(engine, _AFTER_QUIET)
     codes = fleet.join(_AFTER_QUIET + 15.0)
@@ -212,5 +212,5 @@ def _judge(
 
 
 def say(words: str) -> None:
-    """A line of progress."""
+    """Print a line of progress."""
     print(words, file=sys.stderr, flush=True)

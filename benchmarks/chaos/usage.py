@@ -1,4 +1,4 @@
-"""What a rank does to its slot, written by the rank itself: one file a process, append only."""
+"""A rank's use of its slot, which the rank itself appends to one file per process."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class Use:
     first: float  #: on the monotonic clock that all processes of the host share
     last: float
     resumed_at: int  #: the first step that it trained
-    trained_to: int  #: the last step that it finished; resumed_at - 1 if none
+    trained_to: int  #: the last step that it finished; resumed_at - 1 if there is none
 
     @property
     def segment(self) -> tuple[str, int, int]:
-        """Study, trial and fence: what holds slots."""
+        """Study, trial and fence, which identify the holder of slots."""
         return (self.study, self.number, self.fence)
 
 
 class UsageLog:
-    """The rank's end.
+    """Writes the use of a slot by a rank.
 
     Args:
-        folder: Where the files go.
+        folder: The folder of the files.
         study: The study's name.
-        number: The trial's.
-        fence: The segment's.
-        rank: The rank's.
-        resumed_at: The step that it begins with.
+        number: The trial's number.
+        fence: The segment's fence.
+        rank: The rank's number.
+        resumed_at: The first step of the segment.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class UsageLog:
         os.write(self._file, json.dumps(facts).encode() + b"\n")
 
     def using(self, trained_to: int) -> None:
-        """The slot is in use at this instant."""
+        """Record that the slot is in use now."""
         os.write(self._file, f"{time.monotonic():.6f} {trained_to}\n".encode())
 
 
 def read_uses(folder: Path) -> list[Use]:
-    """Every process's use of its slot; a line cut off by a kill is none."""
+    """The use of slots by all processes, without lines that a kill cut off."""
     uses = []
     for path in sorted(folder.glob("*.log")):
         head, _, rest = path.read_text().rpartition("\n")[0].partition("\n")
@@ -81,7 +81,7 @@ def read_uses(folder: Path) -> list[Use]:
 
 
 def in_use_after(folder: Path, instants: Mapping[str, float]) -> dict[str, float]:
-    """For each of some devices, when a process first used it after an instant."""
+    """For each device, the time at which a process first used it after a given time."""
     found: dict[str, float] = {}
     for path in folder.glob("*.log"):
         head, _, rest = path.read_text().rpartition("\n")[0].partition("\n")

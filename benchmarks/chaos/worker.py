@@ -1,4 +1,4 @@
-"""One worker of the chaos run: the ordinary elastic worker, with a short lease."""
+"""One worker of the chaos run: an ordinary worker with a short lease."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ OBJECTIVE = Path(__file__).with_name("objective.py")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker works."""
+    """The place of a worker."""
 
     study: str
     url: str
     cpus: int
-    folder: Path  #: of the whole run
-    host: str = "chaos"  #: workers of one host take its slots as they come
+    folder: Path  #: the folder of the run
+    host: str = "chaos"  #: workers of one host offer the same slots
 
     @property
     def usage(self) -> Path:
-        """Where the ranks write what they use."""
+        """The folder in which ranks write their use of slots."""
         return self.folder / "usage"
 
     @property
     def clock(self) -> Path:
-        """SQLite's clock is the process's: this file says how far it is stepped."""
+        """The file with the step of the clock, since SQLite uses the process's clock."""
         return self.folder / "clock"
 
 
 def work(place: Place, log: Path) -> None:
-    """The process: train until the study is settled or a signal comes."""
+    """Train until the study has ended or a signal comes."""
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
@@ -69,7 +69,7 @@ def work(place: Place, log: Path) -> None:
 
 
 def step_sqlite(clock: Path) -> None:
-    """Let this process's SQLite read its time of day as stepped by what the file says."""
+    """Step the time of day of this process's SQLite by the number in a file."""
 
     def julianday(_: str) -> float:
         return (time.time() + float(clock.read_text())) / 86400 + 2440587.5

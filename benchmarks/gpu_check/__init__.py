@@ -1,1 +1,1 @@
-"""What needs CUDA and no other test can see: ``python -m benchmarks.gpu_check``."""
+"""Checks that need CUDA: ``python -m benchmarks.gpu_check``."""

@@ -1,9 +1,9 @@
-"""What needs CUDA and no other test can see, on one real GPU, in eight minutes at most.
+"""Checks that need CUDA, on one real GPU, in at most eight minutes.
 
-Which GPUs a worker offers; how long ranks take to join; trials that take turns, parked and not;
-and a ResNet-18 on generated images, tuned to a deadline by four policies in turn. Without CUDA it
-says so and exits with 3; with 1 if something is not as it should be. With --device cpu all of it
-runs on CPU slots, which tests this script and no GPU.
+They cover the GPUs that a worker offers, the time in which ranks join, trials that take turns with
+and without parking, and a ResNet-18 on generated images under four policies with a deadline. The
+exit code is 3 without CUDA and 1 if a check fails. With --device cpu everything runs on CPU slots,
+which tests this script only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.gpu_check.watching import Row
 from benchmarks.measuring import Progress, machine, output_file, write_json
 
 NO_CUDA = 3
-#: Of the deadlines of all eight runs; what starts and ends them comes on top.
+#: Seconds of the deadlines of all eight runs, without their starts and ends.
 _SECONDS = {"joining": 30.0, "turns": 35.0, "resnet": 72.0}
 _TINY = {"joining": 25.0, "turns": 50.0, "resnet": 14.0}
 
@@ -34,7 +34,7 @@ def measure(folder: Path, *, gpu: int | None, tiny: bool) -> dict[str, Any]:
     """All rows.
 
     Args:
-        folder: For databases and checkpoints.
+        folder: The folder for databases and checkpoints.
         gpu: The index of an idle GPU; None for CPU slots.
         tiny: Whether networks and deadlines are small.
     """

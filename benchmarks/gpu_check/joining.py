@@ -1,7 +1,7 @@
-"""How long the ranks of a segment take to join: NCCL on GPUs, gloo on CPU slots.
+"""The time in which the ranks of a segment join: NCCL on GPUs, gloo on CPU slots.
 
-With two devices a trial changes between one and two of them. NCCL takes no two ranks on one GPU,
-so with a single one two trials take turns, and each segment makes a communicator of one rank.
+With two devices, a trial changes between one and two of them. NCCL refuses two ranks on one GPU.
+So with a single GPU two trials take turns, and each segment has a communicator of one rank.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EPOCHS = 10
 
 
 def objective(trial: Any) -> float:
-    """A few batches in an epoch; the first rank writes down how long the ranks took to join."""
+    """Train a few batches per epoch; the first rank records the time in which the ranks joined."""
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(256, 64, generator=generator)
     y = (x[:, :8].sum(1) > 0).long()
@@ -75,7 +75,7 @@ def resizing(snapshot: Snapshot) -> Plan:
 
 
 def measure(folder: Path, *, gpus: list[int], cpus: int, seconds: float) -> list[Row]:
-    """Rows for as many ranks as there are devices, two at most; on CPU slots without GPUs."""
+    """Rows for each number of ranks up to the number of devices, at most two."""
     folder.mkdir(parents=True)
     log = folder / "log"
     os.environ[_LOG] = str(log)

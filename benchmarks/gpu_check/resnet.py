@@ -24,11 +24,11 @@ _CLASSES = 10
 
 
 class Images(Dataset[Any]):
-    """Generated images of 32 x 32: a coarse pattern for each class, moved about, in much noise.
+    """Generated images of 32 x 32: a coarse pattern for each class, shifted, with much noise.
 
     Args:
-        count: How many.
-        seed: Of the noise; the patterns are the same for all.
+        count: The number of images.
+        seed: The seed of the noise; the patterns do not depend on it.
     """
 
     def __init__(self, count: int, seed: int) -> None:
@@ -48,12 +48,12 @@ class Images(Dataset[Any]):
         return len(self.y)
 
     def __getitems__(self, places: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """A whole batch at once."""
+        """Return a whole batch."""
         return self.x[places], self.y[places]
 
 
 class Block(nn.Module):
-    """Two convolutions and a way round them."""
+    """Two convolutions with a shortcut."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Block(nn.Module):
         self.around: nn.Module = nn.Identity() if same else nn.Conv2d(before, after, 1, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Both, added up."""
+        """The sum of convolutions and shortcut."""
         return torch.relu(self.body(x) + self.around(x))
 
 
@@ -119,13 +119,13 @@ def objective(trial: Any) -> float:
 
 
 def measure(folder: Path, *, gpu: int | None, seconds: float, tiny: bool) -> list[Row]:
-    """A study under each policy, one after the other; on a CPU slot where ``gpu`` is None.
+    """Run a study under each policy, one after the other.
 
     Args:
-        folder: For databases and checkpoints.
-        gpu: The index of the GPU.
+        folder: The folder for databases and checkpoints.
+        gpu: The index of the GPU; None for a CPU slot.
         seconds: The deadline of each study.
-        tiny: Whether network and images are small, which tests this script and no GPU.
+        tiny: Whether network and images are small, to test this script.
     """
     rows = []
     if tiny:

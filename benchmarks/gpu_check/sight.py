@@ -1,4 +1,4 @@
-"""Which GPUs a worker would offer, and what a rank sees: driver, CUDA_VISIBLE_DEVICES, MIG."""
+"""The GPUs that a worker offers and a rank sees: driver, CUDA_VISIBLE_DEVICES, MIG."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def measure() -> list[Row]:
-    """Rows for the GPUs as they are; one row that says so where there are none."""
+    """Rows for the GPUs; if there is none, one row that says so."""
     before = os.environ.get(_VISIBLE)
     with _visible(None):
         uuids = gpu_uuids()

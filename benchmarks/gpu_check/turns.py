@@ -1,8 +1,8 @@
 """Trials that take turns on one device, parked and not, and one that trains alone.
 
-The check covers the GPU that a rank sees, the time of a switch with a CUDA context, that never two
-processes compute on the GPU at once, that a parked one has nothing allocated there, and that a
-trial that took turns ends with the same weights.
+The checks cover the GPU that a rank sees and the time of a switch with a CUDA context. They also
+test that two processes never compute on the GPU at once, that a parked process has allocated
+nothing there, and that a trial that took turns ends with the same weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EPOCHS, _SAMPLES = 12, 2000
 
 
 def objective(trial: Any) -> float:
-    """A small network on generated data; it writes down where it ran and how it ended."""
+    """Train a small network on generated data; record its devices and its end."""
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(_SAMPLES, 64, generator=generator)
     y = (x[:, :8].sum(1) > 0).long()
@@ -63,7 +63,7 @@ def objective(trial: Any) -> float:
 
 
 def _note_parking(segment: Any, facts: dict[str, Any]) -> None:
-    """Write down what is allocated on the GPU each time the process has given its slot up."""
+    """Record the allocated GPU memory each time the process has released its slot."""
     wait = segment.park
 
     def park(*arguments: Any) -> None:
@@ -79,7 +79,7 @@ def _note(facts: dict[str, Any]) -> None:
 
 
 def measure(folder: Path, *, gpu: int | None, seconds: float) -> list[Row]:
-    """All rows; on a CPU slot where ``gpu`` is None, which tests this script and no GPU."""
+    """All rows; ``gpu`` of None uses a CPU slot, to test this script."""
     log = folder / "log"
     os.environ[_LOG] = str(log)
     with users_of_gpus() as users:
@@ -130,7 +130,7 @@ def _startups(rows: list[SegmentRow]) -> list[float]:
 def _train(
     folder: Path, gpu: int | None, seconds: float, trials: int, park: int = 0
 ) -> list[SegmentRow]:
-    """Train so many trials in turns; all their segments."""
+    """Train a number of trials in turns; return their segments."""
     from optuna_deadline.allocation.sql.database.engine import open_table
     from optuna_deadline.allocation.sql.store import AllocationTable
 

@@ -1,4 +1,4 @@
-"""What all checks share: a row of the table, and the processes on each GPU from the driver."""
+"""Helpers of the checks: rows of the table, and the processes on each GPU from the driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 _POLL = 0.2
 
-#: What was checked, the figure (None where it could not be taken), and whether that is good.
+#: The check, its figure (None if it could not be measured), and whether it is good.
 Row = dict[str, Any]
 
 
@@ -25,13 +25,13 @@ def row(check: str, figure: float | str | None, good: bool) -> Row:
 
 
 def median(seconds: Sequence[float]) -> float | None:
-    """The median, as far as there is one."""
+    """The median; None without values."""
     return round(statistics.median(seconds), 3) if seconds else None
 
 
 @contextmanager
 def users_of_gpus() -> Iterator[list[dict[str, int]]]:
-    """How many of our processes the driver sees computing on each GPU, again and again."""
+    """Polls the driver for the number of our processes that compute on each GPU."""
     seen: list[dict[str, int]] = []
     over = threading.Event()
 
@@ -54,7 +54,7 @@ def users_of_gpus() -> Iterator[list[dict[str, int]]]:
 
 
 def most_at_once(users: Sequence[dict[str, int]]) -> int | None:
-    """The most that were seen on one GPU; None without a look."""
+    """The maximum number on one GPU; None without a poll."""
     if not users:
         return None
     return max((count for look in users for count in look.values()), default=0)
@@ -62,7 +62,7 @@ def most_at_once(users: Sequence[dict[str, int]]) -> int | None:
 
 def _counted(told: Iterable[tuple[str, str, str]]) -> dict[str, int]:
     found = [(gpu, int(pid)) for gpu, _, pid in told if pid.strip().isdigit()]
-    # In some containers the driver tells numbers that mean nothing there: then all count.
+    # In some containers the driver's process numbers are not valid inside; then all count.
     seen = any(Path(f"/proc/{pid}").exists() for _, pid in found)
     return Counter(gpu for gpu, pid in found if not seen or _ours(pid))
 

@@ -1,1 +1,1 @@
-"""Real training against the clock: ours beside what Optuna has, on the slots of this machine."""
+"""Real training to a deadline on this machine: this project, Optuna and Ray Tune."""

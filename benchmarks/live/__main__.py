@@ -1,8 +1,8 @@
-"""``python -m benchmarks.live [--quick] [--json F]``: the best value at the deadline, for real.
+"""``python -m benchmarks.live [--quick] [--json F]``: the best value at the deadline.
 
-Every contender tunes the demo's network on the slots of this machine, one contender after the
-other, in an order drawn anew for each seed. At the deadline the study is read: the best value that
-any trial has reported by then counts, whether a checkpoint of it was saved or not.
+Every contender tunes the demo's network on the slots of this machine, one after the other, in a
+random order for each seed. The result is the best value that any trial has reported by the
+deadline, whether its checkpoint was saved or not.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from benchmarks.measuring import Progress, machine, output_file, write_json
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.simulation.comparison import Estimate
 
-_PATIENCE = 120.0  # seconds after the deadline, then processes that still train are killed
+_PATIENCE = 120.0  # seconds after the deadline at which running processes are killed
 _REFERENCE = "elastic"
 _PIPED = 120  #: columns if the output is not a terminal
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one contender had at one deadline.
+    """The result of one contender at one deadline.
 
     Attributes:
-        value: The best that was reported by the deadline; None where nothing was.
-        overshoot: Seconds after the deadline at which its last call to tune returned, negative
-            before it; where one was killed, when that was.
-        gone: The same of its last process, whose end torch alone delays by a second or two.
-        trials: That had reported by the deadline.
-        epochs: That these had trained.
-        share: Of the slots' time, what these epochs would take alone on one slot each.
+        value: The best value reported by the deadline; None if there was none.
+        overshoot: Seconds from the deadline to the return, or the kill, of its last call; negative
+            if it returned before.
+        gone: The same for the exit of its last process, which torch delays by 1 s to 2 s.
+        trials: The trials that had reported by the deadline.
+        epochs: The epochs of these trials.
+        share: The time of these epochs alone on one slot each, as a share of the slots' time.
     """
 
     contender: str
@@ -63,7 +63,7 @@ class Outcome:
 
 
 def contend(name: str, seconds: float, seed: int, slots: int, alone: Paces) -> Outcome:
-    """Let one contender tune until a deadline."""
+    """Run one contender until a deadline."""
     count = slots if CONTENDERS[name][1] else 1
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'study.db'}"
@@ -114,7 +114,7 @@ def contend(name: str, seconds: float, seed: int, slots: int, alone: Paces) -> O
 
 
 def _start(processes: Sequence[subprocess.Popen[str]], url: str) -> optuna.Study:
-    """Wait until all are ready; returns the study that they will share."""
+    """Wait until all processes are ready; return the study that they share."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(study_name="live", storage=url, direction="maximize")
     for process in processes:
@@ -134,7 +134,7 @@ def _returned(process: subprocess.Popen[str], deadline: float) -> float:
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """By deadline and contender: means, and the paired difference of the values to ours."""
+    """By deadline and contender: means, and the paired difference of values to ours."""
     rows = []
     for seconds in sorted({one.seconds for one in outcomes}):
         mine = [one for one in outcomes if one.seconds == seconds]
@@ -189,10 +189,10 @@ def _spread(estimate: dict[str, float | None], form: str) -> str:
 
 
 def earlier(path: Path | None, slots: int) -> tuple[list[Outcome], Paces | None]:
-    """What a file has already, and how long an epoch took alone when that was measured.
+    """The results in a file, and the seconds of an epoch when they were measured.
 
     Raises:
-        DeadlineError: It was measured with another number of slots.
+        DeadlineError: They were measured with another number of slots.
     """
     if path is None or not path.is_file():
         return [], None
@@ -206,7 +206,7 @@ def earlier(path: Path | None, slots: int) -> tuple[list[Outcome], Paces | None]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is not in the file yet, print, write."""
+    """Run what the file lacks; print and write the results."""
     parser = argparse.ArgumentParser(prog="benchmarks.live", description=__doc__)
     parser.add_argument("--deadline", type=float, action="append", help="in seconds; again")
     parser.add_argument("--seeds", type=int, help="10, or 2 with --quick")
@@ -245,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "epoch_seconds": alone,
                 "machine": machine("optuna", "torch"),
             }
-            write_json(given.json, written)  # a cut run keeps what it has
+            write_json(given.json, written)  # an interrupted run keeps its results
     progress.end()
     show(figures(outcomes))
 

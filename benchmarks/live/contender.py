@@ -33,10 +33,10 @@ class Task:
     Attributes:
         url: The study's database.
         deadline: Seconds since the epoch.
-        seconds: Until then, from the start.
-        seed: Of this process's sampler.
-        slots: Of the machine.
-        folder: For checkpoints.
+        seconds: Seconds from the start to the deadline.
+        seed: The seed of this process's sampler.
+        slots: The slots of the machine.
+        folder: The folder for checkpoints.
     """
 
     url: str
@@ -47,14 +47,14 @@ class Task:
     folder: Path
 
     def study(self, sampler: BaseSampler, pruner: BasePruner | None = None) -> optuna.Study:
-        """The one study of all processes of this contender."""
+        """The study of all processes of this contender."""
         return optuna.load_study(
             study_name="live", storage=self.url, sampler=sampler, pruner=pruner
         )
 
 
 def elastic(task: Task) -> None:
-    """Ours with a worker, which has all the slots."""
+    """Run this project with a worker that has all slots."""
     study = task.study(sampler=DeadlineSampler(TPESampler(seed=task.seed)))
     until = datetime.fromtimestamp(task.deadline, timezone.utc)
     optuna_deadline.run(
@@ -68,7 +68,7 @@ def elastic(task: Task) -> None:
 
 
 def plain(task: Task) -> None:
-    """Ours without: a pruner, a sampler and a gate in ``study.optimize``."""
+    """Run this project without workers: pruner, sampler and gate in ``study.optimize``."""
     from optuna_deadline_demo.digits import MAX_EPOCHS, objective
 
     until = datetime.fromtimestamp(task.deadline, timezone.utc)
@@ -98,7 +98,7 @@ def _ray(resources: bool) -> Callable[[Task], None]:
     return contend
 
 
-#: What contends, and whether it needs a process for each slot.
+#: The contenders, and whether each needs a process for each slot.
 CONTENDERS: dict[str, tuple[Callable[[Task], None], bool]] = {
     "elastic": (elastic, False),
     "plain": (plain, True),
@@ -111,16 +111,16 @@ CONTENDERS: dict[str, tuple[Callable[[Task], None], bool]] = {
 
 
 def missing(name: str) -> str | None:
-    """What a contender needs that is not installed."""
+    """The missing packages of a contender."""
     needed = ("ray", "pandas", "pyarrow") if name.startswith("ray_") else ()
     lacking = any(importlib.util.find_spec(package) is None for package in needed)
     return 'Ray Tune: pip install "ray[tune]"' if lacking else None
 
 
 def main() -> None:
-    """``NAME URL SEED SLOTS FOLDER``, and on standard input the deadline and the seconds.
+    """Read ``NAME URL SEED SLOTS FOLDER``, and from standard input the deadline and the seconds.
 
-    Prints that it is ready, and when its call to tune has returned.
+    It prints a line when it is ready and when its call has returned.
     """
     name, url, seed, slots, folder = sys.argv[1:]
     contend, many = CONTENDERS[name]
@@ -128,7 +128,7 @@ def main() -> None:
         import torch
         from optuna_deadline_demo import digits  # noqa: F401  (what the objective needs)
 
-        torch.set_num_threads(1)  # a slot is one core, as it is for ours
+        torch.set_num_threads(1)  # a slot is one core, as in this project
     if name.startswith("ray_"):
         from benchmarks.live import ray_tune
 

@@ -1,4 +1,4 @@
-"""How long an epoch of the demo's networks takes alone on one slot, while all slots train."""
+"""The seconds of an epoch of the demo's networks on one slot, while all slots train."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from optuna_deadline.errors import DeadlineError
 Paces = Mapping[int, float]  #: seconds of an epoch, by the network's width
 
 WIDTHS = (16, 20, 24)
-_EPOCHS = 6  #: of which the first counts not
+_EPOCHS = 6  #: the first one does not count
 
 
 def paces(slots: int) -> Paces:
-    """Train each network on every slot at once; the mean over slots of their medians."""
+    """Train each network on every slot at once; return the mean over slots of the medians."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.live.pace"], stdout=subprocess.PIPE, text=True

@@ -1,7 +1,7 @@
 """Ray Tune's contenders: its own loop, searcher and schedulers on the demo's network.
 
-As its users write it: Lightning under a function that reports each epoch. What was reported when
-is also appended to a file, since Ray keeps it in no Optuna study.
+The program is typical for Ray's users: Lightning in a function that reports each epoch. Reports
+are also appended to a file with their times, since Ray has no Optuna study.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _CHECKPOINT = "model.ckpt"
 
 
 def start(slots: int) -> None:
-    """Ray itself, before the clock starts; its workers start on the clock."""
+    """Start Ray before the clock; its workers start within the time."""
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # they are not read here
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # their files are not read
     ray.init(
         num_cpus=slots,
         include_dashboard=False,
@@ -41,13 +41,13 @@ def start(slots: int) -> None:
 
 
 class _Told(L.Callback):
-    """Reports each epoch to Ray, with a checkpoint where trials are moved."""
+    """Reports each epoch to Ray, with a checkpoint if trials can move."""
 
     def __init__(self, folder: str, saved: bool, width: int) -> None:
         self._folder, self._saved, self._width = Path(folder), saved, width
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """After the validation of the epoch."""
+        """Report after the validation of the epoch."""
         value = float(trainer.callback_metrics["val_acc"])
         epoch, name = trainer.current_epoch + 1, tune.get_context().get_trial_id()
         append(self._folder, Report(time.time(), name, epoch, self._width, value))
@@ -60,7 +60,7 @@ class _Told(L.Callback):
 
 
 def train(config: dict[str, Any], *, folder: str, saved: bool) -> None:
-    """The demo's objective, with what Ray says in place of what a trial suggests."""
+    """The demo's objective, with Ray's parameters in place of a trial's suggestions."""
     _hush()
     granted = tune.get_context().get_trial_resources() if saved else None
     torch.set_num_threads(int(granted.required_resources.get("CPU", 1)) if granted else 1)
@@ -81,10 +81,10 @@ def train(config: dict[str, Any], *, folder: str, saved: bool) -> None:
 
 
 def tune_until(seconds: float, seed: int, slots: int, folder: Path, *, resources: bool) -> None:
-    """Tune for a time, with Ray's own time budget.
+    """Tune until Ray's own time budget is used.
 
-    ASHA has its defaults (reduction factor 4, the first rung after one epoch) and the training's
-    length; TPE chooses, as for the others; actors are used again, which saves their start.
+    ASHA has its defaults (reduction factor 4, the first rung after one epoch) and the length of a
+    training. TPE chooses configurations, as for the others. Actors are reused to save starts.
     """
     scheduler: TrialScheduler = ASHAScheduler(max_t=MAX_EPOCHS)
     if resources:

@@ -1,4 +1,4 @@
-"""What was reported by when, of contenders that keep no Optuna study."""
+"""Reports with their times, for contenders without an Optuna study."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Report:
     """One trial's value after an epoch.
 
     Attributes:
-        at: Seconds since the epoch of Unix.
-        trial: Its name.
-        step: Epochs trained.
-        width: Of the network.
+        at: Seconds since the Unix epoch.
+        trial: The trial's name.
+        step: The trained epochs.
+        width: The width of the network.
     """
 
     at: float
@@ -29,7 +29,7 @@ class Report:
 
 
 def append(folder: Path, report: Report) -> None:
-    """Write one down; several processes may."""
+    """Append a report; several processes may write."""
     line = json.dumps(asdict(report)).encode() + b"\n"
     log = os.open(folder / _NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
@@ -39,7 +39,7 @@ def append(folder: Path, report: Report) -> None:
 
 
 def read(folder: Path, until: float) -> list[tuple[int, dict[int, float]]]:
-    """By trial, its network's width, and what it had reported until an instant by step."""
+    """By trial, the network's width and the reports by step until a given time."""
     path = folder / _NAME
     found: dict[str, tuple[int, dict[int, float]]] = {}
     for line in path.read_text().splitlines() if path.is_file() else ():
