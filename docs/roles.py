@@ -1,4 +1,4 @@
-"""Turns Sphinx roles in docstrings into links, and fails the strict build if one is left."""
+"""Turn Sphinx roles in docstrings into links; fail the strict build if one is left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("mkdocs.hooks.roles")  # a warning fails a strict build
 def _link(match: re.Match[str]) -> str:
     shortened, name = match.groups()
     shown = name.rpartition(".")[2] if shortened else name
-    # Optional: names of other libraries and of private modules have no page here.
+    # Optional, since other libraries and private modules have no page here.
     return f'<autoref optional identifier="{name}"><code>{shown}</code></autoref>'
 
 

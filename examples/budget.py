@@ -1,7 +1,7 @@
-"""Money: the best model by a deadline and within a budget, on slots that cost something.
+"""The best model by a deadline and within a budget, on slots that cost money.
 
-Seer weighs configurations against slots and time. When the money is used up the study ends as it
-would at its deadline, with the best model verified on disk.
+The policy Seer chooses the number of configurations and of slots. When the budget is spent, the
+study ends as at its deadline, with the best model verified on disk.
 """
 
 import argparse
@@ -25,7 +25,7 @@ if __name__ == "__main__":
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
     seconds = parse_deadline(args.deadline).duration
-    price = Price(args.price)  # granularity, minimum, startup and node say how a bill is rounded
+    price = Price(args.price)  # granularity, minimum, startup and node set how bills are rounded
     budget = args.budget or 0.7 * SLOTS * price.per_second * (seconds or 0.0)
     study = optuna.create_study(direction="maximize", storage=args.storage)
     result = optuna_deadline.run(

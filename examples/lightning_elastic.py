@@ -1,6 +1,6 @@
 """A Lightning objective whose trials pause, resume and change their slots on two CPU cores.
 
-``--gpus all`` takes this machine's GPUs instead.
+``--gpus all`` uses this machine's GPUs instead.
 """
 
 import argparse
@@ -9,14 +9,14 @@ import warnings
 
 import lightning as L
 import optuna
-from optuna_deadline_demo.digits import Digits, Net  # in place of your module and data
+from optuna_deadline_demo.digits import Digits, Net  # replace with your module and data
 from optuna_deadline_lightning import DeadlineCallback
 
 import optuna_deadline
 
 QUIET = {
     "logger": False,
-    "enable_checkpointing": False,  # the callback saves, where and when it is needed
+    "enable_checkpointing": False,  # the callback saves when necessary
     "enable_progress_bar": False,
     "enable_model_summary": False,
 }

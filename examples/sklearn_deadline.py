@@ -1,7 +1,7 @@
-"""Add a deadline to a study that you run with ``study.optimize``: scikit-learn, no worker.
+"""Add a deadline to a study that runs with ``study.optimize``: scikit-learn, without workers.
 
-Start it several times at once with one --storage and one --study: the first process fixes the
-deadline, the others obey it.
+Start it several times at once with the same --storage and --study: the first process stores the
+deadline, the others use it.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def objective(trial: optuna.Trial) -> float:
         model.partial_fit(train, train_digits, classes=range(10))
         accuracy = model.score(valid, valid_digits)
         trial.report(accuracy, epoch)
-        if out_of_time(trial):  # no report more before the deadline: return what there is
+        if out_of_time(trial):  # the next report would be too late: return the value
             break
         if trial.should_prune():
             raise optuna.TrialPruned()
@@ -46,7 +46,7 @@ if __name__ == "__main__":
     parser.add_argument("--study", help="a name, for several processes to share")
     args = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    warnings.filterwarnings("ignore", category=RuntimeWarning)  # large eta0 overflow, and lose
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # a large eta0 overflows
 
     study = optuna.create_study(
         study_name=args.study,

@@ -1,7 +1,7 @@
-"""Two workers on one study, each a process that brings one slot to the study's pool.
+"""Two workers on one study, each a process that offers one slot to the study's pool.
 
-On several machines start such a worker on each, with a PostgreSQL storage and a folder of
-checkpoints that all of them see. The training loop is an ordinary one, without Lightning.
+With several machines, start such a worker on each, with a PostgreSQL storage and a shared folder
+for checkpoints. The training loop is an ordinary one, without Lightning.
 """
 
 import argparse
@@ -24,9 +24,9 @@ def objective(trial):
     lr = trial.suggest_float("lr", 1e-5, 1e-1, log=True)
     width = trial.suggest_int("width", 8, 64, log=True)
     part = optuna_deadline.segment(trial)
-    part.horizon(EPOCHS)  # the epoch after which it would stop by itself
+    part.horizon(EPOCHS)  # the epoch after which it stops by itself
     epoch, accuracy, model = 0, 0.0, MLPClassifier(width, learning_rate_init=lr, random_state=0)
-    if part.resume:  # paused, moved, or its machine died: go on from there
+    if part.resume:  # it was paused or moved, or its machine died: resume
         epoch, accuracy, model = pickle.loads(part.resume.read_bytes())
     while epoch < EPOCHS:
         model.partial_fit(train, train_digits, classes=range(10))
@@ -40,7 +40,7 @@ def objective(trial):
 
 
 def worker(study, storage, deadline):
-    """What each process runs; the first one fixes the deadline for both."""
+    """Run one worker; the first process stores the deadline for both."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     loaded = optuna.load_study(study_name=study, storage=storage)
     optuna_deadline.run(loaded, objective, cpus=1, deadline=deadline)

@@ -1,1 +1,1 @@
-"""A study on four Ray nodes, one of which is killed, and a fifth that joins."""
+"""A study on four Ray nodes: one is killed, and a fifth joins."""

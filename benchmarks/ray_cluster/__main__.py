@@ -13,7 +13,7 @@ from benchmarks.stretches import conclude, read_stretches
 
 
 def main() -> int:
-    """Run, and print one line of JSON; 1 where something was trained twice or lost."""
+    """Run and print one line of JSON; return 1 if steps were trained twice or lost."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ray_cluster", description=__doc__)
     parser.add_argument("--seconds", type=float, default=180.0, help="to the deadline")
     parser.add_argument("--kill-at", type=float, default=60.0)

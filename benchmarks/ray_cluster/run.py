@@ -1,4 +1,4 @@
-"""The run: a cluster, a study, a node that is killed, a node that joins; and what both meant."""
+"""The run: a cluster, a study, a node that is killed, and a node that joins."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 
-GPUS = 2  #: fake ones, of each node
+GPUS = 2  #: simulated GPUs of each node
 _STORE = {"object_store_memory": 80 * 2**20}
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What the run prints; seconds since the launch unless said otherwise."""
+    """The result of the run, in seconds since the launch unless stated otherwise."""
 
     nodes: int
     slots: int
     cluster_up: float  #: seconds
     first_step: float
-    all_slots: float | None  #: when every slot was in use for the first time
+    all_slots: float | None  #: when every slot was used for the first time
     killed: float
     trials_hit: int
-    steps_lost: int  #: that were trained again, of all trials that were hit
-    back_after: float | None  #: seconds from the kill until the last of them trained again
+    steps_lost: int  #: steps that the affected trials trained twice
+    back_after: float | None  #: seconds from the kill until the last of these trials trained
     added: float
-    first_step_there: float | None  #: seconds from the added node's start
+    first_step_there: float | None  #: seconds from the added node's start to its first step
     slot_seconds_there: float
     trials: int
     best: float | None
@@ -51,7 +51,7 @@ class Figures:
 
 @contextmanager
 def cluster_of(nodes: int, gpus: int = GPUS) -> Iterator[tuple[Cluster, list[Any]]]:
-    """A head without slots, and so many nodes with fake GPUs, on this machine."""
+    """A head without slots, and a number of nodes with simulated GPUs, on this machine."""
     head = {"num_cpus": 1, "num_gpus": 0, "include_dashboard": False, **_STORE}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
@@ -73,16 +73,16 @@ def run(
     ttl: float = 30.0,
     grace: float = 15.0,
 ) -> Figures:
-    """Run it all.
+    """Run everything.
 
     Args:
-        folder: For checkpoints and logs.
-        seconds: To the deadline.
-        kill_at: Seconds from the launch.
-        add_at: Seconds from the launch.
-        nodes: How many there are at first.
-        ttl: Of the leases.
-        grace: Of the leases.
+        folder: The folder for checkpoints and logs.
+        seconds: Seconds to the deadline.
+        kill_at: Seconds from the launch to the kill.
+        add_at: Seconds from the launch until a node joins.
+        nodes: The initial number of nodes.
+        ttl: The duration of leases.
+        grace: The grace of leases.
     """
     logs = folder / "logs"
     logs.mkdir(parents=True)
@@ -154,7 +154,7 @@ def _in_use(table: AllocationTable) -> int:
 
 
 def _hosts(table: AllocationTable, node: str) -> str:
-    """The name of a node's slots, once it has some."""
+    """The host name of a node's slots; None without slots."""
     return next((row.host for row in table.workers() if row.host.endswith(node[-8:])), "")
 
 

@@ -1,1 +1,1 @@
-"""What it costs a trial to change its slots: ours against relaunching, ddp_spawn and torchrun."""
+"""The time of a change of slots: this project against relaunching, ddp_spawn and torchrun."""

@@ -1,6 +1,6 @@
 """``python -m benchmarks.rescale [--quick] [--json F]``: seconds from last step to next step.
 
-All ways side by side in one run, on the CPU, with gloo where there are two ranks.
+One run measures all methods, on the CPU, with gloo for two ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WAYS = {
 
 
 def row(way: str, change: str, switches: Sequence[Switch]) -> dict[str, Any]:
-    """The figures of one way and change, in seconds."""
+    """The figures of one method and change, in seconds."""
     seconds = sorted(switch.seconds for switch in switches)
     return {
         "way": way,
@@ -55,7 +55,7 @@ def rows_of(way: str, switches: Iterable[Switch]) -> list[dict[str, Any]]:
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """All rows, and the two medians over changes of slots that the targets are about."""
+    """All rows, and the two medians over changes of slots that have targets."""
     progress = Progress()
     seconds, changes = (30.0, 2) if quick else (90.0, 8)
     mine: list[Switch] = []
@@ -93,7 +93,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Print all rows, and of what ours consist."""
+    """Print all rows, and the parts of ours."""
     console = Console()
     whole = Table("way", "change", title="Seconds from the last step to the next")
     for name in ("count", "median_s", "least_s", "most_s"):
@@ -112,7 +112,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print a table, write JSON."""
+    """Measure; print a table and write JSON."""
     parser = argparse.ArgumentParser(prog="benchmarks.rescale", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="30 s of each of ours, 2 changes of the others"

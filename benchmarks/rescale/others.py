@@ -1,7 +1,7 @@
-"""The other ways to go on with another number of processes: relaunching, torchrun, ddp_spawn.
+"""Other methods to change the number of processes: relaunching, torchrun, ddp_spawn.
 
-Each trains some steps, saves, ends, and is begun again with the other number. Run as a module,
-this is the program that they launch.
+Each trains some steps, saves, ends, and starts again with the other number. Run as a module, this
+is the program that they launch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STEPS = 8  # between two changes
 
 
 class SaveAt(L.Callback):
-    """Saves at the last step, as exactly as ours does."""
+    """Saves at the last step, with the same state as ours."""
 
     def __init__(self, step: int, path: Path) -> None:
         self._step, self._path = step, path
@@ -37,7 +37,7 @@ class SaveAt(L.Callback):
 
 
 def fit(folder: Path, until: int, ranks: int, strategy: str) -> None:
-    """Train up to a step, from where the last one was."""
+    """Train up to a step, from the last saved one."""
     resume = folder / f"{until - _STEPS}.ckpt"
     trainer = L.Trainer(
         max_steps=until,
@@ -56,7 +56,7 @@ def fit(folder: Path, until: int, ranks: int, strategy: str) -> None:
 
 
 def relaunch(folder: Path, until: int, ranks: int) -> None:
-    """A fresh process for each rank."""
+    """Start a new process for each rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -70,19 +70,19 @@ def relaunch(folder: Path, until: int, ranks: int) -> None:
 
 
 def torchrun(folder: Path, until: int, ranks: int) -> None:
-    """The same by torch's own launcher, a new one for each number of processes."""
+    """Start torchrun anew for each number of processes."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     program = _program(folder, until, ranks)[1:]
     _all_well([subprocess.call([*launcher, f"--nproc-per-node={ranks}", *program])])
 
 
 def spawn(folder: Path, until: int, ranks: int) -> None:
-    """Lightning's ddp_spawn in one process that stays."""
+    """Use Lightning's ddp_spawn in one process."""
     fit(folder, until, ranks, "ddp_spawn")
 
 
 def measure(way: Callable[[Path, int, int], None], changes: int) -> Iterator[tuple[str, float]]:
-    """The seconds from step to step of each change between one and two processes."""
+    """The seconds from step to step at each change between one and two processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number in range(changes + 1):

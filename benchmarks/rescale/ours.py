@@ -1,4 +1,4 @@
-"""A worker of ours that changes a trial's slots, takes turns, and starts new ones."""
+"""A worker that changes a trial's slots, lets trials take turns, and starts new ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOTES = "OPTUNA_DEADLINE_RESCALE_NOTES"
 
 @dataclass(frozen=True)
 class Switch:
-    """A change of slots: what happened, and the seconds from step to step, whole and in parts."""
+    """A change of slots: its kind, and the seconds from step to step, in total and in parts."""
 
     change: str
     seconds: float
@@ -36,7 +36,7 @@ class Switch:
 
 
 def objective(trial: Any) -> float:
-    """Train for ever, or for the study's number of epochs."""
+    """Train without end, or for the study's number of epochs."""
     notes = training.Notes(Path(os.environ[_NOTES]), trial.number)
     deadline = DeadlineCallback(trial, monitor="val_acc")
     trainer = L.Trainer(
@@ -80,7 +80,7 @@ def beginning(snapshot: Snapshot) -> Plan:
 def measure(
     policy: Callable[[Snapshot], Plan], *, slots: int, seconds: float, epochs: int, park: int = 0
 ) -> list[Switch]:
-    """Let a worker of this process train under a policy, and look at its switches."""
+    """Let a worker of this process train under a policy, and measure its switches."""
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder) / "notes.jsonl"
         os.environ[_NOTES], os.environ[_NOTES + "_EPOCHS"] = str(notes), str(epochs)
@@ -104,10 +104,10 @@ def measure(
 
 
 def switches(notes: list[dict[str, Any]], events: list[Event]) -> Iterator[Switch]:
-    """What lies between two steps of different segments, on whatever slots and of whichever trial.
+    """The changes between successive steps of different segments.
 
     Args:
-        notes: Of the training, by time.
+        notes: The steps of the training by time.
         events: The table's grants and releases.
     """
     steps = [note for note in notes if note["what"] == "step"]
@@ -117,7 +117,7 @@ def switches(notes: list[dict[str, Any]], events: list[Event]) -> Iterator[Switc
         fit = [note["at"] for note in between if note["what"] == "fit"]
         back = [note["at"] for note in between if note["what"] == "unpark"]
         if not back and (not began or not fit):
-            continue  # the same segment goes on
+            continue  # the same segment continues
         taken = [e.at for e in events if e.kind == "acquire" and last["at"] < e.at < first["at"]]
         freed = [e.at for e in events if e.kind == "release" and last["at"] < e.at < first["at"]]
         if not taken or not freed:
@@ -130,7 +130,7 @@ def switches(notes: list[dict[str, Any]], events: list[Event]) -> Iterator[Switc
             change = f"{last['ranks']} -> {first['ranks']}"
         else:
             change = "resume" if first["step"] > 1 else "start"
-        if change == "start":  # from the grant on: what went before was another trial's end
+        if change == "start":  # from the grant, since the time before belongs to another trial
             marks, names = marks[2:], names[2:]
         parts = {n: b - a for n, (a, b) in zip(names, pairwise(marks), strict=True)}
         yield Switch(change, marks[-1] - marks[0], parts)

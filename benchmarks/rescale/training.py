@@ -1,7 +1,7 @@
-"""The training that all of them do: a small network, steps of some 20 ms, each one noted.
+"""The training of all methods: a small network, with recorded steps of about 20 ms.
 
-Notes go to a file, a line each, written by rank 0; their times are those of the machine's one
-clock, so that processes can be compared.
+Rank 0 writes a line for each step to a file. The times are those of the machine's monotonic clock,
+so that processes can be compared.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-STEPS, BATCH = 12, 64  # of an epoch, and of a step over all ranks
-_PACE = 0.02  # seconds at least for a step, so that a directive finds the trial training
+STEPS, BATCH = 12, 64  # steps of an epoch, samples of a step over all ranks
+_PACE = 0.02  # minimum seconds of a step, so that a directive finds the trial training
 
 
 class Net(L.LightningModule):
-    """Two layers on random numbers; what is learned does not matter."""
+    """Two layers on random data; the result does not matter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,12 +36,12 @@ class Net(L.LightningModule):
         return F.cross_entropy(self.layers(features), labels)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], _: int) -> None:
-        """Log the share of right answers."""
+        """Log the accuracy."""
         features, labels = batch
         self.log("val_acc", (self.layers(features).argmax(1) == labels).float().mean())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """SGD with momentum: there is state to carry over."""
+        """SGD with momentum, which has a state."""
         return torch.optim.SGD(self.parameters(), 0.01, 0.9)
 
 
@@ -53,7 +53,7 @@ def loader(batch_size: int = BATCH, *, samples: int = STEPS * BATCH) -> DataLoad
 
 
 class Notes(L.Callback):
-    """Writes down when each step ended."""
+    """Records the end of each step."""
 
     def __init__(self, file: Path, trial: int = 0) -> None:
         self._file, self._trial = file, trial
@@ -67,28 +67,28 @@ class Notes(L.Callback):
                 file.write(json.dumps({**line, "ranks": ranks}) + "\n")
 
     def on_unpark(self) -> None:
-        """The process that waited goes on."""
+        """Record that the parked process continues."""
         self.note("unpark")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """All is set up and restored."""
+        """Record that everything is set up and restored."""
         if trainer.is_global_zero:
             self.note("fit", trainer.global_step, trainer.world_size)
 
     def on_train_batch_end(self, trainer: L.Trainer, *arguments: Any) -> None:
-        """A step has ended."""
+        """Record the end of a step."""
         if trainer.is_global_zero:
             self.note("step", trainer.global_step, trainer.world_size)
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """All notes, in the order of their times."""
+    """All records, in the order of their times."""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     return sorted(lines, key=lambda line: line["at"])
 
 
 def quiet() -> dict[str, Any]:
-    """Options of a trainer that says and writes nothing."""
+    """Options of a trainer without output and files."""
     return {
         "logger": False,
         "enable_checkpointing": False,

@@ -1,1 +1,1 @@
-"""How planner, divider, table and database grow with the pool, up to ten thousand slots."""
+"""The growth of planner, divider, table and database with the pool, up to ten thousand slots."""

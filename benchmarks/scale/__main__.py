@@ -16,7 +16,7 @@ from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 SIZES = (Size(100, studies=20), Size(333, studies=67), Size(1000, studies=200))
 POLICIES = ("freeze_thaw", "hypersched", "hermes", "shockwave")
-ALONE = ((200, 100), (2_000, 1_000), (20_000, 10_000))  # trials and slots of a study that has all
+ALONE = ((200, 100), (2_000, 1_000), (20_000, 10_000))  # trials and slots of a study alone
 
 
 def measure(
@@ -25,10 +25,10 @@ def measure(
     """A row for each size.
 
     Args:
-        sizes: How large the pools are.
-        studies: Of how many studies the planner is timed.
-        seconds: How long each operation on the database is repeated.
-        say: Told what is measured now.
+        sizes: The sizes of the pools.
+        studies: The number of studies whose planner is timed.
+        seconds: The seconds for which each operation on the database is repeated.
+        say: Called with a description of the present measurement.
     """
     rows = []
     with EmbeddedPostgres(durable=True) as server:

@@ -1,4 +1,4 @@
-"""What the same rows cost in PostgreSQL: statements, round trips, and CPU on either side."""
+"""The cost of the same rows in PostgreSQL: statements, round trips, and CPU of both sides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 @dataclass(frozen=True)
 class Cost:
-    """One operation, in the mean over its repetitions."""
+    """The mean cost of one operation over its repetitions."""
 
     statements: float
     client_ms: float  #: CPU
@@ -54,7 +54,7 @@ class Database:
     Args:
         server: PostgreSQL.
         found: The rows.
-        policy: Of the planner that is measured.
+        policy: The policy of the measured planner.
     """
 
     def __init__(self, server: EmbeddedPostgres, found: Situation, policy: str) -> None:
@@ -107,7 +107,7 @@ class Database:
         return found | self._planning(seconds, report)
 
     def _planning(self, seconds: float, report: Callable[[], None]) -> dict[str, Cost]:
-        """The planner's and the leader's; from here on the plan is what the policy wants."""
+        """The operations of planner and leader; after them the plan is the policy's."""
         table, me = self._table, self._me
         policy = policy_choice.make(self._policy, {"max_resource": STEPS})
         count = 2 * self._found.size.share
@@ -128,7 +128,7 @@ class Database:
         return {name: measure(self._server, work, seconds) for name, work in works.items()}
 
     def _move(self, grants: list[Grant]) -> None:
-        """One trial gives its slot back and takes it again."""
+        """One trial releases its slot and acquires it again."""
         grant = grants[-1]
         assert self._table.release(self._me, grant, "paused", ended="pause", stop=1.0)
         again = self._table.acquire(self._me, grant.number, [grant.slots[0][0]])
@@ -136,11 +136,11 @@ class Database:
         grants[-1] = again
 
     def _register(self) -> None:
-        """A worker with no slot joins; those with slots write a row more for each."""
+        """A worker without slots joins; each slot would add a row."""
         self._table.register("newcomer", "another host", 1, [], 0)
 
     def planner_memory(self) -> dict[str, float]:
-        """Megabytes of a fresh process that is connected, has planned, and has led the pool."""
+        """Megabytes of a new process that is connected, has planned, and has led the pool."""
         context = multiprocessing.get_context("spawn")
         with context.Pool(1) as pool:
             trials = 2 * self._found.size.share
@@ -154,7 +154,7 @@ class Database:
 
 
 def _plan_afresh(url: str, study: int, me: str, trials: int, policy: str) -> dict[str, float]:
-    """The planner and the leader of a process that has just been started."""
+    """The planner and the leader of a process that has just started."""
     table = AllocationTable(engines.connect(url), POOL, study)
     chosen = policy_choice.make(policy, {"max_resource": STEPS})
     table.orders(me)

@@ -1,4 +1,4 @@
-"""The load of a pool of some size on its database per second, counted by operation."""
+"""The load of a pool on its database per second, counted by operation."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from benchmarks.scale.database import Cost
 from benchmarks.scale.situation import Size
 from optuna_deadline.allocation.store import TTL
 
-POLL, STAND, RENEW = 1.0, TTL / 6, TTL / 6  # seconds between two looks, candidacies, renewals
-REPORT, SAVE, MOVE = 60.0, 60.0, 600.0  # of a trial in training: our assumption
+POLL, STAND, RENEW = 1.0, TTL / 6, TTL / 6  # seconds between polls, candidacies, renewals
+REPORT, SAVE, MOVE = 60.0, 60.0, 600.0  # seconds of a running trial between them; assumptions
 
 
 def rates(size: Size) -> dict[str, float]:
     """Operations per second of all clients together.
 
-    Each worker looks at its orders, renews, and stands for planner and for leader. Each study's
-    planner looks every second, most of the time at news; so does the pool's leader. Each slot
-    trains a trial of its own that reports every minute, says how far it is as often, and changes
-    its slots every ten minutes. A checkpoint costs what a report does.
+    Each worker polls its orders, renews, and is a candidate for planner and leader. Each study's
+    planner and the pool's leader poll every second. Each slot trains its own trial, which reports
+    and writes its progress every minute and changes its slots every ten minutes. A checkpoint
+    costs as much as a report.
     """
     trained = float(size.capacity)
     return {
@@ -37,12 +37,12 @@ def rates(size: Size) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Demand:
-    """Of a whole pool, in each second.
+    """The load of a whole pool per second.
 
     Attributes:
-        statements: Of all clients.
-        server_cores: That the database keeps busy with them.
-        parts: The statements, by client and purpose.
+        statements: The statements of all clients.
+        server_cores: The cores that the database uses for them.
+        parts: The statements by client and purpose.
     """
 
     statements: float
@@ -51,7 +51,7 @@ class Demand:
 
 
 def demand(size: Size, costs: Mapping[str, Cost]) -> Demand:
-    """The sum over all that is done."""
+    """The sum over all operations."""
     often = rates(size)
     parts = {name: often[name] * costs[name].statements for name in often}
     cores = sum(often[name] * costs[name].server_ms for name in often) / 1e3

@@ -1,4 +1,4 @@
-"""CPU time of what decides, on rows in memory: each study's planner, and the pool's leader."""
+"""CPU time of each study's planner and the pool's leader, on rows in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIVIDERS = ("even", "market")
 
 @contextmanager
 def cpu() -> Iterator[list[float]]:
-    """Appends the milliseconds of CPU that the block took."""
+    """Append the CPU milliseconds of the block."""
     took: list[float] = []
     began = time.process_time()
     yield took
@@ -34,7 +34,7 @@ def cpu() -> Iterator[list[float]]:
 
 @dataclass
 class Timed:
-    """A policy that notes how long it thinks."""
+    """A policy that records its CPU time."""
 
     policy: Policy
     ms: list[float] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Timed:
 def make_planner(
     table: AllocationStore, policy: Policy, me: str, trials: int, clock: Callable[[], float]
 ) -> Planner:
-    """A study's planner beside a table that has so many trials."""
+    """A study's planner with a table of a number of trials."""
     return Planner(
         CountedTrials(opened=trials),
         table,
@@ -64,9 +64,9 @@ def make_planner(
 
 
 def time_planners(found: Situation, policy: str, studies: int) -> dict[str, Any]:
-    """Of some studies: the first tick, one with nothing new, and one after news of all trials.
+    """The first tick, a tick without news, and one after news of all trials, of some studies.
 
-    The median over studies; the second and third tick are the least of three.
+    The result is the median over studies; the second and third tick are the minimum of three.
     """
     first, idle, news, thought = [], [], [], []
     for study in list(found.tables)[:studies]:
@@ -103,7 +103,7 @@ def time_planners(found: Situation, policy: str, studies: int) -> dict[str, Any]
 
 
 def time_leader(found: Situation, divider: str) -> dict[str, Any]:
-    """The pool's division in parts, and a tick as a whole: the least of three."""
+    """The parts of the pool's division, and a whole tick; the minimum of three."""
     table = found.tables[1]
     read, divide, dealt, whole = [], [], [], []
     for _ in range(3):
@@ -134,7 +134,7 @@ def time_leader(found: Situation, divider: str) -> dict[str, Any]:
 
 
 def time_policy(policy: str, trials: int, slots: int) -> float:
-    """Milliseconds of one plan for one study that has all of a pool: the least of two."""
+    """Milliseconds of a plan for one study with a whole pool; the minimum of two."""
     times = []
     for seed in range(2):
         snapshot = draw(trials, slots, seed)

@@ -1,4 +1,4 @@
-"""A large pool in the middle of its work: its rows in memory, and the same rows in PostgreSQL."""
+"""A large pool at half of its time: its rows in memory, and the same rows in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ STEPS, STEP_SECONDS = 81, 60.0
 
 @dataclass(frozen=True)
 class Size:
-    """How large a pool is. Every study has its share of the slots, and twice as many trials.
+    """The size of a pool. Every study has its share of the slots, and twice as many trials.
 
     Attributes:
-        hosts: How many there are.
-        slots: Slots of each.
-        studies: How many share the pool.
-        served: Studies that have a worker on a host: each reaches so many times its share.
+        hosts: The number of hosts.
+        slots: The slots of each host.
+        studies: The studies that share the pool.
+        served: The studies with a worker on a host, so each can use this many times its share.
     """
 
     hosts: int
@@ -78,13 +78,13 @@ def worker_id(study: int, host: int) -> str:
 
 @dataclass
 class Situation:
-    """The rows, with the time at which they stand.
+    """The rows at a time.
 
     Attributes:
-        size: How large it is.
+        size: The size of the pool.
         now: The time.
         state: The rows.
-        tables: Each study's table.
+        tables: The table of each study.
     """
 
     size: Size
@@ -106,7 +106,7 @@ class Situation:
         return (row for row in self.state.studies[study].trials.values() if row.owner is not None)
 
     def report_once(self, study: int) -> int:
-        """Each running trial of a study reports its next step; returns how many did."""
+        """Let each running trial of a study report its next step; return their number."""
         rows, reported = self.state.studies[study], 0
         chance = random.Random(f"{study} {len(rows.reports)}")
         steps = dict.fromkeys(rows.trials, 0)
@@ -127,7 +127,7 @@ class Situation:
 
 
 def build(size: Size) -> Situation:
-    """A pool whose studies have their fair shares, half of their trials in training, for hours."""
+    """A pool that has run for hours: studies have fair shares, half of their trials train."""
     found = Situation(size, 4.0 * STEPS * STEP_SECONDS)
     state, now = found.state, found.now
     state.pools[POOL] = MemoryPool(TTL, GRACE)
@@ -163,7 +163,7 @@ def build(size: Size) -> Situation:
 
 
 def _fill(found: Situation, study: int) -> None:
-    """A study's trials: as under halving most have come a little way, and few are far."""
+    """A study's trials: as under halving, most have trained a little and few have trained long."""
     rows, size, chance = found.state.studies[study], found.size, random.Random(study)
     first = (study - 1) * size.share + 1
     for number in range(2 * size.share):
@@ -205,7 +205,7 @@ def _fill(found: Situation, study: int) -> None:
 
 
 def write_rows(found: Situation, engine: sa.Engine) -> None:
-    """The same rows in a database, whose leases live for weeks."""
+    """Write the same rows to a database, with leases of weeks."""
     state = found.state
     with engine.connect() as connection:
         clock = "SELECT extract(epoch FROM clock_timestamp())"

@@ -1,1 +1,1 @@
-"""A study on three SLURM nodes, one job of which is cancelled, and one comes back by itself."""
+"""A study on three SLURM nodes: one job is cancelled, and one is requeued."""

@@ -14,7 +14,7 @@ from benchmarks.stretches import conclude, read_stretches
 
 
 def main() -> int:
-    """Run, and print one line of JSON; 1 where something was trained twice or lost."""
+    """Run and print one line of JSON; return 1 if steps were trained twice or lost."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.slurm_cluster", description=__doc__
     )

@@ -1,7 +1,7 @@
-"""A real SLURM on this machine: its controller and several nodes with GPUs that are no devices.
+"""A real SLURM on this machine: a controller and several nodes with simulated GPUs.
 
-The nodes' GPUs are character devices, so that SLURM counts them and sets CUDA_VISIBLE_DEVICES as
-it does for real ones; a program called nvidia-smi lists them.
+The GPUs are character devices, so SLURM counts them and sets CUDA_VISIBLE_DEVICES as for real
+ones; a program called nvidia-smi lists them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PreemptMode=REQUEUE
 PartitionName=main Nodes=ALL Default=YES MaxTime=UNLIMITED State=UP PriorityTier=1 GraceTime=20
 PartitionName=urgent Nodes=ALL MaxTime=UNLIMITED State=UP PriorityTier=2
 """
-_ATTEMPTS = 3  # the programs bind their ports after we have looked which are free
+_ATTEMPTS = 3  # another program may take a free port before SLURM binds it
 _TAKEN = "Address already in use"
 _SMI = """\
 #!/bin/sh
@@ -67,7 +67,7 @@ for i in $(seq 0 {last}); do echo "$i, GPU-$SLURMD_NODENAME-$i"; done
 
 
 def missing() -> str | None:
-    """Why it cannot be had here, in words."""
+    """The reason for which SLURM cannot run here, in words."""
     absent = [name for name in _PROGRAMS if _which(name) is None]
     if absent:
         return f"SLURM is not installed ({', '.join(absent)}): apt-get install slurm-wlm munge"
@@ -77,11 +77,11 @@ def missing() -> str | None:
 
 
 class SlurmCluster:
-    """A controller and its nodes, n1, n2 and so on, for the length of a ``with`` block.
+    """A controller and its nodes n1, n2, ... until the ``with`` block ends.
 
     Args:
-        nodes: How many.
-        gpus: Of each node.
+        nodes: The number of nodes.
+        gpus: The GPUs of each node.
         kill_wait: Seconds from SIGTERM to SIGKILL.
     """
 
@@ -114,23 +114,23 @@ class SlurmCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What commands for this cluster need."""
+        """The environment for commands of this cluster."""
         path = f"{self.folder}/bin{os.pathsep}{os.environ['PATH']}"
         return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
 
     def ask(self, *words: str) -> str:
-        """What one of SLURM's commands says."""
+        """Run one of SLURM's commands; return its output."""
         return subprocess.run(
             words, env={**os.environ, **self.environment}, capture_output=True, text=True,
             check=True, timeout=60,
         ).stdout.strip()  # fmt: skip
 
     def state(self, job: str) -> str:
-        """A job's state, as RUNNING or PENDING; empty where SLURM has forgotten it."""
+        """A job's state, such as RUNNING or PENDING; empty if SLURM no longer knows it."""
         return self.field(job, "JobState")
 
     def field(self, job: str, name: str) -> str:
-        """What ``scontrol show job`` says of a job."""
+        """The fields of ``scontrol show job``."""
         with suppress(subprocess.CalledProcessError):
             for word in self.ask("scontrol", "--oneliner", "show", "job", job).split():
                 if word.startswith(f"{name}="):
@@ -138,13 +138,13 @@ class SlurmCluster:
         return ""
 
     def seconds_left(self, job: str) -> float:
-        """How long a job may run yet."""
+        """The seconds that a job may still run."""
         words = self.ask("squeue", "--noheader", "--jobs", job, "--Format", "TimeLeft:20")
         parts = [int(part) for part in words.split(":")]
         return float(sum(part * 60**place for place, part in enumerate(reversed(parts))))
 
     def logs(self) -> str:
-        """The end of what its programs have written."""
+        """The end of the logs of SLURM's programs."""
         files = sorted(self.folder.glob("**/*.log"))
         return "\n".join(f"-- {file}\n{file.read_text()[-3000:]}" for file in files)
 
@@ -229,7 +229,7 @@ class SlurmCluster:
             time.sleep(0.1)
 
     def _stop(self) -> None:
-        """End everything that this cluster has started: its jobs, its programs, what they left."""
+        """Kill all processes that this cluster has started."""
         with suppress(subprocess.SubprocessError, OSError):
             self.ask("scancel", "--signal=KILL", "--full", "--user=root")
         mine = self._processes()
@@ -248,10 +248,10 @@ class SlurmCluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _processes(self) -> set[psutil.Process]:
-        """Those of its nodes and jobs.
+        """The processes of its nodes and jobs.
 
-        They have its configuration in their environment, but for slurmstepd, which writes its
-        title over that: it has its node's log open.
+        They have its configuration in their environment, except slurmstepd, which overwrites its
+        environment with a title and has its node's log open.
         """
         found, conf = set(), str(self.folder / "slurm.conf")
         for process in psutil.process_iter():
@@ -263,7 +263,7 @@ class SlurmCluster:
         return found
 
     def _has_open(self, pid: int) -> bool:
-        """Whether a process has a file of this cluster open, which may be deleted by now."""
+        """Whether a process has a file of this cluster open, also a deleted one."""
         files = (os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir())
         return any(file.startswith(f"{self.folder}/") for file in files)
 

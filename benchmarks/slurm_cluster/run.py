@@ -1,4 +1,4 @@
-"""The run: three nodes, a job that is cancelled, a job that runs out of time; what both meant."""
+"""The run: three nodes, a job that is cancelled, and a job that reaches its time limit."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 GPUS = 2  #: of each node
 NODES = 3
-MINUTES = 2  #: that the job which comes back may have
+MINUTES = 2  #: time limit of the job that is requeued
 _PROGRAM = [sys.executable, "-c", "from optuna_deadline.cli import app; app()"]
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What the run prints, in seconds unless said otherwise."""
+    """The result of the run, in seconds unless stated otherwise."""
 
     slots: int
     cluster_up: float
-    submitting: float  #: that one `optuna-deadline slurm` takes
-    first_step: float  #: since the first job was submitted
-    all_slots: float | None  #: likewise, until every slot was in use
-    cancelled: float  #: likewise
-    cancel_freed: float  #: from scancel until its slots were given back
+    submitting: float  #: the time of one `optuna-deadline slurm`
+    first_step: float  #: from the first submission
+    all_slots: float | None  #: from the first submission until every slot was used
+    cancelled: float  #: from the first submission
+    cancel_freed: float  #: from scancel until the job's slots were released
     cancel_trials: int
     cancel_steps_lost: int
     cancel_elsewhere: float | None  #: until the first of its trials trained elsewhere
-    limit_left_before: float  #: from the last step to the end of the job's time
+    limit_left_before: float  #: from the last step to the job's time limit
     limit_trials: int
     limit_steps_lost: int
-    limit_back: float | None  #: from the last step before to the first one after it came back
-    limit_requeued: float | None  #: of these, until SLURM had started it again
-    restarts: int  #: of that job in all
+    limit_back: float | None  #: from the last step before the limit to the first one after it
+    limit_requeued: float | None  #: the part of it until SLURM had started the job again
+    restarts: int  #: the restarts of that job
     slot_seconds: float
     trials: int
     best: float | None
     checkpoint_ok: bool
-    overshoot: float  #: from the deadline until the study was settled
+    overshoot: float  #: from the deadline until the study had ended
 
 
 def run(folder: Path, *, seconds: float, cancel_at: float) -> Figures:
-    """Run it all.
+    """Run everything.
 
     Args:
-        folder: For checkpoints and logs.
-        seconds: To the deadline.
-        cancel_at: Seconds from the first submission.
+        folder: The folder for checkpoints and logs.
+        seconds: Seconds to the deadline.
+        cancel_at: Seconds from the first submission to the cancellation.
     """
     logs = folder / "stretches"
     logs.mkdir(parents=True)
@@ -144,7 +144,7 @@ def run(folder: Path, *, seconds: float, cancel_at: float) -> Figures:
 
 
 def _submit(cluster: SlurmCluster, url: str, folder: Path, *words: str) -> str:
-    """Submit a job as a user does; its number."""
+    """Submit a job as a user does; return its number."""
     answer = subprocess.run(
         [*_PROGRAM, "slurm", OBJECTIVE, "--study", "slurm", "--storage", url, "--no-publish",
          "--checkpoints", str(folder / "checkpoints"), "--logs", str(folder / "logs"), *words],
@@ -161,7 +161,7 @@ def _is_of(stretch: Stretch, job: str) -> bool:
 
 
 def _lost(before: list[Stretch], stretches: list[Stretch]) -> int:
-    """Steps that were trained again."""
+    """The steps that were trained twice."""
     return sum(
         s.trained_to + 1 - after.first
         for s in before

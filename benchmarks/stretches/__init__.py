@@ -1,4 +1,4 @@
-"""What ranks wrote down of their training, on clusters whose nodes are all on this machine."""
+"""The ranks' records of their training, on clusters whose nodes are all on this machine."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ OBJECTIVE = f"{Path(__file__).with_name('objective.py')}:train"
 
 @dataclass(frozen=True)
 class Stretch:
-    """What one segment did, by its rank's own log."""
+    """The training of one segment, from its rank's log."""
 
     host: str
     number: int
     fence: int
     slots: int
-    first: int  #: step that it resumed at
-    begun: float  #: on the monotonic clock
+    first: int  #: the step at which it resumed
+    begun: float  #: its start on the monotonic clock
     last: float
     trained_to: int
 
 
 def read_stretches(logs: Path) -> list[Stretch]:
-    """What the ranks wrote, in the order in which they began."""
+    """The records of the ranks, in the order of their starts."""
     found = []
     for path in logs.iterdir():
         head, *lines = path.read_text().splitlines()
@@ -41,7 +41,7 @@ def read_stretches(logs: Path) -> list[Stretch]:
 
 
 def wrong(stretches: list[Stretch]) -> list[str]:
-    """What must not be: a trial that trains twice at once, or one that lost too many steps."""
+    """Violations: a trial that trains twice at once, or one that lost too many steps."""
     found = []
     by_trial: dict[int, list[Stretch]] = {}
     for stretch in stretches:
@@ -56,12 +56,12 @@ def wrong(stretches: list[Stretch]) -> list[str]:
 
 
 def conclude(figures: dict[str, Any], stretches: list[Stretch], file: Path | None) -> int:
-    """Print a run's figures as a line of JSON, and what must not be; the status to exit with.
+    """Print a run's figures as a line of JSON, and its violations; return the exit status.
 
     Args:
-        figures: What was measured.
-        stretches: What the ranks wrote.
-        file: For the line too.
+        figures: The measured figures.
+        stretches: The records of the ranks.
+        file: A file for the line too.
     """
     line = json.dumps(figures)
     print(line)
@@ -74,6 +74,6 @@ def conclude(figures: dict[str, Any], stretches: list[Stretch], file: Path | Non
 
 
 def following(stretch: Stretch, stretches: list[Stretch]) -> Stretch | None:
-    """The same trial's next stretch."""
+    """The next segment of the same trial."""
     later = [s for s in stretches if s.number == stretch.number and s.fence > stretch.fence]
     return min(later, key=lambda s: s.fence, default=None)

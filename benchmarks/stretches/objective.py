@@ -1,4 +1,4 @@
-"""The objective of runs on a cluster: a loop that writes down where and when it trains."""
+"""The objective of runs on a cluster: a loop that records where and when it trains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOGS = "STRETCH_LOGS"  #: the variable that names the folder for what ranks writ
 
 
 def train(trial: Any) -> float:
-    """Two slots are twice as fast; rank 0 writes each step down."""
+    """Train, twice as fast on two slots; rank 0 records each step."""
     x = trial.suggest_float("x", 0.0, 1.0)
     segment = optuna_deadline.segment(trial)
     segment.horizon(LAST)

@@ -1,1 +1,1 @@
-"""Syne Tune's own schedulers on its own simulator, on our tables: in an environment of theirs."""
+"""Syne Tune's own schedulers in its own simulator, on our tables, in a separate environment."""

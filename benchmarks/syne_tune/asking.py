@@ -1,4 +1,4 @@
-"""Asks Syne Tune's process for a study: everything it may know goes over as one line of JSON."""
+"""Ask Syne Tune's process to run a study, which is sent as one line of JSON."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.simulation import Cluster
 from optuna_deadline.simulation.workload import Workload
 
-#: Those that take configurations in their order, and those that choose by hyper-parameters.
+#: Schedulers that take configurations in order, and those that choose by hyper-parameters.
 IN_ORDER = ("syne_asha", "syne_asha_promote", "syne_pasha")
 SEARCHING = ("syne_dyhpo", "syne_asha_cqr")
 SYNE_TUNE = (*IN_ORDER, *SEARCHING)
 
 
 class SyneTune:
-    """A process with Syne Tune that answers one question after the other.
+    """A process with Syne Tune that answers one request after the other.
 
     Args:
-        python: The interpreter of an environment with it.
+        python: The Python interpreter of its environment.
 
     Raises:
-        DeadlineError: It does not start there.
+        DeadlineError: Syne Tune does not start there.
     """
 
     def __init__(self, python: str) -> None:
@@ -47,14 +47,14 @@ class SyneTune:
     def value(
         self, peer: str, workload: Workload, cluster: Cluster, deadline: float, seed: int
     ) -> float | None:
-        """The best score that is reported by the deadline; None where nothing was."""
+        """The best score reported by the deadline; None if there was none."""
         asked = question(peer, workload, cluster, deadline, seed)
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(asked) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
-        except OSError:  # it ended before it could be asked
+        except OSError:  # it ended before the request
             answer = ""
         if not answer:
             raise DeadlineError(
@@ -67,14 +67,14 @@ class SyneTune:
 
 @lru_cache(maxsize=1)
 def running(python: str) -> SyneTune:
-    """The one process of this one: to import Syne Tune takes seconds."""
+    """The process of Syne Tune; there is one, since its import takes seconds."""
     return SyneTune(python)
 
 
 def question(
     peer: str, workload: Workload, cluster: Cluster, deadline: float, seed: int
 ) -> dict[str, Any]:
-    """A study in plain values; only searchers get hyper-parameters."""
+    """A study as JSON values; only searchers get hyper-parameters."""
     space = space_of(workload) if peer in SEARCHING else {}
     return {
         "peer": peer,
@@ -97,7 +97,7 @@ def question(
 
 
 def _plain(kind: BaseDistribution) -> tuple[float, float, bool, list[str]]:
-    """Least, most, whether logarithmic, names; there is either a range or names."""
+    """Minimum, maximum, whether logarithmic, names; either the range or the names are given."""
     if isinstance(kind, CategoricalDistribution):
         return 0.0, 0.0, False, [str(name) for name in kind.choices]
     assert isinstance(kind, FloatDistribution)

@@ -1,7 +1,7 @@
-"""Studies under Syne Tune 0.14's schedulers, on its simulator; runs where that is installed.
+"""Studies under Syne Tune 0.14's schedulers in its simulator, in its own environment.
 
-A process that is asked by lines of JSON (see :mod:`benchmarks.syne_tune.asking`) and answers each
-by one. It knows nothing of our package: its environment has another numpy.
+This process reads lines of JSON (see :mod:`benchmarks.syne_tune.asking`) and answers each with one
+line. It does not import our package, since its environment has another numpy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-os.environ.setdefault("SYNETUNE_FOLDER", tempfile.gettempdir())  # it writes a line on each study
+os.environ.setdefault("SYNETUNE_FOLDER", tempfile.gettempdir())  # it logs each study
 logging.disable(logging.CRITICAL)
 warnings.simplefilter("ignore")
 
@@ -39,26 +39,26 @@ from syne_tune.optimizer.schedulers.searchers.conformal.legacy_surrogate_searche
 )
 from syne_tune.tuner_callback import TunerCallback  # noqa: E402
 
-_LOOK = 1.0  #: seconds between two looks at the trials, as our workers have
+_LOOK = 1.0  #: seconds between two polls of the trials, as in our workers
 _SCORE, _REPORT, _SECONDS, _LAST = "score", "report", "seconds", "last"
 
 
 class Table:
-    """A table's configurations, and which trial trains which.
+    """A table's configurations, and the trials that train them.
 
     Args:
-        asked: The study; its ``curves`` have None where training has diverged.
+        asked: The study; its ``curves`` have None after training has diverged.
     """
 
     def __init__(self, asked: dict[str, Any]) -> None:
         self.curves = np.array(asked["curves"], dtype=float)
         self.space = {name: _domain(*kind) for name, kind in asked["space"].items()}
         self.parameters = asked["parameters"]
-        self.trained: dict[int, int] = {}  # by trial, its configuration
+        self.trained: dict[int, int] = {}  # configurations by trial
         pace = np.array(asked["report_seconds"])[:, None]
         reports = np.arange(1, self.curves.shape[1] + 1)
         told = np.stack([_told(self.curves), pace * reports], axis=2)[:, None]
-        # Of one column it can look nothing up: the second is the same for all.
+        # It needs two columns to look a row up; the second is the same for all rows.
         rows = pd.DataFrame({"row": range(len(told)), "table": 0})
         most = len(reports)
         self.blackbox = BlackboxTabular(
@@ -69,7 +69,7 @@ class Table:
         self._places = np.array([self._place(given) for given in self.parameters])
 
     def take(self, trial: int, given: dict[str, Any]) -> int:
-        """The configuration of a trial: the free one next to what it was given."""
+        """The configuration of a trial: the untrained one that is nearest to its parameters."""
         if trial not in self.trained:
             count = len(self.curves)
             if "row" in given:
@@ -77,13 +77,13 @@ class Table:
             else:
                 away = np.square(self._places - self._place(given)).sum(axis=1)
                 taken = list(self.trained.values())
-                if len(taken) < count:  # a table of few is begun anew
+                if len(taken) < count:  # else a small table starts again
                     away[taken] = math.inf
                 self.trained[trial] = int(away.argmin())
         return self.trained[trial]
 
     def _place(self, given: dict[str, Any]) -> list[float]:
-        """As ``benchmarks.accuracy.search`` has it."""
+        """A point in the cube, as in ``benchmarks.accuracy.search``."""
         found: list[float] = []
         for name, (low, high, log, names) in self._asked["space"].items():
             if names:
@@ -104,23 +104,23 @@ def _domain(low: float, high: float, log: bool, names: list[str]) -> Any:
 def _told(curves: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Scores as reported to the scheduler: logarithmic below the median configuration's.
 
-    Ranks stay; models of curves cannot bear the 10^19 of a training that diverges. What is not
-    finite is worse than all.
+    Ranks do not change. Models of curves fail at the 10^19 of a diverged training. A score that is
+    not finite is worse than all others.
     """
     told = np.where(curves < 0, -np.log1p(np.abs(curves)), curves)
     return np.where(np.isfinite(told), told, np.nanmin(told) - 1.0)
 
 
 class FreeThought(SimulatedTimeKeeper):  # type: ignore[misc, unused-ignore]
-    """Virtual time in which deciding takes none: results do not depend on this machine."""
+    """Virtual time without the time of decisions, so that results do not depend on the machine."""
 
     def real_time_since_last_recent_exit(self) -> float:
-        """None."""
+        """Return 0."""
         return 0.0
 
 
 class Backend(UserBlackboxBackend):  # type: ignore[misc, unused-ignore]
-    """Syne Tune's simulator, where a trial trains the configuration that the table gives it."""
+    """Syne Tune's simulator, in which a trial trains the table's configuration."""
 
     def __init__(self, table: Table, asked: dict[str, Any]) -> None:
         super().__init__(
@@ -146,14 +146,14 @@ class Backend(UserBlackboxBackend):  # type: ignore[misc, unused-ignore]
 
 
 class Conformal(LegacySurrogateSearcher):  # type: ignore[misc, unused-ignore]
-    """ASHACQR's searcher, which learns what was trained in place of what it had suggested."""
+    """ASHACQR's searcher, which learns the trained configuration instead of its suggestion."""
 
     def __init__(self, table: Table, seed: int) -> None:
         super().__init__(table.space, _SCORE, mode="max", points_to_evaluate=[], random_seed=seed)
         self._table = table
 
     def get_config(self, trial_id: str, **kwargs: Any) -> Any:
-        """The free configuration next to what the model suggests."""
+        """The untrained configuration that is nearest to the model's suggestion."""
         suggested = super().get_config(trial_id, **kwargs)
         row = self._table.take(int(trial_id), suggested)
         found = {name: self._table.parameters[row][name] for name in self._table.space}
@@ -162,7 +162,7 @@ class Conformal(LegacySurrogateSearcher):  # type: ignore[misc, unused-ignore]
 
 
 class Patient(Tuner):  # type: ignore[misc, unused-ignore]
-    """A tuner that goes on with paused trials where no configuration is left."""
+    """A tuner that continues paused trials if no configuration is left."""
 
     def _schedule_new_tasks(self, running_trials_ids: Any) -> None:
         try:
@@ -172,7 +172,7 @@ class Patient(Tuner):  # type: ignore[misc, unused-ignore]
 
 
 class Watch(TunerCallback):  # type: ignore[misc, unused-ignore]
-    """Moves the clock, and keeps the best score that is reported by the deadline."""
+    """Moves the clock, and keeps the best score reported by the deadline."""
 
     def __init__(self, backend: Backend, table: Table, deadline: float) -> None:
         self._clock, self._table, self._deadline = backend.time_keeper, table, deadline
@@ -180,16 +180,16 @@ class Watch(TunerCallback):  # type: ignore[misc, unused-ignore]
         self.reports = 0
 
     def on_tuning_start(self, tuner: Tuner) -> None:
-        """The scheduler has the simulator's clock."""
+        """Give the scheduler the simulator's clock."""
         tuner.scheduler.set_time_keeper(self._clock)
         self._clock.start_of_time()
 
     def on_tuning_sleep(self, sleep_time: float) -> None:
-        """Time passes."""
+        """Move the clock."""
         self._clock.advance(_LOOK)
 
     def on_trial_result(self, trial: Any, status: str, result: Any, decision: str) -> None:
-        """A model is in hand as soon as its score is known."""
+        """Record a reported score."""
         if result[ST_TUNER_TIME] <= self._deadline:
             row = self._table.trained[int(trial.trial_id)]
             score = float(self._table.curves[row, int(result[_REPORT]) - 1])
@@ -203,7 +203,7 @@ class Watch(TunerCallback):  # type: ignore[misc, unused-ignore]
 
 
 def _in_order(table: Table, asked: dict[str, Any]) -> dict[str, Any]:
-    """Configurations one after the other in the study's order, and from the beginning again."""
+    """Configurations in the study's order, repeated when all are used."""
     least = min(asked["report_seconds"]) + asked["startup"]
     count = len(table.curves) + int(asked["slots"] * (asked["deadline"] / least + 2))
     return {
@@ -213,7 +213,7 @@ def _in_order(table: Table, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_parameters(table: Table) -> dict[str, Any]:
-    """Configurations chosen by their hyper-parameters, out of those of the table."""
+    """Configurations of the table, chosen by their hyper-parameters."""
     rows = [{name: given[name] for name in table.space} for given in table.parameters]
     unique = list({tuple(row.values()): row for row in rows}.values())
     return {
@@ -238,7 +238,7 @@ def _cqr(table: Table, asked: dict[str, Any]) -> Any:
     )
 
 
-#: Theirs with their defaults: reduction factor 3, rungs from the first report on.
+#: Syne Tune's schedulers with their defaults: reduction factor 3, rungs from the first report.
 PEERS: dict[str, Callable[[Table, dict[str, Any]], Any]] = {
     "syne_asha": lambda table, asked: ASHA(
         type="stopping", **_in_order(table, asked), **_common(asked["seed"])
@@ -253,7 +253,7 @@ PEERS: dict[str, Callable[[Table, dict[str, Any]], Any]] = {
 
 
 def study(asked: dict[str, Any]) -> dict[str, Any]:
-    """One study: the best score by the deadline, and how much was trained."""
+    """Run one study; return the best score by the deadline and the amount of training."""
     np.random.seed(asked["seed"])
     table = Table(asked)
     backend = Backend(table, asked)
@@ -274,8 +274,8 @@ def study(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until nothing more is asked."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # theirs prints
+    """Answer requests until there are no more."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # Syne Tune prints
     for line in sys.stdin:
         print(json.dumps(study(json.loads(line))), file=answers, flush=True)
 

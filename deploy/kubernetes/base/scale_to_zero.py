@@ -1,4 +1,4 @@
-"""Asks the cluster for no more replicas of this pod's StatefulSet: its study is over."""
+"""Scale this pod's StatefulSet to zero replicas, since its study has ended."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""DeadlinePruner and what goes with it, from the package optuna-deadline."""
+"""DeadlinePruner and its helpers, from the package optuna-deadline."""
 
 from optuna_deadline import DeadlineGate, DeadlinePruner, best, out_of_time
 

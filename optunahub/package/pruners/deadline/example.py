@@ -1,4 +1,4 @@
-"""A study that ends by a deadline, whichever process began it."""
+"""A study that ends by a deadline."""
 
 import os
 import time
@@ -17,7 +17,7 @@ def objective(trial: optuna.Trial) -> float:
         time.sleep(0.02)  # your training
         loss *= 1 - 0.2 * lr
         trial.report(loss, epoch)
-        if deadline.out_of_time(trial):  # no report more before the deadline
+        if deadline.out_of_time(trial):  # the next report would be too late
             break
         if trial.should_prune():
             raise optuna.TrialPruned()
@@ -30,4 +30,4 @@ if __name__ == "__main__":
         pruner=deadline.DeadlinePruner(os.environ.get("DEADLINE", "10s"), max_resource=EPOCHS),
     )
     study.optimize(objective, callbacks=[deadline.DeadlineGate()])
-    print(deadline.best(study))  # the best report, in whichever trial it is
+    print(deadline.best(study))  # the best report of any trial

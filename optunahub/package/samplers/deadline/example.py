@@ -1,4 +1,4 @@
-"""A study by a deadline whose trials another sampler draws."""
+"""A study with a deadline, around another sampler."""
 
 import os
 import time
@@ -19,7 +19,7 @@ def objective(trial: optuna.Trial) -> float:
         time.sleep(0.02)  # your training
         loss *= 1 - 0.2 * lr
         trial.report(loss, epoch)
-        if out_of_time(trial):  # no report more before the deadline
+        if out_of_time(trial):  # the next report would be too late
             break
         if trial.should_prune():
             raise optuna.TrialPruned()
@@ -33,4 +33,4 @@ if __name__ == "__main__":
         pruner=DeadlinePruner(os.environ.get("DEADLINE", "10s"), max_resource=EPOCHS),
     )
     study.optimize(objective, callbacks=[DeadlineGate()])
-    print(best(study))  # the best report, in whichever trial it is
+    print(best(study))  # the best report of any trial
