@@ -24,7 +24,7 @@ from optuna_deadline.values.prices import make_prices
 
 _NO_STUDY = 0  # drains a host without belonging to one of its studies
 _SOON = 10.0  #: seconds before its deadline in which a study does not move to another host
-_ENDS = {"complete": "is complete", "failed": "has failed", "retired": "was given up"}
+_ENDS = {"complete": "is complete", "failed": "has failed", "retired": "was pruned"}
 
 Trial = Annotated[int, typer.Argument(min=0, help="Number of the trial.")]
 OfStudy = Annotated[str, typer.Option(help="Name of its study.")]

@@ -28,7 +28,7 @@ _STATES = {
     "running": "in training",
     "ready": "opened",
     "paused": "paused",
-    "retired": "given up",
+    "retired": "pruned",
     "complete": "complete",
     "failed": "failed",
 }

@@ -17,9 +17,9 @@ rank correlation of the pairs of values, ``sin(pi / 2 * tau)`` of Kendall's tau 
 relation), shrunk to 0.8 with the weight of four pairs. Until three rises of the first rung are
 known, half of each rung goes on.
 
-The clock: where ``left`` is below ``n``, no new trial could come as far, and nothing is given up;
+The clock: where ``left`` is below ``n``, no new trial could come as far, and no trial is pruned;
 else ``top`` is at least ``n / left``. A finite search: where no trial is left to start, nothing is
-given up; else ``top`` is at least the share of each rung with which the configurations last until
+pruned; else ``top`` is at least the share of each rung with which the configurations last until
 three tenths of a training before the deadline.
 
 The rule is our own. The sixth, the 0.8 and the three tenths were chosen on synthetic curves and

@@ -93,7 +93,7 @@ def _money(history: History) -> Chart:
         parts=(
             Line("spent", BLUE, *_points(paid, axis), width=2.5),
             *ahead,
-            Line("spread evenly", GREY, whole, (0.0, budget.amount), dash=True),
+            Line("even rate", GREY, whole, (0.0, budget.amount), dash=True),
             Line("budget", VERMILLION, whole, (budget.amount, budget.amount), width=1.5),
         ),
         marks=(*axis.marks, *_prices(history, axis)),
@@ -125,7 +125,7 @@ def _slot_time(history: History) -> Chart:
     left = until_deadline(history.time_left, history.settled is not None)
     lines = [
         Line("used", BLUE, *_points(_total(used, begin, end, size), axis), width=2.5),
-        Line("on hand", GREY, *_points(_total(hand, begin, end, size), axis), dash=True),
+        Line("available", GREY, *_points(_total(hand, begin, end, size), axis), dash=True),
     ]
     if history.settled is None and history.time_left > 0 and hand:
         last = had + value_at(hand, end) * history.time_left

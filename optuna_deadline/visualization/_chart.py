@@ -134,7 +134,7 @@ class Axis:
         self.unit, self._size = next((name, size) for name, size, most in units if span <= most)
         self._history = history
         self.range = (self(begin - 0.01 * span), self(latest + 0.03 * span))
-        self.title = f"Time since the study began [{self.unit}]"
+        self.title = f"Time since the start [{self.unit}]"
 
     def __call__(self, instant: float) -> float:
         """The position of a time on the axis."""

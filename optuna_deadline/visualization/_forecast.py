@@ -75,8 +75,8 @@ def chart_forecast(
     alive = {planned.number for planned in history.trials if planned.alive}
     parts: list[ChartPart] = []
     for name, colour, some in (
-        ("trials that ended", GREY, [n for n in shown if n not in alive]),
-        ("trials alive", SKY, [n for n in shown if n in alive]),
+        ("ended trials", GREY, [n for n in shown if n not in alive]),
+        ("unfinished trials", SKY, [n for n in shown if n in alive]),
     ):
         if some:
             parts.append(_curves(name, colour, [curves[n] for n in some], axis))
@@ -185,7 +185,7 @@ def _expected(history: History, expected: Forecast, axis: Axis) -> list[ChartPar
     band = f"{format_value(low)} to {format_value(high)}"
     words = f"{format_value(expected.expected)} expected at the deadline ({band})"
     return [
-        Line("band of the best", "#000000", (x, x), _short((low, high)), width=4.0, opacity=0.5),
-        Points("best expected", "#000000", (x,), _short((expected.expected,)), "diamond", (words,),
+        Line("80 % band", "#000000", (x, x), _short((low, high)), width=4.0, opacity=0.5),
+        Points("forecast", "#000000", (x,), _short((expected.expected,)), "diamond", (words,),
                11.0),
     ]  # fmt: skip

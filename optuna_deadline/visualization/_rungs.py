@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _KINDS: dict[str, tuple[str, Symbol]] = {
-    "went on": (BLUE, "circle"),
+    "continued": (BLUE, "circle"),
     "continues from here": (GREEN, "diamond"),
     "waits": (ORANGE, "open"),
-    "given up here": (GREY, "x"),
+    "pruned here": (GREY, "x"),
     "failed here": (VERMILLION, "x"),
     "complete": (GREEN, "star"),
 }
@@ -136,11 +136,11 @@ def _summary(steps: list[int], reached: list[int], factor: int, shown: int, tria
 
 def _kind(went_on: bool, planned: PlannedTrial | None) -> str:
     if went_on or planned is None:
-        return "went on"
+        return "continued"
     ends = {
         "complete": "complete",
         "failed": "failed here",
-        "retired": "given up here",
+        "retired": "pruned here",
     }
     return ends.get(planned.state, "waits" if planned.owner is None else "continues from here")
 

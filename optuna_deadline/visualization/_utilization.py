@@ -76,7 +76,7 @@ def chart_utilization(history: History, most_steps: int = _POINTS) -> Chart:
         Area("training", BLUE, x, (0.0,) * len(x), _closed(train), steps=True, opacity=0.75),
         Area("starting, stopping", ORANGE, x, _closed(train), _closed(busy), True, 0.85),
         Area("idle", GREY, x, _closed(busy), top, steps=True, opacity=0.3),
-        Line("on hand", "#444444", x, _closed(there), steps=True, width=1.2),
+        Line("available", "#444444", x, _closed(there), steps=True, width=1.2),
     )
     return Chart(
         title="Slot use",

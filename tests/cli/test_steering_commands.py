@@ -19,7 +19,7 @@ from optuna_deadline.elastic import agree
 
 @pytest.fixture
 def table(sqlite_url: str) -> AllocationTable:
-    """A study with a worker of two slots, one trial in training, one paused and one given up."""
+    """A study with a worker of two slots, one trial in training, one paused and one pruned."""
     study = optuna.create_study(study_name="s", storage=sqlite_url)
     terms = agree(study, "1h", None, {})
     table = AllocationTable(open_table(study), "lab", terms.study_id)
@@ -104,7 +104,7 @@ def test_what_cannot_be_steered_is_refused(url: str, command: str) -> None:
         return run(f"{command.format(trial)} --study {study}", url, code=2)
 
     assert "know no trial 7 (they know: 0, 1)" in refusal(7)
-    assert "Trial 2 of s was given up" in refusal(2)
+    assert "Trial 2 of s was pruned" in refusal(2)
     assert "There is no study 'x'" in refusal(0, "x")
     optuna.create_study(study_name="plain", storage=url)
     assert "has no deadline" in refusal(0, "plain")

@@ -106,7 +106,7 @@ def test_a_study_in_training_is_seen_in_optuna_dashboard(
         visit.page.wait_for_selector("text=Last decisions", timeout=PATIENCE)
         visit.page.goto(f"{base}/dashboard/studies/{study._study_id}/trials?numbers={pruned}")
         visit.page.wait_for_selector("text=deadline:slot_seconds", timeout=PATIENCE)
-        assert "given up" in visit.page.locator("body").inner_text()
+        assert "pruned" in visit.page.locator("body").inner_text()
         with urllib.request.urlopen(f"{base}/api/studies/{study._study_id}") as answer:
             shown = json.load(answer)["union_user_attrs"]
         assert {"key": "deadline:slots", "sortable": True} in shown

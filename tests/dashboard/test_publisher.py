@@ -107,7 +107,7 @@ def test_paused_and_retired_trials_read_as_such_though_they_have_ended(scene: Sc
     assert (paused["deadline:state"], paused["deadline:slots"]) == ("paused", 0)
     assert paused["deadline:overhead_seconds"] == 2.0
     note = optuna_dashboard.get_note(scene.study)
-    assert "1 paused, 1 given up" in note
+    assert "1 paused, 1 pruned" in note
 
 
 def test_the_note_says_what_people_ask_for(scene: Scene) -> None:
