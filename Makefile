@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test landing test-all chaos lint types imports docs clean
+.PHONY: help demo test landing test-all chaos lint types imports docs pictures clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ imports: .venv/test.stamp  ## Check who may import whom
 
 docs: .venv/docs.stamp  ## Build the documentation into site/
 	@$(BIN)/mkdocs build --strict
+
+pictures: .venv/test.stamp  ## Make the figures of the gallery and the screenshots of the dashboard, some five minutes
+	@$(BIN)/python -m benchmarks.gallery
+	@$(BIN)/python -m benchmarks.pages
 
 clean:  ## Delete the environment and all caches
 	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

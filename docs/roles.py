@@ -8,7 +8,8 @@ from typing import Any
 
 _ROLES = r":(?:func|class|meth|data|mod|attr|exc|obj):"
 _ROLE = re.compile(_ROLES + r"<code>(~?)([\w.]+)</code>")
-_RAW = re.compile(_ROLES + r"|```|^&gt;&gt;&gt;", re.MULTILINE)
+_RAW = re.compile(_ROLES + r"|^&gt;&gt;&gt;", re.MULTILINE)
+_FENCE = re.compile("```")  # in code too: a docstring's section without its fence
 _CODE = re.compile(r"<pre.*?</pre>", re.DOTALL)
 _log = logging.getLogger("mkdocs.hooks.roles")  # a warning fails a strict build
 
@@ -23,7 +24,7 @@ def _link(match: re.Match[str]) -> str:
 def on_page_content(html: str, page: Any, **_: Any) -> str:
     """Replace the roles of a page."""
     html = _ROLE.sub(_link, html)
-    if raw := _RAW.search(_CODE.sub("", html)):
+    if raw := _RAW.search(_CODE.sub("", html)) or _FENCE.search(html):
         around = html[max(0, html.find(raw[0]) - 40) :][:120]
         _log.warning("%s shows raw markup: %s", page.file.src_path, around)
     return html

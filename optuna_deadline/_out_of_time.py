@@ -12,7 +12,6 @@ def out_of_time(trial: Any) -> bool:
     trial ends COMPLETE with its last value.
 
     Example:
-
         ```python
         for epoch in range(100):
             value = train_one_epoch()

@@ -58,7 +58,6 @@ class DeadlinePruner(BasePruner):
     :func:`optuna_deadline.deadline_report` prints them all.
 
     Example:
-
         ```python
         study = optuna.create_study(pruner=DeadlinePruner("2h"), sampler=DeadlineSampler())
         study.optimize(objective)
