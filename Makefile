@@ -50,9 +50,10 @@ imports: .venv/test.stamp  ## Check who may import whom
 docs: .venv/docs.stamp  ## Build the documentation into site/
 	@$(BIN)/mkdocs build --strict
 
-pictures: .venv/test.stamp  ## Make the figures of the gallery and the screenshots of the dashboard, some five minutes
+pictures: .venv/test.stamp  ## Make the figures of gallery and policy and the dashboard's screenshots, some six minutes
 	@$(BIN)/python -m benchmarks.gallery
 	@$(BIN)/python -m benchmarks.pages
+	@$(BIN)/python -m benchmarks.policy_picture
 
 clean:  ## Delete the environment and all caches
 	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

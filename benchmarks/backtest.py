@@ -42,7 +42,7 @@ from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.study.terms import Terms
 
 PARTS = (0.25, 0.5, 0.75)
-POLICY = "freeze_thaw"
+POLICY = "adaptive_halving"
 OVERHEAD = 0.5  #: overhead of a start, in steps
 MORE_TIME = 0.5  #: added share of the time in the what-if
 TABLES = 4  # tables of a family with --quick

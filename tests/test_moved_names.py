@@ -34,7 +34,6 @@ NAMES = [
     "optuna_deadline.policies.early.Median",
     "optuna_deadline.policies.early.OneEpoch",
     "optuna_deadline.policies.fifo.Fifo",
-    "optuna_deadline.policies.freeze_thaw.FreezeThaw",
     "optuna_deadline.policies.halving.Hyperband",
     "optuna_deadline.policies.halving.SuccessiveHalving",
     "optuna_deadline.policies.hypersched.HyperSched",

@@ -24,7 +24,7 @@ from optuna_deadline.simulation.workload import Workload
 
 #: Our policies by their names here; the policy that ends no trial is random search.
 POLICIES = {
-    "freeze_thaw": "freeze_thaw",
+    "adaptive_halving": "adaptive_halving",
     "hypersched": "hypersched",
     "seer": "seer",
     "hermes": "hermes",

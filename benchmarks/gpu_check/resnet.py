@@ -18,7 +18,7 @@ from benchmarks.gpu_check.watching import Row, most_at_once, row, users_of_gpus
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 
-POLICIES = ("freeze_thaw", "hypersched", "hermes", "shockwave")
+POLICIES = ("adaptive_halving", "hypersched", "hermes", "shockwave")
 _TINY = "OPTUNA_DEADLINE_GPU_CHECK_TINY"
 _CLASSES = 10
 

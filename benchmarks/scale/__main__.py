@@ -15,7 +15,7 @@ from benchmarks.scale.situation import Size, build
 from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 SIZES = (Size(100, studies=20), Size(333, studies=67), Size(1000, studies=200))
-POLICIES = ("freeze_thaw", "hypersched", "hermes", "shockwave")
+POLICIES = ("adaptive_halving", "hypersched", "hermes", "shockwave")
 ALONE = ((200, 100), (2_000, 1_000), (20_000, 10_000))  # trials and slots of a study alone
 
 

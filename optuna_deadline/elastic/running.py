@@ -76,7 +76,7 @@ def run(
         oversubscribe: Allow more CPU slots than cores.
         deadline: A timedelta, an aware datetime, "2h30m" or ISO 8601; None uses the study's
             deadline, or that of its :class:`~optuna_deadline.DeadlinePruner`.
-        policy: The policy, "freeze_thaw" by default: a name; "policy.py:Mine", which workers
+        policy: The policy, "adaptive_halving" by default: a name; "policy.py:Mine", which workers
             in other processes can load, too; or an object with ``plan`` or a function from
             snapshot to plan, for this process only.
         policy_parameters: Parameters of the policy, besides the three below.

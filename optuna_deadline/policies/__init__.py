@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optuna_deadline.policies.adaptive_halving import AdaptiveHalving
 from optuna_deadline.policies.api import (
     Money,
     Order,
@@ -14,7 +15,6 @@ from optuna_deadline.policies.api import (
     Snapshot,
     TrialView,
 )
-from optuna_deadline.policies.freeze_thaw.policy import FreezeThaw
 from optuna_deadline.policies.hypersched.policy import HyperSched
 from optuna_deadline.policies.pool.fair_share import Divider, EvenDivider, PoolSnapshot, StudyView
 from optuna_deadline.policies.registry import (
@@ -26,9 +26,9 @@ from optuna_deadline.policies.registry import (
 
 __all__ = [
     "DEFAULT",
+    "AdaptiveHalving",
     "Divider",
     "EvenDivider",
-    "FreezeThaw",
     "HyperSched",
     "Money",
     "Order",

@@ -72,12 +72,7 @@ def _enlarge(shares: list[int], index: int, sizes: Sequence[int], left: int) -> 
 ALLOCATORS: dict[str, Allocator] = {"uniform": uniform, "top_job": top_job, "softmax": softmax}
 
 
-def share_out(
-    snapshot: Snapshot,
-    trials: Sequence[TrialView],
-    held: bool,
-    ahead: Callable[[TrialView], float] | None = None,
-) -> dict[int, Run]:
+def share_out(snapshot: Snapshot, trials: Sequence[TrialView], held: bool) -> dict[int, Run]:
     """Orders that distribute all slots over fewer trials, round by round.
 
     A gang grows if S(k) and the time left make up for the restart. The trial with the most slots
@@ -87,7 +82,6 @@ def share_out(
         snapshot: The study.
         trials: At most as many as there are slots.
         held: Whether slots moved too recently for a gang to grow.
-        ahead: Seconds that a running trial has yet to train as it does; None: to the deadline.
     """
     sizes = snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
     ranked = sorted(trials, key=lambda t: (-t.slots, -t.last_score, t.number))
@@ -95,29 +89,21 @@ def share_out(
     orders: dict[int, Run] = {}
     for trial, share in zip(ranked, shares, strict=True):
         kept = max(size for size in sizes if size <= max(1, trial.slots))
-        if share > kept and trial.running:
-            left = math.inf if ahead is None else ahead(trial)
-            if held or not growth_pays(snapshot, kept, share, left):
-                share = kept
+        grows = share > kept and trial.running
+        if grows and (held or not growth_pays(snapshot, kept, share)):
+            share = kept
         orders[trial.number] = Run(share, "fewer trials than slots: as many as it can use")
     return orders
 
 
-def growth_pays(snapshot: Snapshot, slots: int, more: int, ahead: float = math.inf) -> bool:
+def growth_pays(snapshot: Snapshot, slots: int, more: int) -> bool:
     """Whether a restart on more slots makes up for its cost until the deadline.
 
     Args:
         snapshot: The study.
-        slots: That the trial has.
-        more: That it would have.
-        ahead: Seconds after which it is done with the slots that it has.
+        slots: The trial's present slots.
+        more: Its slots after the restart.
     """
-    left = min(snapshot.time_left, ahead)
+    left = snapshot.time_left
     trained = snapshot.speedup(more) * max(0.0, left - snapshot.overhead.total)
     return trained > WORTHWHILE * left * snapshot.speedup(slots)
-
-
-def growth_pays_until(snapshot: Snapshot, slots: int, more: int) -> float:
-    """The instant from which a restart that pays no longer does."""
-    gain = 1 - WORTHWHILE * snapshot.speedup(slots) / snapshot.speedup(more)
-    return snapshot.deadline - snapshot.overhead.total / gain

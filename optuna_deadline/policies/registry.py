@@ -6,6 +6,7 @@ Names are built in or come from installed entry points.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -24,7 +25,6 @@ from optuna_deadline.policies.baselines.halving import (
 from optuna_deadline.policies.baselines.slaq import Slaq
 from optuna_deadline.policies.baselines.stopping import Median, OneEpoch
 from optuna_deadline.policies.baselines.time_sharing import LeastAttainedService, RoundRobin
-from optuna_deadline.policies.freeze_thaw.policy import FreezeThaw
 from optuna_deadline.policies.hermes import Hermes
 from optuna_deadline.policies.hypersched.policy import HyperSched
 from optuna_deadline.policies.pool.fair_share import Divider, EvenDivider
@@ -124,10 +124,11 @@ def _refuse(name: str, unknown: list[str], takes: list[str]) -> None:
 
 
 GROUP = "optuna_deadline.policies"
-DEFAULT = "freeze_thaw"
+DEFAULT = "adaptive_halving"
+#: Policies that were replaced, with their successors.
+_REPLACED = {"freeze_thaw": DEFAULT}
 _OURS: dict[str, Callable[..., Policy]] = {
     "adaptive_halving": AdaptiveHalving,
-    "freeze_thaw": FreezeThaw,
     "hypersched": HyperSched,
     "hermes": Hermes,
     "fifo": Fifo,
@@ -159,6 +160,14 @@ def find_policy(name: str) -> Any:
     Raises:
         DeadlineError: The name is not registered.
     """
+    if name in _REPLACED:
+        successor = _REPLACED[name]
+        warnings.warn(
+            f"The policy {successor!r} has replaced {name!r}; name it, or no policy.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        name = successor
     if name in _OURS:
         return _OURS[name]
     for point in entry_points(group=GROUP):

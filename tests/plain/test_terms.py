@@ -39,7 +39,7 @@ def test_first_use_fixes_and_others_read(storage: str | None) -> None:
     assert terms.read(engine, study) is None
     fixed = terms.fix(engine, study, "2h", parameters=PARAMETERS, elapsed=100.0)
     assert fixed.study_id == study._study_id
-    assert (fixed.name, fixed.direction, fixed.policy) == ("s", "minimize", "freeze_thaw")
+    assert (fixed.name, fixed.direction, fixed.policy) == ("s", "minimize", "adaptive_halving")
     assert fixed.parameters == PARAMETERS
     assert fixed.duration == 7200.0
     assert fixed.deadline - fixed.started == pytest.approx(7200.0)

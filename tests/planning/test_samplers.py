@@ -59,7 +59,7 @@ class Work:
 
     study: optuna.Study
     objective: Callable[[Trial], float] = cell
-    policy: str = "freeze_thaw"
+    policy: str = "adaptive_halving"
     time: float = BEGAN
     deadline: float = BEGAN + 200
     held: dict[int, Grant] = field(default_factory=dict)
@@ -193,7 +193,7 @@ def check_exhausted(work: Work, name: str) -> None:
 
 
 @bare_or_wrapped
-@pytest.mark.parametrize("policy", ["freeze_thaw", "fifo", "hypersched", "asha_promote"])
+@pytest.mark.parametrize("policy", ["adaptive_halving", "fifo", "hypersched", "asha_promote"])
 @pytest.mark.parametrize("name", FINITE)
 def test_a_search_that_is_exhausted_closes_the_gate_and_ends_what_is_open(
     name: str, policy: str, wrap: Any

@@ -16,7 +16,15 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies import FreezeThaw, HyperSched, Pause, Plan, Run, Snapshot, registry
+from optuna_deadline.policies import (
+    AdaptiveHalving,
+    HyperSched,
+    Pause,
+    Plan,
+    Run,
+    Snapshot,
+    registry,
+)
 from optuna_deadline.policies.registry import FunctionPolicy
 from optuna_deadline.simulation import Cluster, generate, simulate
 from optuna_deadline.study import policy_choice, terms
@@ -83,12 +91,17 @@ def test_every_way_to_give_a_policy_decides(place: str) -> None:
     assert started(f"{place}:ready") == 7
     assert started(f"{place}:greedy") == 3 and started(f"{place}:greedy", most=2) == 2
     assert started("mine_to_choose:greedy") == 3
-    assert policy_choice.make(None, {**RESOURCES, "most_trials": 7}) == FreezeThaw(
+    assert policy_choice.make(None, {**RESOURCES, "most_trials": 7}) == AdaptiveHalving(
         1, 20, 3, most_trials=7
     )
     assert policy_choice.make("hypersched", {**RESOURCES, "recharge": 2.0}) == HyperSched(
         1, 20, 3, 2.0
     )
+
+
+def test_a_replaced_policy_is_its_successor_with_a_warning() -> None:
+    with pytest.warns(FutureWarning, match="'adaptive_halving' has replaced 'freeze_thaw'"):
+        assert policy_choice.make("freeze_thaw", RESOURCES) == AdaptiveHalving(1, 20, 3)
 
 
 def test_an_entry_point_may_name_any_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +120,7 @@ def test_an_entry_point_may_name_any_of_them(monkeypatch: pytest.MonkeyPatch) ->
     ("policy", "parameters", "says"),
     [
         ("hypersched", {"patience": 3}, "'hypersched' takes no 'patience'; it takes min_resource"),
-        ("nobody", {}, "no policy 'nobody'; choose one of 'freeze_thaw'"),
+        ("nobody", {}, "no policy 'nobody'; choose one of 'adaptive_halving'"),
         ("{place}:Patient", {"most": 3}, "takes no 'most'; it takes patience"),
         (
             "{place}:greedy",
@@ -220,7 +233,7 @@ def test_the_reduction_factor_is_the_policys_own_unless_somebody_says_another(
         parameters = {**RESOURCES, "reduction_factor": factor}
         return agree(study, "1h", policy, parameters).parameters["reduction_factor"]
 
-    assert agreed("default", None, None) == FreezeThaw().reduction_factor == 3
+    assert agreed("default", None, None) == AdaptiveHalving().reduction_factor == 2
     assert agreed("named", "hypersched", None) == HyperSched().reduction_factor == 4
     assert agreed("said", None, 5) == 5
     assert agreed("without rungs", "fifo", None) == 4

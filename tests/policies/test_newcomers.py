@@ -19,7 +19,7 @@ def study(now: float) -> Snapshot:
     return Snapshot(now, 0.0, 100.0, 4, 4, trials, overhead=Overhead(startup=3.0, stop=1.0))
 
 
-@pytest.mark.parametrize("name", ["fifo", "asha", "hypersched", "freeze_thaw"])
+@pytest.mark.parametrize("name", ["fifo", "asha", "hypersched", "adaptive_halving"])
 def test_nothing_starts_that_cannot_report_twice(name: str) -> None:
     policy = FiniteSearchPolicy(make_policy(name, {}), lambda: False)
     assert policy.plan(study(94.0)).start == 0

@@ -12,7 +12,7 @@ from optuna_deadline.policies import Pause, Policy, Report, Run, Snapshot, Trial
 from optuna_deadline.policies.pruner import MeasuredHalving
 from optuna_deadline.policies.unpausable import UnpausablePolicy, cannot_pause, stopping_policy
 
-PAUSING = ["freeze_thaw", "hypersched", "asha_promote", "hermes", "round_robin"]
+PAUSING = ["adaptive_halving", "hypersched", "asha_promote", "hermes", "round_robin"]
 
 
 def trial(number: int, values: list[float], **facts: object) -> TrialView:
@@ -45,7 +45,7 @@ def test_no_running_trial_is_paused(name: str, curves: list[list[float]]) -> Non
 
 
 def test_a_policy_decides_as_before_where_trials_can_be_paused() -> None:
-    policy = registry.make_policy("freeze_thaw", {"max_resource": 9})
+    policy = registry.make_policy("adaptive_halving", {"max_resource": 9})
     trials = tuple(trial(number, [0.5, number / 9]) for number in range(4))
     snapshot = Snapshot(50.0, 0.0, 100.0, capacity=4, largest_gang=4, trials=trials)
     assert unpausable(policy).plan(snapshot) == policy.plan(snapshot)

@@ -11,7 +11,7 @@ from optuna_deadline.planning.billing.invoice import RELEASE_SECONDS
 played = st.builds(
     Played,
     share=st.floats(0.01, 0.8),
-    policy=st.sampled_from(["hypersched", "seer", "freeze_thaw", "adaptive_halving", "asha"]),
+    policy=st.sampled_from(["hypersched", "seer", "adaptive_halving", "asha"]),
     granularity=st.sampled_from([1.0, 20.0, 60.0]),
     minimum=st.sampled_from([0.0, 60.0]),
     node=st.sampled_from([1, 4]),

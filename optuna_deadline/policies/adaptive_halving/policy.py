@@ -24,16 +24,11 @@ from optuna_deadline.policies.adaptive_halving.rungs import (
 )
 from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources, SlotCandidate, one_slot_each, running_first
-from optuna_deadline.policies.freeze_thaw.pool_size import (
-    limits_of,
-    node_counts,
-    stop_all,
-    with_settled_pool,
-)
+from optuna_deadline.policies.pool_size import left_with, node_counts, stop_all, with_settled_pool
 from optuna_deadline.policies.trial_index import TrialIndex
 
 #: The first trials go to the second rung whatever they score: an unselected look at the ranks.
-_FIRST = 8
+_FIRST = 12
 #: The share of the study's time in which one trial, in the largest gang, reaches the last rung.
 _DEPTH = 0.5
 #: The course changes at most so often, in shares of the study's time.
@@ -73,9 +68,12 @@ class AdaptiveHalving(Resources):
     Args:
         min_resource: The first rung, in report steps; the first report if that is later.
         max_resource: The step at which a trial is done; None takes what the objectives say.
-        reduction_factor: Has no effect: how many go on is measured.
+        reduction_factor: From one rung to the next in charts. The policy's own rungs are a
+            doubling apart, and how many trials go on is measured.
         most_trials: Maximum number of trials; None for as many as the time allows.
     """
+
+    reduction_factor: int = 2
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide which trials train to which rung, and how many new ones start."""
@@ -250,11 +248,11 @@ def _choose_pool(
         return pool, lay(pool, left, math.inf), min(snapshot.deadline, until)
     found = []
     for nodes in node_counts(money, snapshot.time_left):
-        limits = limits_of(money, nodes, snapshot.time_left, None)
+        seconds, slot_seconds = left_with(money, nodes, snapshot.time_left)
         for gang in pool.sizes:
             sizes = [size for size in pool.sizes if size <= gang]
             tried = replace(pool, slots=nodes * money.node, sizes=sizes, node=money.node)
-            found.append((tried, lay(tried, limits.seconds, limits.slot_seconds)))
+            found.append((tried, lay(tried, seconds, slot_seconds)))
 
     def merit(choice: tuple[Pool, Course]) -> tuple[int, int, float]:
         course = choice[1]

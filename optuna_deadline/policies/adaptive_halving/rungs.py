@@ -23,7 +23,7 @@ _PRIOR, _WEIGHT = 0.95, 4.0
 _LEAST, _MOST = 0.3, 0.995  # reliabilities that are believed
 _FEWEST = 3  # pairs that are measured
 #: All trials go on where the reliability of a doubling is at most ``1 - 1 / _STEEPNESS``.
-_STEEPNESS, _POWER = 5.0, 2 / 3
+_STEEPNESS, _POWER = 3.0, 4 / 7
 _LAST = 0.75  # of the last rung: rungs beyond that would be too close to it
 
 
@@ -97,7 +97,8 @@ def reliabilities(rungs: Sequence[RankedRung]) -> list[float]:
 def shares_kept(rungs: Sequence[RankedRung], reliable: Sequence[float]) -> list[float]:
     """The share of each rung that goes on to the next.
 
-    Per doubling ``min(1, 5 (1 - rho)) ** (2 / 3)``: 0.28 at 0.97, 0.63 at 0.9, all at 0.8.
+    Per doubling ``min(1, 3 (1 - rho)) ** (4 / 7)``: 0.25 at 0.97, 0.5 at 0.9, all at 0.67. The
+    constants were chosen on synthetic curves.
     """
     steps = [rung.step for rung in rungs]
     return [
