@@ -91,7 +91,7 @@ def test_a_trial_trains_on_with_a_full_disk_and_goes_on_from_what_it_has(
     tmp_path: Path,
     said: Callable[[], str],
 ) -> None:
-    agree(sqlite_study, "100s", None, {})
+    agree(sqlite_study, "100s", "fifo", {})
     table, log = table_of(sqlite_study), str(tmp_path / "pids")
     worker = start_worker(sqlite_url, "filling", RANK_LOG=log)
     wait_until(lambda: any(row.step >= 9 for row in table.reports()))

@@ -55,7 +55,7 @@ def reported(study: optuna.Study, step: int) -> Callable[[], bool]:
 def test_asked_to_leave_it_saves_and_the_same_command_goes_on(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, number: signal.Signals
 ) -> None:
-    agree(study, AMPLE, None, {})
+    agree(study, AMPLE, "fifo", {})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 3))
     worker.send_signal(number)
@@ -78,7 +78,7 @@ def test_a_killed_worker_that_is_started_again_goes_on_at_once(
     sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
     """Neither the dead one's leases nor its term as a planner is waited for."""
-    agree(sqlite_study, AMPLE, None, {})
+    agree(sqlite_study, AMPLE, "fifo", {})
     given = {"ttl": 600.0, "grace": 600.0, "RANK_LOG": str(log)}  # longer than this test may take
     worker = start_worker(sqlite_url, "slow", **given)
     wait_until(reported(sqlite_study, 3))
@@ -96,7 +96,7 @@ def test_a_killed_worker_that_is_started_again_goes_on_at_once(
 def test_a_killed_rank_goes_on_from_its_checkpoint(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
-    agree(study, AMPLE, None, {})
+    agree(study, AMPLE, "fifo", {})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 5))
     os.kill(pids(log)[0], signal.SIGKILL)
@@ -113,7 +113,7 @@ def test_a_killed_rank_goes_on_from_its_checkpoint(
 def test_a_trial_that_keeps_dying_fails(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
-    agree(study, AMPLE, None, {})
+    agree(study, AMPLE, "fifo", {})
     worker = start_worker(storage_url, "stuck", RANK_LOG=str(log))
     for deaths in range(3):
         wait_until(lambda n=deaths: len(pids(log)) > n)  # type: ignore[misc]
@@ -126,7 +126,7 @@ def test_a_trial_that_keeps_dying_fails(
 def test_a_trial_that_gets_further_between_its_deaths_goes_on(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
-    agree(study, AMPLE, None, {})
+    agree(study, AMPLE, "fifo", {})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     for deaths in range(4):
         last = max((checkpoint.step for checkpoint in table_of(study).checkpoints(0)), default=0)
@@ -141,7 +141,7 @@ def test_a_trial_that_gets_further_between_its_deaths_goes_on(
 def test_a_killed_worker_takes_its_ranks_along_and_its_trial_comes_back(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
-    agree(study, AMPLE, None, {})
+    agree(study, AMPLE, "fifo", {})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log), ttl=3, grace=1)
     wait_until(reported(study, 3))
     worker.kill()
@@ -190,7 +190,7 @@ def test_no_orphan_is_left_though_worker_and_watchdog_die_together(
 def test_a_frozen_workers_ranks_are_killed_before_its_slots_are_free(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
-    agree(study, AMPLE, None, {})
+    agree(study, AMPLE, "fifo", {})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log), ttl=3, grace=1)
     wait_until(reported(study, 3))
     [pid] = pids(log)
@@ -206,7 +206,7 @@ def test_a_frozen_workers_ranks_are_killed_before_its_slots_are_free(
 def test_a_frozen_workers_ranks_end_even_if_its_watchdog_is_frozen_too(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
-    agree(study, AMPLE, None, {})
+    agree(study, AMPLE, "fifo", {})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log), ttl=3, grace=1)
     wait_until(reported(study, 3))
     [pid] = pids(log)
@@ -225,7 +225,7 @@ def test_a_frozen_workers_ranks_end_even_if_its_watchdog_is_frozen_too(
 def test_a_killed_fork_server_is_replaced(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
-    agree(study, AMPLE, None, {"reduction_factor": 4})
+    agree(study, AMPLE, "fifo", {"reduction_factor": 4})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 3))
     rank = psutil.Process(pids(log)[0])
@@ -242,7 +242,7 @@ def test_a_killed_fork_server_is_replaced(
 def test_a_fork_server_killed_while_it_loads_the_objective_is_replaced(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
-    agree(study, AMPLE, None, {})
+    agree(study, AMPLE, "fifo", {})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
 
     def has_killed() -> bool:
@@ -265,7 +265,7 @@ def test_training_goes_on_while_the_database_is_gone(
     with EmbeddedPostgres(durable=True) as server:  # a crash must keep what was committed
         url = server.create_database("away")
         study = optuna.create_study(study_name="study", storage=url, direction="maximize")
-        agree(study, "33s", None, {})
+        agree(study, "33s", "fifo", {})
         worker = start_worker(url, "slow", RANK_LOG=str(log))
         wait_until(reported(study, 3))
         [lease] = [row.lease for row in table_of(study).workers()]
@@ -292,7 +292,7 @@ def test_a_database_that_is_not_there_at_the_start(start_worker: Start) -> None:
 def test_a_deleted_study_ends_its_workers(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
-    agree(study, AMPLE, None, {})
+    agree(study, AMPLE, "fifo", {})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 3))
     [rank] = pids(log)
@@ -319,7 +319,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     said: Said,
 ) -> None:
     study, storage_url = sqlite_study, sqlite_url
-    agree(study, AMPLE, None, {})
+    agree(study, AMPLE, "fifo", {})
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 5))
     worker.send_signal(signal.SIGTERM)

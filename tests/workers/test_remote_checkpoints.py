@@ -91,7 +91,7 @@ def test_a_trial_goes_on_on_another_machine_from_the_newest_that_is_whole(
     said: Callable[[], str],
 ) -> None:
     """Nothing but the store is shared: each worker has a folder of its own."""
-    agree(sqlite_study, "100s", None, {})
+    agree(sqlite_study, "100s", "fifo", {})
     table, log = table_of(sqlite_study), str(tmp_path / "pids")
     folder = folder_of(sqlite_study, bucket)
     first = start_worker(sqlite_url, "slow", folder=bucket, RANK_LOG=log)
@@ -130,7 +130,7 @@ def test_killed_between_the_upload_and_its_row(
     tmp_path: Path,
 ) -> None:
     """What has no row was never there: the trial goes on without it."""
-    agree(sqlite_study, "100s", None, {})
+    agree(sqlite_study, "100s", "fifo", {})
     table, marker = table_of(sqlite_study), tmp_path / "fired"
     worker = start_worker(
         sqlite_url, "slow", folder=bucket, RANK_LOG=str(tmp_path / "pids"),
