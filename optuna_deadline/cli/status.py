@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import optuna
 import typer
@@ -21,13 +21,18 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checking.rows import OUTCOME, summed_up
 from optuna_deadline.cli.app import Json, Storage, Study, command, console, print_json
 from optuna_deadline.cli.databases import load_study, measure, serving_storage
-from optuna_deadline.dashboard.prometheus import StudyCollector, check_installed, serve
+from optuna_deadline.dashboard.access import TOKEN, Protected, make_token
+from optuna_deadline.dashboard.prometheus import StudyCollector, check_installed, metrics_app
+from optuna_deadline.dashboard.server import answers, make_http_server
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history, table_of
 from optuna_deadline.history.records import History
 from optuna_deadline.history.text import event_sentence, format_time_of_day
 from optuna_deadline.live.top import render, showing_study
 from optuna_deadline.live.view import StudyWatcher, TrialRow, View
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
 
 _SHOWN = {"retired": "pruned"}
 
@@ -169,27 +174,33 @@ def _of(
         yield from (event for event in history.events if not kind or event.kind in kind)
 
 
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 accepts all hosts.")]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(help="A further name by which clients reach this server; repeatable."),
+]
+
+
 @command
 def dashboard(
     storage: Storage,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")
     ] = 8080,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 accepts all hosts.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
+    allow_host: AllowHost = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Allow changes, such as the deletion of studies.")
+    ] = False,
 ) -> None:
-    """Start optuna-dashboard with a live page of slots and trials."""
-    from optuna_deadline.dashboard.server import make_http_server, wsgi
+    """Start optuna-dashboard with a live page of slots and trials; it only reads by default."""
+    from optuna_deadline.dashboard.server import wsgi
 
     serving_storage(storage)
-    server = make_http_server(wsgi(storage), host, port)
-    base = f"http://{host}:{server.server_port}"
-    print(f"Studies: {base}/dashboard", flush=True)
-    print(f"Slots:   {base}/allocation", flush=True)
-    print("Ctrl-C ends it.", flush=True)
-    with server:
-        server.serve_forever()
+    _serve(
+        wsgi(storage), storage, host, port, allow_host, write=write,
+        pages={"Studies: ": "/dashboard", "Slots:   ": "/allocation"},
+    )  # fmt: skip
 
 
 @command
@@ -202,14 +213,38 @@ def metrics(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")
     ] = 9464,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 accepts all hosts.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
+    allow_host: AllowHost = None,
 ) -> None:
     """Serve metrics of studies to Prometheus; one exporter serves all workers."""
     check_installed()
     serving_storage(storage)
-    address, thread = serve(StudyCollector(connect(storage), study or ()), host, port)
-    print(f"Figures: {address}", flush=True)
+    app = metrics_app(StudyCollector(connect(storage), study or ()))
+    _serve(app, storage, host, port, allow_host, pages={"Figures: ": "/metrics"})
+
+
+def _serve(
+    app: WSGIApplication,
+    storage: str,
+    host: str,
+    port: int,
+    allowed: list[str] | None,
+    *,
+    pages: Mapping[str, str],
+    write: bool = False,
+) -> None:
+    """Serve an application behind a token until Ctrl-C."""
+    token, new = make_token()
+    protected = Protected(
+        app, token, host=host, allowed=allowed or (), write=write,
+        is_healthy=lambda: answers(storage),
+    )  # fmt: skip
+    server = make_http_server(protected, host, port)
+    for title, path in pages.items():
+        query = f"?token={token}" if new else ""
+        print(f"{title}http://{host}:{server.server_port}{path}{query}", flush=True)
+    if not new:
+        print(f"The token is in {TOKEN}.", flush=True)
     print("Ctrl-C ends it.", flush=True)
-    thread.join()
+    with server:
+        server.serve_forever()

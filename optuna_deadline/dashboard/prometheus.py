@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import sqlalchemy as sa
 
@@ -27,6 +27,7 @@ from optuna_deadline.study import terms as study_terms
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 
 if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from prometheus_client.core import Metric
 
 _PREFIX = "optuna_deadline"
@@ -181,29 +182,26 @@ def _up_to(bounds: Sequence[float], values: Iterable[float]) -> list[int]:
     return found
 
 
-def serve(collector: StudyCollector, host: str, port: int) -> tuple[str, threading.Thread]:
-    """Serve the metrics at /metrics in a thread.
-
-    Returns:
-        The address, and the thread.
+def metrics_app(collector: StudyCollector) -> WSGIApplication:
+    """A WSGI application with the metrics at /metrics.
 
     Raises:
-        DeadlineError: prometheus_client is not installed, or the port is in use.
+        DeadlineError: prometheus_client is not installed.
     """
     check_installed()
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app
 
     registry = CollectorRegistry()
     registry.register(collector)
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        raise DeadlineError(
-            f"Port {port} of {host} is not available ({error.strerror}); choose others with "
-            "--port and "
-            "--host."
-        ) from None
-    return f"http://{host}:{server.server_port}/metrics", thread
+    metrics = make_wsgi_app(registry)
+
+    def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") != "/metrics":
+            start("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"The metrics are at /metrics.\n"]
+        return cast("Iterable[bytes]", metrics(environ, start))
+
+    return app
 
 
 def check_installed() -> None:

@@ -9,14 +9,16 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import sqlalchemy as sa
 from optuna.storages import RDBStorage
 
-from optuna_deadline.allocation.sql.database.engine import connect
+from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS, describe_database_error
 
 if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
     from bottle import Bottle
 
 _TYPES = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
@@ -88,7 +90,17 @@ class _SilentHandler(WSGIRequestHandler):
         """Log nothing, since the page refreshes itself."""
 
 
-def make_http_server(app: Bottle, host: str, port: int) -> WSGIServer:
+def answers(storage: str) -> bool:
+    """Whether the database at a URL answers."""
+    try:
+        with autocommit(connect(storage)) as connection:
+            connection.execute(sa.select(1))
+    except DATABASE_ERRORS:
+        return False
+    return True
+
+
+def make_http_server(app: WSGIApplication, host: str, port: int) -> WSGIServer:
     """A server that answers several viewers at once.
 
     Raises:

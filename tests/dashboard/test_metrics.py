@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import urllib.request
+from collections.abc import Callable, Iterator
 
 import optuna
 import pytest
@@ -12,7 +14,8 @@ from scenes import Lab
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.sql.database.engine import connect
 from optuna_deadline.dashboard import prometheus
-from optuna_deadline.dashboard.prometheus import StudyCollector
+from optuna_deadline.dashboard.prometheus import StudyCollector, metrics_app
+from optuna_deadline.dashboard.server import make_http_server
 from optuna_deadline.errors import DeadlineError
 
 pytest.importorskip("prometheus_client")
@@ -30,12 +33,31 @@ def scrape(address: str) -> dict[tuple[str, ...], float]:
     }
 
 
+@pytest.fixture
+def serve() -> Iterator[Callable[[StudyCollector], str]]:
+    """Serves metrics without access control; returns their address."""
+    servers = []
+
+    def start(collector: StudyCollector) -> str:
+        server = make_http_server(metrics_app(collector), "127.0.0.1", 0)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}/metrics"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
 def _labels(labels: dict[str, str]) -> list[str]:
     study = labels.pop("study", None)
     return [*([] if study is None else [study]), *labels.values()]
 
 
-def test_two_studies_of_a_pool_are_scraped_while_they_train(storage_url: str) -> None:
+def test_two_studies_of_a_pool_are_scraped_while_they_train(
+    storage_url: str, serve: Callable[[StudyCollector], str]
+) -> None:
     lab = Lab(storage_url)
     for name in ("one", "two"):
         lab.join(name)
@@ -45,7 +67,7 @@ def test_two_studies_of_a_pool_are_scraped_while_they_train(storage_url: str) ->
     table.write_plan("one", term, [Assignment(0, "run", "one", 2, "test")], seconds=0.02)
     lab.take("one", 0)
     lab.report("one", 0, 1, 0.5)
-    address, _ = prometheus.serve(StudyCollector(connect(storage_url)), "127.0.0.1", 0)
+    address = serve(StudyCollector(connect(storage_url)))
     name = "optuna_deadline"
     found = scrape(address)
     assert 3500 < found[f"{name}_seconds_to_deadline", "one"] <= 3600
@@ -96,9 +118,9 @@ def _studies(collector: StudyCollector) -> set[str]:
 
 
 def test_a_database_that_is_away_is_said_and_not_a_failed_scrape(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, serve: Callable[[StudyCollector], str]
 ) -> None:
-    address, _ = prometheus.serve(StudyCollector(connect(sqlite_url)), "127.0.0.1", 0)
+    address = serve(StudyCollector(connect(sqlite_url)))
 
     def away(engine: sa.Engine) -> None:
         raise sa.exc.OperationalError("SELECT 1", {}, Exception("connection refused"))
@@ -107,14 +129,16 @@ def test_a_database_that_is_away_is_said_and_not_a_failed_scrape(
     assert scrape(address)["optuna_deadline_database_up",] == 0
 
 
-def test_studies_are_chosen_by_name_and_a_taken_port_is_told(storage_url: str) -> None:
+def test_studies_are_chosen_by_name_and_a_taken_port_is_told(
+    storage_url: str, serve: Callable[[StudyCollector], str]
+) -> None:
     lab = Lab(storage_url)
     lab.join("one")
     lab.join("two")
-    address, _ = prometheus.serve(StudyCollector(connect(storage_url), ["two"]), "127.0.0.1", 0)
+    address = serve(StudyCollector(connect(storage_url), ["two"]))
     found = scrape(address)
     assert ("optuna_deadline_slots", "two") in found
     assert ("optuna_deadline_slots", "one") not in found
     port = int(address.split(":")[2].partition("/")[0])
     with pytest.raises(DeadlineError, match="is not available"):
-        prometheus.serve(StudyCollector(connect(storage_url)), "127.0.0.1", port)
+        make_http_server(metrics_app(StudyCollector(connect(storage_url))), "127.0.0.1", port)

@@ -11,6 +11,7 @@ from manifests import ROOT, Manifest, of_kind, rendered, written
 from typer.main import get_command
 
 from optuna_deadline.cli import app
+from optuna_deadline.dashboard.access import TOKEN
 from optuna_deadline.elastic.heartbeat import HEARTBEAT_VARIABLE as PULSE
 from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE as ADDRESS
 
@@ -81,6 +82,19 @@ def test_commands_and_variables_are_ones_that_there_are(manifests: list[Manifest
     assert {PULSE, ADDRESS, "OPTUNA_DEADLINE_HOST", "STORAGE", "NAMESPACE"} == given.keys()
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert given[PULSE]["value"] in " ".join(container[probe]["exec"]["command"])
+
+
+def test_the_dashboard_is_open_to_its_namespace_alone_and_has_a_token(
+    manifests: list[Manifest],
+) -> None:
+    pod = of_kind(manifests, "Deployment")["spec"]["template"]
+    for container in pod["spec"]["containers"]:
+        assert TOKEN in {one["name"] for one in container["env"]}
+    policy = of_kind(manifests, "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert [rule["from"] for rule in policy["ingress"]] == [[{"podSelector": {}}]]
+    named = {port["name"] for one in pod["spec"]["containers"] for port in one["ports"]}
+    assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == named
 
 
 def test_settings_are_what_the_script_reads() -> None:
