@@ -25,7 +25,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import begin_fit
 from optuna_deadline.segments import SegmentEnd
 from optuna_deadline_lightning import boundaries, finders
-from optuna_deadline_lightning.checkpoint_io import FormerFolders
+from optuna_deadline_lightning.checkpoint_io import AtomicCheckpointIO, FormerFolders
 from optuna_deadline_lightning.elastic import ElasticFit
 from optuna_deadline_lightning.mid_epoch import begin_again
 from optuna_deadline_lightning.options import (
@@ -80,6 +80,8 @@ class DeadlineCallback(Callback):
         fit: A name, needed where the objective trains several models one after the other, such as
             the folds of a cross-validation. Each resumes from its own state, and the steps of its
             reports follow those of the fit before.
+        trust_checkpoints: Load any object from the trial's checkpoints, which can run code. By
+            default they may hold tensors and plain values, paths and namespaces.
 
     Raises:
         DeadlineError: The objective has a second fit without a name.
@@ -106,10 +108,12 @@ class DeadlineCallback(Callback):
         check: bool = False,
         compare_gradients: bool = True,
         fit: str | None = None,
+        trust_checkpoints: bool = False,
     ) -> None:
         self.trial = trial
         self.monitor = monitor
         self.seed = seed
+        self._trust = trust_checkpoints
         self.segment = begin_fit(trial, fit)
         if check and not self.segment.record.first_step:  # the first fit
             check_first(trial, self.segment)
@@ -129,6 +133,7 @@ class DeadlineCallback(Callback):
                 even=even_slices,
                 scaling=scaling,
                 compare=compare_gradients,
+                trust=trust_checkpoints,
             )
             self._steps = self._elastic.steps
             before_runs(self._look_at)
@@ -177,7 +182,8 @@ class DeadlineCallback(Callback):
         refuse_strategy(strategy)
         hush()
         ranks = self.segment.world_size
-        return elastic_options(ranks, self.segment.folder, strategy, plugins)
+        checkpoints = AtomicCheckpointIO(self.segment.folder, trust=self._trust)
+        return elastic_options(ranks, checkpoints, strategy, plugins)
 
     def loader(
         self, dataset: Dataset[Any], *, batch_size: int, shuffle: bool = False, **options: Any

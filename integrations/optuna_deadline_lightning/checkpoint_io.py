@@ -6,8 +6,15 @@ and syncs nothing. A power cut or a kill may then leave half a file under its fi
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import io
 import os
-from collections.abc import Callable, Iterable, Mapping
+import pathlib
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +24,7 @@ from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from optuna_deadline.checkpoints.files import write_atomically
+from optuna_deadline.errors import DeadlineError
 
 
 class FormerFolders:
@@ -43,16 +51,58 @@ class FormerFolders:
                 one.dirpath = former
 
 
+#: Classes of usual hyper-parameters; loading them runs no code of a checkpoint.
+_PLAIN: list[Any] = [
+    argparse.Namespace,
+    datetime.timedelta,
+    *(
+        getattr(pathlib, f"{kind}Path")
+        for kind in ("Posix", "Windows", "PurePosix", "PureWindows")
+    ),
+]
+_REFUSED = (
+    "The checkpoint holds more than tensors and plain values ({}), and loading such objects can"
+    " run code. Leave them out, for example with save_hyperparameters(ignore=[...]); or allow them"
+    " with DeadlineCallback(..., trust_checkpoints=True) if only you can write to the checkpoint"
+    " folder and to the database."
+)
+
+
+def check_loadable(checkpoint: Mapping[str, Any]) -> None:
+    """Check that a checkpoint loads with ``weights_only=True``, before it is needed.
+
+    Raises:
+        DeadlineError: It does not.
+    """
+    large = ("state_dict", "optimizer_states")
+    buffer = io.BytesIO()
+    torch.save({key: part for key, part in checkpoint.items() if key not in large}, buffer)
+    buffer.seek(0)
+    with _refusing_objects():
+        torch.load(buffer, weights_only=True)
+
+
+@contextmanager
+def _refusing_objects() -> Iterator[None]:
+    try:
+        with torch.serialization.safe_globals(_PLAIN):
+            yield
+    except pickle.UnpicklingError as error:
+        found = re.search(r"(?:GLOBAL|global|class) ([\w.]+)", str(error))
+        raise DeadlineError(_REFUSED.format(found[1] if found else "unknown")) from error
+
+
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes local checkpoints to a temporary file beside them, syncs and renames.
 
     Args:
-        trusted: A folder that only this trial writes to; checkpoints from it may hold any
-            hyper-parameters (``weights_only`` is off unless asked for).
+        folder: The trial's folder; its checkpoints are loaded with ``weights_only=True`` unless
+            the caller asks for something else.
+        trust: Load any object from the trial's folder.
     """
 
-    def __init__(self, trusted: Path | None = None) -> None:
-        self.trusted = trusted
+    def __init__(self, folder: Path | None = None, *, trust: bool = False) -> None:
+        self._folder, self._trust = folder, trust
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: _PATH, storage_options: Any | None = None
@@ -63,7 +113,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, lambda temporary: torch.save(checkpoint, temporary))
+        # As Lightning's own files, which may be for other users too.
+        write_atomically(target, lambda temporary: torch.save(checkpoint, temporary), mode=0o666)
 
     def load_checkpoint(
         self,
@@ -71,7 +122,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         map_location: Callable[..., Any] | None = lambda storage, loc: storage,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
-        """Load a checkpoint as Lightning does."""
-        if weights_only is None and self.trusted is not None:
-            weights_only = False if Path(path).parent == self.trusted else None
-        return super().load_checkpoint(path, map_location, weights_only)
+        """Load a checkpoint as Lightning does, and the trial's own without objects.
+
+        Raises:
+            DeadlineError: The trial's checkpoint holds objects that are not trusted.
+        """
+        own = self._folder is not None and Path(path).parent == self._folder
+        if weights_only is not None or not own:
+            return super().load_checkpoint(path, map_location, weights_only)
+        if self._trust:
+            return super().load_checkpoint(path, map_location, False)
+        with _refusing_objects():
+            return super().load_checkpoint(path, map_location, True)

@@ -23,6 +23,7 @@ from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.fits import FitSegment
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
 from optuna_deadline_lightning.attributes import ModuleAttributes
+from optuna_deadline_lightning.checkpoint_io import check_loadable
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
 from optuna_deadline_lightning.loaders import TrainingData
 from optuna_deadline_lightning.rehearsing import rehearsed
@@ -75,8 +76,10 @@ class ElasticFit:
         even: bool = False,
         scaling: str | None = None,
         compare: bool = True,
+        trust: bool = False,
     ) -> None:
         self.segment = segment
+        self._trusted = trust  # or looked at
         self.scaled = ScaledFit(Scaling(scaling), segment.world_size) if scaling else None
         self.steps = ReportSteps(self.scaled)
         self.controller = SegmentController(
@@ -333,4 +336,8 @@ class ElasticFit:
     def _take_state(self) -> dict[str, Any]:
         assert self._trainer is not None
         # The content of `save_checkpoint` without its write, for which training would wait.
-        return self._trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        state = self._trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        if not self._trusted:  # looked at once, since its kinds of values do not change
+            check_loadable(state)
+            self._trusted = True
+        return state

@@ -7,7 +7,6 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -39,7 +38,7 @@ def plain_options(plugins: Sequence[Any]) -> dict[str, Any]:
 
 
 def elastic_options(
-    world_size: int, folder: Path, strategy: Any, plugins: Sequence[Any]
+    world_size: int, checkpoints: AtomicCheckpointIO, strategy: Any, plugins: Sequence[Any]
 ) -> dict[str, Any]:
     """The options of a rank, from the environment that the worker set."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
@@ -51,7 +50,7 @@ def elastic_options(
         "strategy": strategy if world_size > 1 else "auto",
         "use_distributed_sampler": False,
         # Named, so that a worker inside a SLURM or MPI job is not taken for a job of theirs.
-        "plugins": [LightningEnvironment(), AtomicCheckpointIO(folder), *plugins],
+        "plugins": [LightningEnvironment(), checkpoints, *plugins],
     }
 
 

@@ -1,11 +1,10 @@
-"""Checkpoint files that are complete or absent, and checksums against silent damage.
+"""Checkpoint files that are complete or absent, and digests of their content.
 
-A torn archive fails to load, but one flipped byte inside a tensor does not: only the checksum in
-the table finds it. The row in the table is the commit point; a file without a row does not count.
+A torn archive fails to load, but one flipped byte inside a tensor does not, and a forged file may
+run code when it is loaded: only the digest in the table finds both. The row in the table is the
+commit point; a file without a row does not count.
 
-The checksum is a CRC-32, as in the archive itself. It has to find accidents, of which it misses
-one in four thousand million, and it reads at the speed of memory. A stronger digest takes longer
-than the whole writing of the file.
+The digest is SHA-256. It is computed while the disk syncs the file, beside the training.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,19 +30,27 @@ class Checkpoint(NamedTuple):
     value: float | None  #: the report of this very state, if there is one
     path: Location
     size: int
-    checksum: str
+    checksum: str  #: the kind and the digest, as "sha256:..."
 
 
-def write_atomically(path: Path, write: Callable[[Path], Any]) -> Path:
-    """Let ``write`` fill a temporary file beside ``path``, sync it and rename it to ``path``."""
-    write_checked(path, write)
+def write_atomically(path: Path, write: Callable[[Path], Any], *, mode: int = 0o600) -> Path:
+    """Let ``write`` fill a temporary file beside ``path``, sync it and rename it to ``path``.
+
+    Args:
+        path: The file.
+        write: Fills the file whose path it is given.
+        mode: The permissions of the file, before the process's umask.
+    """
+    write_checked(path, write, mode=mode)
     return path
 
 
-def write_checked(path: Path, write: Callable[[Path], Any]) -> str:
-    """Like :func:`write_atomically`; returns the checksum, computed while the disk syncs."""
+def write_checked(path: Path, write: Callable[[Path], Any], *, mode: int = 0o600) -> str:
+    """Like :func:`write_atomically`; returns the digest, computed while the disk syncs."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
+        # Created here: a planted link is not followed, and only this user can read the file.
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
         write(temporary)
         crashpoint("checkpoint.written")
         with open(temporary, "rb+") as file, ThreadPoolExecutor(1) as thread:
@@ -64,16 +70,13 @@ def write_checked(path: Path, write: Callable[[Path], Any]) -> str:
     return found
 
 
-def checksum(location: Location, kind: str = "crc32") -> str:
-    """The CRC-32 of a file at any location; ``"blake2b"`` is in rows of the first releases."""
-    found, digest = 0, hashlib.blake2b(digest_size=20)
+def checksum(location: Location) -> str:
+    """The SHA-256 of a file at any location."""
+    digest = hashlib.sha256()
     with open_file(location) as file:
         while block := file.read(1 << 20):
-            if kind == "blake2b":
-                digest.update(block)
-            else:
-                found = zlib.crc32(block, found)
-    return f"blake2b:{digest.hexdigest()}" if kind == "blake2b" else f"crc32:{found:08x}"
+            digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def verified(checkpoint: Checkpoint) -> bool:
@@ -93,8 +96,7 @@ def intact(checkpoint: Checkpoint) -> bool:
     try:
         if size(checkpoint.path) != checkpoint.size:
             return False
-        kind = checkpoint.checksum.partition(":")[0]
-        return checksum(checkpoint.path, kind) == checkpoint.checksum
+        return checksum(checkpoint.path) == checkpoint.checksum
     except StoreAway:
         raise
     except OSError:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from optuna_deadline.checkpoints.private import make_private
 from optuna_deadline.checkpoints.storage import Location
 
 _MARK = ".optuna-deadline-store"
@@ -24,11 +25,14 @@ def store_of(root: Location, machine: str) -> str:
     Args:
         root: The folder, created if it does not exist, or a URL, which is its own name.
         machine: The machine's id.
+
+    Raises:
+        DeadlineError: See :func:`~optuna_deadline.checkpoints.private.make_private`.
     """
     if not isinstance(root, Path):
         return root
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_private(root)
         return f"{_mark(root / _MARK)}:{root}"
     except OSError:
         return f"{machine}:{root}"
@@ -48,7 +52,7 @@ def _mark(file: Path) -> str:
     """Create the mark or read it: of many hosts at once, one creates it."""
     mine = uuid.uuid4().hex
     with suppress(FileExistsError):
-        descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(descriptor, "w") as made:
             made.write(mine)
             made.flush()

@@ -93,7 +93,7 @@ def _copied(source: Location, to: Path) -> Path:
         raise DeadlineError(f"There is no folder {to.parent}; create it first.")
     try:
         with show_wait(f"Copying {source}"):
-            write_atomically(to, partial(fetch, source))
+            write_atomically(to, partial(fetch, source), mode=0o666)
     except OSError as error:
         raise DeadlineError(
             f"{source} cannot be copied to {to} ({error.strerror or error}): name another file."

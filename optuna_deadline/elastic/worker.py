@@ -23,9 +23,6 @@ from optuna_deadline.allocation.sql.database.notify import NotificationListener
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.checkpoints.storage import (
-    Location,
-    is_below,
-    join_location,
     library_name,
     place_of,
     root_of,
@@ -164,9 +161,6 @@ class ElasticWorker:
         self._policy = policy_choice.make(_same_policy(study, terms, policy), terms.parameters)
         place = place_of(checkpoints or CHECKPOINTS)
         self._folder = root_of(place, study.study_name, study_terms.key(engine, study))
-        self._shared = _shared_by_name(
-            self.table, join_location(place, study.study_name), self._folder
-        )
         self._resumable = not isinstance(study._storage, InMemoryStorage)
         self._asked: list[int] = []
         self._availability = CheckpointAvailability(self.table, host_name())
@@ -185,7 +179,7 @@ class ElasticWorker:
             return self.result()
         until = WorkerTimeLimit(self._time_limit, self._overhead())
         until.check()
-        about = describe_machine(self._offer, self._shared, self._address, self._host_type)
+        about = describe_machine(self._offer, self._folder, self._address, self._host_type)
         poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))
         agent = Agent(
             self._study,
@@ -318,15 +312,6 @@ def _address(engine: sa.Engine) -> str:
             f"is known but its own loopback: name it with {ADDRESS_VARIABLE}."
         )
     return found
-
-
-def _shared_by_name(table: AllocationTable, before: Location, now: Location) -> Location:
-    """The folder that identifies the hosts that share their checkpoints.
-
-    Older versions stored checkpoints under the study's name alone. A study with such checkpoints
-    reads them there and writes to its own folder beside it. A host has access to both or neither.
-    """
-    return before if any(is_below(one.path, before) for one in table.checkpoints()) else now
 
 
 def _without_deadline_pruner(study: Study) -> Study:

@@ -14,6 +14,7 @@ from optuna.trial import BaseTrial
 
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.checkpoints.files import checksum, write_checked
+from optuna_deadline.checkpoints.private import make_private
 from optuna_deadline.checkpoints.storage import Location, join_location, upload
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import at_most
@@ -64,7 +65,7 @@ class RankSegment:
     @property
     def folder(self) -> Path:
         """The trial's checkpoint folder."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private(self._folder)
         return self._folder
 
     @property

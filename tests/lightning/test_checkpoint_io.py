@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 from forking import CONTEXT
 from lightning.pytorch.callbacks import ModelCheckpoint
 from optuna_deadline_lightning import AtomicCheckpointIO
-from optuna_deadline_lightning.checkpoint_io import FormerFolders
+from optuna_deadline_lightning.checkpoint_io import FormerFolders, check_loadable
+
+from optuna_deadline.errors import DeadlineError
 
 
 def half(state: Any, path: Path) -> None:
@@ -68,12 +71,40 @@ def test_killed_while_writing_leaves_no_file_under_the_name(tmp_path: Path) -> N
     assert not list(tmp_path.glob("*.ckpt"))
 
 
-def test_own_folder_may_hold_any_hyper_parameters(tmp_path: Path) -> None:
-    path = tmp_path / "some.ckpt"
-    AtomicCheckpointIO().save_checkpoint({"hyper": Path("data")}, path)
-    assert AtomicCheckpointIO(tmp_path).load_checkpoint(path) == {"hyper": Path("data")}
-    with pytest.raises(Exception, match=r"[Ww]eights"):
+class Harmful:
+    """What a forged checkpoint may hold: code that runs when it is loaded."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
+
+
+def test_a_checkpoint_of_the_trial_runs_no_code_unless_it_is_trusted(tmp_path: Path) -> None:
+    path, touched = tmp_path / "some.ckpt", tmp_path / "touched"
+    AtomicCheckpointIO().save_checkpoint({"hyper_parameters": {"mine": Harmful(touched)}}, path)
+    with pytest.raises(DeadlineError, match="trust_checkpoints=True"):
+        AtomicCheckpointIO(tmp_path).load_checkpoint(path)
+    assert not touched.exists()
+    with pytest.raises(Exception, match=r"[Ww]eights"):  # Lightning's own default
         AtomicCheckpointIO(tmp_path / "other").load_checkpoint(path)
+    assert not touched.exists()
+    AtomicCheckpointIO(tmp_path, trust=True).load_checkpoint(path)
+    assert touched.exists()
+
+
+def test_usual_hyper_parameters_load_and_objects_are_refused_before_they_are_needed(
+    tmp_path: Path,
+) -> None:
+    usual = {"hyper_parameters": {"data": Path("data"), "options": Namespace(lr=0.1)}}
+    check_loadable(usual)
+    path = tmp_path / "some.ckpt"
+    AtomicCheckpointIO().save_checkpoint(usual, path)
+    assert AtomicCheckpointIO(tmp_path).load_checkpoint(path) == usual
+    with pytest.raises(DeadlineError, match=r"save_hyperparameters\(ignore="):
+        check_loadable({"state_dict": {}, "hyper_parameters": {"mine": Harmful(tmp_path / "x")}})
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("given", [None, "mine"])

@@ -6,6 +6,7 @@ import io
 import threading
 import uuid
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,13 +189,38 @@ def test_what_no_row_names_is_deleted_here_and_there(
     assert caplog.text.count("Old checkpoints cannot be deleted and use space") == 1
 
 
-def test_rows_of_the_first_releases_are_still_known(tmp_path: Path) -> None:
+def test_a_forged_file_of_the_same_size_and_crc_is_refused(tmp_path: Path) -> None:
+    """A CRC-32 can be forged: any four bytes of a file give it any value."""
     row = saved(tmp_path, 1)
-    assert row.checksum.startswith("crc32:")
-    old = row._replace(checksum=checksum(row.path, "blake2b"))
-    assert old.checksum.startswith("blake2b:") and intact(old)
-    put(row.path, DAMAGES["flipped"](bytes([1]) + CONTENT))
-    assert not intact(old)
+    assert verified(row)
+    wanted, forged = zlib.crc32(bytes([1]) + CONTENT), b"\x02" + CONTENT[:-4]
+    forged += forged_end(forged, wanted)
+    assert len(forged) == row.size and zlib.crc32(forged) == wanted
+    put(row.path, forged)
+    assert not verified(row)
+    weak = row._replace(checksum=f"crc32:{wanted:08x}")
+    assert not verified(weak), "a weak digest in a row counts for nothing"
+
+
+def forged_end(content: bytes, wanted: int) -> bytes:
+    """Four bytes after which the CRC-32 has a wanted value: it is linear over GF(2)."""
+    zero = zlib.crc32(content + bytes(4))
+    basis = [zlib.crc32(content + (1 << bit).to_bytes(4, "little")) ^ zero for bit in range(32)]
+    rows = [(value, 1 << bit) for bit, value in enumerate(basis)]
+    target, chosen = zero ^ wanted, 0
+    for bit in range(31, -1, -1):
+        pivot = next((row for row in rows if row[0] >> bit & 1), None)
+        if pivot is None:
+            continue
+        rows = [
+            (value ^ pivot[0], bits ^ pivot[1]) if value >> bit & 1 else (value, bits)
+            for value, bits in rows
+            if (value, bits) != pivot
+        ]
+        if target >> bit & 1:
+            target, chosen = target ^ pivot[0], chosen ^ pivot[1]
+    assert target == 0
+    return chosen.to_bytes(4, "little")
 
 
 def packed(name: str) -> bytes:

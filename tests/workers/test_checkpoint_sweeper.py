@@ -11,26 +11,19 @@ import fsspec
 import objectives
 import optuna
 import pytest
-import sqlalchemy as sa
 from endings import run_until, saved
 from tables import table_of
 
-from optuna_deadline.allocation.records import Assignment, MachineInfo
-from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.checkpoints import storage
-from optuna_deadline.checkpoints.files import Checkpoint, checksum, intact
+from optuna_deadline.checkpoints.files import Checkpoint, intact
 from optuna_deadline.checkpoints.restore import (
-    CheckpointFetcher,
     CheckpointFolders,
     CheckpointSweeper,
 )
-from optuna_deadline.checkpoints.sharing import store_of
 from optuna_deadline.checkpoints.storage import Location, join_location, parse_location
 from optuna_deadline.elastic import ElasticWorker
 from optuna_deadline.study import terms
-from optuna_deadline.worker.devices import Offer
-from optuna_deadline.worker.registration import describe_machine
 
 NAMED = "segment-000002-step-000000020.ckpt"
 LOST = "segment-000002-step-000000030.ckpt"
@@ -192,59 +185,6 @@ def test_studies_of_one_name_in_two_databases_keep_their_checkpoints_in_one_plac
 
 
 OLDER = "segment-000001-step-000000010.ckpt"
-
-
-def older_study(url: str, place: Path) -> tuple[optuna.Study, Path]:
-    """A study of a version that had no keys and kept checkpoints under the study's name."""
-    study = optuna.create_study(study_name="train", storage=url)
-    engine = open_table(study)
-    terms.fix(engine, study, "1h")
-    with engine.begin() as connection:
-        connection.execute(sa.update(schema.study).values(key=None))
-    table = table_of(study)
-    file = place / "train" / "trial-0" / OLDER
-    put(file)
-    about = MachineInfo(machine="m", store=store_of(place / "train", "m"))
-    table.register("old", "other-host", 1, [], 1, None, about)
-    term = table.elect_planner("old")
-    assert term is not None
-    table.open_trial("old", term, 0, 0)
-    table.write_plan("old", term, [Assignment(0, "run", "old", 1, "test")])
-    grant = table.acquire("old", 0, table.free_slots("old"))
-    assert grant is not None
-    table.add_checkpoint("old", grant, Checkpoint(0, 1, 10, 0.5, file, 1, checksum(file)))
-    table.release("old", grant, "paused", ended="shutdown")
-    table.leave("old")
-    return study, file
-
-
-def test_a_study_of_an_older_version_reads_its_checkpoints_and_deletes_none_there(
-    sqlite_url: str, tmp_path: Path
-) -> None:
-    """That folder is named by the study alone: another database's study may be in it too."""
-    study, file = older_study(sqlite_url, tmp_path / "shared")
-    foreign = file.with_name(LOST)
-    put(foreign)
-    engine = open_table(study)
-    agreed = terms.read(engine, study)
-    assert agreed is not None
-    worker = ElasticWorker(
-        study, objectives.elastic, agreed, cpus=1, checkpoints=tmp_path / "shared"
-    )
-    key = terms.key(engine, study)
-    assert worker._folder == tmp_path / "shared" / f"train-{key[:8]}"
-    [home] = worker.table.checkpoint_origins()
-    assert describe_machine(Offer((), 1), worker._shared).store == home.store, (
-        "all hosts reach it still"
-    )
-    folders, rows = CheckpointFolders(worker._folder), worker.table.checkpoints()
-    resuming = CheckpointFetcher(folders, lambda: None)
-    assert resuming.request(0, 1, rows) and resuming.result(0) == file
-    sweeping = CheckpointSweeper(folders)
-    sweeping.sweep(0, [file])
-    sweeping.sweep_all_ended([0], [])
-    sweeping.close(20)
-    assert there(file, foreign) == [True, True]
 
 
 @pytest.mark.slow
