@@ -17,6 +17,7 @@ from optuna_deadline_torch.direction import (
 )
 from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.loaders import elastic_loader
+from optuna_deadline_torch.ranks import serve_store
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.scaling import Scaling
 from torch.utils.data import DataLoader, Dataset
@@ -182,6 +183,7 @@ class DeadlineCallback(Callback):
         refuse_strategy(strategy)
         hush()
         ranks = self.segment.world_size
+        serve_store()
         checkpoints = AtomicCheckpointIO(self.segment.folder, trust=self._trust)
         return elastic_options(ranks, checkpoints, strategy, plugins)
 

@@ -6,8 +6,10 @@ one of two ranks, the collectives no longer match, and the ranks die without a c
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import threading
 from collections.abc import Mapping
 from types import FrameType
@@ -25,6 +27,9 @@ _SHARDED = {
     "FSDPModule": "FSDP",
     "DeepSpeedEngine": "DeepSpeed",
 }
+#: torch's variable that makes every rank a client of a store that exists.
+_EXTERNAL_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+_served: list[Any] = []
 _WRAPPED = {"DistributedDataParallel", "DataParallel"}
 
 # A process's first optimizer imports for seconds. This does it once in the fork server,
@@ -64,11 +69,46 @@ def slot_device(elastic: bool) -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) if elastic else 0)
 
 
+def serve_store() -> None:
+    """Serve the store of the process group on one interface, before the group is initialized.
+
+    torch's store listens on all interfaces, and anyone who reaches it may write keys. So rank 0
+    serves one on the gang's own address, which is the loopback of a gang on one host, and every
+    rank is a client of it, as under ``torchrun``.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    if world_size == 1 or os.environ.get(_EXTERNAL_STORE):
+        return
+    os.environ[_EXTERNAL_STORE] = "True"
+    if os.environ["RANK"] != "0":
+        return
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    listener = _listen(address, port)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        address, port, world_size, is_master=True, wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )  # fmt: skip
+    _served.append(store)  # as long as the process lives
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    """Listen on an address; on all, if it is not this host's own, such as that of a proxy."""
+    try:
+        return socket.create_server(
+            (address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+        )
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
+            raise
+        return socket.create_server(("", port))
+
+
 def connect(device: torch.device) -> None:
     """Join the process group in the worker's environment."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
+        serve_store()
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
 
