@@ -77,7 +77,9 @@ def interface_of(address: str) -> str | None:
 
 _logger = logging.getLogger("optuna_deadline")
 
-_HANDSHAKE_SECONDS = 5  # seconds
+_HANDSHAKE_SECONDS = 5  # seconds, for all of it
+_MAX_HANDSHAKES = 64  # at the same time; further connections are closed and try again
+_HELLO = struct.Struct("!qqq")  # number, fence and rank: a peer is admitted before it is unpickled
 _RETRY_SECONDS = 0.2  # seconds between two tries
 #: A silent peer is probed after so many seconds, then each so many, so often; together 9 s.
 _KEEPALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 9000}
@@ -108,6 +110,8 @@ class RankServer:
 
     def __init__(self, address: str, admit: AdmitRank) -> None:
         self._admit = admit
+        self._closed = False
+        self._handshakes = threading.BoundedSemaphore(_MAX_HANDSHAKES)
         try:
             self._socket = socket.create_server((address, 0), backlog=64)
         except OSError as error:
@@ -122,6 +126,7 @@ class RankServer:
 
     def close(self) -> None:
         """Accept no more connections."""
+        self._closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -130,23 +135,38 @@ class RankServer:
         while True:
             try:
                 guest, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._handshake, args=(guest,), daemon=True).start()
+            except OSError as error:
+                if self._closed:
+                    return
+                _logger.debug("No connection can be accepted: %s", error)  # too many open files
+                time.sleep(_RETRY_SECONDS)
+                continue
+            if self._handshakes.acquire(blocking=False):
+                threading.Thread(target=self._handshake, args=(guest,), daemon=True).start()
+            else:
+                guest.close()
 
     def _handshake(self, guest: socket.socket) -> None:
         link = _link(guest)
+        end = threading.Timer(_HANDSHAKE_SECONDS, shut_down, (link,))  # also for slow senders
+        end.daemon = True
+        end.start()
+        admitted = False
         try:
             key = self.endpoint.key.encode()
             deliver_challenge(link, key)
             answer_challenge(link, key)
-            number, fence, index = link.recv()
+            number, fence, index = _HELLO.unpack(link.recv_bytes(_HELLO.size))
+            end.cancel()
             _clear_timeout(link)
-            if self._admit(number, fence, index, link):
-                return
-        except (OSError, EOFError, AuthenticationError) as error:
+            admitted = self._admit(number, fence, index, link)
+        except (OSError, EOFError, AuthenticationError, struct.error) as error:
             _logger.debug("A connection was refused: %s", error)
-        link.close()
+        finally:
+            end.cancel()
+            self._handshakes.release()
+        if not admitted:
+            link.close()
 
 
 def connect_to_leader(
@@ -168,7 +188,7 @@ def connect_to_leader(
             key = endpoint.key.encode()
             answer_challenge(link, key)
             deliver_challenge(link, key)
-            link.send((number, fence, index))
+            link.send_bytes(_HELLO.pack(number, fence, index))
             _clear_timeout(link)
             return link
         except (OSError, EOFError) as error:

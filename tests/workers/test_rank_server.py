@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import queue
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from optuna_deadline.allocation.records import GangPart, Grant
 from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.rank import rendezvous
 from optuna_deadline.rank.rendezvous import RankServer, connect_to_leader, shut_down
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
@@ -133,3 +139,62 @@ def test_a_cut_rank_is_told_from_one_that_never_came(
     assert not crossing.remote_ranks_may_run
     crossing.without_members, crossing.disconnected_at = False, before - 13
     assert not crossing.remote_ranks_may_run
+
+
+class Payload:
+    """Code that runs where it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
+
+
+def test_a_peer_with_the_key_runs_no_code_before_it_is_admitted(
+    reception: RankServer, guests: Guests, tmp_path: Path
+) -> None:
+    """A teammate can read the key in the database."""
+    end = reception.endpoint
+    with Client((end.address, end.port), authkey=end.key.encode()) as intruder:
+        intruder.send(Payload(tmp_path / "touched"))
+        with pytest.raises((EOFError, ConnectionError)):
+            intruder.recv()
+    assert guests.empty() and not (tmp_path / "touched").exists()
+
+
+def test_silent_connections_do_not_keep_ranks_out(
+    reception: RankServer, guests: Guests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "_HANDSHAKE_SECONDS", 1)
+    end, threads = reception.endpoint, threading.active_count()
+    silent = [socket.create_connection((end.address, end.port)) for _ in range(200)]
+    most = 2 * rendezvous._MAX_HANDSHAKES  # each with its timer
+    assert threading.active_count() - threads <= most
+    connect_to_leader(end, 0, 3, 1, 30.0)
+    assert guests.get(timeout=30)[:3] == (0, 3, 1)
+    for one in silent:
+        one.close()
+
+
+def test_ranks_are_accepted_after_the_system_has_refused_a_connection(
+    reception: RankServer, guests: Guests
+) -> None:
+    class OutOfFiles:
+        def __init__(self, real: socket.socket) -> None:
+            self._real, self.refused = real, 0
+
+        def accept(self) -> Any:
+            self.refused += 1
+            if self.refused <= 2:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self._real.accept()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+    socket_ = OutOfFiles(reception._socket)
+    reception._socket = socket_  # type: ignore[assignment]
+    connect_to_leader(reception.endpoint, 0, 1, 1, 5.0)  # by the accept that waits already
+    connect_to_leader(reception.endpoint, 0, 2, 1, 5.0)
+    assert [guests.get(timeout=5)[1] for _ in range(2)] == [1, 2] and socket_.refused > 2
