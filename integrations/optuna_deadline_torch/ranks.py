@@ -72,9 +72,9 @@ def slot_device(elastic: bool) -> torch.device:
 def serve_store() -> None:
     """Serve the store of the process group on one interface, before the group is initialized.
 
-    torch's store listens on all interfaces, and anyone who reaches it may write keys. So rank 0
-    serves one on the gang's own address, which is the loopback of a gang on one host, and every
-    rank is a client of it, as under ``torchrun``.
+    torch's store listens on all interfaces, and every process that reaches it may write keys. So
+    rank 0 serves one on the gang's own address, which is the loopback for a gang on one host.
+    Every rank is a client of it, as under ``torchrun``.
     """
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size == 1 or os.environ.get(_EXTERNAL_STORE):

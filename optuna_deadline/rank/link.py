@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from optuna_deadline.directives import KEEP, Directive, Kind
-from optuna_deadline.rank.messages import as_data
+from optuna_deadline.rank.messages import as_data, packed
 
 if TYPE_CHECKING:
     RawLink = Connection[Any, Any]
@@ -88,9 +88,10 @@ class Link:
         """Let the worker call a method, and wait for the result or its error."""
         args, kwargs = as_data(args, method), as_data(kwargs, method)
         number = next(self._ids)
+        content = packed(("ask", number, method, args, kwargs), method)
         answer: queue.Queue[tuple[bool, Any]] = queue.Queue(1)
         self._answers[number] = answer
-        self._send(("ask", number, method, args, kwargs))
+        self._send(content)
         good, value = answer.get()
         del self._answers[number]
         if not good:
@@ -99,11 +100,11 @@ class Link:
 
     def notify(self, what: str, **facts: Any) -> None:
         """Send a message without an answer."""
-        self._send(("tell", what, facts))
+        self._send(packed(("tell", what, facts), what))
 
     def send_end(self, kind: str, payload: Any) -> None:
         """Send how the objective ended."""
-        self._send(("end", kind, payload))
+        self._send(packed(("end", kind, payload), "the end message"))
         # closing a connection with unread messages loses those
         if self._leader_is_remote:
             self._end_acknowledged.wait(_END_ACKNOWLEDGE_SECONDS)
@@ -134,10 +135,10 @@ class Link:
         left = until + self._grace - time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, max(left, 0.001))
 
-    def _send(self, message: tuple[Any, ...]) -> None:
+    def _send(self, content: bytes) -> None:
         with self._lock:
             try:
-                self._raw.send(message)
+                self._raw.send_bytes(content)
             except OSError:
                 os._exit(1)
 

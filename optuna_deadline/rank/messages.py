@@ -11,8 +11,26 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+#: Bytes of a message: a worker holds it in memory and writes it to the database.
+MAX_MESSAGE = 4 << 20
+
 #: Optuna's tables and those of this package keep a step in 32 bits.
 MAX_STEP = 2**31 - 1
+
+
+def packed(message: Any, what: str) -> bytes:
+    """The bytes of a message.
+
+    Raises:
+        ValueError: They are too many.
+    """
+    content = pickle.dumps(message)
+    if len(content) > MAX_MESSAGE:
+        raise ValueError(
+            f"{what} got {len(content) / 2**20:.1f} MiB, more than the {MAX_MESSAGE >> 20} MiB "
+            "that a worker accepts: save large values in a file, and pass its path."
+        )
+    return content
 
 
 def as_data(value: Any, what: str) -> Any:

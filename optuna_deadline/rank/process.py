@@ -25,6 +25,7 @@ from optuna_deadline.rank.rendezvous import LeaderEndpoint, connect_to_leader, i
 from optuna_deadline.rank.trial import DEVICES, RankSegment, RankTrial
 from optuna_deadline.segments import SegmentEnd
 
+_MAX_ERROR = 100_000  # characters of an error's text and of its trace
 _CONNECT_SECONDS = 20.0  # seconds to connect to the worker on another host
 
 
@@ -186,4 +187,5 @@ def _describe_error(error: BaseException) -> tuple[str, str]:
         pickle.dumps(line)
     except Exception:
         line = type(error).__name__
-    return line, "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error))
+    return line[:_MAX_ERROR], trace[-_MAX_ERROR:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from optuna_deadline._wake_pipe import WakePipe
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.fork_server import ForkServer
+from optuna_deadline.rank.messages import MAX_MESSAGE
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
@@ -154,7 +156,8 @@ def _read_rank(gang: Gang, rank: Rank) -> None:
     assert rank.link is not None
     try:
         while True:
-            gang.receive(rank, rank.link.recv())
+            # A longer message closes the connection, which ends the rank.
+            gang.receive(rank, pickle.loads(rank.link.recv_bytes(MAX_MESSAGE)))
             if not rank.link.poll():
                 return
     except (EOFError, OSError):

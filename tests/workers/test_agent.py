@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from typing import Any
 
 import optuna
@@ -21,6 +22,7 @@ from optuna_deadline.allocation.records import (
     Rendezvous,
 )
 from optuna_deadline.errors import DatabaseGone
+from optuna_deadline.rank.messages import MAX_MESSAGE, packed
 from optuna_deadline.worker.outbox import decide_outcome
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
@@ -302,6 +304,35 @@ def test_a_message_that_cannot_be_read_ends_its_trial_alone(hand: Hand, killed: 
     hand.turn()
     assert hand.state(first) == ("failed", "error")
     assert hand.state(second) == ("running", None)
+
+
+def test_a_message_that_is_too_large_ends_its_trial_alone(hand: Hand) -> None:
+    first, second = hand.started(), hand.started()
+    pipe = hand.rank(first)
+    sending = Thread(target=_send_until_closed, args=(pipe, bytes(MAX_MESSAGE + 1)))
+    sending.start()
+    assert hand.agent._gangs[first].ranks[0].link.poll(10)  # type: ignore[union-attr]
+    hand.turn()
+    sending.join(10)
+    with pytest.raises((EOFError, OSError)):
+        while True:  # what the rank sees: its worker has closed the pipe
+            pipe.recv()
+    hand.end(first, code=1)
+    hand.turn()
+    assert hand.table.trials()[first].failures == 1
+    assert hand.state(second) == ("running", None)
+
+
+def _send_until_closed(pipe: Any, content: bytes) -> None:
+    with suppress(OSError):
+        pipe.send_bytes(content)
+
+
+def test_a_value_that_is_too_large_is_an_error_of_the_objective() -> None:
+    message = ("ask", 1, "set_user_attr", ("notes", "x" * MAX_MESSAGE), {})
+    with pytest.raises(ValueError, match=r"set_user_attr got 4\.0 MiB, .*: save large values"):
+        packed(message, "set_user_attr")
+    assert len(packed(("tell", "progress", {}), "progress")) < 100
 
 
 def test_a_rank_forked_as_the_fork_server_dies_can_end(hand: Hand) -> None:
