@@ -55,10 +55,10 @@ class FormerFolders:
 _PLAIN: list[Any] = [
     argparse.Namespace,
     datetime.timedelta,
-    *(
-        getattr(pathlib, f"{kind}Path")
-        for kind in ("Posix", "Windows", "PurePosix", "PureWindows")
-    ),
+    pathlib.PosixPath,
+    pathlib.PurePosixPath,
+    pathlib.PureWindowsPath,
+    pathlib.WindowsPath,
 ]
 _REFUSED = (
     "The checkpoint holds more than tensors and plain values ({}), and loading such objects can"

@@ -71,15 +71,6 @@ class TestConformance(PolicyTestCase):
         return POLICY
 
 
-@pytest.mark.parametrize(("reports", "resumes"), [(3, True), (4, False)])
-def test_a_trial_that_was_interrupted_between_rungs_resumes_before_new_ones_start(
-    reports: int, resumes: bool
-) -> None:
-    left = trial(0, [0.1 * step for step in range(reports)], "paused")
-    plan = POLICY.plan(snapshot(left, left=1000.0, slots=1))
-    assert (runs(plan, 0), plan.start) == (resumes, 1 - resumes)
-
-
 def rung(step: int, scores: list[float] | dict[int, float]) -> RankedRung:
     made = RankedRung(step)
     for number, score in scores.items() if isinstance(scores, dict) else enumerate(scores):

@@ -156,7 +156,7 @@ class Placement:
     def plan(
         self, queue: Queue, course: Course, opened: Sequence[TrialView], newcomers: int | None
     ) -> Plan:
-        """Serve running due trials, interrupted ones, new, due and early ones, then all others."""
+        """Serve trials in their turn, new trials, due ones, early ones, then all others."""
         pool, first = self._pool, self._goals[0]
         fresh = [trial for trial in opened if trial.alive and trial.step < first]
         in_time = self._in_time(pool.start + pool.step)
@@ -170,9 +170,6 @@ class Placement:
         for claim in queue.due:
             if claim.trial.running:
                 self._run(claim, gang)
-        for claim in (*queue.due, *queue.early):
-            if self._is_between_rungs(claim.trial):  # its steps count once it reaches the next
-                self._run(claim, spare)
         start = min(room, self._free)
         self._free -= start
         for claim in queue.due:
@@ -205,10 +202,6 @@ class Placement:
         if not trial.reports or self._in_time(step + pool.start * moves):
             self._orders[trial.number] = Run(slots, claim.reason)
             self._free -= slots
-
-    def _is_between_rungs(self, trial: TrialView) -> bool:
-        """Whether a trial was on its way to a rung when its last worker stopped or paused it."""
-        return trial.step > self._goals[0] and trial.step not in self._goals
 
     def _growth_pays(self, trial: TrialView, slots: int) -> bool:
         """Whether a trial reaches its goal sooner in a larger gang, with the restart counted."""
