@@ -32,7 +32,7 @@ PARAMS = ("lr", "dropout", "width")
 _SPACE = FloatDistribution(0.0, 1.0)
 _PIECE = 1000  # trials per transaction
 _STARTED = datetime(2026, 1, 1)  # UTC, as Optuna's tables have it
-_RUNGS = RungRule(min_resource=1, reduction_factor=4)  # DeadlinePruner's and Optuna's defaults
+_RUNGS = RungRule(min_resource=1, reduction_factor=4)  # of SuccessiveHalvingPruner
 _FINITE = {
     "value": models.TrialValueModel.TrialValueType.FINITE,
     "report": models.TrialIntermediateValueModel.TrialIntermediateValueType.FINITE,
@@ -147,11 +147,20 @@ def _insert_details(connection: sa.Connection, study_id: int, trials: list[Froze
             values.append(
                 mine | {"objective": 0, "value": trial.value, "value_type": _FINITE["value"]}
             )
-        passed = range(_RUNGS.passed(len(trial.intermediate_values)))
+        kept = list(trial.intermediate_values.values())
         rungs += [
-            {"study_id": study_id, "rung": index, "number": trial.number, "value": value}
-            for index, value in _RUNGS.values_to_record(trial.intermediate_values, passed).items()
+            {
+                "study_id": study_id,
+                "rung": index,
+                "number": trial.number,
+                "value": kept[2**index - 1],
+            }
+            for index in range(len(kept).bit_length())
         ]
+    newest = connection.scalar(
+        sa.select(sa.func.max(rung.c.sequence)).where(rung.c.study_id == study_id)
+    )
+    rungs = [row | {"sequence": place} for place, row in enumerate(rungs, (newest or 0) + 1)]
     for table, rows in (
         (_table(models.TrialParamModel), params),
         (_table(models.TrialValueModel), values),

@@ -49,7 +49,7 @@ class Size:
     trials: tuple[int, ...] = (100, 1_000, 10_000)
     unfinished: tuple[int, ...] = (0, 32, 128)
     repetitions: int = 7
-    #: the steps at which the measured trial reports: even, and the rungs 1, 4 and 16
+    #: the steps at which the measured trial reports: even, and three rungs (1, 4 and 16)
     steps: tuple[int, ...] = (1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, 34, 37, 40, 43, 46, 50)
     seed: int = 0
 
