@@ -33,7 +33,7 @@ _MARGIN = 8.0  # pixels around the figures
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the studies and take the screenshots."""
     parser = argparse.ArgumentParser(prog="benchmarks.pages", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=150.0, help="of the studies")
+    parser.add_argument("--seconds", type=float, default=90.0, help="of the studies")
     parser.add_argument("--folder", type=Path, default=Path("docs/images"))
     given = parser.parse_args(arguments)
     chromium = os.environ.get("OPTUNA_DEADLINE_CHROMIUM") or next(
@@ -65,20 +65,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _start(name: str, url: str, seconds: float, folder: str) -> subprocess.Popen[bytes]:
-    program = "from optuna_deadline.cli import app; app()"
+    command = [sys.executable, "-c", "from optuna_deadline.cli import app; app()"]
+    terms = ["--storage", url, "--deadline", f"{seconds}s", "--direction", "maximize"]
+    subprocess.run([*command, "create", name, *terms], check=True)
     options = [
-        *("--study", name, "--storage", url, "--pool", "lab", "--cpus", str(SLOTS)),
-        *("--deadline", f"{seconds}s", "--direction", "maximize", "--checkpoints", folder),
-        "--oversubscribe",
+        *("--study", name, "--storage", url, "--pool", "lab", "--checkpoints", folder),
+        *("--cpus", str(SLOTS), "--oversubscribe"),
     ]
-    return subprocess.Popen([sys.executable, "-c", program, "run", OBJECTIVE, *options])
+    return subprocess.Popen([*command, "worker", OBJECTIVE, *options])
 
 
 def visit(browser: Browser, base: str, folder: Path) -> None:
     """Take all screenshots."""
     for name, width, height, scheme in (
-        ("live-light", 1000, 667, "light"),
-        ("live-dark", 800, 533, "dark"),
+        ("live-light", 1000, 820, "light"),
+        ("live-dark", 800, 656, "dark"),
         ("live-phone", 390, 1100, "light"),
     ):
         page = browser.new_page(
