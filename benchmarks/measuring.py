@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import statistics
 import sys
 import time
@@ -20,6 +21,8 @@ from typing import Any
 
 import optuna
 import sqlalchemy as sa
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
 class StatementCounter:
@@ -119,3 +122,9 @@ def write_json(path: Path | None, result: dict[str, Any] | list[dict[str, Any]])
     """Write a result as JSON, if a file is given."""
     if path is not None:
         path.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def find_chromium() -> str | None:
+    """The path of a Chromium: OPTUNA_DEADLINE_CHROMIUM, or the system's; None if there is none."""
+    given = os.environ.get("OPTUNA_DEADLINE_CHROMIUM")
+    return given or next(filter(None, map(shutil.which, _BROWSERS)), None)

@@ -7,8 +7,6 @@ At 0.6 of their time, a headless Chromium visits the live page and one study in 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -19,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from playwright.sync_api import Browser, FloatRect, Page, sync_playwright
 
+from benchmarks.measuring import find_chromium
 from optuna_deadline.dashboard.server import make_http_server, wsgi
 
 OBJECTIVE = "optuna_deadline_demo.digits:objective"
@@ -26,7 +25,6 @@ STUDIES = ("resnet", "bert")
 SLOTS = 4
 LOOK = 0.6  #: the share of the time at which the pages are visited
 FIGURES = ("allocation", "forecast", "budget", "utilization", "rungs")
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _MARGIN = 8.0  # pixels around the figures
 
 
@@ -36,10 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=90.0, help="of the studies")
     parser.add_argument("--folder", type=Path, default=Path("docs/images"))
     given = parser.parse_args(arguments)
-    chromium = os.environ.get("OPTUNA_DEADLINE_CHROMIUM") or next(
-        filter(None, map(shutil.which, _BROWSERS)), None
-    )
-    if chromium is None:
+    if (chromium := find_chromium()) is None:
         parser.error("install Chromium, or name it with OPTUNA_DEADLINE_CHROMIUM.")
     given.folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as folder:

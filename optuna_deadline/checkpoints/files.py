@@ -15,10 +15,12 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.checkpoints.storage import Location, StoreAway, open_file, size
+
+_Found = TypeVar("_Found")
 
 
 class Checkpoint(NamedTuple):
@@ -41,12 +43,18 @@ def write_atomically(path: Path, write: Callable[[Path], Any], *, mode: int = 0o
         write: Fills the file whose path it is given.
         mode: The permissions of the file, before the process's umask.
     """
-    write_checked(path, write, mode=mode)
+    _write(path, write, mode, lambda temporary: None)
     return path
 
 
-def write_checked(path: Path, write: Callable[[Path], Any], *, mode: int = 0o600) -> str:
+def write_checked(path: Path, write: Callable[[Path], Any]) -> str:
     """Like :func:`write_atomically`; returns the digest, computed while the disk syncs."""
+    return _write(path, write, 0o600, checksum)
+
+
+def _write(
+    path: Path, write: Callable[[Path], Any], mode: int, while_syncing: Callable[[Path], _Found]
+) -> _Found:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         # Created here: a planted link is not followed, and only this user can read the file.
@@ -55,7 +63,7 @@ def write_checked(path: Path, write: Callable[[Path], Any], *, mode: int = 0o600
         crashpoint("checkpoint.written")
         with open(temporary, "rb+") as file, ThreadPoolExecutor(1) as thread:
             syncing = thread.submit(os.fsync, file.fileno())
-            found = checksum(temporary)
+            found = while_syncing(temporary)
             syncing.result()
         crashpoint("checkpoint.synced")
         os.replace(temporary, path)

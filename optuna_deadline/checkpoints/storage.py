@@ -102,13 +102,6 @@ def root_of(place: Location, study_name: str, key: str) -> Location:
     return join_location(place, _UNFIT.sub("_", name))
 
 
-def is_below(location: Location, folder: Location) -> bool:
-    """Whether a file is in a folder or deeper, by its name alone."""
-    if isinstance(location, Path) or isinstance(folder, Path):
-        return isinstance(location, Path) and folder in location.parents
-    return location.startswith(f"{folder.rstrip('/')}/")
-
-
 def check(url: str) -> None:
     """Check that files can be written: write one, and delete it.
 

@@ -23,7 +23,6 @@ from optuna_deadline.cli.app import Json, Storage, Study, command, console, prin
 from optuna_deadline.cli.databases import load_study, measure, serving_storage
 from optuna_deadline.dashboard.access import TOKEN, Protected, make_token
 from optuna_deadline.dashboard.prometheus import StudyCollector, check_installed, metrics_app
-from optuna_deadline.dashboard.server import answers, make_http_server
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history, table_of
 from optuna_deadline.history.records import History
@@ -234,6 +233,8 @@ def _serve(
     write: bool = False,
 ) -> None:
     """Serve an application behind a token until Ctrl-C."""
+    from optuna_deadline.dashboard.server import answers, make_http_server
+
     token, new = make_token()
     protected = Protected(
         app, token, host=host, allowed=allowed or (), write=write,

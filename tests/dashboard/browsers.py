@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,32 +9,24 @@ from typing import Any
 
 import pytest
 
+from benchmarks.measuring import find_chromium
 from optuna_deadline.dashboard.server import make_http_server, wsgi
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 
 
-def find_chromium() -> str:
-    """Its path: what OPTUNA_DEADLINE_CHROMIUM names, or what the system has; else skip."""
-    found = os.environ.get("OPTUNA_DEADLINE_CHROMIUM")
-    found = found or next((path for name in _NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip(
-            "there is no Chromium here: apt-get install chromium, or name one with "
-            "OPTUNA_DEADLINE_CHROMIUM"
-        )
-    return found
-
-
 @contextmanager
 def launched() -> Iterator[Any]:
     """A browser of playwright's."""
     api = pytest.importorskip("playwright.sync_api", reason="there is no playwright here")
-    path = find_chromium()
+    if (path := find_chromium()) is None:
+        pytest.skip(
+            "there is no Chromium here: apt-get install chromium, or name one with "
+            "OPTUNA_DEADLINE_CHROMIUM"
+        )
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(_FLAGS))
         yield browser

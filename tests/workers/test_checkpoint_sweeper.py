@@ -184,9 +184,6 @@ def test_studies_of_one_name_in_two_databases_keep_their_checkpoints_in_one_plac
     assert there(*files) == [True, False]
 
 
-OLDER = "segment-000001-step-000000010.ckpt"
-
-
 @pytest.mark.slow
 def test_a_study_of_the_same_name_in_another_database_deletes_none_of_its_checkpoints(
     tmp_path: Path,
