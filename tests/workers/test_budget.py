@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import objectives
@@ -14,6 +15,8 @@ from optuna_deadline import Price
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineConflict, DeadlineError
+from optuna_deadline.planning.billing.ledger import invoice_of
+from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.values.budgets import Budget, make_budget
 
 pytestmark = pytest.mark.nightly_but(r"seer")
@@ -22,20 +25,44 @@ PER_SLOT_SECOND = 3600.0
 
 
 def paid(events: list[Event]) -> float:
-    """Slot-seconds that were wanted or held, from the audit alone."""
-    wanted, held, total, before = 0, set[int](), 0.0, 0.0
-    for event in sorted(events, key=lambda event: event.id):
-        total += max(wanted, len(held)) * (event.at - before) if before else 0.0
+    """Slot-seconds that were wanted or held, from the audit alone.
+
+    Slots are wanted until the plan's end of the money. A slow worker settles the study after it.
+    Slots of a dead worker are not paid for beyond the plan.
+    """
+    wanted, until, held, total, before = 0, math.inf, set[int](), 0.0, math.inf
+    ordered = sorted(events, key=lambda event: event.id)
+    reaped = {(e.slot, (e.fence or 0) - 1) for e in ordered if e.kind == "reap"}
+    for event in ordered:
+        planned = max(0.0, min(event.at, until) - before)
+        total += max(wanted, len(held)) * planned
+        total += len(held) * max(0.0, event.at - max(before, until))
         before = event.at
         if event.kind == "pool":
-            wanted = int(str(event.detail["slots"]))
+            wanted, until = int(str(event.detail["slots"])), float(str(event.detail["until"]))
         elif event.kind == "settle":
             wanted = 0
         elif event.kind == "acquire" and event.slot is not None:
-            held.add(event.slot)
-        elif event.kind in ("release", "reap") and event.slot is not None:
+            if (event.slot, event.fence) not in reaped:
+                held.add(event.slot)
+        elif event.kind == "release" and event.slot is not None:
             held.discard(event.slot)
     return total
+
+
+def test_slots_are_wanted_until_the_money_ends_and_paid_for_while_they_are_held() -> None:
+    def event(id: int, at: float, kind: str, slot: int | None = None, **detail: object) -> Event:
+        return Event(id, at, kind, None, slot, 1, None, "w", detail)
+
+    events = [
+        event(1, 0.0, "pool", slots=2, until=20.0),
+        event(2, 1.0, "acquire", 1),
+        event(3, 23.0, "release", 1),
+        event(4, 25.0, "settle"),
+    ]
+    tariff = tariff_of(Budget(1e6, Price(PER_SLOT_SECOND), "usd"), 0.0)
+    assert paid(events) == 43.0
+    assert invoice_of(events, tariff, 25.0).spent(25.0) >= 43.0
 
 
 @pytest.mark.slow
