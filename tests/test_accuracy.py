@@ -168,10 +168,19 @@ def test_a_table_that_is_alone_has_no_earlier_study() -> None:
         Case("median+earlier", "recorded/digits", 0, SETTING, None).run()
 
 
+@pytest.mark.parametrize("policy", ["random", "optuna_median"])
+def test_a_study_opens_no_more_trials_than_there_are_configurations(policy: str) -> None:
+    setting = Setting(4, trainings=200, overhead=0.5)
+    simulation = Case(policy, "recorded/digits", 0, setting, None).simulation()
+    simulation.run()
+    world = simulation.world
+    assert len(world.table.trials()) == len(world.workload.curves)
+
+
 @pytest.mark.parametrize("peer", PEERS)
 def test_a_peer_sees_every_report_and_prunes_as_optuna_does(peer: str) -> None:
     workload = own()[0]
-    policy = OptunaPruner(PEERS[peer](workload.steps), seed=0)
+    policy = OptunaPruner(PEERS[peer](workload.steps), seed=0, n_trials=len(workload.curves))
     deadline = 8 * workload.full_seconds
     simulation = Simulation(policy, workload, Cluster(slots=4), deadline=deadline)
     simulation.run()

@@ -39,13 +39,15 @@ class OptunaPruner:
     Args:
         pruner: The pruner.
         seed: The seed of the study's name, by which Hyperband assigns trials to brackets.
+        n_trials: The number of trials, as in ``study.optimize``.
     """
 
-    def __init__(self, pruner: BasePruner, seed: int) -> None:
+    def __init__(self, pruner: BasePruner, seed: int, n_trials: int) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study = optuna.create_study(
             study_name=f"study {seed}", direction="maximize", pruner=pruner
         )
+        self._n_trials = n_trials
         self._trials: list[Trial] = []
         self._told: dict[int, int] = {}  # the last reported step by trial
         self._ended: set[int] = set()
@@ -67,7 +69,8 @@ class OptunaPruner:
                 self._study.tell(number, state=TrialState.PRUNED)
             return "pruned" if number in self._ended else None
 
-        return retire_beaten(snapshot, beaten, "not pruned", None)
+        left = max(0, self._n_trials - len(snapshot.trials))
+        return retire_beaten(snapshot, beaten, "not pruned", left)
 
     def _tell(self, trial: TrialView) -> bool:
         """Report new values; return whether the pruner prunes after one of them."""

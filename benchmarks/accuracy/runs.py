@@ -66,6 +66,9 @@ class Setting:
 class Case:
     """One study; a table and a seed give the same curves in the same order under every policy.
 
+    Policies know the number of configurations, as in a study with ``n_trials``, and open no more
+    trials.
+
     ``policy`` may also name a sampler, as in ``"median+deadline"``; then the sampler chooses the
     configurations. ``syne_tune`` is the Python interpreter for the peers of Syne Tune.
     """
@@ -94,9 +97,10 @@ class Case:
         if name == ORACLE:
             policy, workload = foresee(workload, cluster, deadline)
         elif name in PEERS:
-            policy = OptunaPruner(PEERS[name](workload.steps), self.seed)
+            policy = OptunaPruner(PEERS[name](workload.steps), self.seed, len(workload.curves))
         else:
-            policy = make_policy(POLICIES[name], {"max_resource": workload.steps})
+            resources = {"max_resource": workload.steps, "most_trials": len(workload.curves)}
+            policy = make_policy(POLICIES[name], resources)
         search = None
         if sampler:
             earlier = self._earlier(name) if sampler == "earlier" else []

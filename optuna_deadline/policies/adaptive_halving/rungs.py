@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from statistics import NormalDist, fmean, pstdev
+from statistics import NormalDist, fmean
 
 from optuna_deadline.policies.api import WORST, Report, TrialView
 from optuna_deadline.policies.trial_index import ReportReader
@@ -116,15 +116,15 @@ def _correlation(here: RankedRung, there: RankedRung) -> tuple[int, float]:
         if number in there.scores
     ]
     ranks = [score for score, _, _ in both]
-    spread = pstdev(ranks) if len(both) >= _FEWEST else 0.0
+    spread = _deviation(ranks) if len(both) >= _FEWEST else 0.0
     if spread < 1e-9:
         return 0, 0.0
     later = sorted(both, key=lambda pair: (-pair[1], pair[2]))
     place = dict(zip((number for _, _, number in later), normal_scores(len(both)), strict=True))
     mean, after = fmean(ranks), [place[number] for _, _, number in both]
     product = fmean([(a - mean) * b for a, b in zip(ranks, after, strict=True)])
-    r = product / spread / pstdev(after)
-    ratio = max(1.0, pstdev(scores) / spread)
+    r = product / spread / _expected_deviation(len(both))
+    ratio = max(1.0, _expected_deviation(len(scores)) / spread)
     r = max(0.0, r * ratio / math.sqrt(1 + r * r * (ratio * ratio - 1)))
     return len(both), r ** (1 / math.log2(there.step / here.step))
 
@@ -134,6 +134,18 @@ def normal_scores(count: int) -> Sequence[float]:
     """Normal quantiles of so many ranks, the best first."""
     quantile = NormalDist().inv_cdf
     return [-quantile((rank + 0.5) / count) for rank in range(count)]
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """The standard deviation; ``statistics.pstdev`` computes with fractions, which is slow."""
+    mean = fmean(values)
+    return math.sqrt(fmean([(value - mean) ** 2 for value in values]))
+
+
+@lru_cache(maxsize=4096)
+def _expected_deviation(count: int) -> float:
+    """The standard deviation of the normal scores of so many ranks."""
+    return _deviation(normal_scores(count))
 
 
 def _best_until(reports: Sequence[Report], step: int) -> float:
