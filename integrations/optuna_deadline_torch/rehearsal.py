@@ -187,7 +187,7 @@ class Rehearsal:
         if self._near(self._mean, scale, self._tolerance):
             return None
         return (
-            "the loss is no mean over the batch (the gradients of a batch and of its parts"
+            "the loss is not a mean over the batch (the gradients of a batch and of its parts"
             f" are {self._gap(self._mean) / scale:.1g} of their length apart), so that it"
             " would train another model on several slots: divide a sum by the number of samples in"
             " the batch, use reduction='mean' without class weights and ignored targets, or keep"

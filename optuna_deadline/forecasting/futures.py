@@ -4,7 +4,7 @@ A draw keeps its place in the band: a trial that is better than nine of ten at o
 all steps. Trials share a part of their place, because an error in the forecast of one curve
 repeats in its neighbours (our rule; half of the variance is shared).
 
-The best of all trials' forecasts is no forecast of the best, because it selects favourable errors.
+The best of all trials' forecasts does not forecast the best, because it selects favourable errors.
 So the rise of the best score is forecast as a whole, from three measures of the present spread:
 how far the best trial is ahead of the best tenth, what the last doubling of the time has brought
 to the best score, and what the last doubling of its steps has brought to the best trial. For each,

@@ -154,7 +154,7 @@ class DeadlinePruner(BasePruner):
         if tracker.finished(step):
             reason = None
         if math.isnan(trial.intermediate_values[step]):
-            reason = "the report is no number"
+            reason = "the report is not a number"
         if tracker.is_too_late(trial.number, pace):
             reason = OUT_OF_TIME
         if reason is None:

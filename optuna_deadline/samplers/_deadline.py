@@ -102,8 +102,8 @@ class DeadlineSampler(Wrapper):
         look: Reads the time left and the paces; tests and simulations pass their own.
 
     Raises:
-        DeadlineError: ``floor`` is no part of 1, ``startup`` is no whole number from 0,
-            ``earlier`` is no list of studies, or ``seed`` is given with a sampler of your own,
+        DeadlineError: ``floor`` is not between 0 and 1, ``startup`` is not a whole number from 0,
+            ``earlier`` is not a list of studies, or ``seed`` is given with a sampler of your own,
             which takes its seed itself. When the first trial is sampled: there is no earlier
             study of a name, or it has several objectives.
     """

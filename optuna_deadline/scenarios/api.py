@@ -32,7 +32,7 @@ def forecast(study: Study, *, later: str | None = None, table: str | None = None
         table: The database of the allocation table, if the study's storage is not SQL.
 
     Raises:
-        DeadlineError: The study has no deadline, or ``later`` is no duration.
+        DeadlineError: The study has no deadline, or ``later`` is not a duration.
         UnsupportedStorage: The study's storage is not SQL, and no ``table`` is given.
     """
     history = read_history(study, table)

@@ -86,7 +86,7 @@ def parse_deadline(deadline: DeadlineLike) -> Deadline:
                 "its zone."
             )
         return Deadline(duration=float(deadline))
-    raise DeadlineError(f"{deadline!r} is no deadline; {_ways()}.")
+    raise DeadlineError(f"{deadline!r} is not a deadline; {_ways()}.")
 
 
 def parse_duration(text: str, what: str) -> float:
@@ -138,7 +138,7 @@ def _from_text(text: str) -> Deadline:
         try:
             moment = datetime.fromisoformat(f"{found['day']}T{time}.{fraction}{zone}")
         except ValueError as error:
-            raise DeadlineError(f"{text!r} is no deadline ({error}); {_ways()}.") from None
+            raise DeadlineError(f"{text!r} is not a deadline ({error}); {_ways()}.") from None
         return _from_datetime(moment, repr(text))
     return Deadline(duration=_seconds(text))
 
@@ -154,7 +154,7 @@ def _seconds(text: str) -> float:
         total, position, smallest = total + float(part[1]) * unit, part.end(), unit
     if position == 0:
         hint = ", and say the unit of the number" if _is_number(text) else ""
-        raise DeadlineError(f"{text!r} is no deadline; {_ways()}{hint}.")
+        raise DeadlineError(f"{text!r} is not a deadline; {_ways()}{hint}.")
     return total
 
 

@@ -98,7 +98,7 @@ def make_prices(given: PriceLike) -> tuple[Prices, str]:
     found, currencies = {}, set()
     for kind, one in given.items():
         if not isinstance(kind, str) or not kind.strip():
-            raise DeadlineError(f"{kind!r} is no type of a host; name one as 'p3.8xlarge'.")
+            raise DeadlineError(f"{kind!r} is not a host type; name one as 'p3.8xlarge'.")
         found[kind.strip()], currency = _one(one)
         currencies.add(currency)
     if not found:
@@ -115,7 +115,7 @@ def _by_type(text: str) -> dict[str, str]:
         kind, sign, price = (word.strip() for word in part.partition("="))
         if not (kind and sign and price):
             raise DeadlineError(
-                f"{part.strip()!r} is no TYPE=PRICE; write prices as "
+                f"{part.strip()!r} is not TYPE=PRICE; write prices as "
                 "p3.8xlarge=12.24/4,g4dn.xlarge=0.526."
             )
         if kind in found:
@@ -131,7 +131,7 @@ def _one(given: str | float | Price) -> tuple[Price, str]:
         whole, _, slots = given.partition("/")
         if not slots.strip().isdecimal() or int(slots) < 1:
             raise DeadlineError(
-                f"{given!r} is no price; write 12.24/4 for a host of 4 slots that costs 12.24."
+                f"{given!r} is not a price; write 12.24/4 for a host of 4 slots that costs 12.24."
             )
         per_hour, currency = parse_amount(whole, "price")
         return Price(per_hour / int(slots), node=int(slots)), currency
@@ -150,14 +150,14 @@ def parse_amount(given: str | float, what: str) -> tuple[float, str]:
         DeadlineError: It cannot be parsed.
     """
     if isinstance(given, bool) or not isinstance(given, (str, int, float)):
-        raise DeadlineError(f"{given!r} is no {what}; give a number, or a text as '20usd'.")
+        raise DeadlineError(f"{given!r} is not a {what}; give a number, or a text as '20usd'.")
     if not isinstance(given, str):
         return float(given), ""
     found = _AMOUNT.fullmatch(given.strip().lower())
     unit = (found["unit"] or _SIGNS.get(found["sign"] or "", "")) if found else "?"
     if found is None or (unit and unit not in _CURRENCIES):
         raise DeadlineError(
-            f"{given!r} is no {what}; give a number, with {', '.join(_CURRENCIES)} if you like, "
+            f"{given!r} is not a {what}; give a number, with {', '.join(_CURRENCIES)} if you like, "
             "as in '20usd'."
         )
     return float(found["number"]), unit
@@ -224,7 +224,7 @@ def _rows(
             price = replace(Price(float(cost) / count, node=count), **_rounding(row))
         except (DeadlineError, ValueError, ZeroDivisionError):
             raise DeadlineError(
-                f"{path}: line {line} is no price: {cost!r} for {kind!r}."
+                f"{path}: line {line} is not a price: {cost!r} for {kind!r}."
             ) from None
         if not kind:
             raise DeadlineError(f"{path}: line {line} names no type.")

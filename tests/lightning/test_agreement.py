@@ -48,5 +48,5 @@ def test_a_summed_loss_is_stopped_before_its_first_step_on_two_slots(tmp_path: P
     plan = replace(PLAN, extras=("summed",))
     still, _, _ = limited(tmp_path / "still", plan, [(1, None)])
     moved, reasons, sizes = limited(tmp_path / "moved", plan, [(1, 4), (2, 9), (2, 13), (2, None)])
-    assert len(reasons) == 1 and "the loss is no mean over the batch" in reasons[0]
+    assert len(reasons) == 1 and "the loss is not a mean over the batch" in reasons[0]
     assert sizes == [1, 1, 1, 1] and all(torch.equal(still[name], moved[name]) for name in still)

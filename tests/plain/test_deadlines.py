@@ -88,7 +88,7 @@ def test_garbage_is_refused_in_one_sentence(garbage: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["2026-13-01T00:00Z", "2026-02-30T00:00Z", True, None])
 def test_other_things_are_refused(wrong: Any) -> None:
-    with pytest.raises(DeadlineError, match=r"is no deadline.*give a timedelta"):
+    with pytest.raises(DeadlineError, match=r"is not a deadline.*give a timedelta"):
         parse_deadline(wrong)
 
 

@@ -27,13 +27,13 @@ def test_prices_are_read_as_people_write_them() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("p3=", r"'p3=' is no TYPE=PRICE"),
+        ("p3=", r"'p3=' is not TYPE=PRICE"),
         ("p3=1,p3=2", "name 'p3' twice"),
         ("p3=12/none", r"write 12.24/4 for a host of 4 slots"),
         ("p3=1eur,g4=1usd", "in eur and usd"),
         ({"p3": -1}, "A price of -1"),
         ({}, "no price in the list"),
-        ({"": 1}, "is no type of a host"),
+        ({"": 1}, "is not a host type"),
     ],
 )
 def test_prices_that_cannot_be_are_refused_in_words(given: dict[str, float], words: str) -> None:
@@ -79,7 +79,7 @@ def test_a_list_of_our_own_says_all_that_a_price_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("type,per_hour\ng4,cheap\n", "line 2 is no price: 'cheap' for 'g4'"),
+        ("type,per_hour\ng4,cheap\n", "line 2 is not a price: 'cheap' for 'g4'"),
         ("type,per_hour,from\ng4,1,2h\n", "no first price for 'g4'"),
         ("type,per_hour,from\ng4,1,\ng4,1,soon\n", "soon"),
         ("type,per_hour\ng4,1\ng4,2\n", "several prices for g4"),

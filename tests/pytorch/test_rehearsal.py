@@ -1,4 +1,4 @@
-"""A loss that is no mean over its batch keeps a trial on one slot, whatever the loop does."""
+"""A loss that is not a mean over its batch keeps a trial on one slot, whatever the loop does."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_loss_that_is_no_mean_keeps_the_trial_on_one_slot(
 ) -> None:
     segment, sizes = left(tmp_path, loss, habit=habit)
     assert [slots for slots, _ in segment.limits] == [1]
-    assert "the loss is no mean over the batch" in segment.limits[0][1]
+    assert "the loss is not a mean over the batch" in segment.limits[0][1]
     assert sizes == [16, 16, 7, 9], "the whole batch twice, and its parts"
 
 

@@ -224,7 +224,7 @@ def test_mistakes_name_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture
     says("one of curves", lambda f: (write_algoperf(f), (f / "b.parquet").unlink()))
     says("no column eval_period_s", lambda f: write_algoperf(f, drop=["eval_period_s"]))
     says("no column validation_wer", lambda f: write_algoperf(f, drop=["validation_wer"]))
-    says("cannot be read|no parquet", lambda f: (f / "x.parquet").write_bytes(b"nothing"))
+    says("cannot be read|not a parquet", lambda f: (f / "x.parquet").write_bytes(b"nothing"))
     caplog.set_level(logging.WARNING, "optuna_deadline")
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
         says(r"1 \.npz of unknown kinds", lambda f: np.savez(f / "x.npz", something=losses))

@@ -129,7 +129,7 @@ def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> Non
         ({"max_slots": "two"}, "max_slots must be a number of slots such as 1, but got 'two'"),
         ({"max_slots": True}, "max_slots must be a number of slots such as 1, but got True"),
         ({"max_slots": 1, "deadline": None}, "pass deadline='2h' too"),
-        ({"until": "soon"}, "'soon' is no deadline"),
+        ({"until": "soon"}, "'soon' is not a deadline"),
         (
             {"checkpoints": __file__},
             "No checkpoint can be written to .*: name another folder with checkpoints=",

@@ -94,13 +94,13 @@ def test_the_money_is_never_overspent(
         ("20usd", None, r"needs a price: .* as in price=0\.9"),
         (None, 0.9, "A price without a budget"),
         (-3, 0.9, "A budget of -3 usd pays for nothing"),
-        ("20 bananas", 0.9, "'20 bananas' is no budget"),
-        ("20usd", "cheap", "'cheap' is no price"),
+        ("20 bananas", 0.9, "'20 bananas' is not a budget"),
+        ("20usd", "cheap", "'cheap' is not a price"),
         ("20usd", -1, "A price of -1"),
         ("20usd", "1eur", "in usd and the price in eur"),
         (0.001, 0.9, r"0.001 usd is below one start-up, which costs 0.00125"),
         (1, Price(36.0, startup=120.0, node=4), r"below one start-up, .*4 slots for 125 s"),
-        (True, 0.9, "True is no budget"),
+        (True, 0.9, "True is not a budget"),
     ],
 )
 def test_a_budget_that_cannot_be_is_refused_in_words(

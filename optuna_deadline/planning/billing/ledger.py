@@ -166,7 +166,7 @@ def without_jumps(events: Iterable[Event], now: float = math.inf) -> list[Event]
     """Events by id, without the time by which a clock was ahead for a moment.
 
     An event is from such a moment if an event with a larger id, or the present, is far before it
-    and not before the earlier events. A clock that is set back is no such case.
+    and not before the earlier events. A clock that is set back is not such a case.
 
     Args:
         events: All events, or those after events that are known to be right.

@@ -126,7 +126,7 @@ def _columns(path: Path) -> set[str]:
     except OSError as error:  # pyarrow's own errors are OSError and ValueError
         raise DeadlineError(f"{path} cannot be read ({error}); fetch it again.") from None
     except ValueError as error:
-        raise DeadlineError(f"{path} is no parquet file ({error}); fetch it again.") from None
+        raise DeadlineError(f"{path} is not a parquet file ({error}); fetch it again.") from None
 
 
 def _parquet() -> Any:

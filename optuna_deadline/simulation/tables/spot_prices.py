@@ -64,7 +64,7 @@ def read(path: Path) -> list[InstancePrice]:
         header = set(rows.fieldnames or ())
         if not recognises(header):
             raise DeadlineError(
-                f"{path} is no price list: it needs {', '.join(sorted(_CLOUD))}, or "
+                f"{path} is not a price list: it needs {', '.join(sorted(_CLOUD))}, or "
                 f"{', '.join(sorted(_SAGEMAKER))}."
             )
         parse = _cloud if header >= _CLOUD else _sagemaker

@@ -94,7 +94,7 @@ class ClockMonitor:
 
 #: A frozen client's session ends after this long; clients that wait for its rows continue then.
 FROZEN_SECONDS = 0.8  # seconds
-#: Longer than ``FROZEN_SECONDS``: waiting for a client that has just frozen is no error.
+#: Longer than ``FROZEN_SECONDS``: waiting for a client that has just frozen is not an error.
 _LOCK = 2.0
 _STATEMENT = 5.0
 #: For a client that is slow and not frozen.
