@@ -1,8 +1,8 @@
 """Reads new rows of a table that only grows, each once, including those that appear late.
 
 PostgreSQL numbers rows before it commits them, so a lower id may appear after a higher one. The
-number of ids in between does not measure it, because they are numbered for all studies of a database
-together, up to a thousand per second. Time is one, since transactions are bounded. So the rows of
+number of ids in between says nothing, because ids are shared by all studies of a database, up to
+a thousand per second. Time is one, since transactions are bounded. So the rows of
 the last seconds are read again, and returned once.
 """
 

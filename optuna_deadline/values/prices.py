@@ -157,8 +157,8 @@ def parse_amount(given: str | float, what: str) -> tuple[float, str]:
     unit = (found["unit"] or _SIGNS.get(found["sign"] or "", "")) if found else "?"
     if found is None or (unit and unit not in _CURRENCIES):
         raise DeadlineError(
-            f"{given!r} is not a {what}; give a number, with {', '.join(_CURRENCIES)} if you like, "
-            "as in '20usd'."
+            f"{given!r} is not a {what}; give a number, with {', '.join(_CURRENCIES)} if you "
+            "like, as in '20usd'."
         )
     return float(found["number"]), unit
 

@@ -175,7 +175,10 @@ _NEW = "--storage sqlite:///new.db"
         ("worker nofile.py:objective --study s @ --cpus 1", "There is no file nofile.py"),
         ("worker nofile.py:objective --study plain @ --cpus 1", "There is no file nofile.py"),
         ("worker train.py:objective --study x @ --cpus 1", "There is no study 'x'"),
-        ("worker train.py:objective --study s @ --cpus 1 --until soon", "'soon' is not a deadline"),
+        (
+            "worker train.py:objective --study s @ --cpus 1 --until soon",
+            "'soon' is not a deadline",
+        ),
         ("worker train.py:objective --study s @ --cpus 1 --divider x", "There is no divider 'x'"),
         ("pool create '' @", "A pool needs a name"),
         ("pool create lab @ --ttl soon", "--ttl needs a duration such as"),

@@ -1,4 +1,4 @@
-"""In Lightning too: a loss that is not a mean keeps a trial on one slot, however the module steps."""
+"""In Lightning too, a loss that is not a mean keeps a trial on one slot."""
 
 from __future__ import annotations
 
