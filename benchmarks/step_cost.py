@@ -24,7 +24,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.measuring import Progress, Spread, machine, output_file, write_json
-from optuna_deadline.rank.link import Link, RawLink
+from optuna_deadline.rank.channel import Channel, channel_pair
+from optuna_deadline.rank.link import Link
 from optuna_deadline.rank.trial import RankSegment, RankTrial
 
 HOOKS = ("on_train_batch_start", "on_before_backward", "on_train_batch_end")
@@ -78,7 +79,7 @@ class _Tiny(pl.LightningModule):
 def measure(steps: int) -> dict[str, Any]:
     """Train for ``steps`` batches in a new process, and summarise the times of the hooks."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
+    here, there = channel_pair()
     with tempfile.TemporaryDirectory(prefix="step-cost-") as folder:
         process = context.Process(target=_rank, args=(there, folder, steps), daemon=True)
         process.start()
@@ -108,7 +109,7 @@ def _hear(raw: Any) -> dict[str, list[float]]:
             return times
 
 
-def _rank(raw: RawLink, folder: str, steps: int) -> None:
+def _rank(raw: Channel, folder: str, steps: int) -> None:
     os.environ.update(
         RANK="0", LOCAL_RANK="0", NODE_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1"
     )

@@ -53,7 +53,7 @@ class CheckedObjective:
     def __call__(self, trial: RankTrial) -> float:
         """In a rank."""
         link = trial._link
-        order: CheckInstruction = link.request("order")
+        order = CheckInstruction(**link.request("order"))
         if order.log is not None:
             log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 1)

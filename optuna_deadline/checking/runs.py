@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from multiprocessing import connection
 from pathlib import Path
 from types import TracebackType
@@ -19,8 +19,8 @@ from optuna_deadline.checking.inside import CheckedSource, CheckInstruction
 from optuna_deadline.checking.rows import Gap
 from optuna_deadline.directives import KEEP
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.rank.channel import Channel
 from optuna_deadline.rank.fork_server import ForkServer
-from optuna_deadline.rank.link import RawLink
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.rank.process import LocalRank, RankSpec
 from optuna_deadline.worker.devices import free_port
@@ -72,7 +72,7 @@ class TrainingRun:
 
 @dataclass
 class _Rank:
-    link: RawLink
+    link: Channel
     end: tuple[str, Any] | None = None
     closed: bool = False
 
@@ -241,15 +241,16 @@ class TrainingRuns:
         heard_at, ended_at = time.monotonic(), None
         while any(not rank.closed for rank in ranks):
             self._raise_if_stopped()
-            links = {rank.link: rank for rank in ranks if not rank.closed}
+            links: dict[Any, _Rank] = {rank.link: rank for rank in ranks if not rank.closed}
             for ready in connection.wait([*links, self._fork_server.control], 0.5):
                 if ready is self._fork_server.control:
                     self._read_fork_server()
                     continue
                 heard_at = time.monotonic()
-                rank = links[ready]  # type: ignore[index]
+                rank = links[ready]
                 try:
-                    listening.receive(rank, rank.link.recv())
+                    while rank.link.poll():
+                        listening.receive(rank, rank.link.recv())
                 except (EOFError, OSError):
                     rank.closed = True
             now = time.monotonic()
@@ -345,7 +346,7 @@ class _SegmentMonitor:
 
     def _answer(self, method: str, args: Sequence[Any], kwargs: Any) -> tuple[bool, Any]:
         if method == "order":
-            return True, self._order
+            return True, asdict(self._order)
         if method == "directive":
             return True, KEEP
         try:

@@ -19,13 +19,19 @@ import traceback
 from contextlib import suppress
 from multiprocessing import Pipe, connection, reduction
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.rank.link import RawLink
+from optuna_deadline.rank.channel import Channel, channel_from, channel_pair
 from optuna_deadline.rank.objective import Objective, ObjectiveSource
 from optuna_deadline.rank.process import RankSpec, run_rank
 from optuna_deadline.rank.processes import WORKER
 from optuna_deadline.rank.warn_once import SharedTexts, warn_once
+
+if TYPE_CHECKING:
+    Control = Connection[Any, Any]
+else:
+    Control = Connection  # generic for the type checker only
 
 _PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 _DEATH_SIGNAL, _NO_SIGNAL = signal.SIGKILL, 0
@@ -106,9 +112,9 @@ class ForkServer:
             self.close()
             raise
 
-    def fork(self, key: object, spec: RankSpec) -> RawLink:
+    def fork(self, key: object, spec: RankSpec) -> Channel:
         """Fork a rank; its process id arrives later as ``("forked", key, pid)``."""
-        ours, theirs = Pipe()
+        ours, theirs = channel_pair()
         self.control.send(("fork", key, spec))
         reduction.send_handle(self.control, theirs.fileno(), self._process.pid)
         theirs.close()
@@ -123,7 +129,7 @@ class ForkServer:
 
 def main(descriptor: int) -> None:
     """The process: load the objective, then fork ranks until the worker is gone."""
-    control: RawLink = Connection(descriptor)
+    control: Control = Connection(descriptor)
     os.set_inheritable(descriptor, False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -168,12 +174,12 @@ def _set_parent_death_signal(signal_number: int) -> None:
             ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal_number)
 
 
-def _send(control: RawLink, kind: str, text: str) -> None:
+def _send(control: Control, kind: str, text: str) -> None:
     with suppress(BrokenPipeError):  # the worker did not wait
         control.send((kind, text))
 
 
-def _serve(control: RawLink, objective: Objective) -> None:
+def _serve(control: Control, objective: Objective) -> None:
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)
@@ -199,7 +205,7 @@ def _serve(control: RawLink, objective: Objective) -> None:
                 os.close(wake)
                 control.close()
                 warn_once(shown)
-                run_rank(Connection(handle), spec, objective)  # never returns
+                run_rank(channel_from(handle), spec, objective)  # never returns
             with suppress(OSError):
                 os.setpgid(pid, pid)  # the child does the same: the first call wins
             os.close(handle)

@@ -10,17 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from multiprocessing import AuthenticationError
+from typing import Any, Literal, NoReturn
 
 from optuna_deadline.directives import KEEP, Directive, Kind
+from optuna_deadline.rank.channel import Channel
 from optuna_deadline.rank.messages import as_data, packed
-
-if TYPE_CHECKING:
-    RawLink = Connection[Any, Any]
-else:
-    RawLink = Connection  # generic for the type checker only
-
 
 #: Exit code of a rank whose lease expired, which is not the trial's fault.
 LEASE_EXPIRED_EXIT_CODE = 75
@@ -49,7 +44,7 @@ class Link:
 
     def __init__(
         self,
-        raw: RawLink,
+        raw: Channel,
         trusted_until: float,
         grace: float,
         leader: Literal["here", "remote"] = "here",
@@ -70,7 +65,7 @@ class Link:
         self._next_grants: queue.Queue[tuple[int, tuple[str, ...]]] = queue.Queue()
         self._start_reader(raw)
 
-    def connect_leader(self, leader_link: RawLink) -> None:
+    def connect_leader(self, leader_link: Channel) -> None:
         """Connect to the leader on another host; this host's worker keeps the slots."""
         with self._lock:
             self._raw, self._connected = leader_link, True
@@ -79,7 +74,7 @@ class Link:
             what, facts = self._to_pass_on
             self.notify(what, **facts)
 
-    def _start_reader(self, raw: RawLink) -> None:
+    def _start_reader(self, raw: Channel) -> None:
         threading.Thread(
             target=self._read, args=(raw,), name="optuna-deadline-link", daemon=True
         ).start()
@@ -142,7 +137,7 @@ class Link:
             except OSError:
                 os._exit(1)
 
-    def _read(self, raw: RawLink) -> None:
+    def _read(self, raw: Channel) -> None:
         while True:
             left = self._trusted_until - time.monotonic()
             try:
@@ -151,7 +146,7 @@ class Link:
                         os._exit(LEASE_EXPIRED_EXIT_CODE)
                     continue
                 kind, *rest = raw.recv()
-            except (EOFError, OSError):
+            except (EOFError, OSError, AuthenticationError, ValueError):
                 _kill_process_group()  # the worker is gone: its slots belong to others
             if kind == "directive":
                 self.newest = rest[0]

@@ -1,15 +1,24 @@
-"""Which values may be sent between a rank and its worker, which import different modules.
+"""Messages between a rank and a worker, as JSON: reading one runs no code of the sender.
 
 The worker does not import the objective's modules, and the rank does not import the sampler's. An
 object of their classes cannot be read on the other side, so sending it is an error inside the
-objective, where it concerns one trial.
+objective, where it concerns one trial. What JSON does not have is a JSON object with the type as
+its only key: tuples, dicts, times, directives, Optuna's distributions and errors.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Sequence
+import builtins
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from datetime import datetime
 from typing import Any
+
+from optuna import exceptions
+from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
+
+from optuna_deadline.directives import Directive, Kind
 
 #: Bytes of a message: a worker holds it in memory and writes it to the database.
 MAX_MESSAGE = 4 << 20
@@ -22,15 +31,89 @@ def packed(message: Any, what: str) -> bytes:
     """The bytes of a message.
 
     Raises:
+        TypeError: It contains something that has no JSON; see :func:`as_data`.
         ValueError: They are too many.
     """
-    content = pickle.dumps(message)
+    text = json.dumps(_to_json(message, what), ensure_ascii=False)
+    content = text.encode("utf-8", "surrogatepass")
     if len(content) > MAX_MESSAGE:
         raise ValueError(
             f"{what} got {len(content) / 2**20:.1f} MiB, more than the {MAX_MESSAGE >> 20} MiB "
             "that a worker accepts: save large values in a file, and pass its path."
         )
     return content
+
+
+def unpacked(content: bytes) -> Any:
+    """The message in some bytes.
+
+    Raises:
+        ValueError: They are no message.
+    """
+    try:
+        return _from_json(json.loads(content.decode("utf-8", "surrogatepass")))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
+        raise ValueError(f"A message cannot be read: {error}") from None
+
+
+def _to_json(value: Any, what: str) -> Any:
+    def each(values: Sequence[Any]) -> list[Any]:
+        return [_to_json(one, what) for one in values]
+
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Directive):
+        return {"directive": [value.kind.value, *astuple(value)[1:]]}
+    if isinstance(value, list):
+        return each(value)
+    if isinstance(value, tuple):
+        return {"tuple": each(value)}
+    if isinstance(value, dict):
+        return {"dict": [each(pair) for pair in value.items()]}
+    if isinstance(value, datetime):
+        return {"time": value.isoformat()}
+    if isinstance(value, BaseDistribution):
+        return {"distribution": distribution_to_json(value)}
+    if isinstance(value, BaseException):
+        only = value.args[0] if len(value.args) == 1 else None
+        return {"error": [type(value).__name__, only if type(only) is str else str(value)]}
+    return as_data(value, what)
+
+
+def _from_json(found: Any) -> Any:
+    if isinstance(found, list):
+        return [_from_json(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    ((kind, content),) = found.items()
+    return _READERS[kind](content)
+
+
+def _read_directive(content: list[Any]) -> Directive:
+    kind, reason, seq, deadline, park = content
+    return Directive(Kind(kind), str(reason), int(seq), bool(deadline), bool(park))
+
+
+def _read_error(content: list[str]) -> Exception:
+    """An error of a class that every process has, else a RuntimeError with its text."""
+    name, text = content
+    known = getattr(builtins, name, None) or getattr(exceptions, name, None)
+    if isinstance(known, type) and issubclass(known, Exception):
+        try:
+            return known(text)
+        except Exception:  # its class takes other arguments
+            pass
+    return RuntimeError(f"{name}: {text}")
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "tuple": lambda content: tuple(_from_json(list(content))),
+    "dict": lambda content: {_from_json(key): _from_json(value) for key, value in content},
+    "time": datetime.fromisoformat,
+    "distribution": json_to_distribution,
+    "directive": _read_directive,
+    "error": _read_error,
+}
 
 
 def as_data(value: Any, what: str) -> Any:
@@ -77,18 +160,6 @@ def checked_step(step: int) -> int:
             "epochs, batches or thousands of tokens."
         )
     return step
-
-
-def portable_error(error: BaseException) -> BaseException:
-    """The error itself if every process can read it, else a RuntimeError with its text."""
-    module = type(error).__module__
-    if module == "builtins" or module.partition(".")[0] == "optuna":
-        try:
-            if type(pickle.loads(pickle.dumps(error))) is type(error):
-                return error
-        except Exception:  # its arguments cannot be pickled, or its __init__ takes others
-            pass
-    return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def restored_choice(choices: Sequence[Any], chosen: Any, what: str) -> Any:

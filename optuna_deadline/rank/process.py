@@ -6,7 +6,6 @@ import hashlib
 import logging
 import multiprocessing
 import os
-import pickle
 import random
 import signal
 import sys
@@ -19,7 +18,8 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 import optuna
 
-from optuna_deadline.rank.link import Link, RawLink
+from optuna_deadline.rank.channel import Channel
+from optuna_deadline.rank.link import Link
 from optuna_deadline.rank.objective import Objective
 from optuna_deadline.rank.rendezvous import LeaderEndpoint, connect_to_leader, interface_of
 from optuna_deadline.rank.trial import DEVICES, RankSegment, RankTrial
@@ -60,7 +60,7 @@ class RankSpec:
     leader_endpoint: LeaderEndpoint | None = None
 
 
-def run_rank(raw: RawLink, spec: RankSpec, objective: Objective) -> NoReturn:
+def run_rank(raw: Channel, spec: RankSpec, objective: Objective) -> NoReturn:
     """Run the objective, send how it ended, and exit without the parent's clean-ups."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -183,9 +183,5 @@ def _environment(spec: RankSpec) -> dict[str, str]:
 
 def _describe_error(error: BaseException) -> tuple[str, str]:
     line = f"{type(error).__name__}: {error}"
-    try:
-        pickle.dumps(line)
-    except Exception:
-        line = type(error).__name__
     trace = "".join(traceback.format_exception(error))
     return line[:_MAX_ERROR], trace[-_MAX_ERROR:]

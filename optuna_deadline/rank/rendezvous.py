@@ -1,11 +1,13 @@
 """Connections between hosts: ranks of a gang connect to their leader.
 
-They carry the same messages as a rank's pipe. Both sides must know the key. Keep-alives detect a
-peer that is cut off. A host's address for others, and the interface that has it, are found here.
+They carry the same messages as a rank's pipe, each with a code by the gang's key and by a nonce of
+both sides. Keep-alives detect a peer that is cut off. A host's address for others, and the
+interface that has it, are found here.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
 import secrets
@@ -18,14 +20,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import TYPE_CHECKING
 
 from optuna_deadline.errors import DeadlineError
-
-if TYPE_CHECKING:
-    from optuna_deadline.rank.link import RawLink
-
+from optuna_deadline.rank.channel import Channel
+from optuna_deadline.rank.messages import MAX_MESSAGE
 
 #: Overrides the address, if it is not the one towards the database.
 ADDRESS_VARIABLE = "OPTUNA_DEADLINE_ADDRESS"
@@ -79,13 +77,13 @@ _logger = logging.getLogger("optuna_deadline")
 
 _HANDSHAKE_SECONDS = 5  # seconds, for all of it
 _MAX_HANDSHAKES = 64  # at the same time; further connections are closed and try again
-_HELLO = struct.Struct("!qqq")  # number, fence and rank: a peer is admitted before it is unpickled
+_MAX_HANDSHAKE_MESSAGE, _NONCE = 256, 32  # bytes
 _RETRY_SECONDS = 0.2  # seconds between two tries
 #: A silent peer is probed after so many seconds, then each so many, so often; together 9 s.
 _KEEPALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 9000}
 
 #: Gets a rank's connection: number, fence, rank; returns whether that rank is expected.
-AdmitRank = Callable[[int, int, int, "RawLink"], bool]
+AdmitRank = Callable[[int, int, int, Channel], bool]
 
 
 @dataclass(frozen=True)
@@ -147,20 +145,19 @@ class RankServer:
                 guest.close()
 
     def _handshake(self, guest: socket.socket) -> None:
-        link = _link(guest)
-        end = threading.Timer(_HANDSHAKE_SECONDS, shut_down, (link,))  # also for slow senders
+        link = _channel(guest)
+        end = threading.Timer(_HANDSHAKE_SECONDS, link.shut_down)  # also for slow senders
         end.daemon = True
         end.start()
         admitted = False
         try:
-            key = self.endpoint.key.encode()
-            deliver_challenge(link, key)
-            answer_challenge(link, key)
-            number, fence, index = _HELLO.unpack(link.recv_bytes(_HELLO.size))
+            _authenticate(link, self.endpoint.key, leads=True)
+            link.send(("leader",))
+            number, fence, index = map(int, link.recv())
             end.cancel()
-            _clear_timeout(link)
+            _open(link, guest)
             admitted = self._admit(number, fence, index, link)
-        except (OSError, EOFError, AuthenticationError, struct.error) as error:
+        except (OSError, EOFError, AuthenticationError, TypeError, ValueError) as error:
             _logger.debug("A connection was refused: %s", error)
         finally:
             end.cancel()
@@ -171,11 +168,12 @@ class RankServer:
 
 def connect_to_leader(
     endpoint: LeaderEndpoint, number: int, fence: int, index: int, seconds: float
-) -> RawLink:
+) -> Channel:
     """Connect a rank to its leader, with retries for some time.
 
     Raises:
         OSError: It cannot be reached.
+        AuthenticationError: It does not know the key.
     """
     end = time.monotonic() + seconds
     while True:
@@ -183,15 +181,13 @@ def connect_to_leader(
             made = socket.create_connection(
                 (endpoint.address, endpoint.port), timeout=_HANDSHAKE_SECONDS
             )
-            made.settimeout(None)
-            link = _link(made)
-            key = endpoint.key.encode()
-            answer_challenge(link, key)
-            deliver_challenge(link, key)
-            link.send_bytes(_HELLO.pack(number, fence, index))
-            _clear_timeout(link)
+            link = _channel(made)
+            _authenticate(link, endpoint.key, leads=False)
+            link.recv()  # its code shows that the leader knows the key
+            link.send((number, fence, index))
+            _open(link, made)
             return link
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, ValueError) as error:
             if time.monotonic() > end:
                 raise OSError(
                     f"{endpoint.address}:{endpoint.port} cannot be reached: {error}"
@@ -199,28 +195,36 @@ def connect_to_leader(
             time.sleep(_RETRY_SECONDS)
 
 
-def shut_down(link: RawLink) -> None:
-    """Close a connection in both directions, also for a thread that waits for it."""
-    with suppress(OSError), socket.socket(fileno=socket.dup(link.fileno())) as twin:
-        twin.shutdown(socket.SHUT_RDWR)
+def _authenticate(link: Channel, key: str, *, leads: bool) -> None:
+    """Exchange nonces; all further messages are signed with keys that are used once.
+
+    Raises:
+        OSError: The peer's nonce has another size.
+    """
+    own = secrets.token_bytes(_NONCE)
+    link.send_bytes(own)
+    other = link.recv_bytes()
+    if len(other) != _NONCE:
+        raise OSError("The peer speaks another protocol.")
+    nonces = own + other if leads else other + own
+    leader, rank = (
+        hmac.digest(key.encode(), side + nonces, "sha256") for side in (b"leader", b"rank")
+    )
+    link.authenticate(*((leader, rank) if leads else (rank, leader)))
 
 
-def _link(made: socket.socket) -> RawLink:
+def _channel(made: socket.socket) -> Channel:
+    """A channel for the handshake."""
+    made.settimeout(_HANDSHAKE_SECONDS)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
         if hasattr(socket, name):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    _set_timeout(made, _HANDSHAKE_SECONDS)
-    return Connection(made.detach())
+    return Channel(made, _MAX_HANDSHAKE_MESSAGE)
 
 
-def _clear_timeout(link: RawLink) -> None:
+def _open(link: Channel, made: socket.socket) -> None:
     """The handshake is over: a rank may be silent for any time."""
-    with socket.socket(fileno=socket.dup(link.fileno())) as twin:
-        _set_timeout(twin, 0)
-
-
-def _set_timeout(made: socket.socket, seconds: int) -> None:
-    """Set the timeout of a blocking socket, whose descriptor is read without Python's timeouts."""
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+    made.settimeout(None)
+    link.limit = MAX_MESSAGE

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from multiprocessing import connection
+from multiprocessing import AuthenticationError, connection
 from typing import Any
 
 from optuna_deadline._wake_pipe import WakePipe
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.fork_server import ForkServer
-from optuna_deadline.rank.messages import MAX_MESSAGE
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
@@ -155,12 +153,9 @@ def _find_forked(
 def _read_rank(gang: Gang, rank: Rank) -> None:
     assert rank.link is not None
     try:
-        while True:
-            # A longer message closes the connection, which ends the rank.
-            gang.receive(rank, pickle.loads(rank.link.recv_bytes(MAX_MESSAGE)))
-            if not rank.link.poll():
-                return
-    except (EOFError, OSError):
+        while rank.link.poll():  # false within a message, whose rest may never come
+            gang.receive(rank, rank.link.recv())
+    except (EOFError, OSError, AuthenticationError):  # also a message that is too large
         with rank.lock:
             rank.closed, rank.closed_at = True, time.monotonic()
             rank.link.close()

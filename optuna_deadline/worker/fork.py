@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from multiprocessing import Pipe
 from pathlib import Path
 
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.checkpoints.restore import CheckpointFolders
+from optuna_deadline.rank.channel import channel_pair
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.process import LocalRank, RankSpec
 from optuna_deadline.rank.rendezvous import LeaderEndpoint
@@ -90,7 +90,7 @@ def _fork(fork_server: ForkServer, gang: Gang, spec: RankSpec) -> None:
     try:
         link = fork_server.fork((number, fence, index), spec)
     except OSError:  # the fork server has just died: the segment ends like any other death
-        ours, theirs = Pipe()
+        ours, theirs = channel_pair()
         theirs.close()
         gang.add_rank(Rank(index, ours, forked_fence=fence, orphaned=True))
     else:

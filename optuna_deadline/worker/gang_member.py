@@ -15,7 +15,7 @@ from optuna_deadline.allocation.records import GangMembership, Grant, NewReport,
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.restore import CheckpointFetcher
-from optuna_deadline.rank.link import RawLink
+from optuna_deadline.rank.channel import Channel
 from optuna_deadline.rank.rendezvous import LeaderEndpoint, RankServer
 from optuna_deadline.worker.event_loop import EventLoop
 from optuna_deadline.worker.fork import LocalRanks, RankSettings, fork_ranks
@@ -300,7 +300,7 @@ class CrossHostGangs:
         if self._rank_server is not None:
             self._rank_server.close()
 
-    def _admit_rank(self, number: int, fence: int, index: int, link: RawLink) -> bool:
+    def _admit_rank(self, number: int, fence: int, index: int, link: Channel) -> bool:
         """Attach a rank from another host; called in a thread of its own."""
         gang = self._led_gangs.get(number)
         if gang is None or gang.grant.fence != fence or not gang.attach_remote_rank(index, link):

@@ -25,6 +25,12 @@ from optuna_deadline.worker.segment import Gang, SegmentOutcome
 
 _logger = logging.getLogger("optuna_deadline")
 
+#: What a rank may ask for; a peer on another host could ask for anything.
+_METHODS = frozenset({
+    "directive", "suggest_float", "suggest_int", "suggest_categorical", "set_user_attr",
+    "set_constraint", "constraints", "params", "distributions", "user_attrs", "datetime_start",
+})  # fmt: skip
+
 
 class TrialInbox:
     """Receives messages from the ranks of one gang.
@@ -85,7 +91,10 @@ class TrialInbox:
             self._gang.acknowledge_end(rank)
         elif kind == "ask":
             number, method, args, kwargs = rest
-            if method == "directive":
+            if method not in _METHODS:
+                refusal = AttributeError(f"A trial in a worker has no {method!r}.")
+                self._gang.answer(rank, number, False, refusal)
+            elif method == "directive":
                 rank_answer = self._gang.directive_for_call(args[0])
                 self._gang.answer(rank, number, True, rank_answer)
             else:

@@ -10,11 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from optuna_deadline.rank.rendezvous import shut_down
-
 if TYPE_CHECKING:
-    from optuna_deadline.rank.link import RawLink
-
+    from optuna_deadline.rank.channel import Channel
 
 #: Seconds in which a fork server that has loaded the objective confirms a fork.
 FORK_SECONDS = 10.0
@@ -25,7 +22,7 @@ class Rank:
     """One rank as the worker knows it."""
 
     index: int
-    link: RawLink | None  #: None until a rank of another host has connected
+    link: Channel | None  #: None until a rank of another host has connected
     pid: int | None = None
     forked_fence: int = 0  #: fence of its first segment
     end_message: tuple[str, Any] | None = None  #: its end message: (kind, payload)
@@ -57,7 +54,7 @@ class Rank:
             if self.link is None:
                 self.closed = True
             elif not self.closed:
-                shut_down(self.link)
+                self.link.shut_down()
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Send a message if the rank still reads."""

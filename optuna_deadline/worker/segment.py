@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from optuna_deadline.allocation.records import Grant, NewReport, OtherWorkers
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.directives import KEEP, Directive
-from optuna_deadline.rank.messages import portable_error
 from optuna_deadline.worker.pending_writes import PendingWrites
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.watchdog import kill_rank
 
 if TYPE_CHECKING:
-    from optuna_deadline.rank.link import RawLink
+    from optuna_deadline.rank.channel import Channel
 
 #: Seconds for the other ranks to end once one is dead.
 _STRAGGLER_SECONDS = 3.0
@@ -216,7 +215,7 @@ class Gang:
         if self.directive is not KEEP:
             rank.send(("directive", self.directive))
 
-    def attach_remote_rank(self, index: int, link: RawLink) -> bool:
+    def attach_remote_rank(self, index: int, link: Channel) -> bool:
         """Attach a connection from another host; returns False if no rank is expected."""
         with self.lock:
             rank = next((r for r in self.ranks if r.remote and r.index == index), None)
@@ -267,7 +266,7 @@ class Gang:
 
     def answer(self, rank: Rank, question: int, good: bool, value: Any) -> None:
         """Answer one question of a rank."""
-        rank.send(("answer", question, good, value if good else portable_error(value)))
+        rank.send(("answer", question, good, value))
 
     def acknowledge_end(self, rank: Rank) -> None:
         """Confirm an end message, so that a rank on another host can exit."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +22,7 @@ import sqlalchemy as sa
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment, MachineInfo, OtherWorkers
 from optuna_deadline.directives import Directive
+from optuna_deadline.rank.channel import channel_pair
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker import agent as agents
 from optuna_deadline.worker import event_loop, segment
@@ -50,7 +52,7 @@ class FakeForkServer:
         return True
 
     def fork(self, key: tuple[int, int, int], spec: Any) -> Any:
-        ours, self.ranks[key] = Pipe()
+        ours, self.ranks[key] = channel_pair()
         if self.answers:
             self.pids[key] = next(_PIDS)
             self.said.send(("forked", key, self.pids[key]))
@@ -189,7 +191,7 @@ class Hand:
         """The event loop's thread reads all that has arrived."""
         loop = self.agent._event_loop
         while (self.fork_server.alive and self.fork_server.control.poll()) or any(
-            rank.link is not None and not rank.closed and rank.link.poll()
+            rank.link is not None and not rank.closed and wait([rank.link], 0)
             for gang in self.agent._all_gangs()
             for rank in gang.ranks
         ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
@@ -22,6 +22,7 @@ from optuna_deadline.allocation.records import (
     Rendezvous,
 )
 from optuna_deadline.errors import DatabaseGone
+from optuna_deadline.rank.channel import channel_pair
 from optuna_deadline.rank.messages import MAX_MESSAGE, packed
 from optuna_deadline.worker.outbox import decide_outcome
 from optuna_deadline.worker.rank_connection import Rank
@@ -306,12 +307,31 @@ def test_a_message_that_cannot_be_read_ends_its_trial_alone(hand: Hand, killed: 
     assert hand.state(second) == ("running", None)
 
 
+def test_a_message_that_is_never_completed_does_not_stop_the_worker(hand: Hand) -> None:
+    first, second = hand.started(), hand.started()
+    hand.rank(first)._socket.sendall(b"\0\0\1\0[half of")
+    for _ in range(3):
+        hand.turn()  # does not return if the worker waits for the rest
+    hand.say(second, "report", value=0.5, step=0, trained=1.0)
+    hand.turn()
+    assert [report.number for report in hand.table.reports()] == [second]
+
+
+@pytest.mark.parametrize("method", ["study", "_trial_id", "__class__", "storage"])
+def test_a_rank_can_ask_for_nothing_but_what_a_trial_offers(hand: Hand, method: str) -> None:
+    number = hand.started()
+    hand.rank(number).send(("ask", 7, method, (), {}))
+    hand.turn()
+    answers = [one for one in hand.heard(number) if one[0] == "answer"]
+    assert [(good, type(value)) for _, _, good, value in answers] == [(False, AttributeError)]
+
+
 def test_a_message_that_is_too_large_ends_its_trial_alone(hand: Hand) -> None:
     first, second = hand.started(), hand.started()
     pipe = hand.rank(first)
     sending = Thread(target=_send_until_closed, args=(pipe, bytes(MAX_MESSAGE + 1)))
     sending.start()
-    assert hand.agent._gangs[first].ranks[0].link.poll(10)  # type: ignore[union-attr]
+    assert wait([hand.agent._gangs[first].ranks[0].link], 10)  # type: ignore[union-attr]
     hand.turn()
     sending.join(10)
     with pytest.raises((EOFError, OSError)):
@@ -579,7 +599,7 @@ def test_a_gang_over_two_workers_completes_and_gives_back_both_slots(
     leader, member, number = gang_of_two
     assert list(leader.fork_server.ranks) == [(0, 1, 0)]
     assert list(member.fork_server.ranks) == [(0, 1, 1)]
-    ours, far = Pipe()
+    ours, far = channel_pair()
     assert leader.agent._gangs[number].attach_remote_rank(1, ours)
     leader.say(number, "report", value=0.5, step=0, trained=1.0)
     far.send(("end", "result", None))

@@ -7,17 +7,17 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 
+from optuna_deadline.rank.channel import Channel, channel_pair
 from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE, Link
 
 _CONTEXT = multiprocessing.get_context("fork")
 
 
-def rank(raw: Connection[Any, Any], trusted_until: float, work: Any) -> None:
+def rank(raw: Channel, trusted_until: float, work: Any) -> None:
     """A rank that trains for ever."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     Link(raw, trusted_until, grace=0.5)
@@ -38,7 +38,7 @@ def fork(work: Any) -> Any:
     started = []
 
     def start(trusted_for: float) -> tuple[Any, Any]:
-        ours, theirs = _CONTEXT.Pipe()
+        ours, theirs = channel_pair()
         process = _CONTEXT.Process(
             target=rank, args=(theirs, time.monotonic() + trusted_for, work)
         )

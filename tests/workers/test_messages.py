@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import enum
+import json
+import math
 import multiprocessing
 import os
+import pickle
 import signal
 import time
-from multiprocessing import Pipe
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.distributions import FloatDistribution
+from optuna.exceptions import UpdateFinishedTrialError
 
+from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.rank.channel import channel_pair
 from optuna_deadline.rank.link import Link
-from optuna_deadline.rank.messages import as_data, restored_choice
+from optuna_deadline.rank.messages import as_data, packed, restored_choice, unpacked
 from optuna_deadline.rank.trial import RankSegment, RankTrial
 
 
@@ -90,8 +100,8 @@ def _pass_on_and_connect(raw: Any, leader: Any, connected: Any) -> None:
 
 def test_that_a_worker_leaves_is_said_once_the_rank_reaches_its_leader() -> None:
     context = multiprocessing.get_context("fork")
-    ours, theirs = Pipe()
-    leader, far = Pipe()
+    ours, theirs = channel_pair()
+    leader, far = channel_pair()
     connected = context.Event()
     process = context.Process(target=_pass_on_and_connect, args=(theirs, far, connected))
     process.start()
@@ -105,3 +115,81 @@ def test_that_a_worker_leaves_is_said_once_the_rank_reaches_its_leader() -> None
     finally:
         process.kill()
         process.join()
+
+
+class Payload:
+    """Code that runs where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch /tmp/never",)
+
+
+MESSAGES: list[Any] = [
+    ("ask", 1, "suggest_categorical", ("x", (1, 2.5, None, True, "é\ud800")), {"a": [1, ()]}),
+    ("answer", 1, True, {3: {"low": math.inf}, "b": -0.0, "big": 2**70}),
+    ("answer", 2, True, datetime(2026, 1, 2, 3, 4, 5, 6)),
+    ("answer", 3, True, {"lr": FloatDistribution(1e-4, 1.0, log=True)}),
+    ("directive", Directive(Kind.STOP, "why", 3, True, False)),
+    ("tell", "report", {"value": 0.1 + 0.2, "step": 3, "trained": 1e-300}),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
+    assert unpacked(packed(message, "x")) == message
+
+
+@pytest.mark.parametrize(
+    ("error", "there"),
+    [
+        (ValueError("no"), ValueError("no")),
+        (KeyError("name"), KeyError("name")),
+        (UpdateFinishedTrialError("late"), UpdateFinishedTrialError("late")),
+        (SystemExit(3), RuntimeError("SystemExit: 3")),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), RuntimeError),
+        (type("Own", (Exception,), {})("mine"), RuntimeError("Own: mine")),
+    ],
+)
+def test_an_error_arrives_as_one_that_every_process_has(error: Any, there: Any) -> None:
+    found = unpacked(packed(("answer", 1, False, error), "x"))[3]
+    if there is RuntimeError:
+        assert type(found) is RuntimeError
+    else:
+        assert (type(found), found.args) == (type(there), there.args)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pickle.dumps(Payload()), b"", b"\xff", b"{}", b'{"dict": 3}', b'{"os": "system"}',
+        b'{"directive": ["keep"]}', b'{"time": 3}', b'{"tuple": [], "list": []}',
+        b'{"distribution": "{}"}', b"[" * 100_000, b'{"dict": [[[], 1]]}',
+    ],
+)  # fmt: skip
+def test_what_is_no_message_is_a_value_error_and_runs_nothing(content: bytes) -> None:
+    with pytest.raises(ValueError):
+        unpacked(content)
+    assert not os.path.exists("/tmp/never")
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.lists(inner).map(tuple)
+    | st.dictionaries(st.text() | st.integers(), inner),
+))  # fmt: skip
+def test_any_plain_data_arrives_as_it_was_sent(data: Any) -> None:
+    assert unpacked(packed(("tell", "x", {"data": data}), "x"))[2]["data"] == data
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode) | st.builds(
+    lambda kind, content: json.dumps({kind: content}).encode(),
+    st.sampled_from(["tuple", "dict", "time", "distribution", "directive", "error"]),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=4), inner),
+        max_leaves=12,
+    ),
+))  # fmt: skip
+def test_no_bytes_do_anything_but_arrive_or_raise_a_value_error(content: bytes) -> None:
+    with suppress(ValueError):
+        unpacked(content)

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from multiprocessing import Pipe
 
 import pytest
 
 from optuna_deadline.allocation.records import Grant, PlannedTrial
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank import link
+from optuna_deadline.rank.channel import channel_pair
 from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
@@ -30,7 +30,7 @@ def gang() -> Iterator[Park]:
         made.append(subprocess.Popen(sleep, start_new_session=True))
         held = tuple((slot + extra, 1) for extra in range(slots))
         grant = Grant(number, number, fence, held, ("gpu:0",) * slots)
-        rank = Rank(0, Pipe()[0], pid=made[-1].pid, forked_fence=fence)
+        rank = Rank(0, channel_pair()[0], pid=made[-1].pid, forked_fence=fence)
         rank.process = made[-1]  # type: ignore[attr-defined]
         return Gang(grant, 0, 0.0, ranks=[rank])
 
@@ -116,7 +116,7 @@ def test_a_frozen_one_is_ended_before_its_pipe_is_full(
 
 
 def test_a_parked_rank_says_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = Pipe()
+    ours, theirs = channel_pair()
     monkeypatch.setattr(link, "_HEARTBEAT_SECONDS", 0.0)
     monkeypatch.setattr(link.Link, "_extend_trust", lambda self, until: None)
     monkeypatch.setattr(link.Link, "_read", lambda *_: None)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from optuna_deadline.rank.channel import channel_pair
 from optuna_deadline.rank.process import LocalRank, RankSpec, run_rank
 
 torch = pytest.importorskip("torch")
@@ -43,7 +44,7 @@ def held_out(folder: Path, number: int, fence: int = 1, rank: int = 0) -> float:
         grace=1.0,
     )
     random.seed(fence), np.random.seed(fence), torch.manual_seed(10 * fence + rank)
-    ours, theirs = _CONTEXT.Pipe()
+    ours, theirs = channel_pair()
     process = _CONTEXT.Process(target=run_rank, args=(theirs, spec, splits))
     process.start()
     theirs.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import pickle
 import queue
 import socket
 import threading
@@ -10,8 +11,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ import pytest
 from optuna_deadline.allocation.records import GangPart, Grant
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank import rendezvous
-from optuna_deadline.rank.rendezvous import RankServer, connect_to_leader, shut_down
+from optuna_deadline.rank.channel import Channel
+from optuna_deadline.rank.rendezvous import RankServer, connect_to_leader
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
 
@@ -51,7 +53,7 @@ def test_who_has_the_key_is_let_in_and_heard(reception: RankServer, guests: Gues
     assert near.recv() == ("tell", "progress", {})
     near.send(("bye",))
     assert far.recv() == ("bye",)
-    shut_down(near)
+    near.shut_down()
     with pytest.raises(EOFError):
         far.recv()
     with pytest.raises(EOFError):
@@ -79,6 +81,30 @@ def test_a_closed_door_is_tried_for_so_long(reception: RankServer) -> None:
 
 def test_the_key_is_not_shown(reception: RankServer) -> None:
     assert reception.endpoint.key not in repr(reception.endpoint)
+
+
+def test_a_changed_repeated_or_dropped_message_ends_the_connection(
+    reception: RankServer, guests: Guests
+) -> None:
+    for tampering in ("changed", "repeated", "dropped"):
+        far = connect_to_leader(reception.endpoint, 0, 3, 1, 5.0)
+        near = guests.get(timeout=5)[3]
+        sent: list[bytes] = []
+        wire, far._socket = far._socket, SimpleNamespace(sendall=sent.append)  # type: ignore[assignment]
+        for step in range(3):
+            far.send(("tell", "horizon", {"last_step": step}))
+        if tampering == "changed":
+            sent[0] = sent[0].replace(b"0", b"9")
+        elif tampering == "repeated":
+            sent.insert(0, sent[0])
+        else:
+            sent.pop(0)
+        for part in sent:
+            wire.sendall(part)
+        with pytest.raises(AuthenticationError, match="not from the peer"):
+            for _ in sent:
+                near.recv()
+        wire.close()
 
 
 class Ear:
@@ -156,10 +182,12 @@ def test_a_peer_with_the_key_runs_no_code_before_it_is_admitted(
 ) -> None:
     """A teammate can read the key in the database."""
     end = reception.endpoint
-    with Client((end.address, end.port), authkey=end.key.encode()) as intruder:
-        intruder.send(Payload(tmp_path / "touched"))
-        with pytest.raises((EOFError, ConnectionError)):
-            intruder.recv()
+    intruder = Channel(socket.create_connection((end.address, end.port)))
+    rendezvous._authenticate(intruder, end.key, leads=False)
+    assert intruder.recv() == ("leader",)
+    intruder.send_bytes(pickle.dumps(Payload(tmp_path / "touched")))
+    with pytest.raises((EOFError, ConnectionError)):
+        intruder.recv()
     assert guests.empty() and not (tmp_path / "touched").exists()
 
 
