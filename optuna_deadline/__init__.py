@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from optuna_deadline import _moved
+from optuna_deadline._printable import escape_arguments
+
+logging.getLogger(__name__).addFilter(escape_arguments)
 
 if TYPE_CHECKING:
     __version__: str

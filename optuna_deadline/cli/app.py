@@ -13,14 +13,15 @@ from typing import Annotated, Any, ParamSpec
 
 import sqlalchemy as sa
 import typer
-from rich.console import Console
 from rich.logging import RichHandler
 from typer.core import TyperGroup
 
 import optuna_deadline
+from optuna_deadline._printable import Lines, printable
 from optuna_deadline.cli.databases import error_message
 from optuna_deadline.cli.logs import writes_json
 from optuna_deadline.errors import DatabaseGone, DeadlineError, StudyGone, on_command_line
+from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.values.budgets import HOST_TYPE
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 
@@ -92,7 +93,7 @@ def options(
 
 
 #: One console for messages and the live view, so that neither overwrites the other.
-console = Console(stderr=True)
+console = SafeConsole(stderr=True)
 
 #: Exit codes except 0: the database or the study is gone, or the study ended without a value;
 #: invalid input; the worker's own time limit was reached; the worker was asked to stop.
@@ -191,7 +192,7 @@ def _print_error(sentence: str) -> None:
     if writes_json():
         logging.getLogger("optuna_deadline").error(sentence)
         return
-    print(f"optuna-deadline: {sentence}", file=sys.stderr)
+    print(f"optuna-deadline: {printable(Lines(sentence))}", file=sys.stderr)
 
 
 Deadline = Annotated[

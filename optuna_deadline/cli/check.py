@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import optuna
 import typer
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -29,6 +28,7 @@ from optuna_deadline.cli.app import (
     print_json,
 )
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.rank.objective import source_of
 from optuna_deadline.worker.devices import make_offer, own_cores, present_gpus
 from optuna_deadline.worker.segment import PATIENCE
@@ -85,9 +85,9 @@ def check(
     if as_json:
         print_json([asdict(row) | {"result": row.result.value, "bad": row.bad} for row in rows])
     else:
-        screen = Console()
+        screen = SafeConsole()
         if not screen.is_terminal:
-            screen = Console(width=_PIPED)
+            screen = SafeConsole(width=_PIPED)
         screen.print(table_of(rows))
         print(f"Parameters: {json.dumps(trial.params)}")
     raise typer.Exit(exit_code(rows))

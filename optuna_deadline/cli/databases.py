@@ -17,6 +17,7 @@ from optuna.storages import BaseStorage, get_storage
 from optuna.study import Study
 from sqlalchemy.engine import URL, make_url
 
+from optuna_deadline._printable import printable
 from optuna_deadline.allocation.sql.database.engine import has_table
 from optuna_deadline.allocation.sql.database.schema import report, worker
 from optuna_deadline.allocation.sql.database.transaction import database_now
@@ -198,7 +199,7 @@ def load_study(name: str, url: str) -> Study:
     except KeyError:
         names = ", ".join(optuna.get_all_study_names(storage)) or "none yet"
         raise DeadlineError(
-            f"There is no study {name!r} (there are: {names}); make it with "
+            f"There is no study {name!r} (there are: {printable(names)}); make it with "
             f"'optuna-deadline create {name}'."
         ) from None
     study.sampler = sampler_of(study)

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import optuna
 import typer
 from optuna.trial import TrialState
-from rich.console import Console
 from sqlalchemy.engine import make_url
 
 from optuna_deadline.allocation.sql.database.engine import open_table
@@ -23,6 +22,7 @@ from optuna_deadline.cli.databases import make_storage
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import ElasticWorker, Result, agree, check, prepare
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.planning.settlement import find_winner
@@ -91,7 +91,7 @@ def demo(
         _start_worker(each, name, divider, url, cpus, folder)
         for each in [name] * (workers - 1) + names[1:] * workers
     ]
-    screen = console if console.is_terminal else Console()
+    screen = console if console.is_terminal else SafeConsole()
     watcher = StudyWatcher(elastic.table, terms)
     try:
         with showing_study(watcher, screen):

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from optuna_deadline._printable import printable
 from optuna_deadline.cli.app import Json, Storage, Study, command, print_json
 from optuna_deadline.cli.databases import load_study
 from optuna_deadline.cli.worker import show_when_slow
@@ -66,7 +67,7 @@ def forecast(
         )
         return
     left = until_deadline(history.time_left, history.settled is not None)
-    print(f"{history.name}: {_describe_forecast(found, history.budget)}; {left}.")
+    print(f"{printable(history.name)}: {_describe_forecast(found, history.budget)}; {left}.")
     if answer is not None:
         print(_side_by_side(change, answer))
         return

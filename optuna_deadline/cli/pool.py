@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from optuna_deadline._printable import printable
 from optuna_deadline.allocation.records import Slot, Tenant, Worker
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 from optuna_deadline.allocation.sql.reads import pools
@@ -20,6 +21,7 @@ from optuna_deadline.cli.app import Json, Storage, app, command_of, print_json
 from optuna_deadline.cli.databases import check_made, make_storage
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.text import format_length, shortfalls
+from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.view import clock
 from optuna_deadline.planning.pool_leader import read_pool
 from optuna_deadline.values.deadlines import parse_duration
@@ -75,7 +77,7 @@ def show(
         names = pools(connection)
     if pool is not None and pool not in names:
         known = ", ".join(names) or "none yet"
-        raise DeadlineError(f"There is no pool {pool!r} (there are: {known}).")
+        raise DeadlineError(f"There is no pool {pool!r} (there are: {printable(known)}).")
     chosen = names if pool is None else [pool]
     tables = [AllocationTable(engine, name, _NO_STUDY) for name in chosen]
     if as_json:
@@ -83,12 +85,12 @@ def show(
         return
     if not tables:
         print("There is no pool yet: the first worker of a study creates one.")
-    console = Console()
+    console = SafeConsole()
     for table in tables:
         read = table.now(), table.tenants(), table.slots(), table.workers()
-        console.print(render(table.pool, *read))
+        console.print(render(printable(table.pool), *read))
         for sentence in shortfalls(read_pool(table).snapshot):
-            console.print(Text(sentence, style="yellow"))
+            console.print(Text(printable(sentence), style="yellow"))
 
 
 def _values(table: AllocationTable) -> dict[str, object]:
@@ -110,6 +112,9 @@ def render(
     workers: list[Worker],
 ) -> RenderableType:
     """A pool as a rich renderable: its studies, then its slots."""
+    tenants = [replace(row, name=printable(row.name)) for row in tenants]
+    slots = [replace(row, host=printable(row.host), device=printable(row.device)) for row in slots]
+    workers = [replace(row, host=printable(row.host)) for row in workers]
     offered = [slot for slot in slots if slot.offered_by]
     held = sum(slot.holder is not None for slot in slots)
     heading = f"pool {name}: {len(offered)} slots, {held} in use, {len(workers)} workers"
@@ -128,7 +133,7 @@ def _studies(now: float, tenants: list[Tenant], slots: list[Slot], workers: list
     table = _grid(*columns)
     for row in tenants:
         table.add_row(
-            row.name,
+            Text(row.name),
             f"{row.weight:g}",
             str(lent[row.study_id]),
             str(held[row.study_id]),
@@ -149,10 +154,10 @@ def _slots(tenants: list[Tenant], slots: list[Slot], workers: list[Worker]) -> T
     table = _grid("host", "slot", "lent to", "used by", "trial", "offered by")
     for row in slots:
         table.add_row(
-            f"{row.host}, drained" if row.host in drained else row.host,
-            row.device,
-            _name(names, row.lent_to),
-            _name(names, row.study_id),
+            Text(f"{row.host}, drained" if row.host in drained else row.host),
+            Text(row.device),
+            Text(_name(names, row.lent_to)),
+            Text(_name(names, row.study_id)),
             "-" if row.number is None else str(row.number),
             ", ".join(pids.get(worker, "?") for worker in row.offered_by) or "no worker",
         )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import optuna
 import typer
-from rich.console import Console
 
+from optuna_deadline._printable import printable
 from optuna_deadline.allocation.records import Event, PlannedTrial
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect, open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
@@ -27,6 +27,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history, table_of
 from optuna_deadline.history.records import History
 from optuna_deadline.history.text import event_sentence, format_time_of_day
+from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import render, showing_study
 from optuna_deadline.live.view import StudyWatcher, TrialRow, View
 
@@ -83,7 +84,7 @@ def status(study: Study, storage: Storage, as_json: Json = False) -> None:
         deadline = view.deadline.isoformat()
         print_json({**asdict(view), "deadline": deadline, "warning": warning, "check": check})
         return
-    screen = Console()
+    screen = SafeConsole()
     screen.print(render(replace(view, limits=()), max(24, screen.height)))
     for words in view.limits:
         screen.print(words, markup=False, highlight=False, soft_wrap=True)
@@ -104,7 +105,7 @@ def top(study: Study, storage: Storage) -> None:
             f"{study} is trained by study.optimize, which does not use the table: see "
             f"'optuna-deadline status {study}'."
         )
-    screen = console if console.is_terminal else Console()
+    screen = console if console.is_terminal else SafeConsole()
     with showing_study(StudyWatcher(table, terms), screen):
         while not _is_over(table):
             time.sleep(_LOOK)
@@ -158,7 +159,7 @@ def events(
         known = ", ".join(sorted({event.kind for event in _of(table, loaded)}))
         print(f"{study} has no events of that kind (it has: {known}).", file=sys.stderr)
     for event, words in found:
-        print(f"{format_time_of_day(event.at)}  {words}")
+        print(f"{format_time_of_day(event.at)}  {printable(words)}")
 
 
 def _of(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from optuna.study import Study
-from rich.console import Console
 
 from optuna_deadline.elastic.arguments import (
     agree,
@@ -19,6 +18,7 @@ from optuna_deadline.elastic.arguments import (
 )
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.worker import CHECKPOINTS, ElasticWorker
+from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.rank.objective import Objective, stop_if_loading
@@ -174,4 +174,4 @@ def run(
 
 def _progress(worker: ElasticWorker) -> AbstractContextManager[None]:
     watcher = StudyWatcher(worker.table, worker.terms)
-    return showing_study(watcher, Console(stderr=True), whole=False)
+    return showing_study(watcher, SafeConsole(stderr=True), whole=False)

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from optuna_deadline._printable import printable
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.history.text import format_count
 from optuna_deadline.live.view import (
@@ -288,7 +289,7 @@ def showing_study(
         previous: View | None = None
         for view in looks:
             for line in lines(previous, view):
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+                console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
             previous = view
 
     return polling_views(watcher, _SECONDS, on_terminal if console.is_terminal else in_lines)

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from operator import itemgetter
 from typing import TypeGuard
 
+from optuna_deadline._printable import printable
 from optuna_deadline.allocation.records import Event, PlannedTrial, SegmentRow, Slot
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
@@ -195,7 +196,7 @@ class StudyWatcher:
         ended = Counter(segment.outcome for segment in segments)
         starts = len(segments) - len({segment.number for segment in segments})
         return View(
-            study=self._terms.name,
+            study=printable(self._terms.name),
             time_left=orders.deadline - now,
             deadline=datetime.fromtimestamp(orders.deadline, timezone.utc).astimezone(),
             duration=orders.deadline - self._terms.started,
@@ -213,9 +214,13 @@ class StudyWatcher:
             pauses=ended["pause"] + ended["park"],
             resumes=max(0, starts - ended["resize"]),
             resizes=ended["resize"],
-            drained=tuple(sorted({row.host for row in workers if row.drained is not None})),
-            alone=tuple(sorted(isolated_hosts(row for row in workers if row.study_id == mine))),
-            limits=tuple(limited(trials, limits)),
+            drained=tuple(
+                sorted({printable(row.host) for row in workers if row.drained is not None})
+            ),
+            alone=tuple(
+                sorted(map(printable, isolated_hosts(r for r in workers if r.study_id == mine)))
+            ),
+            limits=tuple(map(printable, limited(trials, limits))),
             slot_hours=sum(
                 row.slots * ((now if row.ended is None else row.ended) - row.granted)
                 for row in segments
@@ -229,7 +234,7 @@ class StudyWatcher:
         if len({slot.lent_to for slot in slots}) < 2:
             return ()
         lent = Counter(slot.lent_to for slot in slots)
-        return tuple((row.name, lent[row.study_id]) for row in self._table.tenants())
+        return tuple((printable(row.name), lent[row.study_id]) for row in self._table.tenants())
 
     def _row(self, planned: PlannedTrial, hosts: tuple[str, ...]) -> TrialRow:
         curve = self._curves.get(planned.number, {})
@@ -245,10 +250,10 @@ class StudyWatcher:
             value=values[-1] if values else None,
             best=best,
             curve=values,
-            reason=planned.reason,
+            reason=printable(planned.reason),
             held=planned.alive and planned.held is not None,
             pinned=planned.pinned if planned.alive else None,
-            hosts=hosts,
+            hosts=tuple(map(printable, hosts)),
         )
 
     def _spent(self, now: float) -> float | None:
@@ -277,7 +282,7 @@ class StudyWatcher:
             words = "the study has ended"
         elif not (words := request_sentence(event, f"trial {event.number}")):
             return
-        said = event.id, Decision(event.at - self._terms.started, words)
+        said = event.id, Decision(event.at - self._terms.started, printable(words))
         insort(self._decisions, said, key=itemgetter(0))
         del self._decisions[:-_DECISIONS]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from optuna_deadline._printable import Lines
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError, LeaseLost, at_most
@@ -126,7 +127,7 @@ def _outcome_of(gang: Gang) -> SegmentOutcome:
         if any(sign in line for sign in OUT_OF_MEMORY):
             return _outcome_of_death(gang, f"out of memory: {line}")
         return SegmentOutcome(
-            "failed", "error", log_message=f"the objective raised {line}\n{trace}"
+            "failed", "error", log_message=Lines(f"the objective raised {line}\n{trace}")
         )
     if sent.leave:  # killed because it did not leave in time
         state = "retired" if sent.kind is Kind.STOP and not sent.deadline else "paused"
