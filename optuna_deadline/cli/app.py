@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import math
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import sqlalchemy as sa
@@ -18,7 +20,7 @@ from typer.core import TyperGroup
 
 import optuna_deadline
 from optuna_deadline._printable import Lines, printable
-from optuna_deadline.cli.databases import error_message
+from optuna_deadline.cli.databases import STORAGE_VARIABLE, GivenStorage, error_message
 from optuna_deadline.cli.logs import writes_json
 from optuna_deadline.errors import DatabaseGone, DeadlineError, StudyGone, on_command_line
 from optuna_deadline.live.console import SafeConsole
@@ -106,7 +108,21 @@ Settings = Annotated[
 ]
 Study = Annotated[str, typer.Argument(help="Name of the study.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Storage = Annotated[str, typer.Option(help="URL of the study's database (SQLite, PostgreSQL).")]
+#: The URL of the database; :func:`command_of` replaces it by the options for it.
+Storage = Annotated[str, typer.Option()]
+OptionalStorage = Annotated[str | None, typer.Option()]
+_StorageUrl = Annotated[
+    str | None,
+    typer.Option(
+        envvar=STORAGE_VARIABLE,
+        show_envvar=False,
+        help=f"URL of the database (SQLite, PostgreSQL); by default {STORAGE_VARIABLE}.",
+    ),
+]
+_StorageFile = Annotated[
+    Path | None,
+    typer.Option(help="File with that URL, so that no password is in the list of processes."),
+]
 
 
 @contextmanager
@@ -135,16 +151,52 @@ def command_of(group: typer.Typer) -> Callable[[Callable[P, Any]], Callable[P, N
     """Register a command of a group, with log set-up and error handling."""
 
     def register(function: Callable[P, Any]) -> Callable[P, None]:
+        signature = inspect.signature(function, eval_str=True)
+        storage = signature.parameters.get("storage")
+        if storage is not None and storage.annotation not in (Storage, OptionalStorage):
+            storage = None  # the demo creates its own database
+
         @wraps(function)
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
             set_up_logging()
             with in_one_sentence():
+                if storage is not None:
+                    _choose_storage(kwargs, storage.default is inspect.Parameter.empty)
                 function(*args, **kwargs)
 
+        if storage is not None:
+            _add_storage_file(wrapped, signature)
         group.command()(wrapped)
         return wrapped
 
     return register
+
+
+def _add_storage_file(wrapped: Callable[..., Any], signature: inspect.Signature) -> None:
+    """Give a command the option --storage-file beside --storage."""
+    parameters = []
+    for parameter in signature.parameters.values():
+        named = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        if parameter.name != "storage":
+            parameters.append(named)
+            continue
+        default = None if parameter.default is inspect.Parameter.empty else parameter.default
+        url = named.replace(annotation=_StorageUrl, default=default)
+        file = named.replace(name="storage_file", annotation=_StorageFile, default=None)
+        parameters += [url, file]
+    # Typer reads both of these.
+    vars(wrapped)["__signature__"] = signature.replace(parameters=parameters)
+    wrapped.__annotations__ = {each.name: each.annotation for each in parameters}
+
+
+def _choose_storage(given: dict[str, Any], required: bool) -> None:
+    """Replace both options by the URL of the database."""
+    if (file := given.pop("storage_file", None)) is not None:
+        given["storage"] = GivenStorage.read(file)
+    elif given["storage"] is None and required:
+        raise DeadlineError(
+            f"Name the database: with --storage URL, --storage-file FILE or {STORAGE_VARIABLE}."
+        )
 
 
 def command(function: Callable[P, Any]) -> Callable[P, None]:

@@ -5,6 +5,7 @@ Commands that only read create nothing. Commands that create may run at the same
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import time
@@ -37,6 +38,56 @@ _MAKE = "check --storage, or make a study there with 'optuna-deadline create'"
 _TRIES, _PAUSE = 5, 0.2  # seconds
 
 
+#: The environment variable with the URL of the database.
+STORAGE_VARIABLE = "OPTUNA_DEADLINE_STORAGE"
+
+
+class GivenStorage(str):
+    """The URL of a database that was read from a file.
+
+    Attributes:
+        file: The file.
+    """
+
+    file: Path
+
+    @classmethod
+    def read(cls, file: Path) -> GivenStorage:
+        """Read the URL in a file.
+
+        Raises:
+            DeadlineError: The file cannot be read, or has not one line.
+        """
+        try:
+            lines = file.read_text().split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeadlineError(f"The storage file {file} cannot be read: {error}.") from None
+        if len(lines) != 1:
+            raise DeadlineError(f"The storage file {file} must have one line, a database's URL.")
+        found = cls(lines[0])
+        found.file = file.absolute()
+        return found
+
+
+def storage_options(storage: str) -> list[str]:
+    """The options by which another process gets the same database, without a password.
+
+    Raises:
+        DeadlineError: The URL contains a password.
+    """
+    if isinstance(storage, GivenStorage):
+        return ["--storage-file", str(storage.file)]
+    if os.environ.get(STORAGE_VARIABLE) == storage:
+        return []  # the process has the same environment
+    if without_password(storage) != storage:
+        raise DeadlineError(
+            "A job's script and the list of its processes would show the password of --storage: "
+            "put the URL into a file with mode 600 that all nodes can read, and name it with "
+            f"--storage-file, or use {STORAGE_VARIABLE} or PGPASSFILE."
+        )
+    return ["--storage", storage]
+
+
 class NoStudyTables(DeadlineError):
     """The database has never held a study."""
 
@@ -51,7 +102,7 @@ def check_url(text: str) -> URL:
         url = make_url(text)
     except (sa.exc.ArgumentError, ValueError):
         raise DeadlineError(
-            f"{_without_password(text)!r} is not a database URL: write {_URLS}."
+            f"{without_password(text)!r} is not a database URL: write {_URLS}."
         ) from None
     backend = url.get_backend_name()
     if backend not in ("sqlite", "postgresql"):
@@ -129,7 +180,7 @@ def check_made(text: str) -> URL:
     if file is not None and not file.is_file():
         raise NoStudyTables(f"There is no database {file.resolve()}: {_MAKE}.")
     if not has_table(url, "studies"):
-        said = url.render_as_string(hide_password=True)
+        said = without_password(url.render_as_string(hide_password=False))
         raise NoStudyTables(f"The database {said} has no study yet: {_MAKE}.")
     return url
 
@@ -182,9 +233,15 @@ def _file(url: URL) -> Path | None:
     return Path(str(url.database))
 
 
-def _without_password(text: str) -> str:
-    """Hide the password of a URL, also if the URL cannot be parsed."""
-    return re.sub(r":[^:/]*@", ":***@", text)
+def without_password(text: str) -> str:
+    """Hide the passwords of a URL, also if the URL cannot be parsed."""
+    text = re.sub(r"(?i)(password=)[^&\s]*", r"\1***", text)
+    scheme, _, rest = text.rpartition("://") if "://" in text else ("", "", text)
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    if not (at and colon):
+        return text
+    return f"{scheme + '://' if scheme else ''}{user}:***@{place}"
 
 
 def load_study(name: str, url: str) -> Study:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,12 +14,11 @@ from typing import Annotated, Any
 import optuna
 import typer
 from optuna.trial import TrialState
-from sqlalchemy.engine import make_url
 
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import INTERRUPTED, PolicyName, Settings, SlotPrice, command, console
-from optuna_deadline.cli.databases import make_storage
+from optuna_deadline.cli.databases import STORAGE_VARIABLE, make_storage, without_password
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import ElasticWorker, Result, agree, check, prepare
 from optuna_deadline.errors import DeadlineError
@@ -152,11 +152,12 @@ def _start_worker(
 ) -> subprocess.Popen[bytes]:
     program = "from optuna_deadline.cli import app; app()"
     options = [
-        *("--study", name, "--pool", pool, "--divider", divider, "--storage", url),
+        *("--study", name, "--pool", pool, "--divider", divider),
         *("--cpus", str(cpus), "--checkpoints", str(folder)),
     ]
     return subprocess.Popen(
         [sys.executable, "-c", program, "worker", _OBJECTIVE, *options],
+        env={**os.environ, STORAGE_VARIABLE: url},  # other users see the command line
         stdout=subprocess.DEVNULL,
         stderr=(folder / pool / f"worker-{time.monotonic_ns()}.log").open("wb"),
     )
@@ -204,5 +205,5 @@ def _print_summary(outcome: dict[str, Any], result: Result, terms: Terms, url: s
     for share in outcome.get("studies", []):
         best = "no report" if share["best_value"] is None else f"best {share['best_value']:.4f}"
         print(f"{share['study']}: {share['slot_seconds']:.0f} slot-seconds, {best}")
-    shown_url = make_url(url).render_as_string(hide_password=True)
+    shown_url = without_password(url)
     print(f"Look at it: optuna-deadline dashboard --storage {shown_url} (optuna-dashboard inside)")

@@ -19,7 +19,7 @@ from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 from optuna_deadline.allocation.sql.database.schema import report, study, trial
 from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.checkpoints.storage import check, check_folder, parse_location
-from optuna_deadline.cli.app import GONE, Json, command, print_json
+from optuna_deadline.cli.app import GONE, Json, OptionalStorage, command, print_json
 from optuna_deadline.cli.databases import (
     NoStudyTables,
     Traffic,
@@ -28,6 +28,7 @@ from optuna_deadline.cli.databases import (
     measure,
     open_storage,
     round_trip,
+    without_password,
 )
 from optuna_deadline.elastic import CHECKPOINTS
 from optuna_deadline.errors import DeadlineError, at_most
@@ -56,9 +57,7 @@ class Finding:
 
 @command
 def doctor(
-    storage: Annotated[
-        str | None, typer.Option(help="URL of a study's database to check.")
-    ] = None,
+    storage: OptionalStorage = None,
     checkpoints: Annotated[str, typer.Option(help="Folder or URL for checkpoints.")] = str(
         CHECKPOINTS
     ),
@@ -127,7 +126,7 @@ def _disk(folder: Path) -> Finding:
 def _database(text: str) -> Iterator[Finding]:
     url = check_url(text)
     sqlite = url.get_backend_name() == "sqlite"
-    name = url.render_as_string(hide_password=True)
+    name = without_password(url.render_as_string(hide_password=False))
     looks: list[Callable[[sa.Connection], Finding]] = [_answers, _clock, _limits]
     engine: sa.Engine | None
     try:

@@ -32,7 +32,7 @@ from optuna_deadline.cli.app import (
     Storage,
     command,
 )
-from optuna_deadline.cli.databases import check_url, load_study
+from optuna_deadline.cli.databases import check_url, load_study, storage_options
 from optuna_deadline.elastic import CHECKPOINTS, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.billing.ledger import BillingLedger
@@ -272,7 +272,7 @@ def slurm(
         "--host-type": host_type,
     }
     worker = [
-        *_program(), "worker", objective, "--study", study, "--storage", storage, *slots,
+        *_program(), "worker", objective, "--study", study, *storage_options(storage), *slots,
         "--checkpoints", checkpoints, "--wait", str(WAIT),
         *(w for name, value in said.items() if value is not None for w in (name, str(value))),
         *(["--across-hosts"] if across_hosts else []),

@@ -177,9 +177,7 @@ def run(
         str | None,
         typer.Option(help="Name of the study; by default that of the objective's file or module."),
     ] = None,
-    storage: Annotated[
-        str, typer.Option(help="URL of the study's database (SQLite, PostgreSQL).")
-    ] = _STORAGE,
+    storage: Storage = _STORAGE,
     direction: WhichWay = None,
     gpus: Gpus = None,
     gpu_ids: GpuIds = None,

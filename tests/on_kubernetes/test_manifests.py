@@ -11,6 +11,7 @@ from manifests import ROOT, Manifest, of_kind, rendered, written
 from typer.main import get_command
 
 from optuna_deadline.cli import app
+from optuna_deadline.cli.databases import STORAGE_VARIABLE
 from optuna_deadline.dashboard.access import TOKEN
 from optuna_deadline.elastic.heartbeat import HEARTBEAT_VARIABLE as PULSE
 from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE as ADDRESS
@@ -79,7 +80,8 @@ def test_commands_and_variables_are_ones_that_there_are(manifests: list[Manifest
         assert set(re.findall(r"--[a-z-]+", rest)) <= options, name
     container = of_kind(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
     given = {one["name"]: one for one in container["env"]}
-    assert {PULSE, ADDRESS, "OPTUNA_DEADLINE_HOST", "STORAGE", "NAMESPACE"} == given.keys()
+    names = {"OPTUNA_DEADLINE_HOST", STORAGE_VARIABLE, "NAMESPACE"}
+    assert {PULSE, ADDRESS, *names} == given.keys()
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert given[PULSE]["value"] in " ".join(container[probe]["exec"]["command"])
 
@@ -102,7 +104,7 @@ def test_settings_are_what_the_script_reads() -> None:
         line.split("=", 1) for line in (ROOT / "base" / "settings.env").read_text().splitlines()
     )
     script = (ROOT / "base" / "work.sh").read_text()
-    assert set(re.findall(r"\$([A-Z]+)\b", script)) == {*settings, "STORAGE"}
+    assert set(re.findall(r"\$([A-Z]+)\b", script)) == set(settings)
 
 
 def test_the_grace_is_longer_than_the_drain(manifests: list[Manifest]) -> None:

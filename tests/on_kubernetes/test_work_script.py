@@ -48,7 +48,8 @@ def start(tmp_path: Path, url: str, port: int) -> subprocess.Popen[str]:
     (tmp_path / "train.py").write_text(OBJECTIVE)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = dict(
-        os.environ, PATH=path, OBJECTIVE="train.py:objective", STUDY="digits", STORAGE=url,
+        os.environ, PATH=path, OBJECTIVE="train.py:objective", STUDY="digits",
+        OPTUNA_DEADLINE_STORAGE=url,
         SLOTS="--cpus 1", CHECKPOINTS=str(tmp_path / "kept"), NAMESPACE="lab",
         OPTUNA_DEADLINE_HOST="optuna-deadline-worker-0", ACCOUNT=str(tmp_path),
         OPTUNA_DEADLINE_PULSE=str(tmp_path / "pulse"), KUBERNETES_SERVICE_HOST="127.0.0.1",

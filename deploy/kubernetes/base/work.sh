@@ -1,5 +1,5 @@
 # A worker until its study is over, which then needs no pods any more.
-optuna-deadline worker "$OBJECTIVE" --study "$STUDY" --storage "$STORAGE" \
+optuna-deadline worker "$OBJECTIVE" --study "$STUDY" \
     --checkpoints "$CHECKPOINTS" $SLOTS &  # several words
 worker=$!
 trap 'kill -TERM "$worker"' TERM INT
