@@ -29,10 +29,11 @@ from optuna_deadline.worker.database_errors import (
     DATABASE_ERRORS,
     describe_database_error,
     driver_error,
+    error_code,
+    is_refusal,
 )
 
 _EXISTS = ("42P07", "42710")  # a table, another object
-_REFUSALS = ("42501", "25006")  # no privilege, a transaction that only reads
 _URLS = "sqlite:///study.db or postgresql://user@host/database"
 _MAKE = "check --storage, or make a study there with 'optuna-deadline create'"
 _TRIES, _PAUSE = 5, 0.2  # seconds
@@ -135,6 +136,8 @@ def make_storage(text: str) -> BaseStorage:
     url = check_url(text)
     if (file := _file(url)) is not None and not file.parent.is_dir():
         raise DeadlineError(f"There is no folder {file.parent} for the database; create it first.")
+    if file is not None and not file.exists():
+        file.touch(mode=0o600)  # SQLite gives its other files the mode of this one
     for last in [False] * (_TRIES - 1) + [True]:
         try:
             return _open(text)
@@ -147,7 +150,7 @@ def make_storage(text: str) -> BaseStorage:
 
 def _is_there_already(error: sa.exc.DatabaseError) -> bool:
     """Whether another process created the table, or its first row, at the same time."""
-    there = isinstance(error, sa.exc.IntegrityError) or _code(error.orig) in _EXISTS
+    there = isinstance(error, sa.exc.IntegrityError) or error_code(error) in _EXISTS
     return there or (isinstance(error.orig, sqlite3.Error) and "already exists" in str(error))
 
 
@@ -202,7 +205,7 @@ def error_message(error: BaseException) -> str | None:
             f"The database cannot be used ({said}): check --storage, and that its file and folder "
             "can be written."
         )
-    if _code(cause) in _REFUSALS:
+    if is_refusal(error):
         return (
             f"The database refuses ({said}): let --storage name an account that may make tables "
             "and write."
@@ -210,11 +213,6 @@ def error_message(error: BaseException) -> str | None:
     if isinstance(error, DATABASE_ERRORS):
         return f"The database does not answer ({said}): start it, or check --storage."
     return None
-
-
-def _code(cause: BaseException | None) -> str | None:
-    """PostgreSQL's code of an error, from either driver."""
-    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
 
 
 def _open(text: str) -> BaseStorage:

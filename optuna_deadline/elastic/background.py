@@ -18,7 +18,12 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.worker.agent import Agent
-from optuna_deadline.worker.database_errors import DATABASE_ERRORS, RETRY_SECONDS
+from optuna_deadline.worker.database_errors import (
+    DATABASE_ERRORS,
+    RETRY_SECONDS,
+    describe_database_error,
+    is_refusal,
+)
 from optuna_deadline.worker.preemption import PreemptionWatcher
 from optuna_deadline.worker.time_limit import WorkerTimeLimit
 
@@ -41,12 +46,22 @@ def planner_thread(
         changed: Called after a change, so that the worker reads it at once.
     """
 
+    refused = False
+
     def work() -> float:
+        nonlocal refused
         try:
             if any([tick() for tick in ticks]):
                 changed()
-        except DATABASE_ERRORS:
-            return RETRY_SECONDS  # the worker says so, once
+        except DATABASE_ERRORS as error:
+            if is_refusal(error) and not refused:
+                refused = True
+                _logger.error(
+                    "This worker cannot plan, so no trial may start: %s. Give its database "
+                    "account the rights of a planner.",
+                    describe_database_error(error),
+                )
+            return RETRY_SECONDS  # the worker says that the database is unreachable, once
         return interval
 
     return PeriodicThread("planner", work)

@@ -14,6 +14,8 @@ DATABASE_ERRORS = (
     StorageInternalError,
 )
 
+_REFUSALS = ("42501", "25006")  # no privilege, a transaction that only reads
+
 #: Seconds until the next attempt to reach the database.
 RETRY_SECONDS = 0.2
 
@@ -23,6 +25,17 @@ def describe_database_error(error: BaseException) -> str:
     original = driver_error(error)
     lines = str(original).strip().splitlines()
     return lines[0] if lines else type(original).__name__
+
+
+def error_code(error: BaseException) -> str | None:
+    """PostgreSQL's code of an error, from either driver."""
+    cause = driver_error(error)
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the account lacks a right, so that the same statement fails again."""
+    return error_code(error) in _REFUSALS
 
 
 def driver_error(error: BaseException) -> BaseException:

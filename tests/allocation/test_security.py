@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import optuna
 import pytest
 import sqlalchemy as sa
 from sql_world import World
+from typer.testing import CliRunner
 
+from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.database.schema import PREFIX
 from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.cli.databases import open_storage
+from optuna_deadline.cli import app
+from optuna_deadline.cli.databases import STORAGE_VARIABLE, make_storage, open_storage
+from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.testing.postgres import PostgresServer
 from optuna_deadline.worker.database_errors import describe_database_error
@@ -176,3 +184,91 @@ def test_no_password_gets_out(
             open_storage(text)
         said.append(str(refusal.value))
     assert not [line for line in [*said, caplog.text] if SECRET in line]
+
+
+#: What each role can do, and what it is refused; a role can also do what those before it can.
+COMMANDS = {
+    "viewer": (
+        "status s", "events s", "forecast s", "load-best s", "pool show", "doctor",
+    ),
+    "worker": (
+        "pause 0 --study s", "give 0 --gpus 1 --study s", "drain node7",
+    ),
+    "planner": ("extend s --deadline 2h", "stop s --within 60s"),
+    "owner": ("create new --deadline 1h",),
+}  # fmt: skip
+LEVELS = (*ROLES, "owner")
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("role", LEVELS)
+def test_each_command_needs_the_role_of_the_table(role: str, world: World, as_role: As) -> None:
+    owner = world.engine.url
+    study = optuna.create_study(study_name="s", storage=owner.render_as_string(False))
+    terms = agree(study, "1h", None, {})
+    table = AllocationTable(world.engine, "lab", terms.study_id)
+    table.register("me", "node7", 1, ["gpu:0"], 0)
+    term = table.elect_planner("me")
+    assert term is not None
+    table.open_trial("me", term, 0, study.ask()._trial_id)
+    table.write_plan("me", term, [Assignment(0, "run", "me", 1, "")])
+    grant = table.acquire("me", 0, [table.slots()[-1].id])
+    assert grant is not None
+    table.add_report("me", grant, 1, 0.5, 1.0)
+    url = owner if role == "owner" else as_role(role).url
+    for level, commands in COMMANDS.items():
+        may = LEVELS.index(level) <= LEVELS.index(role)
+        for command in commands:
+            asked = CliRunner().invoke(
+                app, [*command.split(), "--storage", url.render_as_string(False)]
+            )
+            said = (role, command, asked.output, asked.exception)
+            assert (asked.exit_code == 0) == may, said
+            if not may:
+                assert isinstance(asked.exception, SystemExit), said
+                assert "optuna-deadline: The database refuses" in asked.output, said
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize("role", ["planner", "worker"])
+def test_a_worker_process_needs_the_role_of_a_planner(
+    role: str, world: World, as_role: As, tmp_path: Path
+) -> None:
+    study = optuna.create_study(study_name="s", storage=world.engine.url.render_as_string(False))
+    agree(study, "100s", "fifo", {"most_trials": 3})
+    (tmp_path / "train.py").write_text(
+        "def objective(trial):\n"
+        "    x = trial.suggest_float('x', 0, 1)\n"
+        "    trial.set_user_attr('a', 1)\n"
+        "    for step in range(3):\n"
+        "        trial.report(x, step)\n"
+        "    return x\n"
+    )
+    program = "from optuna_deadline.cli import app; app()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "worker", "train.py:objective", "--study", "s", "--cpus",
+         "1", "--publish", "--oversubscribe"],
+        env={**os.environ, STORAGE_VARIABLE: as_role(role).url.render_as_string(False)},
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+    ) as worker:  # fmt: skip
+        assert worker.stderr is not None
+        said = ""
+        for line in worker.stderr:
+            said += line
+            if "cannot plan" in line:
+                worker.terminate()
+    denied = "permission denied" in said or "refuses" in said
+    assert denied == (role == "worker"), said
+    if role == "planner":
+        assert worker.returncode == 0, said
+        assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE"] * 3
+
+
+def test_a_new_database_is_for_its_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        make_storage(f"sqlite:///{tmp_path}/s.db")
+    finally:
+        os.umask(before)
+    assert {oct(file.stat().st_mode & 0o777) for file in tmp_path.glob("s.db*")} == {"0o600"}
