@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test landing test-all chaos lint types imports docs pictures clean
+.PHONY: help demo test landing test-all chaos lint types imports docs pictures audit sbom clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,16 @@ pictures: .venv/test.stamp  ## Make the figures of gallery and policy and the da
 	@$(BIN)/python -m benchmarks.pages
 	@$(BIN)/python -m benchmarks.policy_picture
 
+audit: .venv/test.stamp .venv/audit.stamp  ## Look up known vulnerabilities of all installed packages
+	@if $(BIN)/python -c 'import socket; socket.create_connection(("api.osv.dev", 443), 5)' 2> /dev/null; then \
+	  .venv/audit/bin/pip-audit --vulnerability-service osv --progress-spinner off --skip-editable --path \
+	    "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
+	else echo "api.osv.dev cannot be reached: nothing was audited."; fi
+
+sbom: .venv/test.stamp .venv/audit.stamp  ## Write all installed packages to dist/sbom.json (CycloneDX)
+	@mkdir -p dist
+	@.venv/audit/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json $(BIN)/python
+
 clean:  ## Delete the environment and all caches
 	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
@@ -71,6 +81,11 @@ $(BIN)/python:
 .venv/test.stamp: $(INPUTS) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@ .venv/demo.stamp  # [dev] holds all of [demo]
+
+.venv/audit.stamp: $(INPUTS) | $(BIN)/python
+	$(BIN)/python -m venv .venv/audit  # apart, so that its own packages are not audited
+	.venv/audit/bin/python -m pip install --quiet --disable-pip-version-check 'cyclonedx-bom>=5' 'pip-audit>=2.7'
+	@touch $@
 
 .venv/docs.stamp: $(INPUTS) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
