@@ -9,6 +9,7 @@ its only key: tuples, dicts, times, directives, Optuna's distributions and error
 from __future__ import annotations
 
 import builtins
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
@@ -160,6 +161,44 @@ def checked_step(step: int) -> int:
             "epochs, batches or thousands of tokens."
         )
     return step
+
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "bool": lambda value: type(value) is bool,
+    "int": lambda value: type(value) is int and abs(value) < 2**63,
+    "float": lambda value: type(value) is float or (type(value) is int and abs(value) < 2**63),
+    "str": lambda value: type(value) is str and "\0" not in value,
+}
+
+
+def check_facts(handler: Callable[..., None], facts: dict[str, Any]) -> None:
+    """Check the facts of a message by the annotations of its handler.
+
+    Raises:
+        ValueError: One has another type: the database would refuse it later.
+    """
+    for name, parameter in inspect.signature(handler).parameters.items():
+        kind, _, optional = parameter.annotation.partition(" | ")
+        value = facts[name]
+        if not (_TYPES[kind](value) or (optional and value is None)):
+            raise ValueError(f"{name} must be of type {kind}, but is {value!r:.100}.")
+
+
+def checked_end(kind: Any, payload: Any) -> tuple[str, Any]:
+    """The end message of a rank.
+
+    Raises:
+        ValueError: It is none.
+    """
+    good = {
+        "result": payload is None or type(payload) is float,
+        "left": type(payload) is str,
+        "pruned": payload is None,
+        "error": type(payload) is tuple and [type(one) for one in payload] == [str, str],
+    }
+    if not good.get(kind, False):
+        raise ValueError(f"A rank cannot end with {kind!r:.100}.")
+    return kind, payload
 
 
 def restored_choice(choices: Sequence[Any], chosen: Any, what: str) -> Any:

@@ -27,6 +27,13 @@ def describe_database_error(error: BaseException) -> str:
     return lines[0] if lines else type(original).__name__
 
 
+def is_outage(error: BaseException) -> bool:
+    """Whether the database does not answer, rather than refuses a value that it was given."""
+    while isinstance(error, StorageInternalError) and error.__cause__ is not None:
+        error = error.__cause__
+    return not isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
+
+
 def error_code(error: BaseException) -> str | None:
     """PostgreSQL's code of an error, from either driver."""
     cause = driver_error(error)

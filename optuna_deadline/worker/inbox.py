@@ -18,7 +18,12 @@ from optuna_deadline.checkpoints.storage import Location, name_of, parse_locatio
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone, at_most
 from optuna_deadline.planning.optuna_storage import store_values, unless_deleted
-from optuna_deadline.worker.database_errors import DATABASE_ERRORS
+from optuna_deadline.rank.messages import check_facts, checked_end, checked_step
+from optuna_deadline.worker.database_errors import (
+    DATABASE_ERRORS,
+    describe_database_error,
+    is_outage,
+)
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.sampling import TrialSampler
 from optuna_deadline.worker.segment import Gang, SegmentOutcome
@@ -87,7 +92,7 @@ class TrialInbox:
         """Handle one message."""
         kind, *rest = message
         if kind == "end":
-            rank.end_message, rank.end_message_at = (rest[0], rest[1]), time.monotonic()
+            rank.end_message, rank.end_message_at = checked_end(*rest), time.monotonic()
             self._gang.acknowledge_end(rank)
         elif kind == "ask":
             number, method, args, kwargs = rest
@@ -103,7 +108,9 @@ class TrialInbox:
                 )
         else:
             what, facts = rest
-            self._handlers[what](**facts)
+            handler = self._handlers[what]
+            check_facts(handler, facts)
+            handler(**facts)
 
     def _answer_request(
         self, rank: Rank, number: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -117,9 +124,13 @@ class TrialInbox:
                     value = self._sampler.call(lambda: found(*args, **kwargs))
                 else:
                     value = found(*args, **kwargs)
-        except (StudyGone, *DATABASE_ERRORS):
+        except StudyGone:
             raise
         except Exception as error:  # a mistake in the objective, so the error is raised there
+            if isinstance(error, DATABASE_ERRORS):
+                if is_outage(error):
+                    raise
+                error = ValueError(f"{method}: {describe_database_error(error)}")
             if method.startswith("suggest"):
                 self._sampler.errors.record_failure(self._gang.number, error)
             self._gang.answer(rank, number, False, error)
@@ -127,6 +138,8 @@ class TrialInbox:
             self._gang.answer(rank, number, True, value)
 
     def _on_progress(self, start: float, position: float, trained: float) -> None:
+        if not all(map(math.isfinite, (start, position, trained))):
+            raise ValueError(f"A position must be finite, but is {position}.")
         progress = self._gang.progress
         if progress.startup is None:
             progress.startup = time.monotonic() - trained - self._gang.granted_at
@@ -134,11 +147,11 @@ class TrialInbox:
         self._gang.progress_changed = True
 
     def _on_horizon(self, last_step: int) -> None:
-        self._gang.progress.horizon = last_step
+        self._gang.progress.horizon = checked_step(last_step)
         self._gang.progress_changed = True
 
     def _on_even(self, batch: int) -> None:
-        self._gang.progress.batch = batch
+        self._gang.progress.batch = checked_step(batch)
         self._gang.progress_changed = True
 
     def _on_pausable(self, pausable: bool) -> None:
@@ -151,6 +164,7 @@ class TrialInbox:
         self._table.set_progress(self._worker_id, gang.grant, **gang.progress.fields())
 
     def _on_limit(self, slots: int, reason: str) -> None:
+        at_most(slots)  # raises for an invalid limit
         gang = self._gang
         if gang.slot_limit is None or slots < gang.slot_limit[0]:  # the other ranks send the same
             gang.slot_limit = slots, reason
@@ -165,8 +179,12 @@ class TrialInbox:
         )  # fmt: skip
 
     def _on_report(self, value: float, step: int, trained: float) -> None:
+        if not math.isfinite(trained):
+            raise ValueError(f"A report after {trained} s of training cannot be.")
         self._gang.reported = True
-        self._gang.pending_writes.add(NewReport(step, value, self._gang.trained_before + trained))
+        self._gang.pending_writes.add(
+            NewReport(checked_step(step), value, self._gang.trained_before + trained)
+        )
 
     def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
         """Store reports and checkpoints in the table, and delete files that no row names now."""
@@ -216,7 +234,7 @@ class TrialInbox:
         new = Checkpoint(
             number=self._gang.number,
             fence=self._gang.grant.fence,
-            step=step,
+            step=checked_step(step),
             value=value,
             path=parse_location(path),
             size=size,

@@ -127,6 +127,14 @@ class Hand:
         self.agent.register()
         self.term = self.table.elect_planner(self.agent.id) if of is None else None
 
+    def close(self) -> None:
+        """Close all pipes; a property has many workers."""
+        links = [r.link for gang in self.agent._all_gangs() for r in gang.ranks if r.link]
+        server = self.fork_server
+        for pipe in (*links, *server.ranks.values(), server.control, server.said):
+            pipe.close()
+        self.agent._event_loop.close()
+
     @property
     def fork_server(self) -> Any:
         return self.agent._event_loop.fork_server

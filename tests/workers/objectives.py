@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -282,3 +283,33 @@ def staying(trial: Any) -> float:
                 segment.leave(directive)
             segment.park(lambda: bool(asked))
     return 0.0
+
+
+def refused_by_databases(trial: Any) -> float:
+    """Passes what SQLite or PostgreSQL may not store; each error is caught here."""
+    calls: dict[str, Callable[[], Any]] = {
+        "a long key": lambda: trial.set_user_attr("k" * 1000, "v"),
+        "a key that is a number": lambda: trial.set_user_attr(3, "v"),
+        "NUL in a key": lambda: trial.set_user_attr("a\0b", "v"),
+        "half a character in a key": lambda: trial.set_user_attr("\ud800", "v"),
+        "NUL in a value": lambda: trial.set_user_attr("a", "a\0b"),
+        "half a character in a value": lambda: trial.set_user_attr("b", "\ud800"),
+        "a long name": lambda: trial.suggest_float("n" * 1000, 0, 1),
+        "NUL in a name": lambda: trial.suggest_float("n\0", 0, 1),
+        "NUL in a choice": lambda: trial.suggest_categorical("c", ["\0", "b"]),
+        "an endless number": lambda: trial.set_user_attr("d", 10**5000),
+        "a circle": lambda: trial.set_user_attr("e", circle),
+        "no report": lambda: trial.report("x", 1),
+    }
+    circle: list[Any] = []
+    circle.append(circle)
+    errors = {}
+    for name, call in calls.items():
+        try:
+            call()
+            errors[name] = "accepted"
+        except Exception as error:
+            errors[name] = type(error).__name__
+    trial.set_user_attr("errors", errors)
+    trial.report(0.5, 1)
+    return 0.5

@@ -13,6 +13,8 @@ from typing import Any
 import optuna
 import pytest
 from by_hand import DEADLINE, Clock, Hand, faked
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from optuna_deadline.allocation.records import (
     GangMembership,
@@ -315,6 +317,48 @@ def test_a_message_that_is_never_completed_does_not_stop_the_worker(hand: Hand) 
     hand.say(second, "report", value=0.5, step=0, trained=1.0)
     hand.turn()
     assert [report.number for report in hand.table.reports()] == [second]
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple)
+    | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+_FACTS = ("start", "position", "trained", "last_step", "batch", "pausable", "slots", "reason",
+          "value", "step", "path", "size", "checksum", "why")  # fmt: skip
+_TOLD = ("progress", "horizon", "even", "limit", "pausable", "report", "checkpoint", "parked",
+         "obeys", "waiting", "leaving", "unsaved", "unknown")  # fmt: skip
+_MESSAGES = (
+    st.tuples(st.just("tell"), st.sampled_from(_TOLD),
+              st.dictionaries(st.sampled_from(_FACTS), _VALUES, max_size=6))
+    | st.tuples(st.just("ask"), _VALUES, st.sampled_from(
+        ["directive", "suggest_float", "suggest_categorical", "set_user_attr", "set_constraint",
+         "params", "study"]), _VALUES, _VALUES)
+    | st.tuples(st.just("end"), st.sampled_from(["result", "left", "pruned", "error"]), _VALUES)
+    | _VALUES
+)  # fmt: skip
+
+
+@given(messages=st.lists(_MESSAGES, min_size=1, max_size=4))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_no_message_of_a_rank_stops_its_worker_or_another_trial(
+    messages: list[Any], tmp_path: Path
+) -> None:
+    with faked() as (clock, _):
+        hand = Hand(clock, tmp_path)
+        first, second = hand.started(), hand.started()
+        for message in messages:
+            with suppress(OSError):  # the worker has closed the pipe of a rank that it killed
+                hand.rank(first).send(message)
+            hand.turn()
+        hand.say(second, "report", value=0.5, step=1, trained=1.0)
+        hand.turn()
+        assert [row.step for row in hand.table.reports() if row.number == second] == [1]
+        assert hand.state(second) == ("running", None)
+        for row in hand.table.reports():
+            assert type(row.step) is int and isinstance(row.value, (int, float))
+        hand.close()
 
 
 @pytest.mark.parametrize("method", ["study", "_trial_id", "__class__", "storage"])
