@@ -187,7 +187,9 @@ def read_prices(path: str | Path, columns: Sequence[str] | None = None) -> dict[
             rows = list(csv.DictReader(file, delimiter=";" if ";" in first else ","))
     except OSError as error:
         raise DeadlineError(f"The prices in {path} cannot be read: {error.strerror}.") from None
-    header = set(rows[0]) if rows else set()
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DeadlineError(f"{path} is not a CSV file in UTF-8: {error}.") from None
+    header = {name for name in rows[0] if name} if rows else set[str]()  # None: more values
     known = [names for names in _COLUMNS if header >= set(names[:2])]
     names = tuple(columns) if columns else next(iter(known), ())
     if len(names) not in (2, 3) or not header >= set(names if columns else names[:2]):

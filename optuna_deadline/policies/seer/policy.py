@@ -61,7 +61,7 @@ class Seer(Resources):
         contenders = [t for t in snapshot.trials if t.state not in ("retired", "failed")]
         paces = [t.step_seconds for t in snapshot.trials if t.step_seconds is not None]
         if not paces:
-            return _first(snapshot, contenders)
+            return _first(snapshot, contenders, self.trials_left_to_open(snapshot))
         means = _means(snapshot, steps, fmean(paces))
         retired = [trial for trial in snapshot.trials if trial.state == "retired"]
         last = barrier(retired, steps)
@@ -69,6 +69,8 @@ class Seer(Resources):
         if last < 0:
             shape = best_shape(means, sum(trial.step for trial in contenders))
             rung, missing = shape.first, max(0, shape.survivors[0] - len(snapshot.trials))
+            if (left := self.trials_left_to_open(snapshot)) is not None:
+                missing = min(missing, left)
         orders: dict[int, Order] = {}
         settled = snapshot.now - snapshot.overhead.total
         while not missing and contenders and rung < len(steps):
@@ -234,7 +236,7 @@ def _holds_until(snapshot: Snapshot) -> float:
     return min([snapshot.deadline - closing, *later])
 
 
-def _first(snapshot: Snapshot, contenders: Sequence[TrialView]) -> Plan:
+def _first(snapshot: Snapshot, contenders: Sequence[TrialView], left: int | None) -> Plan:
     """Before any measurement: an even pool with a trial on each slot."""
     money, usable, pool = snapshot.money, snapshot.capacity, None
     if money is not None:
@@ -252,7 +254,8 @@ def _first(snapshot: Snapshot, contenders: Sequence[TrialView]) -> Plan:
         orders[trial.number] = (
             Run(1, "its first step: nothing is measured yet") if runs else Pause("no free slot")
         )
-    return Plan(orders, start=max(0, usable - len(alive)), pool_slots=pool)
+    start = max(0, usable - len(alive))
+    return Plan(orders, start=start if left is None else min(start, left), pool_slots=pool)
 
 
 def _round_down(value: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,8 @@ def open_archive(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+    except (ArithmeticError, BadZipFile, EOFError, LookupError, MemoryError, NotImplementedError,
+            OSError, RuntimeError, TypeError, ValueError, zlib.error) as error:  # fmt: skip
         raise DeadlineError(f"{path} cannot be read ({error}); fetch it again.") from None
 
 

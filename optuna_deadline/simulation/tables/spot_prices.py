@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,13 @@ def read(path: Path) -> list[InstancePrice]:
     Raises:
         DeadlineError: The file is not such a list, or a line is malformed.
     """
+    try:
+        return list(_read(path))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DeadlineError(f"{path} is not a CSV file in UTF-8: {error}.") from None
+
+
+def _read(path: Path) -> Iterator[InstancePrice]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         first = file.readline()
         file.seek(0)
@@ -68,15 +75,13 @@ def read(path: Path) -> list[InstancePrice]:
                 f"{', '.join(sorted(_SAGEMAKER))}."
             )
         parse = _cloud if header >= _CLOUD else _sagemaker
-        found = []
         for line, row in enumerate(rows, start=2):
             try:
                 price = parse(row)
-            except (TypeError, ValueError):
+            except (KeyError, TypeError, ValueError):
                 raise DeadlineError(f"{path}: line {line} cannot be read: {row}.") from None
             if price is not None:
-                found.append(price)
-    return found
+                yield price
 
 
 def _cloud(row: Mapping[str, str]) -> InstancePrice | None:
