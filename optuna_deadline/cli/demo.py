@@ -26,6 +26,7 @@ from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.planning.settlement import find_winner
+from optuna_deadline.policies import DEFAULT
 from optuna_deadline.samplers import DeadlineSampler
 from optuna_deadline.study.policy_choice import merge, parse_settings
 from optuna_deadline.study.terms import Terms
@@ -34,7 +35,6 @@ from optuna_deadline.values.deadlines import parse_deadline
 
 _OBJECTIVE = "optuna_deadline_demo.digits:objective"
 #: The default policy starts few trials if a start takes a large part of a minute; this one more.
-_POLICY = "hypersched"
 
 
 @command
@@ -48,7 +48,7 @@ def demo(
     storage: Annotated[
         str | None, typer.Option(help="URL of a database; a SQLite file in --folder by default.")
     ] = None,
-    policy: PolicyName = _POLICY,
+    policy: PolicyName = DEFAULT,
     settings: Settings = None,
     divider: Annotated[
         str | None,
