@@ -1,20 +1,23 @@
-"""The essay on the table names its tests, and they exist."""
+"""The pages on the table and on security name their tests, and they exist."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 ESSAY = (ROOT / "docs" / "design" / "allocation.md").read_text()
-#: Written elsewhere, merged later.
+SECURITY = (ROOT / "docs" / "guide" / "security.md").read_text()
 
 
-def test_every_test_that_the_essay_names_exists() -> None:
+@pytest.mark.parametrize("page", [ESSAY, SECURITY], ids=["table", "security"])
+def test_every_test_that_a_page_names_exists(page: str) -> None:
     suites = (ROOT / "optuna_deadline" / "testing").rglob("*.py")  # published, and run by ours
     places = [*(ROOT / "tests").rglob("test_*.py"), *suites]
     tests = "\n".join(path.read_text() for path in places)
-    named = set(re.findall(r"`(test_\w+)`", ESSAY))
+    named = set(re.findall(r"`(test_\w+)`", page))
     assert len(named) > 10
     assert {name for name in named if f"def {name}(" not in tests} == set()
 

@@ -65,6 +65,7 @@ class RankSegment:
     @property
     def folder(self) -> Path:
         """The trial's checkpoint folder."""
+        make_private(self._folder.parent)  # of the study, which may have been deleted
         make_private(self._folder)
         return self._folder
 

@@ -20,6 +20,7 @@ from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.database.schema import PREFIX
 from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.cli import app
 from optuna_deadline.cli.databases import STORAGE_VARIABLE, make_storage, open_storage
 from optuna_deadline.elastic import agree
@@ -42,7 +43,7 @@ def storage_url(postgres_url: str) -> str:
 @pytest.fixture
 def as_role(world: World, postgres: PostgresServer) -> Iterator[As]:
     """Engines that log in as the essay's roles, with the essay's rights."""
-    [grants] = re.findall(r"```sql\n(.*?)```", ESSAY.read_text(), re.DOTALL)
+    grants, _ = re.findall(r"```sql\n(.*?)```", ESSAY.read_text(), re.DOTALL)
     database = world.engine.url.database
     names = {role: f"{role}_{database}" for role in ROLES}
     for role, name in names.items():
@@ -184,6 +185,64 @@ def test_no_password_gets_out(
             open_storage(text)
         said.append(str(refusal.value))
     assert not [line for line in [*said, caplog.text] if SECRET in line]
+
+
+@pytest.mark.postgres
+def test_with_a_login_each_a_teammate_reads_no_key_and_writes_no_checkpoint(
+    world: World, as_role: As
+) -> None:
+    planner = as_role("planner").url.username
+    _, policies = re.findall(r"```sql\n(.*?)```", ESSAY.read_text(), re.DOTALL)
+    names = {name: f"{name}_{world.engine.url.database}" for name in ("alice", "bob")}
+    policies = policies.replace(
+        "planner TO alice, bob", f"{planner} TO {', '.join(names.values())}"
+    )
+    policies = policies.replace("TO worker;", f"TO {planner};")
+    with world.engine.begin() as connection:
+        for name in names.values():
+            connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql(policies)
+        connection.exec_driver_sql(
+            f"INSERT INTO study_owner VALUES ({world.study_id}, '{names['alice']}')"
+        )
+    engines = {
+        who: sa.create_engine(world.engine.url.set(username=name)) for who, name in names.items()
+    }
+    try:
+        slots = world.join("a")
+        number = world.plan("a")
+        alice, bob = (_table(world, engines[who]) for who in ("alice", "bob"))
+        grant = alice.acquire("a", number, slots[:1])
+        assert grant is not None
+        alice.renew("a", grant.slots)
+        alice.add_report("a", grant, 1, 0.5, 1.0)
+        saved = Checkpoint(number, grant.fence, 1, 0.5, Path("/a.ckpt"), 1, "0" * 64)
+        alice.add_checkpoint("a", grant, saved)
+        with world.engine.begin() as connection:
+            connection.exec_driver_sql(
+                f"INSERT INTO {PREFIX}meeting (study_id, number, fence, address, port, link, key)"
+                f" VALUES ({world.study_id}, {number}, 1, 'host', 1, 1, 'secret')"
+            )
+        keys = {}
+        for who, engine in engines.items():
+            with engine.connect() as connection:
+                found = connection.exec_driver_sql(f"SELECT key FROM {PREFIX}meeting").all()
+            keys[who] = [key for (key,) in found]
+        assert keys == {"alice": ["secret"], "bob": []}
+        assert len(bob.reports()) == len(bob.checkpoints()) == 1  # to see them is allowed
+        for write in (
+            lambda: bob.add_report("a", grant, 2, 0.5, 1.0),
+            lambda: bob.add_checkpoint("a", grant, saved._replace(step=2)),
+        ):
+            with pytest.raises(sa.exc.ProgrammingError, match="row-level security"):
+                write()
+    finally:
+        for engine in engines.values():
+            engine.dispose()
+        with world.engine.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE study_owner CASCADE")
+            for name in names.values():
+                connection.exec_driver_sql(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 #: What each role can do, and what it is refused; a role can also do what those before it can.

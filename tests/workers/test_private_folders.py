@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import optuna
 import pytest
@@ -15,6 +16,8 @@ from optuna_deadline.checkpoints.files import write_checked
 from optuna_deadline.checkpoints.private import make_private
 from optuna_deadline.checkpoints.storage import root_of
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.rank.link import Link
+from optuna_deadline.rank.trial import RankSegment
 from optuna_deadline.study import terms
 
 
@@ -78,3 +81,17 @@ def test_folders_and_files_are_for_their_owner_alone(tmp_path: Path) -> None:
         os.umask(before)
     assert (mode(folder), mode(folder / "a.ckpt")) == (0o700, 0o600)
     assert digest.startswith("sha256:")
+
+
+def test_a_studys_folder_that_was_deleted_comes_back_private(tmp_path: Path) -> None:
+    root = tmp_path / "study-0123"
+    segment = RankSegment(
+        cast(Link, None), rank=0, world_size=1, fence=1, folder=root / "trial-0", resume=None,
+        direction="minimize",
+    )  # fmt: skip
+    before = os.umask(0)
+    try:
+        assert segment.folder.is_dir()
+    finally:
+        os.umask(before)
+    assert (mode(root), mode(root / "trial-0")) == (0o700, 0o700)
