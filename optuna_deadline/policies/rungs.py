@@ -149,8 +149,11 @@ def ladder(min_resource: int, reduction_factor: int, last: int) -> tuple[int, ..
 
 
 def barrier(retired: Iterable[TrialView], steps: Sequence[int]) -> int:
-    """The index of the last rung at which a trial was retired; -1 before the first."""
-    furthest = max([trial.step for trial in retired], default=0)
+    """The index of the last rung at which a trial was retired; -1 before the first.
+
+    A trial that has diverged was retired by no rung.
+    """
+    furthest = max([t.step for t in retired if math.isfinite(t.last_score)], default=0)
     return min(bisect_right(steps, furthest) - 1, len(steps) - 2)
 
 

@@ -246,3 +246,11 @@ def test_a_round_waits_for_no_trial_that_cannot_come(count: int | None, exhauste
     plan = policy.plan(replace(snapshot(*three, now=50.0), exhausted=exhausted))
     assert not plan.start and not plan.gate_open
     assert any(isinstance(order, Run) for order in plan.orders.values())
+
+
+def test_a_trial_that_diverged_ends_no_round() -> None:
+    trials = [trial(number, 1, 0.1 * number) for number in range(4)]
+    diverged = replace(trial(4, 3, -math.inf, "retired"))
+    view = snapshot(*trials, diverged, now=50.0)
+    whole = Seer().plan(snapshot(*trials, now=50.0))
+    assert whole.gate_open and Seer().plan(view).gate_open
