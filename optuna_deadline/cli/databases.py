@@ -9,6 +9,7 @@ import os
 import re
 import sqlite3
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,7 +138,8 @@ def make_storage(text: str) -> BaseStorage:
     if (file := _file(url)) is not None and not file.parent.is_dir():
         raise DeadlineError(f"There is no folder {file.parent} for the database; create it first.")
     if file is not None and not file.exists():
-        file.touch(mode=0o600)  # SQLite gives its other files the mode of this one
+        with suppress(OSError):  # SQLite's own error says more
+            file.touch(mode=0o600)  # its other files get the mode of this one
     for last in [False] * (_TRIES - 1) + [True]:
         try:
             return _open(text)

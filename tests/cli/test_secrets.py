@@ -35,16 +35,19 @@ def secrets_in(text: str) -> list[str]:
     return [secret for secret in (CANARY, QUOTED, "c4n", "w:rd", "w%3Ard") if secret in text]
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+URLS = (
+    f"postgresql+psycopg://user:{QUOTED}@127.0.0.1:1/db",  # no server
+    f"postgresql://user:{CANARY}@host:port/db",  # cannot be parsed
+    f"postgresql+psycopg://user@127.0.0.1:1/db?password={QUOTED}",
+    f"postgres//user:{CANARY}@host/db",
+    f"nothing://user:{QUOTED}@host/db",
+)
+
+
 @pytest.mark.parametrize(
-    "url",
-    [
-        f"postgresql+psycopg://user:{QUOTED}@127.0.0.1:1/db",  # no server
-        f"postgresql+psycopg://user@127.0.0.1:1/db?password={QUOTED}",
-        f"postgresql://user:{CANARY}@host:port/db",  # cannot be parsed
-        f"postgres//user:{CANARY}@host/db",
-        f"nothing://user:{QUOTED}@host/db",
-    ],
+    ("words", "url"),
+    [(words, URLS[place % 2]) for place, words in enumerate(COMMANDS)]
+    + [("status s", url) for url in URLS],
 )
 def test_no_command_prints_the_password(words: str, url: str) -> None:
     asked = CliRunner().invoke(app, [*words.split(), "--storage", url])
