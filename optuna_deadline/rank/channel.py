@@ -96,25 +96,30 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _read(self, flags: int) -> None:
+        # No more than the present message: what is left is seen by a wait for the socket.
+        missing = self._end_of_message() - len(self._received)
         with suppress(BlockingIOError):
-            part = self._socket.recv(_AT_ONCE, flags)
+            part = self._socket.recv(min(missing, _AT_ONCE), flags)
             self._received += part
             self._at_end = not part
 
-    def _has_message(self) -> bool:
+    def _end_of_message(self) -> int:
+        """The bytes of the present message, or of its length while that is unknown."""
         if len(self._received) < _LENGTH.size:
-            return False
+            return _LENGTH.size
         length: int = _LENGTH.unpack_from(self._received)[0]
         if length > self.limit + (0 if self._verifies is None else _TAG):
             raise OSError(f"A message of {length:,} bytes is too large.")
-        return len(self._received) >= _LENGTH.size + length
+        return _LENGTH.size + length
+
+    def _has_message(self) -> bool:
+        return len(self._received) >= self._end_of_message()
 
     def _next(self) -> bytes | None:
         if not self._has_message():
             return None
-        (length,) = _LENGTH.unpack_from(self._received)
-        content = bytes(self._received[_LENGTH.size : _LENGTH.size + length])
-        del self._received[: _LENGTH.size + length]
+        content = bytes(self._received[_LENGTH.size :])
+        self._received.clear()
         if self._verifies is None:
             return content
         code, content = content[:_TAG], content[_TAG:]

@@ -12,6 +12,7 @@ import signal
 import time
 from contextlib import suppress
 from datetime import datetime
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, cast
 
@@ -170,6 +171,17 @@ def test_what_is_no_message_is_a_value_error_and_runs_nothing(content: bytes) ->
     with pytest.raises(ValueError):
         unpacked(content)
     assert not os.path.exists("/tmp/never")
+
+
+def test_a_wait_sees_each_message_that_was_not_read() -> None:
+    """A rank may send its first request together with its greeting."""
+    ours, theirs = channel_pair()
+    for number in range(3):
+        theirs.send(("tell", "horizon", {"last_step": number}))
+    for number in range(3):
+        assert wait([ours], 5) == [ours]
+        assert ours.recv() == ("tell", "horizon", {"last_step": number})
+    assert not wait([ours], 0) and not ours.poll()
 
 
 @given(st.recursive(
