@@ -137,6 +137,16 @@ shares = st.lists(st.floats(0.1, 1), min_size=6, max_size=6)
 
 
 class TestCourse:
+    @pytest.mark.parametrize("step", [1e-300, 1.0, math.inf, math.nan])
+    @pytest.mark.parametrize("start", [0.0, math.inf, math.nan])
+    def test_a_pace_that_cannot_be_measured_ends_the_search(
+        self, step: float, start: float
+    ) -> None:
+        """A database that was away, or a clock that was set back, can make a pace absurd."""
+        pool = Pool(4, [1, 2, 4], Speedup({}), step, start)
+        course = longest_course(pool, STEPS, [0.0] * 6, [1, 2, 4], 3, Limits(1e12))
+        assert course.counts[0] >= 1
+
     @given(pools, shares, progresses, st.floats(1, 3000), st.none() | st.integers(40, 200))
     @settings(max_examples=25, deadline=None)
     def test_it_fits_where_it_opens_any(

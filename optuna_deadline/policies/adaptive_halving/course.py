@@ -16,6 +16,7 @@ _RESERVE = 0.01
 _SINGLE, _RATIO = 32, 1.06
 #: The search for more trials ends beyond so many of them and so much of the time.
 _ENOUGH, _BEYOND = 64, 1.5
+_MOST = 10**6  #: and at last beyond so many, also where training seems to take no time
 _SOFTER = 20  # exponents from 1 to 0 that are tried where all configurations fit
 _ROUNDING = 1e-9
 
@@ -114,7 +115,7 @@ def longest_course(
             best = found
         elif trials > _ENOUGH and found.seconds > _BEYOND * limits.seconds:
             break
-        if trials >= limits.trials:
+        if trials >= min(limits.trials, _MOST):
             break
         larger = trials + 1 if trials < _SINGLE else math.floor(trials * _RATIO)
         trials = int(min(limits.trials, larger))
