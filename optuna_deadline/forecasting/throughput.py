@@ -282,4 +282,4 @@ def _high(seconds: list[float], prior: float) -> float:
     if not seconds:
         return prior
     ordered = sorted(seconds[-KEPT_COSTS:])
-    return ordered[min(len(ordered) - 1, math.ceil(0.9 * len(ordered)) - 1)]
+    return max(0.0, ordered[min(len(ordered) - 1, math.ceil(0.9 * len(ordered)) - 1)])

@@ -142,7 +142,8 @@ class TrialInbox:
             raise ValueError(f"A position must be finite, but is {position}.")
         progress = self._gang.progress
         if progress.startup is None:
-            progress.startup = time.monotonic() - trained - self._gang.granted_at
+            startup = time.monotonic() - trained - self._gang.granted_at
+            progress.startup = max(0.0, startup)  # negative where a rank was parked
         progress.start, progress.position, progress.trained = start, position, trained
         self._gang.progress_changed = True
 

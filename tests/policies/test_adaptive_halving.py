@@ -138,7 +138,7 @@ shares = st.lists(st.floats(0.1, 1), min_size=6, max_size=6)
 
 class TestCourse:
     @pytest.mark.parametrize("step", [1e-300, 1.0, math.inf, math.nan])
-    @pytest.mark.parametrize("start", [0.0, math.inf, math.nan])
+    @pytest.mark.parametrize("start", [0.0, -1.0, math.inf, math.nan])
     def test_a_pace_that_cannot_be_measured_ends_the_search(
         self, step: float, start: float
     ) -> None:

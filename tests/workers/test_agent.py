@@ -361,6 +361,13 @@ def test_no_message_of_a_rank_stops_its_worker_or_another_trial(
         hand.close()
 
 
+def test_a_start_up_takes_no_negative_time(hand: Hand) -> None:
+    number = hand.started()
+    hand.say(number, "progress", start=0.0, position=1.0, trained=1e6)
+    hand.turn()
+    assert hand.agent._gangs[number].progress.startup == 0.0
+
+
 @pytest.mark.parametrize("method", ["study", "_trial_id", "__class__", "storage"])
 def test_a_rank_can_ask_for_nothing_but_what_a_trial_offers(hand: Hand, method: str) -> None:
     number = hand.started()
