@@ -266,7 +266,10 @@ class Gang:
 
     def answer(self, rank: Rank, question: int, good: bool, value: Any) -> None:
         """Answer one question of a rank."""
-        rank.send(("answer", question, good, value))
+        try:
+            rank.send(("answer", question, good, value))
+        except (TypeError, ValueError) as error:  # too large, such as many user attributes
+            rank.send(("answer", question, False, error))
 
     def acknowledge_end(self, rank: Rank) -> None:
         """Confirm an end message, so that a rank on another host can exit."""

@@ -361,6 +361,15 @@ def test_no_message_of_a_rank_stops_its_worker_or_another_trial(
         hand.close()
 
 
+def test_an_answer_that_is_too_large_is_an_error_of_its_call(hand: Hand) -> None:
+    first, second = hand.started(), hand.started()
+    for key in "ab":  # each of them is small enough for a message
+        hand.agent._gangs[first].inbox._trial.set_user_attr(key, "x" * (3 << 20))  # type: ignore[union-attr]
+    answer = hand.ask(first, "user_attrs")
+    assert isinstance(answer, ValueError) and "6.0 MiB" in str(answer)
+    assert hand.state(first) == hand.state(second) == ("running", None)
+
+
 def test_a_start_up_takes_no_negative_time(hand: Hand) -> None:
     number = hand.started()
     hand.say(number, "progress", start=0.0, position=1.0, trained=1e6)
