@@ -9,7 +9,6 @@ its only key: tuples, dicts, times, directives, Optuna's distributions and error
 from __future__ import annotations
 
 import builtins
-import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
@@ -177,8 +176,10 @@ def check_facts(handler: Callable[..., None], facts: dict[str, Any]) -> None:
     Raises:
         ValueError: One has another type: the database would refuse it later.
     """
-    for name, parameter in inspect.signature(handler).parameters.items():
-        kind, _, optional = parameter.annotation.partition(" | ")
+    for name, annotation in handler.__annotations__.items():
+        if name == "return":
+            continue
+        kind, _, optional = annotation.partition(" | ")
         value = facts[name]
         if not (_TYPES[kind](value) or (optional and value is None)):
             raise ValueError(f"{name} must be of type {kind}, but is {value!r:.100}.")

@@ -29,9 +29,7 @@ def describe_database_error(error: BaseException) -> str:
 
 def is_outage(error: BaseException) -> bool:
     """Whether the database does not answer, rather than refuses a value that it was given."""
-    while isinstance(error, StorageInternalError) and error.__cause__ is not None:
-        error = error.__cause__
-    return not isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
+    return not isinstance(_cause(error), (sa.exc.DataError, sa.exc.ProgrammingError))
 
 
 def error_code(error: BaseException) -> str | None:
@@ -47,6 +45,12 @@ def is_refusal(error: BaseException) -> bool:
 
 def driver_error(error: BaseException) -> BaseException:
     """The exception of the database's driver, if there is one."""
+    cause = _cause(error)
+    return getattr(cause, "orig", None) or cause
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error of SQLAlchemy that Optuna has wrapped in its own."""
     while isinstance(error, StorageInternalError) and error.__cause__ is not None:
         error = error.__cause__
-    return getattr(error, "orig", None) or error
+    return error
