@@ -135,7 +135,7 @@ class Link:
             try:
                 self._raw.send_bytes(content)
             except OSError:
-                os._exit(1)
+                _kill_process_group()  # as the reader, which may see it later
 
     def _read(self, raw: Channel) -> None:
         while True:
