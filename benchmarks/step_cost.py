@@ -81,7 +81,8 @@ def measure(steps: int) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     here, there = channel_pair()
     with tempfile.TemporaryDirectory(prefix="step-cost-") as folder:
-        process = context.Process(target=_rank, args=(there, folder, steps), daemon=True)
+        arguments = (there, f"{folder}/trial", steps)  # whose parent is this user's alone
+        process = context.Process(target=_rank, args=arguments, daemon=True)
         process.start()
         there.close()
         times = _hear(here)
