@@ -10,6 +10,8 @@ from sql_world import World
 from optuna_deadline.allocation.sql.database.transaction import ClockMonitor
 from optuna_deadline.allocation.sql.store import AllocationTable
 
+pytestmark = pytest.mark.slow_names("postgres")
+
 
 def test_who_has_just_started_does_not_reap_by_a_clock_that_it_does_not_know(world: World) -> None:
     world.time = time.time() - 1000  # as if the clock is set forward once a slot is taken

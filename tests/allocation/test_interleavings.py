@@ -347,6 +347,7 @@ def _second_table(table: AllocationTable) -> AllocationTable:
     return held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pair", "turned"), BOTH_WAYS)
 def test_the_outcome_is_a_serial_one(
     pair: str, turned: bool, make_scene: Callable[[float], Scene]

@@ -105,6 +105,7 @@ def _work(table: AllocationTable) -> None:
     table.set_gate("me", term, False)
 
 
+@pytest.mark.slow
 def test_no_scan_of_a_table_that_grows(
     grown: sa.Engine, said: list[tuple[str, Any]], plan_of: Callable[[str, Any], str]
 ) -> None:

@@ -259,6 +259,7 @@ COMMANDS = {
 LEVELS = (*ROLES, "owner")
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("role", LEVELS)
 def test_each_command_needs_the_role_of_the_table(role: str, world: World, as_role: As) -> None:

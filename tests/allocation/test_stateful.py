@@ -20,7 +20,10 @@ from stores import memory_world, sql_world
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.testing.allocation import AllocationStoreTestCase
 
-pytestmark = pytest.mark.timeout(600)  # counted in examples; a busy machine takes its time
+pytestmark = [
+    pytest.mark.timeout(600),  # counted in examples; a busy machine takes its time
+    pytest.mark.slow_names("postgresql"),
+]
 
 EXAMPLES = int(os.environ.get("OPTUNA_DEADLINE_EXAMPLES", 4 * settings().max_examples))
 

@@ -37,7 +37,7 @@ def launched() -> Iterator[Any]:
 def served(url: str) -> Iterator[str]:
     """optuna-dashboard with our page on a port of its own; yields its address."""
     with make_http_server(wsgi(url), "127.0.0.1", 0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 

@@ -31,7 +31,7 @@ class Server:
         self.server = make_http_server(protected, "127.0.0.1", 0)
         self.port = self.server.server_port
         self.cookie = f"optuna-deadline-{self.port}={SECRET}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def ask(
         self, path: str, method: str = "GET", **headers: str

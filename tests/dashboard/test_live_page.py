@@ -135,7 +135,7 @@ def base(sqlite_url: str) -> Iterator[str]:
     """A server on a database of its own, with a study in it."""
     Lab(sqlite_url).join("resnet")
     with make_http_server(wsgi(sqlite_url), "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

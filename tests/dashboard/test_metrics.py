@@ -18,6 +18,8 @@ from optuna_deadline.dashboard.prometheus import StudyCollector, metrics_app
 from optuna_deadline.dashboard.server import make_http_server
 from optuna_deadline.errors import DeadlineError
 
+pytestmark = pytest.mark.slow_names("postgres")
+
 pytest.importorskip("prometheus_client")
 
 
@@ -40,7 +42,7 @@ def serve() -> Iterator[Callable[[StudyCollector], str]]:
 
     def start(collector: StudyCollector) -> str:
         server = make_http_server(metrics_app(collector), "127.0.0.1", 0)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         servers.append(server)
         return f"http://127.0.0.1:{server.server_port}/metrics"
 

@@ -23,6 +23,8 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.forecast import known_curves
 from optuna_deadline.history.reader import read_history
 
+pytestmark = pytest.mark.slow_names("postgres")
+
 
 def train(trial: optuna.Trial) -> float:
     x = trial.suggest_float("x", 0.0, 1.0)

@@ -38,7 +38,7 @@ def cross_validate(trial: Any, trained: list[str] | None = None) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize("leave_at", [1, 4, 9, 13, 17, 23])
+@pytest.mark.parametrize("leave_at", [1, 9, 23])
 def test_folds_that_are_left_anywhere_give_the_values_of_folds_that_are_not(
     tmp_path: Path, leave_at: int
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from datetime import timedelta
 
+import pytest
 import torch.distributed as dist
 
 from optuna_deadline.worker.devices import free_port
@@ -12,6 +13,7 @@ from optuna_deadline.worker.devices import free_port
 SEGMENTS, AT_ONCE = 40, 8
 
 
+@pytest.mark.slow
 def test_ports_never_collide_across_many_segments() -> None:
     """Eight gangs at once, 40 in all: as rank 0 does it, each meets at the port it was given."""
     alive: deque[dist.TCPStore] = deque(maxlen=AT_ONCE)

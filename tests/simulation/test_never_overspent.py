@@ -25,7 +25,7 @@ played = st.builds(
 )
 
 
-@settings(max_examples=settings().max_examples // 3, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=settings().max_examples // 6, phases=[Phase.explicit, Phase.generate])
 @given(played)
 def test_the_budget_is_not_exceeded(study: Played) -> None:
     study.play()

@@ -23,7 +23,10 @@ from optuna_deadline.policies import known_policies, make_policy
 from optuna_deadline.simulation import Cluster, Faults, Funding, Simulation, generate
 from optuna_deadline.simulation.study import events
 
-pytestmark = [pytest.mark.nightly_but(r"^$"), pytest.mark.slow_names(r"\[seer-0|-[12]\]")]
+pytestmark = [
+    pytest.mark.nightly_but(r"adaptive_halving-0"),
+    pytest.mark.slow_names(r"\[(seer|adaptive_halving)-0|-[12]\]"),
+]
 
 DIGESTS = Path(__file__).with_name("decisions.json")
 VERSIONS = {

@@ -20,7 +20,10 @@ import sqlalchemy as sa
 from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer, find_binaries
 from optuna_deadline.testing.processes import alive, children
 
-pytestmark = pytest.mark.postgres
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.slow_names("survive_a_killed|paused_server|nothing_is_left|private_home"),
+]
 
 
 def _run(url: str, *statements: str) -> list[tuple[object, ...]]:

@@ -24,7 +24,7 @@ def proxy() -> Iterator[Proxy]:
     """A proxy before a server that sends everything back."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Echo) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         with Proxy(server.server_address[1]) as proxy:
             yield proxy
         server.shutdown()

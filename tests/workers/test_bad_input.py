@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -222,11 +220,8 @@ def test_commands_answer_in_one_sentence(
     command: list[str], code: int, message: str, tmp_path: Path
 ) -> None:
     words = [word.format(folder=tmp_path) for word in command]
-    done = subprocess.run(
-        [sys.executable, "-c", "from optuna_deadline.cli import app; app()", *words],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == code, done.stderr
     assert message.format(folder=tmp_path) in done.stderr and "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 

@@ -26,6 +26,9 @@ def rank(raw: Channel, trusted_until: float, work: Any) -> None:
         work.value += 1
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def work() -> Any:
     """What the rank has done."""

@@ -65,7 +65,7 @@ class CloudServer(ThreadingHTTPServer):
 @pytest.fixture
 def cloud() -> Iterator[CloudServer]:
     with CloudServer(("127.0.0.1", 0), Cloud) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server
         server.shutdown()
 

@@ -191,6 +191,7 @@ def test_a_peer_with_the_key_runs_no_code_before_it_is_admitted(
     assert guests.empty() and not (tmp_path / "touched").exists()
 
 
+@pytest.mark.slow
 def test_silent_connections_do_not_keep_ranks_out(
     reception: RankServer, guests: Guests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
