@@ -111,7 +111,7 @@ class Case:
         simulation = self._begin()
         parameters = {"max_resource": self.workload.steps}
         end = self.deadline
-        terms = Terms(1, "study", "maximize", 0.0, end, end, POLICY, parameters, None, 0.0, None)
+        terms = Terms(1, "study", "maximize", 0.0, end, end, POLICY, parameters, 0.0)
         reader = HistoryReader(simulation.world.table, terms)
         histories = []
         for part in parts:

@@ -109,7 +109,7 @@ def _trial(
     values = dict(enumerate(reports.tolist(), start=1))
     finished = state.is_finished()
     started = _STARTED.replace(tzinfo=timezone.utc).astimezone().replace(tzinfo=None)
-    rungs = _RUNGS.values_to_record(values, range(_RUNGS.passed(len(values))))
+    rungs = _RUNGS.values_to_record(values, range(_RUNGS.passed(values)))
     return FrozenTrial(
         number=number,
         state=state,

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import SGDClassifier
 from sklearn.model_selection import train_test_split
 
-from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, best, out_of_time
+from optuna_deadline import DeadlinePruner, DeadlineSampler, best, out_of_time
 
 EPOCHS = 27
 
@@ -56,7 +56,7 @@ if __name__ == "__main__":
         pruner=DeadlinePruner(args.deadline, max_resource=EPOCHS),
         sampler=DeadlineSampler(),
     )
-    study.optimize(objective, callbacks=[DeadlineGate()])
+    study.optimize(objective)
     found = best(study)
     pruned = len(study.get_trials(states=[optuna.trial.TrialState.PRUNED]))
     print(f"{len(study.trials)} trials by the deadline, {pruned} of them pruned early.")

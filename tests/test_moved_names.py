@@ -7,10 +7,8 @@ import pickle
 import re
 import sys
 
-import optuna
 import pytest
 
-from optuna_deadline import DeadlinePruner
 from optuna_deadline._moved import MOVED
 
 #: What the documentation and each ``__all__`` named, or pickled studies hold, from where it was.
@@ -112,10 +110,6 @@ def test_renamed_public_names_warn() -> None:
     tables = importlib.import_module("optuna_deadline.simulation.tables")
     with pytest.warns(DeprecationWarning, match=r"tables\.Price is .*tables\.InstancePrice now"):
         assert tables.Price is tables.InstancePrice
-    pruner = DeadlinePruner("1h")
-    study = optuna.create_study(pruner=pruner)
-    with pytest.warns(DeprecationWarning, match=r"DeadlinePruner\.tracker now"):
-        assert pruner.book(study) is pruner.tracker(study)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = tables.Nothing
 

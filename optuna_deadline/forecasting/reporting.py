@@ -1,10 +1,4 @@
-"""Paces of trials: the next report, the entrance rule, and the final score of a new trial.
-
-The entrance rule decides whether a trial that starts now can still matter. It is our
-reconstruction of HyperSched's, which opens a trial while the time left covers the smaller of the
-furthest trial's time times the reduction factor and the time of a full trial. Here a newcomer must
-be able to come within one reduction factor of the furthest trial, where the next rung would still
-compare the two.
+"""Paces of trials: the next report, and the final score of a new trial.
 
 A sampler should learn from the score that a trial would reach if it started now: a configuration
 that needs two hours is worth nothing with one hour left, and one that was stopped early is worth
@@ -143,62 +137,18 @@ def step_before_all(trials: Iterable[Collection[int]]) -> int:
     return min((step_before(steps) for steps in trials if steps), default=0)
 
 
-def steps_to_matter(
-    furthest_step: int, *, min_resource: int, max_resource: int | None, reduction_factor: int
-) -> float:
-    """Steps that a newcomer must train before it can matter.
+def seconds_to_first_report(paces: Sequence[ReportPace]) -> float:
+    """Seconds of the quickest trial to its first report.
+
+    While the first trial of a process is its only one, half of the time before its steps counts,
+    because much of that is done once.
 
     Args:
-        furthest_step: The furthest step that any trial has reached.
-        min_resource: The first rung, in steps.
-        max_resource: The steps of a whole trial, None where that is open.
-        reduction_factor: The ratio of one rung to the one before.
-    """
-    furthest = furthest_step if max_resource is None else min(furthest_step, max_resource)
-    return max(min_resource, furthest / reduction_factor)
-
-
-def seconds_to_matter(
-    steps: float, startups: Sequence[float], seconds_per_step: Sequence[float]
-) -> float:
-    """Seconds that a newcomer needs for ``steps``, a tenth for safety included.
-
-    Args:
-        steps: See :func:`steps_to_matter`.
-        startups: Seconds that other trials took before their first step.
-        seconds_per_step: Seconds that other trials took per step; at least one value.
-    """
-    startup = median(startups) if startups else 0.0
-    return _SAFETY * (startup + steps * median(seconds_per_step))
-
-
-def seconds_to_enter(steps: float, paces: Sequence[ReportPace]) -> float:
-    """The same by the trials of the process that would train the newcomer.
-
-    If none has reported twice, only the newcomer's first report can be predicted. Half of the time
-    of a lone first trial before its steps counts, and half of a lone first report, because much of
-    that is done once.
-
-    Args:
-        steps: See :func:`steps_to_matter`.
         paces: Trials of this process that have reported, in the order of their starts; at least
             one.
     """
-    first, *others = paces
-    per_step = [pace.seconds_per_step or 0.0 for pace in paces if pace.recent]
-    if per_step:
-        startup = known_startup(paces)
-        if startup is None:
-            startup = UNPROVEN * first.startup
-        return seconds_to_matter(steps, [startup], per_step)
-    if others:
-        return seconds_to_matter(1, [], [pace.first_seconds for pace in others])
-    return UNPROVEN * first.first_seconds
-
-
-def may_enter(time_left: float, needed: float) -> bool:
-    """Whether a newcomer that needs ``needed`` seconds may start with ``time_left`` to go."""
-    return time_left > 0 and needed <= time_left
+    quickest = min(pace.first_seconds for pace in paces)
+    return quickest if len(paces) > 1 else quickest - UNPROVEN * paces[0].startup
 
 
 def prospects(

@@ -47,7 +47,7 @@ def plain_history(terms: Terms, trials: Sequence[FrozenTrial]) -> History:
     shift = -step_before_all(trial.intermediate_values for trial in begun)
     spans = {trial.number: _span(trial, terms) for trial in begun}
     running = any(trial.state is TrialState.RUNNING for trial in begun)
-    over = not running and (terms.gate_closed is not None or terms.read >= terms.deadline)
+    over = not running and terms.read >= terms.deadline
     ends = [end for _, end in spans.values()]
     reports = [row for trial in begun for row in _reports(trial, spans[trial.number], shift)]
     reports.sort(key=lambda row: (row.at, row.number, row.step))
@@ -143,8 +143,6 @@ def _events(
             state, at = _STATES[trial.state], max(end, math.nextafter(begin, math.inf))
             why = trial.user_attrs.get(PRUNED_BECAUSE) if state == "retired" else None
             said.append((at, state, trial.number, {} if why is None else {"reason": why}))
-    if terms.gate_closed is not None:
-        said.append((terms.gate_closed, "gate", None, {"open": False}))
     said.sort(key=lambda one: one[0])
     return [
         Event(place, at, kind, number, None, 1 if number is not None else None, None, None, detail,

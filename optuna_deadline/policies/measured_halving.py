@@ -114,6 +114,10 @@ class PruneReason:
         )
 
 
+def _worst_if_nan(score: float) -> float:
+    return -math.inf if math.isnan(score) else score
+
+
 class RungStatistics:
     """The values at one rung, paired with those at the next."""
 
@@ -125,7 +129,7 @@ class RungStatistics:
 
     def add(self, score: float) -> None:
         """Record the score of a trial; NaN counts as the worst."""
-        insort(self.values, -math.inf if math.isnan(score) else score)
+        insort(self.values, _worst_if_nan(score))
 
     def add_pair(self, here: float, there: float) -> None:
         """Record the scores of a trial that has reached the next rung too."""
@@ -190,6 +194,17 @@ class Rungs:
         """How many rungs hold a score of the trial."""
         return len(self._scores.get(number, ()))
 
+    def rank(self, number: int, rung: int) -> tuple[int, int]:
+        """How many values at a rung are better than the trial's, and how many there are.
+
+        Both are 0 for a trial without a value there.
+        """
+        score = self._scores.get(number, {}).get(rung)
+        if score is None:
+            return 0, 0
+        values = self._rungs[rung]
+        return values.better_than(_worst_if_nan(score)), len(values.values)
+
     def gain(self, rung: int) -> float:
         """The median rise from a rung to the next, or from the nearest one below."""
         for below in reversed(self._rungs[: rung + 1]):
@@ -218,8 +233,7 @@ class Rungs:
         if len(self._rungs[0].rises) < _KNOWN:
             top = max(top, _HALF)
         gain = self.gain(place) * (1 + math.log2(1 + late))
-        worst = -math.inf if math.isnan(score) else score
-        better = rung.better_than(worst + gain)
+        better = rung.better_than(_worst_if_nan(score) + gain)
         if better < max(1, math.ceil(top * total - _ROUNDING)):
             return None
         return PruneReason(2**place, better, total, gain, rung.trust)

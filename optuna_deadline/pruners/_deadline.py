@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -197,19 +196,21 @@ class DeadlinePruner(BasePruner):
         """
         tracker = self.tracker(study)
         needed, left = tracker.quickest_report(), tracker.time_left()
-        if left >= needed:
-            return False
-        with suppress(RuntimeError):  # of ask and tell, which has no loop to end
-            study.stop()
-            if not tracker.explained and tracker.is_early(left):
-                _logger.warning(
-                    "study.optimize ends %s before the deadline: a new trial needs %s to its "
-                    "first report.",
-                    format_duration(left),
-                    format_duration(needed),
-                )
-            tracker.explained = True
-        return True
+        over = left < needed
+        if over:
+            with suppress(RuntimeError):  # of ask and tell, which has no loop to end
+                study.stop()
+        if study._stop_flag and not tracker.stopped and tracker.is_early(left):
+            _logger.warning(
+                "study.optimize ends %s before the deadline: %s.",
+                format_duration(left),
+                f"a new trial needs {format_duration(needed)} to its first report"
+                if over
+                else f"Study.stop was called, by the sampler ({study.sampler}) because nothing is "
+                "left to search, by the objective or by another callback",
+            )
+        tracker.stopped = study._stop_flag
+        return over
 
     def trial_ends(
         self,
@@ -229,9 +230,8 @@ class DeadlinePruner(BasePruner):
         tracker = self.tracker(study)
         tracker.ends(trial, state, values)
         tracker.ended(trial, state)
-        if tracker.time_left() >= tracker.quickest_report():
-            return False
-        tracker.refresh()  # another process may have moved the deadline
+        if tracker.time_left() < tracker.quickest_report():
+            tracker.refresh()  # another process may have moved the deadline
         return self.stop_if_over(study)
 
     def admit(self, study: Study) -> bool:
@@ -253,8 +253,8 @@ class DeadlinePruner(BasePruner):
         with self._lock:
             joined = study._study_id in self._trackers.get(study._storage, {})
         tracker = self.tracker(study)
-        # Also at the next study.optimize after the gate has ended one.
-        if joined and not (tracker.stopping and not study._stop_flag):
+        # Also at the next study.optimize after one that was ended.
+        if joined and not (tracker.stopped and not study._stop_flag):
             return False
         if tracker.time_left() <= 0:
             tracker.refresh()
@@ -263,6 +263,7 @@ class DeadlinePruner(BasePruner):
             raise _terms.over(tracker.terms)
         if left < quickest:
             raise _terms.too_late(tracker.terms, left, quickest)
+        tracker.stopped = False
         return True
 
     def terms(self, study: Study) -> Terms:
@@ -287,13 +288,6 @@ class DeadlinePruner(BasePruner):
                 )
                 trackers[study._study_id] = StudyTracker(engine, terms, self._clock)
             return trackers[study._study_id]
-
-    def book(self, study: Study) -> StudyTracker:
-        """The former name of :meth:`tracker`."""
-        warnings.warn(
-            "DeadlinePruner.book is DeadlinePruner.tracker now.", DeprecationWarning, stacklevel=2
-        )
-        return self.tracker(study)
 
     def _forget(self) -> None:
         # By storage, since studies in memory all begin at id 0.

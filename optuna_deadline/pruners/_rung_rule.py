@@ -13,10 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import sqlalchemy as sa
-
-from optuna_deadline.allocation.sql import studies
-from optuna_deadline.study.terms import Terms
+from optuna_deadline.policies.measured_halving import Rungs, TimeLeft
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,18 @@ class RungRule:
     reduction_factor: int
     max_resource: int | None = None
 
-    def passed(self, step: int) -> int:
-        """The number of milestones at or before ``step``."""
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> RungRule:
+        """The rule from a study's parameters."""
+        return cls(
+            min_resource=parameters.get("min_resource") or 1,
+            reduction_factor=parameters.get("reduction_factor") or 4,
+            max_resource=parameters.get("max_resource"),
+        )
+
+    def passed(self, reports: Mapping[int, float]) -> int:
+        """The number of milestones at or before the last report."""
+        step = max(reports)
         count, milestone = 0, self.min_resource
         while milestone <= step and (self.max_resource is None or milestone < self.max_resource):
             count, milestone = count + 1, milestone * self.reduction_factor
@@ -65,48 +72,13 @@ class RungRule:
             found[rung] = reports[min(step for step in reports if step >= milestone)]
         return found
 
-
-def rungs_of(terms: Terms) -> RungRule:
-    """The rungs from a study's parameters."""
-    return RungRule(
-        min_resource=terms.parameters.get("min_resource") or 1,
-        reduction_factor=terms.parameters.get("reduction_factor") or 4,
-        max_resource=terms.parameters.get("max_resource"),
-    )
-
-
-class HyperSchedRungs:
-    """The rule for one study; the database counts the better trials.
-
-    Args:
-        terms: The study's terms.
-    """
-
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-        self._rule = rungs_of(terms)
-
-    def passed(self, reports: Mapping[int, float]) -> int:
-        """The number of rungs that a trial with these reports has passed."""
-        return self._rule.passed(max(reports))
-
-    def values_to_record(
-        self, reports: Mapping[int, float], rungs: Iterable[int]
-    ) -> dict[int, float]:
-        """The values to record at ``rungs``."""
-        return self._rule.values_to_record(reports, rungs)
-
-    def read(self, connection: sa.Connection, number: int, passed: int) -> list[sa.Row[Any]]:
-        """The trial's rank at each rung that it has passed; no row for a deleted study."""
-        terms = self._terms
-        return studies.view(
-            connection, terms.study_id, number, passed=passed, maximize=terms.maximize
-        )
-
-    def reason(self, rows: list[sa.Row[Any]]) -> str | None:
-        """The first rung that eliminates the trial; None if there is none."""
-        for row in rows:
-            if row.rung is not None and self._rule.eliminates(row.better, row.total):
-                step = self._rule.min_resource * self._rule.reduction_factor**row.rung
-                return f"rung {step}: {row.better} of {row.total} are better"
+    def judge(
+        self, rungs: Rungs, number: int, reports: Mapping[int, float], left: TimeLeft
+    ) -> str | None:
+        """The first rung that eliminates a trial with these reports; None if there is none."""
+        for rung in range(self.passed(reports)):
+            better, total = rungs.rank(number, rung)
+            if self.eliminates(better, total):
+                step = self.min_resource * self.reduction_factor**rung
+                return f"rung {step}: {better} of {total} are better"
         return None

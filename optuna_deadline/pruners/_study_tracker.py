@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from statistics import mean, median
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 from optuna.pruners import BasePruner
@@ -21,13 +21,17 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_deadline.allocation.sql import studies as _rung_rows
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.forecasting.reporting import ReportPace, known_startup, step_before
+from optuna_deadline.forecasting.reporting import (
+    ReportPace,
+    known_startup,
+    seconds_to_first_report,
+    step_before,
+)
 from optuna_deadline.planning.sampling import cells_to_begin, choices_to_begin
 from optuna_deadline.policies.measured_halving import TimeLeft
 from optuna_deadline.pruners._clock import Clock
-from optuna_deadline.pruners._measured_rungs import MeasuredRungs
 from optuna_deadline.pruners._optuna_rules import optuna_rule
-from optuna_deadline.pruners._rung_rule import HyperSchedRungs
+from optuna_deadline.pruners._rungs import KnownRungs
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.deadlines import format_duration
 
@@ -56,18 +60,16 @@ class StudyTracker:
     Attributes:
         terms: The study's terms as last read.
         joined: When this process began to use them, by the database's clock.
-        stopping: Whether the gate has ended ``study.optimize`` here.
-        explained: Whether the log says why the pruner has ended it.
+        stopped: Whether ``study.optimize`` ends here.
     """
 
     def __init__(self, engine: sa.Engine, terms: Terms, clock: Clock) -> None:
         self.engine = engine
         self.terms = terms
         self.joined = terms.read
-        self.stopping = self.explained = False
+        self.stopped = False
         self._max_resource: int | None = terms.parameters.get("max_resource")
-        hypersched = terms.rule == "hypersched"
-        self._rungs = HyperSchedRungs(terms) if hypersched else MeasuredRungs(terms)
+        self._rungs = KnownRungs(terms)
         self._longest = 0  # reports of a trial that ended by itself
         self._to_start: tuple[int, int | None] = (-1, None)  # known since which trial
         self._clock = clock
@@ -119,9 +121,10 @@ class StudyTracker:
             return list(self._silent.values())
 
     def quickest_report(self) -> float:
-        """Seconds of the fastest trial to its first report, or to its end without a report."""
-        silent = self.seconds_without_report
-        return min((*(pace.first_seconds for pace in self.paces()), *silent), default=0.0)
+        """Seconds that a new trial takes to its first report, or to its end without a report."""
+        paces, silent = self.paces(), self.seconds_without_report
+        reporting = [seconds_to_first_report(paces)] if paces else []
+        return min([*reporting, *silent], default=0.0)
 
     def is_early(self, left: float) -> bool:
         """Whether ``left`` seconds are over a tenth of the time that this process had."""
@@ -180,14 +183,11 @@ class StudyTracker:
         Takes one statement for the deadline and the rungs, and a second one at a new rung.
         """
         reports: Mapping[int, float] = trial.intermediate_values
-        passed = self._rungs.passed(reports)
         with autocommit(self.engine) as connection:
-            self._record(connection, trial, passed)
-            rows = self._read_rungs(connection, trial.number, passed)
-        if isinstance(self._rungs, HyperSchedRungs):
-            return self._rungs.reason(rows)
+            self._record(connection, trial)
+            self._read_rungs(connection)
         left = self._met_by_a_new_trial(study, trial)
-        return self._rungs.reason(trial.number, len(reports), left)
+        return self._rungs.reason(trial.number, reports, left)
 
     def finished(self, step: int) -> bool:
         """Whether a trial at ``step`` has trained as long as it may."""
@@ -235,15 +235,16 @@ class StudyTracker:
     def refresh(self) -> None:
         """Read the deadline and the gate anew: another process may have moved them."""
         with autocommit(self.engine) as connection:
-            self._read_rungs(connection, number=-1, passed=0)
+            self._read_rungs(connection)
 
-    def _record(self, connection: sa.Connection, trial: FrozenTrial, passed: int) -> None:
+    def _record(self, connection: sa.Connection, trial: FrozenTrial) -> None:
+        reports: Mapping[int, float] = trial.intermediate_values
+        passed = self._rungs.rule.passed(reports)
         with self._lock:
             life = self._trials.get(trial._trial_id)
             known = life.recorded if life else 0
         if passed > known:
-            reports: Mapping[int, float] = trial.intermediate_values
-            values = self._rungs.values_to_record(reports, range(known, passed))
+            values = self._rungs.rule.values_to_record(reports, range(known, passed))
             try:
                 _rung_rows.record(connection, self.terms.study_id, trial.number, values)
             except sa.exc.IntegrityError:
@@ -252,23 +253,18 @@ class StudyTracker:
                 if life:
                     life.recorded = passed
 
-    def _read_rungs(
-        self, connection: sa.Connection, number: int, passed: int
-    ) -> list[sa.Row[Any]]:
-        rows = self._rungs.read(connection, number, passed)
-        if not rows:
+    def _read_rungs(self, connection: sa.Connection) -> None:
+        first = self._rungs.read(connection)
+        if first is None:
             raise self._study_gone()
-        first = rows[0]
         with self._lock:
             self.terms = replace(
                 self.terms,
                 deadline=first.deadline,
-                gate_closed=first.gate_closed,
                 read=first.now,
             )
             # Forward only: a suspended machine's monotonic clock falls behind.
             self._ahead = max(self._ahead, first.now - self._clock.now())
-        return rows
 
     def _study_gone(self) -> StudyGone:
         return StudyGone(f"The study {self.terms.name!r} was deleted; create it again.")

@@ -21,6 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_deadline.errors import DeadlineError, DeadlinePassed
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._complete_best import complete_the_best
+from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.rank.processes import is_gone, own_boot
 from optuna_deadline.samplers._prospects import Look, ProspectiveStudy, TableLook, look_ahead
 from optuna_deadline.samplers._warm_start import OfTrial, StudyLike, WarmStart, Wrapper
@@ -57,6 +58,17 @@ def end_abandoned(study: Study) -> None:
         if is_gone(pid, boot):
             with suppress(UpdateFinishedTrialError):  # by another process that saw it
                 _end(study, trial)
+
+
+def finish(study: Study, tracker: StudyTracker | None = None) -> None:
+    """End the trials of dead processes, and make the best trial COMPLETE.
+
+    Args:
+        study: A study whose ``optimize`` ends in this process.
+        tracker: Its tracker; None if this process trains no trial.
+    """
+    end_abandoned(study)
+    complete_the_best(study, tracker)
 
 
 def _end(study: Study, trial: FrozenTrial) -> None:
@@ -160,8 +172,7 @@ class DeadlineSampler(Wrapper):
             except Exception as error:
                 _undo_ask(study, trial)
                 if isinstance(error, DeadlinePassed):  # the process that should do it was killed
-                    end_abandoned(study)
-                    complete_the_best(study)
+                    finish(study)
                 raise
             mark_process(study, trial)
             if begins:
@@ -189,8 +200,7 @@ class DeadlineSampler(Wrapper):
         if pruner is None or len(study.directions) > 1:
             return
         if pruner.trial_ends(study, trial, state, values):
-            end_abandoned(study)
-            complete_the_best(study, pruner.tracker(study))
+            finish(study, pruner.tracker(study))
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial

@@ -55,7 +55,6 @@ class Terms:
         policy: The policy's name.
         parameters: The policy's parameters.
         budget: The budget; None if slots cost nothing.
-        gate_closed: When the gate was closed; None while new trials may start.
         read: When the row was read.
         max_slots: Maximum number of slots of a trial; None for no limit.
         earlier: Earlier deadlines, each as its duration, if it had one, and its instant.
@@ -70,7 +69,6 @@ class Terms:
     duration: float | None
     policy: str
     parameters: Mapping[str, Any] = field(hash=False)
-    gate_closed: float | None
     read: float = field(compare=False)
     budget: Budget | None = None
     earlier: tuple[tuple[float | None, float], ...] = field(default=(), compare=False)
@@ -252,18 +250,6 @@ def fixing(study: Study) -> str:
     )
 
 
-def close_gate(engine: sa.Engine, terms: Terms) -> bool:
-    """Record that no new trial starts; False if the deadline moved or it is recorded already."""
-    with autocommit(engine) as connection:
-        return studies.close_gate(connection, terms.study_id, terms.deadline)
-
-
-def open_gate(engine: sa.Engine, terms: Terms) -> bool:
-    """Record that new trials start again; False if the gate was open."""
-    with autocommit(engine) as connection:
-        return studies.open_gate(connection, terms.study_id)
-
-
 def check_ahead(engine: sa.Engine, wanted: Deadline) -> None:
     """Check that a deadline has not passed by the database's clock.
 
@@ -416,7 +402,6 @@ def _terms(row: sa.Row[Any], now: float) -> Terms:
         duration=row.duration,
         policy=row.policy,
         parameters=json.loads(row.parameters),
-        gate_closed=row.gate_closed,
         read=now,
         budget=None if row.money is None else Budget.from_json(row.money),
         max_slots=row.max_slots,

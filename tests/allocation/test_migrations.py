@@ -143,9 +143,10 @@ def test_rungs_are_counted_from_what_was_there_and_as_they_come(storage_url: str
     with autocommit(connect(storage_url)) as connection:
         studies.record(connection, 1, 2, {0: 0.1, 1: 0.2, 2: 0.3})
         studies.record(connection, 1, 2, {0: 0.9, 1: 0.9})  # known already: not counted again
-        rows = studies.view(connection, 1, 2, passed=3, maximize=False)
-        assert {row.rung: (row.better, row.total) for row in rows} == {
-            0: (0, 3), 1: (0, 2), 2: (0, 1),
+        rows = studies.new_values(connection, 1, -1)
+        assert {row.total for row in rows} == {6}
+        assert {row.rung: row.value for row in rows if row.number == 2} == {
+            0: 0.1, 1: 0.2, 2: 0.3,
         }  # fmt: skip
 
 

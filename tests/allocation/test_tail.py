@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from optuna_deadline.allocation import tail
 from optuna_deadline.allocation.records import Assignment, Worker
 from optuna_deadline.allocation.sql.database.engine import open_table
-from optuna_deadline.allocation.sql.database.schema import checkpoint, event, report
+from optuna_deadline.allocation.sql.database.schema import checkpoint, event, report, study
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.dashboard.pools import PoolStates
@@ -135,9 +135,9 @@ class Late:
 @pytest.fixture
 def late(sqlite_url: str) -> Late:
     """Two trials on a table."""
-    study = optuna.create_study(storage=sqlite_url, study_name="study")
-    engine = open_table(study)
-    terms = study_terms.fix(engine, study, "1h")
+    created = optuna.create_study(storage=sqlite_url, study_name="study")
+    engine = open_table(created)
+    terms = study_terms.fix(engine, created, "1h")
     table = AllocationTable(engine, "pool", terms.study_id)
     table.register("w", "host", 1, [], 2)
     term = table.elect_planner("w")
@@ -152,7 +152,8 @@ def test_a_view_shows_what_is_committed_late(late: Late) -> None:
     watcher = StudyWatcher(late.table, late.terms)
     late.report(9_001, 0)
     late.gate(19_001, False)
-    assert study_terms.close_gate(late.table._tx.engine, late.terms)
+    with late.table._tx.engine.begin() as connection:
+        connection.execute(sa.update(study).values(gate_closed=0.0))
     assert [row.step for row in watcher.view().rows] == [1, None]
     late.report(9_000 - 1_000, 1)
     late.gate(19_001 - 1_000, True)

@@ -100,12 +100,14 @@ def test_forecasts_are_made_of_optunas_own_trials(study: optuna.Study, storage_u
         optuna_deadline.what_if(study, gpus=2)
 
 
-def test_a_study_whose_last_trial_ended_after_the_gate_has_ended(study: optuna.Study) -> None:
+def test_a_study_has_ended_after_its_deadline_and_last_trial(
+    study: optuna.Study,
+) -> None:
     study.tell(3, state=optuna.trial.TrialState.PRUNED)
     terms = optuna_deadline.study.terms.read(open_table(study), study)
     assert terms is not None
-    shut = replace(terms, gate_closed=terms.read)
-    assert plain.plain_history(shut, study.trials).settled is not None
+    over = replace(terms, read=terms.deadline)
+    assert plain.plain_history(over, study.trials).settled is not None
     assert plain.plain_history(terms, study.trials).settled is None
 
 

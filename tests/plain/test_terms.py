@@ -44,7 +44,6 @@ def test_first_use_fixes_and_others_read(storage: str | None) -> None:
     assert fixed.duration == 7200.0
     assert fixed.deadline - fixed.started == pytest.approx(7200.0)
     assert fixed.deadline - time.time() == pytest.approx(7100.0, abs=5.0)
-    assert fixed.gate_closed is None
     assert not fixed.maximize
     hash(fixed)
     assert terms.read(engine, study) == fixed
@@ -71,23 +70,13 @@ def test_another_deadline_is_refused_and_both_are_named(storage: str | None) -> 
         terms.fix(engine, study, _at(3600))
 
 
-def test_extending_moves_it_for_everybody_and_opens_the_gate(storage: str | None) -> None:
+def test_extending_moves_it_for_everybody(storage: str | None) -> None:
     study = _study(storage)
     engine = open_table(study)
     fixed = terms.fix(engine, study, "2h")
-    assert terms.close_gate(engine, fixed)
-    assert not terms.close_gate(engine, fixed)
-    closed = terms.read(engine, study)
-    assert closed is not None and closed.gate_closed is not None
-    assert terms.open_gate(engine, fixed)
-    assert not terms.open_gate(engine, fixed)
-    assert terms.close_gate(engine, fixed)
     moved = terms.fix(engine, study, "3h", extend=True)
     assert moved.deadline > fixed.deadline + 3500
-    assert moved.gate_closed is None
     assert terms.read(engine, study) == moved
-    # Who has not seen the move closes nothing.
-    assert not terms.close_gate(engine, fixed)
     # The same once more joins, so that restarted workers do not push it ever further.
     assert terms.fix(engine, study, "3h", extend=True) == moved
 

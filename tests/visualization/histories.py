@@ -45,7 +45,7 @@ class Recipe:
         direction = "maximize" if self.maximize else "minimize"
         resources = {"min_resource": 1, "reduction_factor": 3, "max_resource": 10}
         terms = Terms(
-            1, "study", direction, 0.0, deadline, deadline, self.policy, resources, None, 0.0,
+            1, "study", direction, 0.0, deadline, deadline, self.policy, resources, 0.0,
             budget,
         )  # fmt: skip
         return HistoryReader(world.table, terms).read()

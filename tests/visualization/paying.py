@@ -101,6 +101,6 @@ class Played:
         self.world.write_all_progress()
         resources = {"min_resource": 1, "reduction_factor": 3, "max_resource": 10}
         terms = Terms(
-            1, "study", "maximize", 0.0, FULL, FULL, self.policy, resources, None, 0.0, self.budget
+            1, "study", "maximize", 0.0, FULL, FULL, self.policy, resources, 0.0, self.budget
         )
         return HistoryReader(self.world.table, terms).read()

@@ -175,7 +175,7 @@ def test_what_is_committed_late_is_shown_though_a_thousand_came_before_it() -> N
         def reports(self, after: int = 0) -> list[ReportRow]:
             return [row for row in reports if row.id > after and row.id not in late]
 
-    terms = Terms(1, "study", "maximize", 0.0, 99.0, 99.0, "fifo", {}, None, 8.0, None)
+    terms = Terms(1, "study", "maximize", 0.0, 99.0, 99.0, "fifo", {}, 8.0)
     reader = HistoryReader(Late(now=lambda: 8.0, deadline=99.0), terms)
     assert [row.id for row in reader.read().reports] == [1, 1500]
     late.clear()

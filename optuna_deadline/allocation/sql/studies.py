@@ -8,7 +8,6 @@ the study's own. A rung has each trial's first report at or past its milestone.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import uuid
@@ -155,30 +154,6 @@ def _move(
             return True
 
 
-def close_gate(connection: sa.Connection, study_id: int, deadline: float) -> bool:
-    """Close the gate for new trials; not if the deadline has moved or the gate is closed."""
-    result = connection.execute(
-        sa.update(study)
-        .where(
-            study.c.study_id == study_id,
-            study.c.deadline == deadline,
-            study.c.gate_closed.is_(None),
-        )
-        .values(gate_closed=database_now())
-    )
-    return result.rowcount > 0
-
-
-def open_gate(connection: sa.Connection, study_id: int) -> bool:
-    """Open the gate for new trials; False if it was open."""
-    result = connection.execute(
-        sa.update(study)
-        .where(study.c.study_id == study_id, study.c.gate_closed.is_not(None))
-        .values(gate_closed=None)
-    )
-    return result.rowcount > 0
-
-
 def record(
     connection: sa.Connection, study_id: int, number: int, values: dict[int, float]
 ) -> None:
@@ -197,63 +172,6 @@ def record(
     insert_if_absent(connection, rung, rows)
 
 
-def view(
-    connection: sa.Connection, study_id: int, number: int, *, passed: int, maximize: bool
-) -> list[sa.Row[Any]]:
-    """Read the deadline, and a trial's rank at the rungs that it has passed, in one statement.
-
-    The database counts, so the result has one row per rung for any number of trials. It reads no
-    more values than are better than the trial's own.
-
-    Args:
-        connection: In AUTOCOMMIT.
-        study_id: The study.
-        number: The trial.
-        passed: The number of rungs that it has passed; with 0, the row has no rung.
-        maximize: Whether larger values are better.
-
-    Returns:
-        Rows of (deadline, gate_closed, now, rung, better, total): total is the number of values at
-        the rung, better the number of those strictly better than the trial's own; NaN is worst.
-        Empty if the study was deleted.
-    """
-    values = {"study_id": study_id, "number": number, "rungs": list(range(passed))}
-    return list(connection.execute(_view(maximize), values))
-
-
-@functools.cache
-def _view(maximize: bool) -> sa.Select[Any]:
-    own, peer = rung.alias("own"), rung.alias("peer")
-    here = (peer.c.study_id == own.c.study_id, peer.c.rung == own.c.rung)
-    beats = peer.c.value > own.c.value if maximize else peer.c.value < own.c.value
-    # NULL stands for NaN, and a comparison with it is never true. An OR would keep the database
-    # from finding the better ones by the index.
-    count = sa.select(sa.func.count()).where(*here)
-    better = sa.case(
-        (own.c.value.is_(None), count.where(peer.c.value.is_not(None)).scalar_subquery()),
-        else_=count.where(beats).scalar_subquery(),
-    )
-    of_trial = sa.and_(
-        own.c.study_id == study.c.study_id,
-        own.c.number == sa.bindparam("number", type_=sa.Integer),
-        # Written out instead of `<`, so that each is a look-up by the primary key.
-        own.c.rung.in_(sa.bindparam("rungs", type_=sa.Integer, expanding=True)),
-    )
-    counted = sa.and_(rung_total.c.study_id == own.c.study_id, rung_total.c.rung == own.c.rung)
-    return (
-        sa.select(
-            study.c.deadline,
-            study.c.gate_closed,
-            database_now().label("now"),
-            own.c.rung,
-            better.label("better"),
-            rung_total.c.total,
-        )
-        .select_from(study.outerjoin(own, of_trial).outerjoin(rung_total, counted))
-        .where(study.c.study_id == sa.bindparam("study_id", type_=sa.Integer))
-    )
-
-
 def new_values(connection: sa.Connection, study_id: int, after: int) -> list[sa.Row[Any]]:
     """Read the deadline and the values at rungs that a process does not know, in one statement.
 
@@ -266,7 +184,7 @@ def new_values(connection: sa.Connection, study_id: int, after: int) -> list[sa.
         after: The largest sequence that the process knows; -1 reads all rows.
 
     Returns:
-        Rows of (deadline, gate_closed, now, total, rung, number, value, sequence): total is the
+        Rows of (deadline, now, total, rung, number, value, sequence): total is the
         number of values at all rungs; a single row without a rung if nothing is new. Empty if the
         study was deleted.
     """
@@ -284,7 +202,6 @@ def _new_values() -> sa.Select[Any]:
     return (
         sa.select(
             study.c.deadline,
-            study.c.gate_closed,
             database_now().label("now"),
             sa.func.coalesce(total.scalar_subquery(), 0).label("total"),
             rung.c.rung,

@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.reporting import may_enter, seconds_to_matter, steps_to_matter
 from optuna_deadline.policies.api import Plan, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources, SlotCandidate, alive, one_slot_each
 
 #: The share of the time that switching may cost if the quantum is not given.
 OVERHEAD_SHARE = 0.05
+_SAFETY = 1.1  # times the time that a newcomer is expected to need
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,9 @@ class TimeShared(Resources):
     def in_time(self, snapshot: Snapshot, least_seconds: float = 0.0) -> bool:
         """Whether a trial that starts now can still matter.
 
+        It must be able to come within one reduction factor of the furthest trial, where the next
+        rung would still compare the two, with a tenth of the time to spare.
+
         Args:
             snapshot: The study.
             least_seconds: Seconds that a newcomer must train before it can be compared.
@@ -77,15 +80,14 @@ class TimeShared(Resources):
         if not paces:
             return snapshot.time_left > 0
         reached = [trial.step for trial in snapshot.trials if trial.state != "failed"]
-        steps = steps_to_matter(
-            max(reached, default=0),
-            min_resource=self.min_resource,
-            max_resource=self.last_step(snapshot.trials),
-            reduction_factor=self.reduction_factor,
+        furthest = max(reached, default=0)
+        if (last := self.last_step(snapshot.trials)) is not None:
+            furthest = min(furthest, last)
+        steps = max(
+            self.min_resource, furthest / self.reduction_factor, least_seconds / median(paces)
         )
-        steps = max(steps, least_seconds / median(paces))
-        needed = seconds_to_matter(steps, [snapshot.overhead.startup], paces)
-        return may_enter(snapshot.time_left, needed)
+        needed = _SAFETY * (snapshot.overhead.startup + steps * median(paces))
+        return 0 < snapshot.time_left >= needed
 
     def room(self, snapshot: Snapshot) -> int:
         """How many new trials may be opened."""

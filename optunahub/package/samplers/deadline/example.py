@@ -6,7 +6,7 @@ import time
 import optuna
 import optunahub
 
-from optuna_deadline import DeadlineGate, DeadlinePruner, best, out_of_time
+from optuna_deadline import DeadlinePruner, best, out_of_time
 
 EPOCHS = 27
 deadline = optunahub.load_module(package="samplers/deadline")
@@ -32,5 +32,5 @@ if __name__ == "__main__":
         sampler=deadline.DeadlineSampler(optuna.samplers.RandomSampler(seed=0)),
         pruner=DeadlinePruner(os.environ.get("DEADLINE", "10s"), max_resource=EPOCHS),
     )
-    study.optimize(objective, callbacks=[DeadlineGate()])
+    study.optimize(objective)
     print(best(study))  # the best report of any trial

@@ -1,4 +1,4 @@
-"""When the next report comes, and whether a newcomer can still matter."""
+"""When the next report comes, and the first one of a new trial."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from hypothesis import strategies as st
 
 from optuna_deadline.forecasting.reporting import (
     ReportPace,
-    may_enter,
-    seconds_to_enter,
-    seconds_to_matter,
+    seconds_to_first_report,
     step_before,
-    steps_to_matter,
 )
 
 
@@ -85,7 +82,6 @@ def test_steps_that_begin_late_are_no_slower() -> None:
     usual = _pace(0.0, *((k, float(k)) for k in range(1, 5)))
     late = _pace(0.0, *((1000 + k, float(k)) for k in range(1, 5)))
     assert (late.startup, late.seconds_per_step) == (usual.startup, usual.seconds_per_step)
-    assert seconds_to_enter(4, [late]) == seconds_to_enter(4, [usual]) == pytest.approx(4.4)
 
 
 def test_a_report_seen_before_changes_nothing() -> None:
@@ -103,37 +99,9 @@ def test_the_forecast_covers_what_was_seen(intervals: list[float], started: floa
     assert pace.next_report() >= max(intervals[1:])
 
 
-def test_a_newcomer_must_come_within_one_factor_of_the_furthest() -> None:
-    def steps(furthest: int, max_resource: int | None = None) -> float:
-        return steps_to_matter(
-            furthest, min_resource=2, max_resource=max_resource, reduction_factor=4
-        )
-
-    assert steps(0) == 2
-    assert steps(100) == 25
-    assert steps(100, 40) == 10
-
-
-def test_seconds_to_matter() -> None:
-    assert seconds_to_matter(10, [3.0, 5.0, 99.0], [1.0, 2.0, 50.0]) == pytest.approx(27.5)
-    assert seconds_to_matter(10, [], [2.0]) == pytest.approx(22.0)
-
-
-def test_what_the_first_trial_did_for_all_of_them_counts_once() -> None:
+def test_half_of_what_a_lone_first_trial_did_before_its_steps_counts() -> None:
     first = _pace(0.0, *((k, 80.0 + k) for k in range(1, 5)))
     second = _pace(100.0, *((k, 102.0 + k) for k in range(1, 5)))
-    assert seconds_to_enter(6, [first]) == pytest.approx(1.1 * (40 + 6))
-    assert seconds_to_enter(6, [first, second]) == pytest.approx(1.1 * (2 + 6))
-
-
-def test_a_newcomer_after_single_reports_needs_time_for_its_first() -> None:
-    alone, other = _pace(0.0, (1, 80.0)), _pace(100.0, (1, 110.0))
-    assert seconds_to_enter(6, [alone]) == pytest.approx(40.0)
-    assert seconds_to_enter(6, [alone, other]) == pytest.approx(11.0)
-
-
-@pytest.mark.parametrize(
-    ("left", "needed", "may"), [(10, 5, True), (5, 5, True), (4, 5, False), (-1, 0, False)]
-)
-def test_may_enter(left: float, needed: float, may: bool) -> None:
-    assert may_enter(left, needed) is may
+    assert seconds_to_first_report([first]) == pytest.approx(41.0)
+    assert seconds_to_first_report([first, second]) == pytest.approx(3.0)
+    assert seconds_to_first_report([_pace(0.0, (1, 80.0))]) == 80.0

@@ -1,0 +1,101 @@
+"""The rungs of a plain study, which each process updates from the database."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.sql import studies
+from optuna_deadline.policies.measured_halving import Rungs, TimeLeft, rung_of
+from optuna_deadline.pruners._rung_rule import RungRule
+from optuna_deadline.study.terms import Terms
+
+
+class Rule(Protocol):
+    """Where the rungs of a study are, and which trials they eliminate."""
+
+    def passed(self, reports: Mapping[int, float]) -> int:
+        """The number of rungs that a trial with these reports has passed."""
+
+    def values_to_record(
+        self, reports: Mapping[int, float], rungs: Iterable[int]
+    ) -> dict[int, float]:
+        """The values to record at ``rungs``."""
+
+    def judge(
+        self, rungs: Rungs, number: int, reports: Mapping[int, float], left: TimeLeft
+    ) -> object | None:
+        """The reason to prune a trial; None to continue it."""
+
+
+class MeasuredRule:
+    """Measured halving (:mod:`optuna_deadline.policies.measured_halving`)."""
+
+    def passed(self, reports: Mapping[int, float]) -> int:
+        """See :meth:`Rule.passed`."""
+        newest = rung_of(len(reports))
+        return 0 if newest is None else newest + 1
+
+    def values_to_record(
+        self, reports: Mapping[int, float], rungs: Iterable[int]
+    ) -> dict[int, float]:
+        """See :meth:`Rule.values_to_record`."""
+        steps = sorted(reports)
+        return {rung: reports[steps[2**rung - 1]] for rung in rungs}
+
+    def judge(
+        self, rungs: Rungs, number: int, reports: Mapping[int, float], left: TimeLeft
+    ) -> object | None:
+        """See :meth:`Rule.judge`."""
+        return rungs.judge(number, len(reports), left)
+
+
+class KnownRungs:
+    """All values at the rungs of one study that this process knows; thread-safe.
+
+    Each report reads the rows that were recorded since the last one. If the count of values
+    differs from the known number, a row was committed late, and all rows are read again.
+
+    Args:
+        terms: The study's terms.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._study_id = terms.study_id
+        self._sign = 1.0 if terms.maximize else -1.0
+        hypersched = terms.rule == "hypersched"
+        self.rule: Rule = RungRule.of(terms.parameters) if hypersched else MeasuredRule()
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._rungs = Rungs()
+        self._newest, self._known = -1, 0
+
+    def read(self, connection: sa.Connection) -> sa.Row[Any] | None:
+        """Read new rows; return one with the deadline, or None for a deleted study."""
+        with self._lock:
+            rows = self._read_new(connection)
+            if rows and rows[0].total != self._known:
+                self._forget()
+                rows = self._read_new(connection)
+        return rows[0] if rows else None
+
+    def _read_new(self, connection: sa.Connection) -> list[sa.Row[Any]]:
+        rows = studies.new_values(connection, self._study_id, self._newest)
+        for row in rows:
+            if row.rung is not None:
+                value = math.nan if row.value is None else row.value
+                self._known += self._rungs.add(row.number, row.rung, self._sign * value)
+                self._newest = max(self._newest, row.sequence)
+        return rows
+
+    def reason(self, number: int, reports: Mapping[int, float], left: TimeLeft) -> str | None:
+        """The reason to prune a trial; None to continue it."""
+        with self._lock:
+            found = self.rule.judge(self._rungs, number, reports, left)
+        return None if found is None else str(found)
