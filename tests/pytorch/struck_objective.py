@@ -15,7 +15,7 @@ from optuna_deadline_torch import ElasticLoop
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-EPOCHS = 7
+EPOCHS = 12  # some remain for the last strike, however many one slot makes at the beginning
 BATCHES = 10
 
 

@@ -345,13 +345,24 @@ _MESSAGES = (
 def test_no_message_of_a_rank_stops_its_worker_or_another_trial(
     messages: list[Any], tmp_path: Path
 ) -> None:
-    with faked() as (clock, _):
-        hand = Hand(clock, tmp_path)
+    send_any_messages(messages, tmp_path)
+
+
+def send_any_messages(messages: list[Any], folder: Path) -> None:
+    """A rank sends each message; another one takes its place once it has ended or was killed."""
+    with faked() as (clock, killed):
+        hand = Hand(clock, folder)
         first, second = hand.started(), hand.started()
         for message in messages:
-            with suppress(OSError):  # the worker has closed the pipe of a rank that it killed
-                hand.rank(first).send(message)
+            hand.rank(first).send(message)
             hand.turn()
+            [rank] = hand.agent._gangs[first].ranks
+            if killed or rank.end_message is not None:
+                hand.end(first, code=-9 if killed else 0)
+                killed.clear()
+                hand.turn()
+                if hand.state(first)[0] != "running":  # else it goes on in a new segment
+                    first = hand.started()
         hand.say(second, "report", value=0.5, step=1, trained=1.0)
         hand.turn()
         assert [row.step for row in hand.table.reports() if row.number == second] == [1]
