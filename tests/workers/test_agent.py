@@ -361,6 +361,8 @@ def send_any_messages(messages: list[Any], folder: Path) -> None:
                 hand.end(first, code=-9 if killed else 0)
                 killed.clear()
                 hand.turn()
+                if hand.agent.leaving == "the sampler fails":  # as objectives asked for nonsense
+                    break
                 if hand.state(first)[0] != "running":  # else it goes on in a new segment
                     first = hand.started()
         hand.say(second, "report", value=0.5, step=1, trained=1.0)
