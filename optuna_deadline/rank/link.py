@@ -20,6 +20,9 @@ from optuna_deadline.rank.messages import as_data, packed
 #: Exit code of a rank whose lease expired, which is not the trial's fault.
 LEASE_EXPIRED_EXIT_CODE = 75
 
+#: Messages that a leader on another host may not send.
+_OF_THIS_HOST = frozenset({"trust", "pass on", "unpark"})
+
 _END_ACKNOWLEDGE_SECONDS = 2.0  # seconds for the end message to reach another host
 
 _PARKED_POLL_SECONDS = 0.1  # seconds between two checks for a signal
@@ -54,6 +57,7 @@ class Link:
         self._grace = grace
         self._extend_trust(trusted_until)
         self.newest: Directive = KEEP
+        self._of_this_host = raw
         self._raw = raw  # to the leader of the trial
         self._end_acknowledged = threading.Event()
         self._lock = threading.Lock()
@@ -148,7 +152,9 @@ class Link:
                 kind, *rest = raw.recv()
             except (EOFError, OSError, AuthenticationError, ValueError):
                 _kill_process_group()  # the worker is gone: its slots belong to others
-            if kind == "directive":
+            if kind in _OF_THIS_HOST and raw is not self._of_this_host:
+                _kill_process_group()  # the leader is an intruder
+            elif kind == "directive":
                 self.newest = rest[0]
             elif kind == "trust":
                 self._extend_trust(rest[0])

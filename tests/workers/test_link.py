@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank.channel import Channel, channel_pair
 from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE, Link
 
@@ -87,6 +88,32 @@ def test_frozen_until_its_slots_are_somebody_elses_it_does_nothing_more(
     os.kill(process.pid, signal.SIGCONT)
     process.join(5)
     assert (process.exitcode, work.value) == (-signal.SIGALRM, before)
+
+
+def follower(raw: Channel, leader: Channel) -> None:
+    """A rank whose leader is on another host."""
+    link = Link(raw, time.monotonic() + 60, grace=0.5, leader="remote")
+    link.connect_leader(leader)
+    raw.send(("connected",))
+    while True:
+        link.notify("newest", kind=link.newest.kind.value)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "message", [("trust", 1e9), ("pass on", "leaving", {"why": "x"}), ("unpark", 7, ())]
+)
+def test_a_leader_on_another_host_does_not_stand_in_for_the_worker(message: Any) -> None:
+    (ours, theirs), (leader, of_rank) = channel_pair(), channel_pair()
+    process = _CONTEXT.Process(target=follower, args=(theirs, of_rank), daemon=True)
+    process.start()
+    assert ours.recv() == ("connected",)
+    leader.send(("directive", Directive(Kind.PAUSE, "asked", 1)))
+    while leader.recv() != ("tell", "newest", {"kind": "pause"}):
+        pass
+    leader.send(message)
+    process.join(20)
+    assert process.exitcode == 1
 
 
 def test_forked_too_late_it_never_trains(fork: Fork) -> None:
