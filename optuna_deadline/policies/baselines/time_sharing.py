@@ -87,7 +87,7 @@ class TimeShared(Resources):
             self.min_resource, furthest / self.reduction_factor, least_seconds / median(paces)
         )
         needed = _SAFETY * (snapshot.overhead.startup + steps * median(paces))
-        return 0 < snapshot.time_left >= needed
+        return snapshot.time_left > 0 and needed <= snapshot.time_left
 
     def room(self, snapshot: Snapshot) -> int:
         """How many new trials may be opened."""
