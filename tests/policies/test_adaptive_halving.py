@@ -27,6 +27,7 @@ from optuna_deadline.policies.adaptive_halving.rungs import (
     RungTable,
     reliabilities,
     shares_kept,
+    telling,
 )
 from optuna_deadline.simulation import Cluster, simulate
 from optuna_deadline.simulation.tables import draw
@@ -106,6 +107,16 @@ class TestReliability:
         [everyone] = reliabilities([rung(1, here), rung(2, there)])
         [selected] = reliabilities([rung(1, here), rung(2, {n: there[n] for n in best})])
         assert selected == pytest.approx(everyone, abs=0.05)
+
+    def test_a_first_rung_that_says_nothing_is_left_out(self) -> None:
+        shuffled = random.Random(2).sample(range(40), 40)
+        later = [float(n) for n in range(40)]
+        blank = rung(1, [float(n) for n in shuffled])
+        rungs = [blank, rung(2, later), rung(4, later)]
+        assert telling(rungs) == rungs[1:]
+        few = [blank, rung(2, dict(enumerate(later[:15]))), rung(4, {})]
+        assert telling(few) == few, "too few to be sure"
+        assert telling([*rungs[1:], rung(8, {})])[0].step == 2, "its ranks hold"
 
     def test_the_less_reliable_the_more_go_on(self) -> None:
         rungs = [rung(1, {}), rung(2, {})]

@@ -21,6 +21,7 @@ from optuna_deadline.policies.adaptive_halving.rungs import (
     RungTable,
     reliabilities,
     shares_kept,
+    telling,
 )
 from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources, SlotCandidate, one_slot_each, running_first
@@ -103,7 +104,7 @@ class AdaptiveHalving(Resources):
             step=max(1e-9, fmean(paces)),
             start=snapshot.overhead.total,
         )
-        rungs = self._rungs(snapshot, view, opened, pool)
+        rungs = telling(self._rungs(snapshot, view, opened, pool))
         reliable = reliabilities(rungs)
         steps = [rung.step for rung in rungs]
         kept = shares_kept(rungs, reliable)

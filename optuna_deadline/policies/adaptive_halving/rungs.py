@@ -22,6 +22,7 @@ from optuna_deadline.policies.trial_index import ReportReader
 _PRIOR, _WEIGHT = 0.95, 4.0
 _LEAST, _MOST = 0.3, 0.995  # reliabilities that are believed
 _FEWEST = 3  # pairs that are measured
+_CERTAIN = 16  # pairs by which a first rung is found to say nothing
 #: All trials go on where the reliability of a doubling is at most ``1 - 1 / _STEEPNESS``.
 _STEEPNESS, _POWER = 3.0, 4 / 7
 _LAST = 0.75  # of the last rung: rungs beyond that would be too close to it
@@ -78,6 +79,18 @@ class RungTable:
             if trial.number not in self._rungs[place].scores:
                 self._rungs[place].add(trial.number, _best_until(trial.reports, step))
             place += 1
+
+
+def telling(rungs: list[RankedRung]) -> list[RankedRung]:
+    """The rungs without a first one that decides nothing, such as a report before any training.
+
+    All trials go on from it anyway, and it says nothing about how well ranks hold later.
+    """
+    if len(rungs) > 2:
+        pairs, r = _correlation(rungs[0], rungs[1])
+        if pairs >= _CERTAIN and r < _LEAST:
+            return rungs[1:]
+    return rungs
 
 
 def reliabilities(rungs: Sequence[RankedRung]) -> list[float]:
