@@ -34,7 +34,6 @@ from optuna_deadline.values.budgets import make_budget
 from optuna_deadline.values.deadlines import parse_deadline
 
 _OBJECTIVE = "optuna_deadline_demo.digits:objective"
-#: The default policy starts few trials if a start takes a large part of a minute; this one more.
 
 
 @command

@@ -233,7 +233,7 @@ class StudyTracker:
         return optuna_rule(self.terms.policy, self.terms.parameters)
 
     def refresh(self) -> None:
-        """Read the deadline and the gate anew: another process may have moved them."""
+        """Read the deadline anew: another process may have moved it."""
         with autocommit(self.engine) as connection:
             self._read_rungs(connection)
 
@@ -258,11 +258,7 @@ class StudyTracker:
         if first is None:
             raise self._study_gone()
         with self._lock:
-            self.terms = replace(
-                self.terms,
-                deadline=first.deadline,
-                read=first.now,
-            )
+            self.terms = replace(self.terms, deadline=first.deadline, read=first.now)
             # Forward only: a suspended machine's monotonic clock falls behind.
             self._ahead = max(self._ahead, first.now - self._clock.now())
 

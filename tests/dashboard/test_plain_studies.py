@@ -100,9 +100,7 @@ def test_forecasts_are_made_of_optunas_own_trials(study: optuna.Study, storage_u
         optuna_deadline.what_if(study, gpus=2)
 
 
-def test_a_study_has_ended_after_its_deadline_and_last_trial(
-    study: optuna.Study,
-) -> None:
+def test_a_study_has_ended_after_its_deadline_and_last_trial(study: optuna.Study) -> None:
     study.tell(3, state=optuna.trial.TrialState.PRUNED)
     terms = optuna_deadline.study.terms.read(open_table(study), study)
     assert terms is not None

@@ -15,6 +15,8 @@ from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank.channel import Channel, channel_pair
 from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE, Link
 
+pytestmark = pytest.mark.slow
+
 _CONTEXT = multiprocessing.get_context("fork")
 
 
@@ -25,9 +27,6 @@ def rank(raw: Channel, trusted_until: float, work: Any) -> None:
     raw.send("trains")
     while True:
         work.value += 1
-
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
