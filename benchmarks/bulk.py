@@ -109,7 +109,7 @@ def _trial(
     values = dict(enumerate(reports.tolist(), start=1))
     finished = state.is_finished()
     started = _STARTED.replace(tzinfo=timezone.utc).astimezone().replace(tzinfo=None)
-    rungs = _RUNGS.values_to_record(values, range(_RUNGS.passed(values)))
+    rungs = enumerate(_RUNGS.values(values))
     return FrozenTrial(
         number=number,
         state=state,
@@ -119,7 +119,7 @@ def _trial(
         params=dict(zip(PARAMS, params.tolist(), strict=True)),
         distributions=dict.fromkeys(PARAMS, _SPACE),
         user_attrs={},
-        system_attrs={f"completed_rung_{r}": v for r, v in rungs.items()} if finished else {},
+        system_attrs={f"completed_rung_{r}": v for r, v in rungs} if finished else {},
         intermediate_values=values,
         trial_id=trial_id,
     )

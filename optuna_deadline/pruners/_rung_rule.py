@@ -9,11 +9,13 @@ since a cutoff rises when other trials arrive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optuna_deadline.policies.measured_halving import Rungs, TimeLeft
+from optuna_deadline.policies.measured_halving import Rungs
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,13 @@ class RungRule:
             max_resource=parameters.get("max_resource"),
         )
 
-    def passed(self, reports: Mapping[int, float]) -> int:
-        """The number of milestones at or before the last report."""
-        step = max(reports)
-        count, milestone = 0, self.min_resource
-        while milestone <= step and (self.max_resource is None or milestone < self.max_resource):
-            count, milestone = count + 1, milestone * self.reduction_factor
-        return count
+    def values(self, reports: Mapping[int, float]) -> list[float]:
+        """The values at the rungs passed, each the first report at or past the milestone."""
+        steps, found, milestone = sorted(reports), [], self.min_resource
+        while milestone <= steps[-1] and milestone < (self.max_resource or math.inf):
+            found.append(reports[steps[bisect_left(steps, milestone)]])
+            milestone *= self.reduction_factor
+        return found
 
     def eliminates(self, better: int, total: int) -> bool:
         """Whether a score at a rung lies below the cutoff.
@@ -62,21 +64,11 @@ class RungRule:
         upper = -(-(total - 1) * (self.reduction_factor - 1) // self.reduction_factor)
         return total > 1 and better >= total - upper
 
-    def values_to_record(
-        self, reports: Mapping[int, float], rungs: Iterable[int]
-    ) -> dict[int, float]:
-        """The values to record at ``rungs``, each the first report at or past the milestone."""
-        found = {}
-        for rung in rungs:
-            milestone = self.min_resource * self.reduction_factor**rung
-            found[rung] = reports[min(step for step in reports if step >= milestone)]
-        return found
-
     def judge(
-        self, rungs: Rungs, number: int, reports: Mapping[int, float], left: TimeLeft
+        self, rungs: Rungs, number: int, reports: Mapping[int, float], left: object
     ) -> str | None:
         """The first rung that eliminates a trial with these reports; None if there is none."""
-        for rung in range(self.passed(reports)):
+        for rung in range(len(self.values(reports))):
             better, total = rungs.rank(number, rung)
             if self.eliminates(better, total):
                 step = self.min_resource * self.reduction_factor**rung

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.sql import studies
-from optuna_deadline.policies.measured_halving import Rungs, TimeLeft, rung_of
+from optuna_deadline.policies.measured_halving import Rungs, TimeLeft
 from optuna_deadline.pruners._rung_rule import RungRule
 from optuna_deadline.study.terms import Terms
 
@@ -18,16 +18,11 @@ from optuna_deadline.study.terms import Terms
 class Rule(Protocol):
     """Where the rungs of a study are, and which trials they eliminate."""
 
-    def passed(self, reports: Mapping[int, float]) -> int:
-        """The number of rungs that a trial with these reports has passed."""
-
-    def values_to_record(
-        self, reports: Mapping[int, float], rungs: Iterable[int]
-    ) -> dict[int, float]:
-        """The values to record at ``rungs``."""
+    def values(self, reports: Mapping[int, float]) -> list[float]:
+        """A trial's values at the rungs that it has passed, the first rung first."""
 
     def judge(
-        self, rungs: Rungs, number: int, reports: Mapping[int, float], left: TimeLeft
+        self, rungs: Rungs, number: int, reports: Mapping[int, float], left: Callable[[], TimeLeft]
     ) -> object | None:
         """The reason to prune a trial; None to continue it."""
 
@@ -35,23 +30,16 @@ class Rule(Protocol):
 class MeasuredRule:
     """Measured halving (:mod:`optuna_deadline.policies.measured_halving`)."""
 
-    def passed(self, reports: Mapping[int, float]) -> int:
-        """See :meth:`Rule.passed`."""
-        newest = rung_of(len(reports))
-        return 0 if newest is None else newest + 1
-
-    def values_to_record(
-        self, reports: Mapping[int, float], rungs: Iterable[int]
-    ) -> dict[int, float]:
-        """See :meth:`Rule.values_to_record`."""
+    def values(self, reports: Mapping[int, float]) -> list[float]:
+        """The first, second, fourth, ... report."""
         steps = sorted(reports)
-        return {rung: reports[steps[2**rung - 1]] for rung in rungs}
+        return [reports[steps[2**rung - 1]] for rung in range(len(steps).bit_length())]
 
     def judge(
-        self, rungs: Rungs, number: int, reports: Mapping[int, float], left: TimeLeft
+        self, rungs: Rungs, number: int, reports: Mapping[int, float], left: Callable[[], TimeLeft]
     ) -> object | None:
         """See :meth:`Rule.judge`."""
-        return rungs.judge(number, len(reports), left)
+        return rungs.judge(number, len(reports), left())
 
 
 class KnownRungs:
@@ -94,7 +82,9 @@ class KnownRungs:
                 self._newest = max(self._newest, row.sequence)
         return rows
 
-    def reason(self, number: int, reports: Mapping[int, float], left: TimeLeft) -> str | None:
+    def reason(
+        self, number: int, reports: Mapping[int, float], left: Callable[[], TimeLeft]
+    ) -> str | None:
         """The reason to prune a trial; None to continue it."""
         with self._lock:
             found = self.rule.judge(self._rungs, number, reports, left)

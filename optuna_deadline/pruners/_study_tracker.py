@@ -186,8 +186,9 @@ class StudyTracker:
         with autocommit(self.engine) as connection:
             self._record(connection, trial)
             self._read_rungs(connection)
-        left = self._met_by_a_new_trial(study, trial)
-        return self._rungs.reason(trial.number, reports, left)
+        return self._rungs.reason(
+            trial.number, reports, lambda: self._met_by_a_new_trial(study, trial)
+        )
 
     def finished(self, step: int) -> bool:
         """Whether a trial at ``step`` has trained as long as it may."""
@@ -238,20 +239,18 @@ class StudyTracker:
             self._read_rungs(connection)
 
     def _record(self, connection: sa.Connection, trial: FrozenTrial) -> None:
-        reports: Mapping[int, float] = trial.intermediate_values
-        passed = self._rungs.rule.passed(reports)
+        values = self._rungs.rule.values(trial.intermediate_values)
         with self._lock:
             life = self._trials.get(trial._trial_id)
             known = life.recorded if life else 0
-        if passed > known:
-            values = self._rungs.rule.values_to_record(reports, range(known, passed))
+        if new := dict(list(enumerate(values))[known:]):
             try:
-                _rung_rows.record(connection, self.terms.study_id, trial.number, values)
+                _rung_rows.record(connection, self.terms.study_id, trial.number, new)
             except sa.exc.IntegrityError:
                 raise self._study_gone() from None
             with self._lock:
                 if life:
-                    life.recorded = passed
+                    life.recorded = len(values)
 
     def _read_rungs(self, connection: sa.Connection) -> None:
         first = self._rungs.read(connection)

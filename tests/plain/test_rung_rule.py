@@ -36,17 +36,17 @@ def _decide(values: list[float], eta: int, maximize: bool) -> list[bool]:
     ("step", "passed"), [(0, 0), (1, 0), (2, 1), (7, 1), (8, 2), (31, 2), (32, 3), (400, 4)]
 )
 def test_milestones_are_geometric(step: int, passed: int) -> None:
-    assert RungRule(2, 4).passed({step: 0.0}) == passed
+    assert len(RungRule(2, 4).values({step: 0.0})) == passed
 
 
 def test_no_milestone_at_max_resource_or_beyond() -> None:
     rungs = RungRule(1, 2, max_resource=4)
-    assert [rungs.passed({step: 0.0}) for step in range(6)] == [0, 1, 2, 2, 2, 2]
+    assert [len(rungs.values({step: 0.0})) for step in range(6)] == [0, 1, 2, 2, 2, 2]
 
 
 def test_the_first_report_at_or_past_the_milestone_counts() -> None:
     reports = {0: 9.0, 3: 3.0, 5: 5.0, 20: 20.0}
-    assert RungRule(1, 4).values_to_record(reports, range(3)) == {0: 3.0, 1: 5.0, 2: 20.0}
+    assert RungRule(1, 4).values(reports) == [3.0, 5.0, 20.0]
 
 
 def test_one_alone_has_no_cutoff() -> None:
