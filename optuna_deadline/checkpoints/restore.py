@@ -77,8 +77,7 @@ class CheckpointFolders:
     def may_delete(self, number: int, location: Location) -> bool:
         """Whether a file has one of this package's names, in the trial's folder.
 
-        A row may name any file, and one of an older version may be in a folder that other studies
-        of the same name share.
+        A row may name any file.
         """
         ours = _OWN_FILES.fullmatch(name_of(location)) is not None
         return ours and location == join_location(self._storage_folder(number), name_of(location))

@@ -154,8 +154,6 @@ def fix(
             row, now = identity.find_row(connection, study)
         if row is None:
             raise StudyGone(f"The study {study.study_name!r} was deleted; create it again.")
-        if row.key is None:
-            identity.key_of(connection, study)
         stored = _terms(row, now)
         _check_budget(stored, budget)
         if extend and not joins and (not _same(stored, wanted) or stored.deadline <= began):
@@ -405,6 +403,6 @@ def _terms(row: sa.Row[Any], now: float) -> Terms:
         read=now,
         budget=None if row.money is None else Budget.from_json(row.money),
         max_slots=row.max_slots,
-        rule=row.rule or "hypersched",  # of studies that an older version started
+        rule=row.rule,
         earlier=tuple([(given, at) for given, at in json.loads(row.earlier or "[]")]),
     )

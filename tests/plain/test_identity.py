@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from optuna_deadline.allocation.sql import studies
 from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import autocommit, disconnect, open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
@@ -36,12 +35,6 @@ def _stored_key(engine: sa.Engine) -> str | None:
     with autocommit(engine) as connection:
         found: str | None = connection.execute(sa.select(schema.study.c.key)).scalar_one()
         return found
-
-
-def _age(engine: sa.Engine) -> None:
-    """A row as an older version left it."""
-    with autocommit(engine) as connection:
-        connection.execute(sa.update(schema.study).values(key=None))
 
 
 @pytest.fixture
@@ -76,51 +69,6 @@ def test_a_study_has_a_key_that_no_other_one_has(storage: str | None) -> None:
     engine = open_table(again)
     terms.fix(engine, again, "2h")
     assert terms.key(engine, again) != key
-
-
-@pytest.mark.parametrize("where", ["beside Optuna's tables", "in its own database"])
-def test_processes_that_give_an_older_row_its_key_at_once_agree(
-    where: str, empty_url: str, tmp_path: Path
-) -> None:
-    if where == "in its own database":
-        journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
-        study, engine = _study(journal), open_table(_study(journal), empty_url)
-    else:
-        study = _study(empty_url)
-        engine = open_table(study)
-    fixed = terms.fix(engine, study, "2h")
-    _age(engine)
-    if where == "in its own database":
-        study._storage.set_study_system_attr(study._study_id, "optuna_deadline:key", None)
-    with ThreadPoolExecutor(8) as pool:
-        keys = set(pool.map(lambda _: terms.key(engine, study), range(16)))
-    assert keys == {_stored_key(engine)} and None not in keys
-    assert terms.read(engine, study) is not None and terms.fix(engine, study, "2h") == fixed
-    disconnect(engine)
-
-
-def test_of_two_keys_that_an_older_row_is_given_at_once_the_first_stays(storage_url: str) -> None:
-    study = _study(storage_url)
-    engine = open_table(study)
-    fixed = terms.fix(engine, study, "2h")
-    _age(engine)
-    with autocommit(engine) as connection:
-        for key in ("first", "second"):  # both have seen that there is none
-            studies.set_key(connection, fixed.study_id, key)
-    assert terms.key(engine, study) == "first"
-
-
-def test_joining_gives_an_older_row_its_key(
-    other_storage: BaseStorage, engines: Callable[[optuna.Study], sa.Engine]
-) -> None:
-    study = _study(other_storage)
-    engine = engines(study)
-    terms.fix(engine, study, "2h")
-    _age(engine)
-    study._storage.set_study_system_attr(study._study_id, "optuna_deadline:key", None)
-    terms.fix(engine, study, "2h")
-    assert _stored_key(engine) is not None
-    assert terms.read(engine, _again(study)) is None
 
 
 def test_a_study_created_again_has_none_of_the_deleted_ones_terms_and_trials(

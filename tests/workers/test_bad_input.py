@@ -8,16 +8,13 @@ from pathlib import Path
 
 import optuna
 import pytest
-import sqlalchemy as sa
 from typer.testing import CliRunner
 
 import optuna_deadline
-from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.engine import connect, disconnect, open_table
-from optuna_deadline.allocation.sql.database.migrations import MIGRATIONS, version
+from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import prepare
-from optuna_deadline.errors import DeadlineError, SchemaMismatch
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.study import terms
 from optuna_deadline.worker import devices
 from optuna_deadline.worker.devices import Offer, make_offer
@@ -162,35 +159,6 @@ def test_several_objectives_are_refused() -> None:
     study = optuna.create_study(directions=["minimize", "maximize"])
     with pytest.raises(DeadlineError, match="objective"):
         optuna_deadline.run(study, objective, cpus=1, deadline="1h")
-
-
-def test_a_newer_schema_is_refused_and_an_older_one_migrated(storage_url: str) -> None:
-    optuna.create_study(storage=storage_url)
-    engine = connect(storage_url)
-    with engine.begin() as connection:
-        connection.execute(sa.update(schema.version).values(version=len(MIGRATIONS) + 1))
-    disconnect(engine)
-    with pytest.raises(SchemaMismatch, match="upgrade optuna-deadline on this machine"):
-        connect(storage_url)
-
-
-def test_an_older_schema_is_migrated(sqlite_url: str) -> None:
-    optuna.create_study(storage=sqlite_url)
-    bare = sa.create_engine(sqlite_url)
-    with bare.begin() as connection:
-        MIGRATIONS[0](connection)
-        connection.execute(sa.insert(schema.version).values(id=1, version=1))
-    bare.dispose()
-    with connect(sqlite_url).connect() as connection:
-        assert version(connection) == len(MIGRATIONS)
-        triggers = connection.exec_driver_sql(
-            "SELECT name FROM sqlite_master WHERE type='trigger'"
-        )
-        assert set(triggers.scalars()) == {
-            f"{schema.study.name}_follows",
-            f"{schema.study.name}_forgets",
-            f"{schema.rung.name}_counts",
-        }
 
 
 @pytest.mark.parametrize(

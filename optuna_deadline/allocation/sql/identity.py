@@ -66,39 +66,19 @@ def insert_terms(connection: sa.Connection, study_: Study, values: dict[str, Any
 
 
 def key_of(connection: sa.Connection, study_: Study) -> str:
-    """The key of a study with terms; a row of an older version gets one now.
-
-    Args:
-        connection: In AUTOCOMMIT.
-        study_: The study.
+    """The key of a study with terms.
 
     Raises:
         StudyGone: The study was deleted.
     """
     row, _ = find_row(connection, study_)
-    if row is not None and row.key is None:
-        if studies.own_id(connection, study_) is not None:
-            studies.set_key(connection, row.study_id, studies.new_key())
-        else:
-            with _locked(connection.engine) as locked:
-                row, _ = studies.select(locked, None, study_.study_name)
-                if row is not None and row.key is None:
-                    key = studies.new_key()
-                    _write(study_, key)
-                    studies.set_key(locked, row.study_id, key)
-        row, _ = find_row(connection, study_)
     if row is None:
         raise _gone(study_)
     return str(row.key)
 
 
 def _is_of(row: sa.Row[Any], study_: Study) -> bool:
-    """Whether a row that was found by its name belongs to the study.
-
-    A row of an older version has no key, and a process may be about to copy the study's key to it.
-    """
-    if row.key is None:
-        return bool(row.direction == study_.direction.name.lower())
+    """Whether a row that was found by its name belongs to the study."""
     return bool(row.key == _read(study_))
 
 

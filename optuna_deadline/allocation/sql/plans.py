@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -264,7 +264,7 @@ def retire(tx: Transaction, worker_id: str, term: int, reasons: Mapping[int, str
     return len(ended)
 
 
-def mark_ends_reported(tx: Transaction, numbers: Collection[int]) -> None:
+def mark_ends_reported(tx: Transaction, *numbers: int) -> None:
     """Record that Optuna knows the ends of these trials."""
     tx.execute(
         sa.update(trial)

@@ -21,6 +21,7 @@ from optuna_deadline.allocation.records import (
 )
 from optuna_deadline.allocation.sql.database.schema import (
     checkpoint,
+    columns_of,
     event,
     part,
     pool,
@@ -37,45 +38,22 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import parse_location
 from optuna_deadline.errors import StudyGone
 
-_DESIRED = (
-    trial.c.number,
-    trial.c.trial_id,
-    trial.c.state,
-    trial.c.fence,
-    trial.c.owner,
-    trial.c.desired_mode,
-    trial.c.desired_worker,
-    trial.c.desired_slots,
-    trial.c.reason,
-    trial.c.desired_since,
-    trial.c.horizon,
-    trial.c.value,
-    trial.c.told,
-    trial.c.failures,
-    trial.c.held,
-    trial.c.pinned,
-    trial.c.batch,
-    trial.c.slot_limit,
-    trial.c.limit_reason,
-    trial.c.pausable,
-    trial.c.desired_others,
+_TRIAL = columns_of(
+    trial,
+    PlannedTrial,
+    mode="desired_mode",
+    worker="desired_worker",
+    slots="desired_slots",
+    since="desired_since",
+    end_reported="told",
+    others="desired_others",
 )
 _BY_ID = attrgetter("id")
 _IN_ORDER = attrgetter("granted", "number", "fence")
-_SEGMENT = (
-    segment.c.number,
-    segment.c.fence,
-    segment.c.slots,
-    segment.c.granted,
-    segment.c.ended,
-    segment.c.outcome,
-    segment.c.startup,
-    segment.c.stop,
-    segment.c.position_from,
-    segment.c.position_to,
-    segment.c.trained,
-    sa.func.coalesce(segment.c.workers, 1),
-)
+_SEGMENT = (*columns_of(segment, SegmentRow)[:-1], sa.func.coalesce(segment.c.workers, 1))
+_REPORT = columns_of(report, ReportRow)
+_CHECKPOINT = columns_of(checkpoint, Checkpoint)
+_EVENT = columns_of(event, Event)
 
 
 def _orders() -> sa.Select[Any]:
@@ -99,7 +77,7 @@ def _orders() -> sa.Select[Any]:
             pool.c.epoch,
             drained,
             called,
-            *_DESIRED,
+            *_TRIAL,
         )
         .select_from(study.outerjoin(pool, in_pool).outerjoin(trial, mine))
         .where(study.c.study_id == sa.bindparam("study"))
@@ -171,14 +149,14 @@ def pools_of(connection: sa.Connection, study_id: int) -> list[str]:
 
 def trials(tx: Transaction) -> list[PlannedTrial]:
     """Every trial in the table."""
-    query = sa.select(*_DESIRED).where(trial.c.study_id == tx.study_id).order_by(trial.c.number)
+    query = sa.select(*_TRIAL).where(trial.c.study_id == tx.study_id).order_by(trial.c.number)
     return [_desired(row) for row in tx.rows(query)]
 
 
 def unreported_trials(tx: Transaction) -> list[PlannedTrial]:
     """Trials that live, or whose end Optuna does not know yet."""
     query = (
-        sa.select(*_DESIRED)
+        sa.select(*_TRIAL)
         .where(
             trial.c.study_id == tx.study_id,
             sa.or_(trial.c.told.is_(False), trial.c.state.in_(ALIVE)),
@@ -200,49 +178,23 @@ def segments(tx: Transaction, since: float = 0.0) -> list[SegmentRow]:
 
 def reports(tx: Transaction, after: int = 0, number: int | None = None) -> list[ReportRow]:
     """Reports with a row id above ``after``, of one trial or of all; NULL becomes NaN."""
-    query = sa.select(
-        report.c.id,
-        report.c.number,
-        report.c.step,
-        report.c.value,
-        report.c.slots,
-        report.c.trained,
-        report.c.at,
-    ).where(report.c.study_id == tx.study_id)
+    query = sa.select(*_REPORT).where(report.c.study_id == tx.study_id)
     if number is None:
         rows = tx.rows(query.where(report.c.id > after).order_by(report.c.id))
     else:  # ordered by id, SQLite would read the reports of all trials
         found = tx.rows(query.where(report.c.number == number))
         rows = sorted([row for row in found if row.id > after], key=_BY_ID)
-    return [
-        ReportRow(
-            row.id,
-            row.number,
-            row.step,
-            math.nan if row.value is None else row.value,
-            row.slots,
-            row.trained,
-            row.at,
-        )
-        for row in rows
-    ]
+    found = [ReportRow(*row) for row in rows]
+    return [one._replace(value=math.nan) if one.value is None else one for one in found]
 
 
 def checkpoints(tx: Transaction, number: int | None = None) -> list[Checkpoint]:
     """Committed checkpoints of one trial or of all, newest first."""
-    query = sa.select(checkpoint).where(checkpoint.c.study_id == tx.study_id)
+    query = sa.select(*_CHECKPOINT).where(checkpoint.c.study_id == tx.study_id)
     if number is not None:
         query = query.where(checkpoint.c.number == number)
     return [
-        Checkpoint(
-            row.number,
-            row.fence,
-            row.step,
-            row.value,
-            parse_location(row.path),
-            row.size,
-            row.checksum,
-        )
+        Checkpoint(*row)._replace(path=parse_location(row.path))
         for row in tx.rows(query.order_by(checkpoint.c.id.desc()))
     ]
 
@@ -298,7 +250,7 @@ def events(
     tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = PAGE
 ) -> list[Event]:
     """The study's events in all pools from a row id on, of some kinds or of all."""
-    query = sa.select(event).where(event.c.study_id == tx.study_id, event.c.id > after)
+    query = sa.select(*_EVENT).where(event.c.study_id == tx.study_id, event.c.id > after)
     if kinds is not None:
         query = query.where(event.c.kind.in_(kinds))
     return [_event(row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]
@@ -308,7 +260,7 @@ def pool_events(
     tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = PAGE
 ) -> list[Event]:
     """The events of all studies of the pool from a row id on, of some kinds or of all."""
-    query = sa.select(event).where(event.c.pool == tx.pool, event.c.id > after)
+    query = sa.select(*_EVENT).where(event.c.pool == tx.pool, event.c.id > after)
     if kinds is not None:
         query = query.where(event.c.kind.in_(kinds))
     return [_event(row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]
@@ -321,15 +273,6 @@ def event_before(tx: Transaction, count: int) -> int:
 
 
 def _event(row: sa.Row[Any]) -> Event:
-    return Event(
-        row.id,
-        row.at,
-        row.kind,
-        row.number,
-        row.slot,
-        row.fence,
-        row.term,
-        row.worker,
-        json.loads(row.detail or "{}"),
-        row.study_id,
-    )
+    columns = list(row)
+    columns[-2] = json.loads(row.detail or "{}")
+    return Event(*columns)

@@ -47,7 +47,7 @@ def set_price(
     slots: int,
     funds_end: float,
     seen: tuple[int | None, float | None],
-    types: Mapping[str, int] | None,
+    types: Mapping[str, int] | None = None,
 ) -> bool:
     """Set the price of a slot from now on; see the store."""
     row = lock_study(tx)

@@ -12,37 +12,18 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import Roster, Slot, Worker
-from optuna_deadline.allocation.sql.database.schema import offer, pool, slot, study, worker
+from optuna_deadline.allocation.sql.database.schema import (
+    columns_of,
+    offer,
+    pool,
+    slot,
+    study,
+    worker,
+)
 from optuna_deadline.allocation.sql.database.transaction import CLOCK_TOLERANCE, Transaction
 
-_SLOT = (
-    slot.c.id,
-    slot.c.host,
-    slot.c.device,
-    slot.c.pool,
-    slot.c.lent_to,
-    slot.c.fence,
-    slot.c.holder,
-    slot.c.study_id,
-    slot.c.number,
-    slot.c.lease,
-    slot.c.uuid,
-)
-_WORKER = (
-    worker.c.id,
-    worker.c.pool,
-    worker.c.study_id,
-    worker.c.host,
-    worker.c.pid,
-    worker.c.state,
-    worker.c.lease,
-    worker.c.drained,
-    worker.c.machine,
-    worker.c.store,
-    worker.c.versions,
-    worker.c.address,
-    worker.c.boot,
-)
+_SLOT = columns_of(slot, Slot)  # all but its offers
+_WORKER = columns_of(worker, Worker)
 
 
 def live_workers(tx: Transaction) -> list[Worker]:

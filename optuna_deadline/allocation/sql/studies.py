@@ -104,13 +104,6 @@ def new_key() -> str:
     return str(uuid.uuid4())
 
 
-def set_key(connection: sa.Connection, study_id: int, key: str) -> None:
-    """Set the key of a row of an older version unless it has one; the caller then reads it."""
-    connection.execute(
-        sa.update(study).where(study.c.study_id == study_id, study.c.key.is_(None)).values(key=key)
-    )
-
-
 def postpone(
     connection: sa.Connection, study_id: int, deadline: float, duration: float | None
 ) -> bool:

@@ -129,7 +129,7 @@ def add_checkpoint(
     return [*(parse_location(row.path) for row in there if row.id not in kept), *replaced]
 
 
-def drop_checkpoints(tx: Transaction, paths: Sequence[Location]) -> list[Location]:
+def drop_checkpoints(tx: Transaction, *paths: Location) -> list[Location]:
     """Delete the rows of checkpoints of ended trials; returns their files."""
     ended = sa.select(trial.c.number).where(
         trial.c.study_id == tx.study_id, trial.c.state.not_in(ALIVE)

@@ -1,9 +1,9 @@
-"""The schema's version and the numbered migrations."""
+"""The schema's version, how its tables are created, and the migrations from earlier versions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -13,6 +13,8 @@ from optuna_deadline.errors import SchemaMismatch
 
 _ADVISORY_LOCK = 0x0D_EAD_11E
 _PATIENCE = 60.0  # seconds: an index on a grown table takes long
+#: The first version that is migrated.
+_FIRST = 15
 _IDLE = 10.0  # seconds between statements, in which the schema is inspected
 
 
@@ -20,7 +22,8 @@ def migrate(engine: sa.Engine) -> None:
     """Migrate the tables to this version; several processes may call it at once.
 
     Raises:
-        SchemaMismatch: A newer version of the package wrote the tables.
+        SchemaMismatch: A newer version of the package wrote the tables, or one that was never
+            published.
     """
     with engine.begin() as connection:
         begin_bounded(connection, statement=_PATIENCE, idle=_IDLE)
@@ -28,15 +31,22 @@ def migrate(engine: sa.Engine) -> None:
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
         found = version(connection)
-        if found > len(MIGRATIONS):
+        if found > VERSION:
             raise SchemaMismatch(
-                f"The tables have schema version {found}, this package knows {len(MIGRATIONS)}: "
+                f"The tables have schema version {found}, this package knows {VERSION}: "
                 "upgrade optuna-deadline on this machine."
             )
-        for number, step in enumerate(MIGRATIONS[found:], start=found + 1):
+        if 0 < found < _FIRST:
+            raise SchemaMismatch(
+                f"The tables have schema version {found} of an early checkout: finish their "
+                "studies with that checkout, or name another database with table=URL."
+            )
+        if found == VERSION:
+            return
+        for step in MIGRATIONS[found - _FIRST :] if found else [_create]:
             step(connection)
-            connection.execute(sa.delete(schema.version))
-            connection.execute(sa.insert(schema.version).values(id=1, version=number))
+        connection.execute(sa.delete(schema.version))
+        connection.execute(sa.insert(schema.version).values(id=1, version=VERSION))
 
 
 def version(connection: sa.Connection) -> int:
@@ -46,18 +56,23 @@ def version(connection: sa.Connection) -> int:
     return int(connection.execute(sa.select(schema.version.c.version)).scalar() or 0)
 
 
-def _create_tables(connection: sa.Connection) -> None:
+def _create(connection: sa.Connection) -> None:
     schema.metadata.create_all(connection)
+    _count_rungs(connection)
+    # Without references, so that events can be written whatever is deleted.
+    study, event = schema.study.name, schema.event.name
+    forget = f"DELETE FROM {event} WHERE study_id = OLD.study_id;"
+    _create_trigger(connection, f"{study}_forget", f"AFTER DELETE ON {study}", forget)
+    if sa.inspect(connection).has_table("studies"):  # else a separate database, named by `table=`
+        _follow_optuna(connection)
 
 
-def _add_delete_triggers(connection: sa.Connection) -> None:
+def _follow_optuna(connection: sa.Connection) -> None:
     """Let ``optuna.delete_study`` delete this package's rows.
 
-    PostgreSQL cascades. On SQLite, Optuna's connections do not enforce foreign keys, so triggers
-    do the same for every client.
+    PostgreSQL cascades. On SQLite, Optuna's connections do not enforce foreign keys, so a trigger
+    does the same for every client.
     """
-    if not sa.inspect(connection).has_table("studies"):
-        return  # a separate database, named by `table=`
     study = schema.study.name
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(
@@ -65,95 +80,29 @@ def _add_delete_triggers(connection: sa.Connection) -> None:
             "REFERENCES studies (study_id) ON DELETE CASCADE"
         )
         return
-    _add_sqlite_trigger(connection)
-
-
-def _add_sqlite_trigger(connection: sa.Connection) -> None:
-    study = schema.study.name
-    there = sa.inspect(connection).get_table_names()  # a later migration creates the others
     children = [
         table.name
         for table in schema.metadata.sorted_tables
-        if table not in (schema.study, schema.slot)
-        and "study_id" in table.c
-        and table.name in there
+        if "study_id" in table.c and table not in (schema.study, schema.slot)
     ]
-    deletes = "".join(
-        f"DELETE FROM {name} WHERE study_id = OLD.study_id; " for name in (*children, study)
+    deletes = " ".join(
+        f"DELETE FROM {name} WHERE study_id = OLD.study_id;" for name in (*children, study)
     )
-    connection.exec_driver_sql(
-        f"CREATE TRIGGER {study}_follows AFTER DELETE ON studies BEGIN {deletes}END"
-    )
+    _create_trigger(connection, f"{study}_follow", "AFTER DELETE ON studies", deletes)
 
 
-def _add_indexes(connection: sa.Connection) -> None:
-    """Indexes for the queries of the loops, so that their cost does not grow."""
-    for index in schema.SINCE_3:
-        index.create(connection, checkfirst=True)  # new tables have them already
-
-
-def _add_budgets(connection: sa.Connection) -> None:
-    """A study may have a budget and pay for slots."""
-    _add_columns(connection, schema.SINCE_4)
-
-
-def _add_columns(connection: sa.Connection, columns: Sequence[sa.Column[Any]]) -> None:
-    """Add nullable columns; new tables have them already."""
-    inspector = sa.inspect(connection)
-    for column in columns:
-        table = column.table.name
-        if column.name not in [known["name"] for known in inspector.get_columns(table)]:
-            kind = column.type.compile(connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}")
-
-
-def _add_lending(connection: sa.Connection) -> None:
-    """A slot belongs to its host, is offered by workers, and is lent to a study."""
-    for table in (schema.tenant, schema.offer):
-        table.create(connection, checkfirst=True)
-    inspector = sa.inspect(connection)
-    slot, worker = schema.slot.name, schema.worker.name
-    if not any(column["name"] == "provider" for column in inspector.get_columns(slot)):
-        return  # new tables
-    for statement in (
-        f"ALTER TABLE {slot} ADD COLUMN lent_to INTEGER",
-        f"UPDATE {slot} SET lent_to = "
-        f"(SELECT study_id FROM {worker} WHERE {worker}.id = {slot}.provider)",
-        f"INSERT INTO {schema.offer.name} (worker, slot_id) SELECT provider, id FROM {slot} "
-        f"WHERE provider IN (SELECT id FROM {worker})",
-        f"INSERT INTO {schema.tenant.name} (pool, study_id, weight, joined, term, expires, live, "
-        "done, served, entitled, counted) SELECT pool, study_id, 1, MIN(registered), 0, 0, 0, 0, "
-        f"0, 0, MIN(registered) FROM {worker} GROUP BY pool, study_id",
-        f"DROP INDEX {schema.SLOT_POOL.name}",
-        f"ALTER TABLE {slot} DROP COLUMN provider",
-    ):
-        connection.exec_driver_sql(statement)
-    schema.SLOT_POOL.create(connection)
-    if connection.dialect.name == "sqlite" and inspector.has_table("studies"):
-        connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
-        _add_sqlite_trigger(connection)
-
-
-def _add_rung_totals(connection: sa.Connection) -> None:
+def _count_rungs(connection: sa.Connection) -> None:
     """Count a rung's values at each insert.
 
     The trigger runs in the inserting statement, which is its own transaction: no client can freeze
     in it with the lock on a count.
     """
-    schema.rung_total.create(connection, checkfirst=True)
     rung, total = schema.rung.name, schema.rung_total.name
-    connection.exec_driver_sql(
-        f"INSERT INTO {total} (study_id, rung, total) "
-        f"SELECT study_id, rung, COUNT(*) FROM {rung} GROUP BY study_id, rung"
-    )
     count = (
         f"INSERT INTO {total} (study_id, rung, total) VALUES (NEW.study_id, NEW.rung, 1) "
         f"ON CONFLICT (study_id, rung) DO UPDATE SET total = {total}.total + 1;"
     )
     _create_trigger(connection, f"{rung}_count", f"AFTER INSERT ON {rung}", count)
-    if connection.dialect.name == "sqlite" and sa.inspect(connection).has_table("studies"):
-        connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
-        _add_sqlite_trigger(connection)
 
 
 def _create_trigger(connection: sa.Connection, name: str, when: str, statement: str) -> None:
@@ -169,92 +118,17 @@ def _create_trigger(connection: sa.Connection, name: str, when: str, statement: 
     connection.exec_driver_sql(f"{trigger} BEGIN {statement} END")
 
 
-def _add_requests(connection: sa.Connection) -> None:
-    """A user may hold a trial, pin its gang's size, and drain a worker."""
-    _add_columns(connection, schema.SINCE_7)
+def _complete_old_rows(connection: sa.Connection) -> None:
+    """Fill what versions before 15 left empty, and drop an index that no query reads."""
+    study, rung = schema.study, schema.rung
+    for study_id in connection.scalars(sa.select(study.c.study_id).where(study.c.key.is_(None))):
+        own = study.c.study_id == study_id
+        connection.execute(sa.update(study).where(own).values(key=str(uuid4())))
+    connection.execute(sa.update(study).where(study.c.rule.is_(None)).values(rule="hypersched"))
+    connection.execute(sa.update(rung).where(rung.c.sequence.is_(None)).values(sequence=0))
+    connection.exec_driver_sql(f"DROP INDEX IF EXISTS ix_{schema.PREFIX}rung_value")
 
 
-def _add_machine_info(connection: sa.Connection) -> None:
-    """A worker describes its host, its checkpoint store and its software."""
-    _add_columns(connection, schema.SINCE_8)
-
-
-def _add_gang_parts(connection: sa.Connection) -> None:
-    """A gang may have slots of several workers, whose ranks meet at an address."""
-    _add_columns(connection, schema.SINCE_9)
-    for table in (schema.part, schema.meeting):
-        table.create(connection, checkfirst=True)
-    if connection.dialect.name == "sqlite" and sa.inspect(connection).has_table("studies"):
-        connection.exec_driver_sql(f"DROP TRIGGER {schema.study.name}_follows")
-        _add_sqlite_trigger(connection)
-
-
-def _add_trial_batch(connection: sa.Connection) -> None:
-    """A trial may have a batch that its gang size must divide."""
-    _add_columns(connection, schema.SINCE_10)
-
-
-def _index_workers_by_study(connection: sa.Connection) -> None:
-    """An index of workers by study: its cost does not grow with the pool."""
-    schema.SINCE_11.create(connection, checkfirst=True)
-
-
-def _add_keys_and_boots(connection: sa.Connection) -> None:
-    """A key distinguishes studies of one name, and a boot id processes of one pid."""
-    _add_columns(connection, schema.SINCE_12)
-    _let_events_go_with_their_study(connection)
-
-
-def _add_pausable(connection: sa.Connection) -> None:
-    """A trial's objective may not support pausing."""
-    _add_columns(connection, schema.SINCE_13)
-
-
-def _add_rung_sequence(connection: sa.Connection) -> None:
-    """A plain study has a rule, and its processes read new values at the rungs."""
-    _add_columns(connection, schema.SINCE_14)
-    schema.RUNG_SEQUENCE.create(connection, checkfirst=True)
-
-
-def _let_events_go_with_their_study(connection: sa.Connection) -> None:
-    """Remove the references of events, so that they can be written whatever is deleted."""
-    study = schema.study.name
-    forget = f"DELETE FROM {schema.event.name} WHERE study_id = OLD.study_id;"
-    _create_trigger(connection, f"{study}_forget", f"AFTER DELETE ON {study}", forget)
-
-
-def _widen_texts(connection: sa.Connection) -> None:
-    """Longer texts: a policy may be a path, and a pool a study's name; SQLite has no limit."""
-    if connection.dialect.name != "postgresql":
-        return
-    name = schema.pool.c.name.type
-    wider = {
-        schema.study: {"policy": schema.study.c.policy.type},
-        schema.pool: {"name": name},
-        **{one: {"pool": name} for one in schema.metadata.sorted_tables if "pool" in one.c},
-    }
-    for table, columns in wider.items():
-        for column, kind in columns.items():
-            length = kind.compile(connection.dialect)
-            connection.exec_driver_sql(
-                f"ALTER TABLE {table.name} ALTER COLUMN {column} TYPE {length}"
-            )
-
-
-MIGRATIONS: list[Callable[[sa.Connection], None]] = [
-    _create_tables,
-    _add_delete_triggers,
-    _add_indexes,
-    _add_budgets,
-    _add_lending,
-    _add_rung_totals,
-    _add_requests,
-    _add_machine_info,
-    _add_gang_parts,
-    _add_trial_batch,
-    _index_workers_by_study,
-    _add_keys_and_boots,
-    _add_pausable,
-    _add_rung_sequence,
-    _widen_texts,
-]
+#: From version 15 to 16, and so on.
+MIGRATIONS: list[Callable[[sa.Connection], None]] = [_complete_old_rows]
+VERSION = _FIRST + len(MIGRATIONS)

@@ -13,6 +13,8 @@ would make Optuna's ``ask()`` wait.
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from optuna_deadline.errors import DeadlineError
@@ -29,11 +31,6 @@ def _table(name: str, *columns: sa.schema.SchemaItem) -> sa.Table:
 def _study_id(**kwargs: bool) -> sa.Column[int]:
     reference = sa.ForeignKey(f"{PREFIX}study.study_id", ondelete="CASCADE")
     return sa.Column("study_id", sa.Integer, reference, **kwargs)  # type: ignore[arg-type]
-
-
-def _wider(before_15: int, length: int) -> sa.types.TypeEngine[str]:
-    # Since version 15; SQLite keeps texts of any length and cannot change a column's type.
-    return sa.String(before_15).with_variant(sa.String(length), "postgresql")
 
 
 def _row_id() -> sa.Column[int]:
@@ -57,20 +54,19 @@ study = _table(
     sa.Column("started", sa.Double, nullable=False),
     sa.Column("deadline", sa.Double, nullable=False),
     sa.Column("duration", sa.Double),  # seconds, if the user gave a duration
-    sa.Column("policy", _wider(64, POLICY_LENGTH), nullable=False),  # a name, or a file and a name
+    sa.Column("policy", sa.String(POLICY_LENGTH), nullable=False),  # a name, or a file and a name
     sa.Column("parameters", sa.Text, nullable=False),  # JSON
     sa.Column("gate_closed", sa.Double),  # since when no new trial may start
     sa.Column("settled", sa.Double),  # when all ends were reported
-    # Since version 4; all NULL if slots are free.
+    # All NULL if slots are free.
     sa.Column("money", sa.Text),  # JSON: the budget and the prices
     sa.Column("pool_slots", sa.Integer),  # slots of the pool that the study pays for
     sa.Column("funds_end", sa.Double),  # when the budget is used up, at that size
-    # Since version 12: random, so that studies of the same name differ.
-    sa.Column("key", sa.String(36)),
+    sa.Column("key", sa.String(36)),  # random: studies of the same name differ
     # JSON: former deadlines, each with its duration, if one was given, and its instant.
     sa.Column("earlier", sa.Text),
     sa.Column("max_slots", sa.Integer),  # of a trial; NULL for no limit
-    sa.Column("rule", sa.String(16)),  # of plain studies; NULL for that of versions before 14
+    sa.Column("rule", sa.String(16)),  # of plain studies
 )
 
 rung = _table(
@@ -79,7 +75,7 @@ rung = _table(
     sa.Column("rung", sa.Integer, primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("value", sa.Double),
-    # Since version 14: later rows have larger ones, so that a process reads each once.
+    # Later rows have larger ones, so that a process reads each once.
     sa.Column("sequence", sa.Integer),
 )
 
@@ -93,7 +89,7 @@ rung_total = _table(
 
 pool = _table(
     "pool",
-    sa.Column("name", _wider(255, POOL_LENGTH), primary_key=True),  # by default the study's name
+    sa.Column("name", sa.String(POOL_LENGTH), primary_key=True),  # by default the study's name
     sa.Column("epoch", sa.BigInteger, nullable=False),  # +1 for each plan
     sa.Column("ttl", sa.Double, nullable=False),
     sa.Column("grace", sa.Double, nullable=False),
@@ -139,14 +135,13 @@ worker = _table(
     sa.Column("state", sa.String(16), nullable=False),  # live, left, lost
     sa.Column("registered", sa.Double, nullable=False),
     sa.Column("lease", sa.Double, nullable=False),
-    # Since version 7: since when a user drains it.
-    sa.Column("drained", sa.Double),
-    # Since version 8: the description of its host.
+    sa.Column("drained", sa.Double),  # since when a user drains it
+    # The description of its host.
     sa.Column("machine", sa.String(64)),
     sa.Column("store", sa.Text),
     sa.Column("versions", sa.Text),
-    sa.Column("address", sa.String(255)),  # since version 9: its address for other hosts
-    sa.Column("boot", sa.String(64)),  # since version 12: the boot and the start of `pid`
+    sa.Column("address", sa.String(255)),  # for other hosts
+    sa.Column("boot", sa.String(64)),  # the boot and the start of `pid`
 )
 
 slot = _table(
@@ -161,7 +156,7 @@ slot = _table(
     sa.Column("number", sa.Integer),
     sa.Column("lease", sa.Double),
     sa.Column("lent_to", sa.Integer),  # the study that it is lent to
-    sa.Column("uuid", sa.String(64)),  # since version 8: the GPU's UUID
+    sa.Column("uuid", sa.String(64)),  # the GPU's UUID
     sa.UniqueConstraint("host", "device"),
     sa.CheckConstraint("(holder IS NULL) = (lease IS NULL)", name="held_means_leased"),
 )
@@ -191,17 +186,15 @@ trial = _table(
     sa.Column("value", sa.Double),  # the value for Optuna
     sa.Column("told", sa.Boolean, nullable=False),
     sa.Column("failures", sa.Integer, nullable=False),
-    # Since version 7, both at a user's request.
+    # Both at a user's request.
     sa.Column("held", sa.Double),  # since when it is held
     sa.Column("pinned", sa.Integer),  # the size of its gang
-    # Since version 9: JSON, slots by worker besides desired_worker.
-    sa.Column("desired_others", sa.Text),
-    # Since version 10: the batch that its gang size must divide.
-    sa.Column("batch", sa.Integer),
-    # Since version 12: the most slots that it can train on, and why.
+    sa.Column("desired_others", sa.Text),  # JSON: slots by worker besides desired_worker
+    sa.Column("batch", sa.Integer),  # its gang size must divide it
+    # The most slots that it can train on, and why.
     sa.Column("slot_limit", sa.Integer),
     sa.Column("limit_reason", sa.Text),
-    # Since version 13: false once its objective has reported without using its segment.
+    # False once its objective has reported without using its segment.
     sa.Column("pausable", sa.Boolean),
 )
 
@@ -221,7 +214,7 @@ segment = _table(
     sa.Column("position_from", sa.Double),
     sa.Column("position_to", sa.Double),
     sa.Column("trained", sa.Double),
-    sa.Column("workers", sa.Integer),  # since version 9: NULL for one host
+    sa.Column("workers", sa.Integer),  # NULL for one host
 )
 
 #: For a gang over several workers, the part of each member; the member deletes its row when its
@@ -284,7 +277,7 @@ event = _table(
     "event",
     _row_id(),
     sa.Column("at", sa.Double, nullable=False),
-    sa.Column("pool", _wider(255, POOL_LENGTH)),
+    sa.Column("pool", sa.String(POOL_LENGTH)),
     sa.Column("kind", sa.String(32), nullable=False),
     sa.Column("study_id", sa.Integer),
     sa.Column("number", sa.Integer),
@@ -295,65 +288,41 @@ event = _table(
     sa.Column("detail", sa.Text),  # JSON
 )
 
-sa.Index(f"ix_{PREFIX}rung_value", rung.c.study_id, rung.c.rung, rung.c.value)
-sa.Index(f"ix_{PREFIX}slot_holder", slot.c.holder)
-sa.Index(f"ix_{PREFIX}offer_slot", offer.c.slot_id)
-sa.Index(f"ix_{PREFIX}trial_state", trial.c.study_id, trial.c.state)
-sa.Index(f"ix_{PREFIX}report_study", report.c.study_id, report.c.id)
-sa.Index(f"ix_{PREFIX}checkpoint_trial", checkpoint.c.study_id, checkpoint.c.number)
-sa.Index(f"ix_{PREFIX}event_pool", event.c.pool, event.c.id)
+_INDEXES = {
+    "rung_sequence": (rung.c.study_id, rung.c.sequence),
+    "slot_holder": (slot.c.holder,),
+    "slot_pool": (slot.c.pool,),
+    "offer_slot": (offer.c.slot_id,),
+    "trial_state": (trial.c.study_id, trial.c.state),
+    "report_study": (report.c.study_id, report.c.id),
+    "checkpoint_trial": (checkpoint.c.study_id, checkpoint.c.number),
+    "event_pool": (event.c.pool, event.c.id),
+    "event_study": (event.c.study_id, event.c.id),
+    "segment_ended": (segment.c.study_id, segment.c.ended),
+    "worker_state": (worker.c.pool, worker.c.state),
+    "worker_study": (worker.c.study_id,),
+}
+for _name, _columns in _INDEXES.items():
+    sa.Index(f"ix_{PREFIX}{_name}", *_columns)
+for _column in (trial.c.owner, trial.c.desired_worker):
+    _known = _column.is_not(None)
+    sa.Index(
+        f"ix_{PREFIX}trial_{_column.name}", _column, postgresql_where=_known, sqlite_where=_known
+    )
 
-#: Columns of version 4.
-SINCE_4 = (study.c.money, study.c.pool_slots, study.c.funds_end)
 
-#: Columns of version 7.
-SINCE_7 = (worker.c.drained, trial.c.held, trial.c.pinned)
+def columns_of(
+    table: sa.Table, record: type[Any], **renamed: str
+) -> tuple[sa.ColumnElement[Any], ...]:
+    """The columns with the fields of a record, in their order.
 
-#: Columns of version 8.
-SINCE_8 = (worker.c.machine, worker.c.store, worker.c.versions, slot.c.uuid)
-
-#: Columns of version 9.
-SINCE_9 = (worker.c.address, trial.c.desired_others, segment.c.workers)
-
-#: Columns of version 10.
-SINCE_10 = (trial.c.batch,)
-
-#: Since version 11: a planner reads its own study's workers.
-SINCE_11 = sa.Index(f"ix_{PREFIX}worker_study", worker.c.study_id)
-
-#: Columns of version 12.
-SINCE_12 = (
-    study.c.key, worker.c.boot, study.c.earlier, study.c.max_slots,
-    trial.c.slot_limit, trial.c.limit_reason,
-)  # fmt: skip
-
-#: Columns of version 13.
-SINCE_13 = (trial.c.pausable,)
-
-#: Columns of version 14.
-SINCE_14 = (study.c.rule, rung.c.sequence)
-
-#: Since version 14.
-RUNG_SEQUENCE = sa.Index(f"ix_{PREFIX}rung_sequence", rung.c.study_id, rung.c.sequence)
-
-#: Since version 5 without the slot's provider.
-SLOT_POOL = sa.Index(f"ix_{PREFIX}slot_pool", slot.c.pool)
-
-#: Indexes of version 3.
-SINCE_3 = (
-    sa.Index(f"ix_{PREFIX}event_study", event.c.study_id, event.c.id),
-    sa.Index(f"ix_{PREFIX}segment_ended", segment.c.study_id, segment.c.ended),
-    sa.Index(f"ix_{PREFIX}worker_state", worker.c.pool, worker.c.state),
-    *(
-        sa.Index(
-            f"ix_{PREFIX}trial_{column.name}",
-            column,
-            postgresql_where=column.is_not(None),
-            sqlite_where=column.is_not(None),
-        )
-        for column in (trial.c.owner, trial.c.desired_worker)
-    ),
-)
+    Args:
+        table: The table.
+        record: A dataclass or a named tuple; a field without a column is left out.
+        renamed: The columns of fields whose names differ.
+    """
+    names = [renamed.get(name, name) for name in record.__annotations__]
+    return tuple([table.c[name] for name in names if name in table.c])
 
 
 def check_length(what: str, name: str, length: int) -> None:
