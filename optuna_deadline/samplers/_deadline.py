@@ -24,7 +24,7 @@ from optuna_deadline.pruners._complete_best import complete_the_best
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.rank.processes import is_gone, own_boot
 from optuna_deadline.samplers._prospects import Look, ProspectiveStudy, TableLook, look_ahead
-from optuna_deadline.samplers._warm_start import OfTrial, StudyLike, WarmStart, Wrapper
+from optuna_deadline.samplers._warm_start import EarlierBest, OfTrial, StudyLike
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -81,7 +81,7 @@ def _end(study: Study, trial: FrozenTrial) -> None:
     storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED, values)
 
 
-class DeadlineSampler(Wrapper):
+class DeadlineSampler(BaseSampler):
     """Makes another Optuna sampler search for the best model at the deadline.
 
     A sampler learns from the final values of trials. Under a deadline most trials have none: they
@@ -150,12 +150,19 @@ class DeadlineSampler(Wrapper):
                 f"startup is the number of reporting trials before forecasts are used, a whole "
                 f"number from 0, but got {startup!r}."
             )
-        asked = TPESampler(seed=seed) if sampler is None else sampler
-        super().__init__(WarmStart(asked, earlier))
+        self._sampler = TPESampler(seed=seed) if sampler is None else sampler
+        self._earlier = EarlierBest(earlier)
         self._floor, self._startup = floor, startup
         self._look = TableLook(table) if look is None else look
         self._seen: OfTrial[Study] = OfTrial()
         self._warned = False
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self._sampler})"
+
+    def reseed_rng(self) -> None:
+        """See :meth:`optuna.samplers.BaseSampler.reseed_rng`."""
+        self._sampler.reseed_rng()
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Check the terms of a :class:`~optuna_deadline.DeadlinePruner` before anything trains.
@@ -185,7 +192,7 @@ class DeadlineSampler(Wrapper):
                     "create the study with pruner=DeadlinePruner('2h').",
                     self._sampler,
                 )
-        super().before_trial(study, trial)
+        self._sampler.before_trial(study, trial)
 
     def after_trial(
         self,
@@ -195,7 +202,7 @@ class DeadlineSampler(Wrapper):
         values: Sequence[float] | None,
     ) -> None:
         """End ``study.optimize`` where no new trial could report once before the deadline."""
-        super().after_trial(study, trial, state, values)
+        self._sampler.after_trial(study, trial, state, values)
         pruner = find_deadline_pruner(study.pruner)
         if pruner is None or len(study.directions) > 1:
             return
@@ -205,15 +212,19 @@ class DeadlineSampler(Wrapper):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """See :meth:`optuna.samplers.BaseSampler.infer_relative_search_space`."""
+        """Empty for a trial with the parameters of an earlier study."""
         self._seen.forget()
-        return super().infer_relative_search_space(self._shown(study, trial), trial)
+        if self._earlier.params(study, trial) is not None:
+            return {}
+        return self._sampler.infer_relative_search_space(self._shown(study, trial), trial)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """See :meth:`optuna.samplers.BaseSampler.sample_relative`."""
-        return super().sample_relative(self._shown(study, trial), trial, search_space)
+        if self._earlier.params(study, trial) is not None:
+            return {}
+        return self._sampler.sample_relative(self._shown(study, trial), trial, search_space)
 
     def sample_independent(
         self,
@@ -222,9 +233,12 @@ class DeadlineSampler(Wrapper):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """See :meth:`optuna.samplers.BaseSampler.sample_independent`."""
+        """The earlier study's value if it is valid here; else the wrapped sampler's."""
+        value = self._earlier.internal_value(study, trial, param_name, param_distribution)
+        if value is not None:
+            return param_distribution.to_external_repr(value)
         shown = self._shown(study, trial)
-        return super().sample_independent(shown, trial, param_name, param_distribution)
+        return self._sampler.sample_independent(shown, trial, param_name, param_distribution)
 
     def _shown(self, study: Study, trial: FrozenTrial) -> Study:
         """The study that the wrapped sampler sees for this trial."""

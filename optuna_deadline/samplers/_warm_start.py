@@ -1,4 +1,4 @@
-"""WarmStart: start a study with the best parameters of earlier studies of the same search."""
+"""The best parameters of earlier studies of the same search, with which a study starts."""
 
 from __future__ import annotations
 
@@ -9,70 +9,15 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from optuna_deadline.errors import DeadlineError, spelled
 from optuna_deadline.study.best import find_best
 from optuna_deadline.study.terms import check_single_objective
 
 Found = TypeVar("Found")
-
-
-class Wrapper(BaseSampler):
-    """Forwards every call to the sampler that it wraps.
-
-    Args:
-        sampler: The wrapped sampler.
-    """
-
-    def __init__(self, sampler: BaseSampler) -> None:
-        self._sampler = sampler
-
-    def __str__(self) -> str:
-        return f"{type(self).__name__}({self._sampler})"
-
-    def infer_relative_search_space(
-        self, study: Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """See :meth:`optuna.samplers.BaseSampler.infer_relative_search_space`."""
-        return self._sampler.infer_relative_search_space(study, trial)
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """See :meth:`optuna.samplers.BaseSampler.sample_relative`."""
-        return self._sampler.sample_relative(study, trial, search_space)
-
-    def sample_independent(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """See :meth:`optuna.samplers.BaseSampler.sample_independent`."""
-        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
-
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """See :meth:`optuna.samplers.BaseSampler.before_trial`."""
-        self._sampler.before_trial(study, trial)
-
-    def after_trial(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        state: TrialState,
-        values: Sequence[float] | None,
-    ) -> None:
-        """See :meth:`optuna.samplers.BaseSampler.after_trial`."""
-        self._sampler.after_trial(study, trial, state, values)
-
-    def reseed_rng(self) -> None:
-        """See :meth:`optuna.samplers.BaseSampler.reseed_rng`."""
-        self._sampler.reseed_rng()
 
 
 class OfTrial(Generic[Found]):
@@ -108,22 +53,20 @@ Params: TypeAlias = Mapping[str, Any]
 StudyLike: TypeAlias = Study | str
 
 
-class WarmStart(Wrapper):
-    """Gives the first trials the best parameters of earlier studies, one study each.
+class EarlierBest:
+    """The best parameters of earlier studies for the first trials, one study each.
 
     The k-th trial, without enqueued ones, gets those of the k-th earlier study, in whichever
     process it starts. The earlier studies are read once, when the first trial is sampled.
 
     Args:
-        sampler: The sampler for all other trials.
         earlier: The earlier studies, in the order of the first trials.
 
     Raises:
         DeadlineError: ``earlier`` is not a list of studies and names.
     """
 
-    def __init__(self, sampler: BaseSampler, earlier: Iterable[StudyLike]) -> None:
-        super().__init__(sampler)
+    def __init__(self, earlier: Iterable[StudyLike]) -> None:
         if isinstance(earlier, (str, Study)) or not isinstance(earlier, Iterable):
             raise DeadlineError(
                 "earlier is a list of studies or of their names: write earlier=['last-week']."
@@ -134,45 +77,22 @@ class WarmStart(Wrapper):
         self._won: Sequence[Params] | None = None
         self._planned: OfTrial[Params | None] = OfTrial()
 
-    def __str__(self) -> str:
-        return str(self._sampler)
-
-    def infer_relative_search_space(
-        self, study: Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """Empty for one of the first trials, whose parameters are looked up one by one."""
-        if self._params(study, trial) is not None:
-            return {}
-        return super().infer_relative_search_space(study, trial)
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """See :meth:`optuna.samplers.BaseSampler.sample_relative`."""
-        if self._params(study, trial) is not None:
-            return {}
-        return super().sample_relative(study, trial, search_space)
-
-    def sample_independent(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """The earlier study's value if it is valid here; else the wrapped sampler's."""
-        planned = self._params(study, trial)
-        if planned is not None and param_name in planned:
-            try:
-                value = param_distribution.to_internal_repr(planned[param_name])
-            except ValueError:  # the parameter has another kind now, or the choice is gone
-                value = None
-            if value is not None and param_distribution._contains(value):
-                return param_distribution.to_external_repr(value)
-        return super().sample_independent(study, trial, param_name, param_distribution)
-
-    def _params(self, study: Study, trial: FrozenTrial) -> Params | None:
+    def params(self, study: Study, trial: FrozenTrial) -> Params | None:
+        """The parameters for one of the first trials; None for all others."""
         return self._planned.get(study, trial, lambda: self._plan(study, trial))
+
+    def internal_value(
+        self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
+    ) -> float | None:
+        """The value of a parameter in Optuna's internal form, if it is valid in this study."""
+        planned = self.params(study, trial)
+        if planned is None or name not in planned:
+            return None
+        try:
+            value = distribution.to_internal_repr(planned[name])
+        except ValueError:  # the parameter has another kind now, or the choice is gone
+            return None
+        return value if distribution._contains(value) else None
 
     def _plan(self, study: Study, trial: FrozenTrial) -> Params | None:
         if not self._earlier or len(study.directions) > 1 or "fixed_params" in trial.system_attrs:
