@@ -229,7 +229,6 @@ class DeadlinePruner(BasePruner):
         """
         tracker = self.tracker(study)
         tracker.ends(trial, state, values)
-        tracker.ended(trial, state)
         if tracker.time_left() < tracker.quickest_report():
             tracker.refresh()  # another process may have moved the deadline
         return self.stop_if_over(study)

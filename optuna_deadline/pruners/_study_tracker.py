@@ -78,7 +78,7 @@ class StudyTracker:
         self._lock = threading.Lock()
         # By number, since the sampler and the gate both see a trial end.
         self._endings = {-1: _UNMEASURED_ENDING}
-        self._silent: dict[int, float] = {}
+        self._silent: dict[int, float] = {}  # seconds of trials that ended without a report
         self._ending: dict[int, FrozenTrial] = {}
         self._warned = False
         self._warned_of_unproven = False
@@ -114,17 +114,12 @@ class StudyTracker:
         with self._lock:
             return {life.number for life in self._trials.values()}
 
-    @property
-    def seconds_without_report(self) -> list[float]:
-        """Seconds that the newest trials took that this process ended without seeing a report."""
-        with self._lock:
-            return list(self._silent.values())
-
     def quickest_report(self) -> float:
         """Seconds that a new trial takes to its first report, or to its end without a report."""
-        paces, silent = self.paces(), self.seconds_without_report
+        paces = self.paces()
         reporting = [seconds_to_first_report(paces)] if paces else []
-        return min([*reporting, *silent], default=0.0)
+        with self._lock:
+            return min([*reporting, *self._silent.values()], default=0.0)
 
     def is_early(self, left: float) -> bool:
         """Whether ``left`` seconds are over a tenth of the time that this process had."""
@@ -137,15 +132,11 @@ class StudyTracker:
             return dict(self._ending)
 
     def ends(self, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Record how a trial ends, before the storage knows it."""
+        """Record how a trial ends, before the storage knows it, and how long that took."""
         copied = copy.copy(trial)
         copied.state, copied.values = state, values
         with self._lock:
             _keep_newest(self._ending, trial.number, copied, _TRIALS_ASKED)
-
-    def ended(self, trial: FrozenTrial, state: TrialState) -> None:
-        """Measure how long a trial took from its last report until Optuna had its value."""
-        with self._lock:
             if state is TrialState.COMPLETE and self.time_left() > 0:
                 self._longest = max(self._longest, len(trial.intermediate_values))
             if (life := self._trials.get(trial._trial_id)) is not None:
