@@ -256,13 +256,13 @@ class SegmentRow(NamedTuple):
     fence: int
     slots: int
     granted: float
-    ended: float | None
-    outcome: str | None
-    startup: float | None
-    stop: float | None
-    position_from: float | None
-    position_to: float | None
-    trained: float | None
+    ended: float | None = None
+    outcome: str | None = None
+    startup: float | None = None
+    stop: float | None = None
+    position_from: float | None = None
+    position_to: float | None = None
+    trained: float | None = None
     workers: int = 1  #: more than one for a gang over several hosts
 
     @property

@@ -160,7 +160,10 @@ def fix(
             stored = _extend(connection, stored, wanted, at)
     _check_join(stored, wanted, began)
     _warn_of_ignored(
-        stored, None if policy is None else policy_choice.name_of(policy), parameters, max_slots
+        stored,
+        policy=None if policy is None else policy_choice.name_of(policy),
+        parameters=None if parameters is None else dict(parameters),
+        max_slots=max_slots,
     )
     return stored
 
@@ -360,34 +363,17 @@ def _held(stored: Terms, wanted: Deadline) -> bool:
     return any(_same(terms, wanted) for terms in (stored, *before))
 
 
-def _warn_of_ignored(
-    stored: Terms,
-    policy: str | None,
-    parameters: Mapping[str, Any] | None,
-    max_slots: int | None,
-) -> None:
-    if max_slots is not None and max_slots != stored.max_slots:
-        _logger.warning(
-            "The trials of the study %r use %s slots, which its first process chose, not %d"
-            " at most.",
-            stored.name,
-            "any number of" if stored.max_slots is None else f"at most {stored.max_slots}",
-            max_slots,
-        )
-    if policy is not None and policy != stored.policy:
-        _logger.warning(
-            "The study %r uses the policy %r, which its first process chose, not %r.",
-            stored.name,
-            stored.policy,
-            policy,
-        )
-    if parameters is not None and dict(parameters) != dict(stored.parameters):
-        _logger.warning(
-            "The study %r uses the parameters %s, which its first process chose, not %s.",
-            stored.name,
-            dict(stored.parameters),
-            dict(parameters),
-        )
+def _warn_of_ignored(stored: Terms, **given: object) -> None:
+    for name, wanted in given.items():
+        has = getattr(stored, name)
+        if wanted is not None and wanted != has:
+            _logger.warning(
+                "The study %r has %s=%r, which its first process chose, not %r.",
+                stored.name,
+                name,
+                has,
+                wanted,
+            )
 
 
 def _terms(row: sa.Row[Any], now: float) -> Terms:

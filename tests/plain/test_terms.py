@@ -209,7 +209,7 @@ def test_the_most_slots_of_a_trial_are_those_that_the_first_says(
     assert terms.fix(engine, study, "2h", max_slots=1).max_slots == 1
     assert terms.fix(engine, study, "2h").max_slots == 1 and caplog.messages == []
     assert terms.fix(engine, study, "2h", max_slots=4).max_slots == 1
-    assert "at most 1 slots, which its first process chose" in caplog.text
+    assert "has max_slots=1, which its first process chose, not 4" in caplog.text
     found = terms.read(engine, study)
     assert found is not None and found.max_slots == 1
 

@@ -41,13 +41,18 @@ class MemoryGangs(MemoryRequests):
             )
             if hand is None:
                 return False
-            for pair in hand.part.slots:
-                if self._holds(worker_id, pair):
-                    row = self._free(pair[0])
-                    self._event(
-                        "release", number=number, slot=row.id, fence=row.fence, worker=worker_id
-                    )
+            self._release_slots(worker_id, number, hand.part.slots)
             return True
+
+    def _release_slots(
+        self, worker_id: str, number: int, slots: Iterable[tuple[int, int]]
+    ) -> None:
+        for pair in slots:
+            if self._holds(worker_id, pair):
+                row = self._free(pair[0])
+                self._event(
+                    "release", number=number, slot=row.id, fence=row.fence, worker=worker_id
+                )
 
     def _lease_runs(self, name: str, now: float) -> bool:
         return any(row.id == name for row in self._live(now))
@@ -174,18 +179,7 @@ class MemoryLeases(MemoryGangs):
             self._event("acquire", number=number, slot=row.id, fence=held.fence, worker=holder)
         size = len(everything)
         study.running[number, planned.fence] = SegmentRow(
-            number,
-            planned.fence,
-            size,
-            now,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            1 + len(theirs),
+            number, planned.fence, size, now, workers=1 + len(theirs)
         )
         kind = "start" if before.state == "ready" else "resume"
         self._event(
@@ -246,16 +240,7 @@ class MemoryLeases(MemoryGangs):
             self._put(
                 planned, owner=None, state=outcome, value=value, failures=failures, worker=worker
             )
-            for pair in grant.slots:
-                if self._holds(worker_id, pair):
-                    row = self._free(pair[0])
-                    self._event(
-                        "release",
-                        number=grant.number,
-                        slot=row.id,
-                        fence=row.fence,
-                        worker=worker_id,
-                    )
+            self._release_slots(worker_id, grant.number, grant.slots)
             self._end_segment(study, grant.number, grant.fence, ended, stop)
             self._event(
                 outcome, number=grant.number, fence=grant.fence, worker=worker_id, reason=ended

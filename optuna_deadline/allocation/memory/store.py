@@ -21,7 +21,6 @@ from optuna_deadline.allocation.records import (
     MachineInfo,
     NewReport,
     ReportRow,
-    SegmentRow,
     Slot,
     Worker,
 )
@@ -143,17 +142,9 @@ class MemoryTable(MemoryLeases):
         state = self.state
         if slot_id is None:
             slot_id = len(state.slots) + 1
+            place = worker_id.pool, worker_id.study_id
             state.slots[slot_id] = Slot(
-                slot_id,
-                worker_id.host,
-                name,
-                worker_id.pool,
-                worker_id.study_id,
-                0,
-                None,
-                None,
-                None,
-                None,
+                slot_id, worker_id.host, name, *place, 0, None, None, None, None
             )
             state.offer(slot_id, [])
         elif taken_over:
@@ -176,14 +167,9 @@ class MemoryTable(MemoryLeases):
             if worker_id in self.state.workers:
                 gone = changed(self.state.workers[worker_id], state="left", lease=self.now())
                 self.state.workers[worker_id] = gone
-                self.state.withdraw(
-                    worker_id,
-                    [
-                        i
-                        for i in self.state.offered_slots(worker_id)
-                        if self.state.slots[i].holder != worker_id
-                    ],
-                )
+                slots, offered = self.state.slots, self.state.offered_slots(worker_id)
+                free = [slot_id for slot_id in offered if slots[slot_id].holder != worker_id]
+                self.state.withdraw(worker_id, free)
             self._release_leadership([worker_id])
             self._event("leave", worker=worker_id)
             self._stop_idle_payments([self.study_id])
@@ -270,10 +256,10 @@ class MemoryTable(MemoryLeases):
         with self._lock:
             study = self._guard(worker_id, grant)
             key = (grant.number, grant.fence)
-            row = study.running[key]
-            study.running[key] = SegmentRow(
-                *row[:6], startup, row.stop, position_from, position_to, trained, row.workers
-            )
+            study.running[key] = study.running[key]._replace(
+                startup=startup, position_from=position_from, position_to=position_to,
+                trained=trained,
+            )  # fmt: skip
             facts = {"horizon": horizon, "batch": batch, "pausable": pausable}
             if known := {name: value for name, value in facts.items() if value is not None}:
                 self._put(study.trials[grant.number], **known)
@@ -285,13 +271,9 @@ class MemoryTable(MemoryLeases):
             if planned.slot_limit is None or planned.slot_limit > slots:
                 self._put(planned, slot_limit=slots, limit_reason=reason)
                 self._event(
-                    "limit",
-                    number=grant.number,
-                    fence=grant.fence,
-                    worker=worker_id,
-                    slots=slots,
-                    reason=reason,
-                )
+                    "limit", number=grant.number, fence=grant.fence, worker=worker_id,
+                    slots=slots, reason=reason,
+                )  # fmt: skip
 
 
 _promises: type[AllocationStore] = MemoryTable  # checked by mypy
