@@ -21,8 +21,9 @@ from optuna_deadline.values.prices import make_prices, read_prices
 from optuna_deadline.worker.preemption import seconds_left
 
 _PIECES = st.sampled_from(
-    ["1", "-3", "0", "1e999", "nan", "inf", "h", "m", "s", "usd", "$", "eur", "/", "=", ",", " ",
-     "p3", "2026-01-31T18:00", "+01:00", "Z", "type", "per_hour", "\n", "from", "\x00", "é", '"'],
+    ["1", "8", "-3", "0", "0.5", "1e999", "nan", "inf", "h", "m", "s", "usd", "$", "eur", "/",
+     "=", ",", " ", "9" * 400, "[" * 9999, "p3", "2026-01-31T18:00", "+01:00", "Z", "type",
+     "per_hour", "\n", "from", "\x00", "é", '"'],
 )  # fmt: skip
 _TEXTS = st.lists(_PIECES, max_size=8).map("".join) | st.text(max_size=20)
 
@@ -44,17 +45,23 @@ _HEADERS = st.lists(
         ["type", "per_hour", "slots", "from", "startup", "InstanceType", "SpotPrice", "x"]
     ),
     max_size=5,
-).map(",".join)
+).map(",".join) | st.sampled_from(
+    ["instance,GPU,price", "placement,local_bsz,step_time",
+     "num_nodes,num_replicas,local_bsz,step_time", "type,per_hour,slots"]
+)  # fmt: skip
+_ROWS = st.lists(_TEXTS | st.lists(_PIECES, max_size=4).map(",".join))
+_TABLES = st.builds(lambda head, rows: "\n".join([head, *rows]), _HEADERS, _ROWS)
 
 
-@given(st.builds(lambda head, rows: "\n".join([head, *rows]), _HEADERS, st.lists(_TEXTS)))
-def test_a_price_file_is_read_or_refused_in_words(content: str) -> None:
+@given(_TABLES, st.binary(max_size=2))
+def test_prices_and_step_times_are_read_or_refused_in_words(content: str, junk: bytes) -> None:
     with TemporaryDirectory() as folder:
-        file = Path(folder) / "prices.csv"
-        file.write_text(content, encoding="utf-8", errors="surrogatepass")
-        for read in (read_prices, tables.load_prices):
-            with suppress(DeadlineError):
-                read(file)  # type: ignore[operator]
+        for name in ("prices.csv", "scalability.csv", "placements.csv"):
+            file = Path(folder) / name
+            file.write_bytes(content.encode("utf-8", "surrogatepass") + junk)
+            for read in (read_prices, tables.load_prices, tables.load_speedups):
+                with suppress(DeadlineError):
+                    read(file if read is read_prices else folder)  # type: ignore[operator]
 
 
 _ARRAYS = st.builds(

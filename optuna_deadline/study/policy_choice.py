@@ -117,7 +117,7 @@ def parse_settings(settings: list[str] | None, option: str = "--set") -> dict[st
             raise DeadlineError(f"{option} {setting} is not a setting: write {option} NAME=VALUE.")
         try:
             found[name.strip()] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             found[name.strip()] = value
     return found
 

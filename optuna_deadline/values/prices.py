@@ -129,7 +129,7 @@ def _one(given: str | float | Price) -> tuple[Price, str]:
         return given, ""
     if isinstance(given, str) and "/" in given:
         whole, _, slots = given.partition("/")
-        if not slots.strip().isdecimal() or int(slots) < 1:
+        if not re.fullmatch(r"[1-9]\d{0,4}", slots.strip(), re.ASCII):
             raise DeadlineError(
                 f"{given!r} is not a price; write 12.24/4 for a host of 4 slots that costs 12.24."
             )
@@ -224,7 +224,7 @@ def _rows(
         try:
             count = int(slots or 1)
             price = replace(Price(float(cost) / count, node=count), **_rounding(row))
-        except (DeadlineError, ValueError, ZeroDivisionError):
+        except (DeadlineError, ValueError, ArithmeticError):
             raise DeadlineError(
                 f"{path}: line {line} is not a price: {cost!r} for {kind!r}."
             ) from None

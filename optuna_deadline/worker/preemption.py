@@ -130,7 +130,7 @@ def _token(url: str) -> str:
 
 def seconds_left(notice: str, now: float) -> float:
     """The time that a notice leaves; 0 if it names none."""
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError, RecursionError):
         found = json.loads(notice)
         if isinstance(found, (int, float)) and not isinstance(found, bool):
             return max(0.0, float(found))

@@ -8,8 +8,9 @@ on each node.
 from __future__ import annotations
 
 import csv
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -65,26 +66,35 @@ def read_profile(folder: Path) -> Profile:
     }
 
 
-def _rows(folder: Path) -> Iterable[tuple[int, int, int, float]]:
+def _rows(folder: Path) -> Iterator[tuple[int, int, int, float]]:
     """Nodes, replicas, batch of each replica and seconds of a step."""
     for name in FILES:
         path = folder / name
-        if not path.is_file():
-            continue
-        with path.open(newline="") as file:
-            for line, row in enumerate(csv.DictReader(file), start=2):
-                try:
-                    if name == "placements.csv":
-                        digits = [int(digit) for digit in row["placement"]]
-                        hosts, replicas = len(digits), sum(digits)
-                    else:
-                        hosts, replicas = int(row["num_nodes"]), int(row["num_replicas"])
-                    seconds = float(row["step_time"])
-                    yield hosts, replicas, int(row["local_bsz"]), seconds
-                except KeyError as error:
-                    raise DeadlineError(f"{path} has no column {error}.") from None
-                except (TypeError, ValueError):
-                    raise DeadlineError(f"{path}: line {line} cannot be read: {row}.") from None
+        if path.is_file():
+            try:
+                yield from _rows_of(path)
+            except (UnicodeDecodeError, csv.Error) as error:
+                raise DeadlineError(f"{path} is not a CSV file in UTF-8: {error}.") from None
+
+
+def _rows_of(path: Path) -> Iterator[tuple[int, int, int, float]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        for line, row in enumerate(csv.DictReader(file), start=2):
+            try:
+                if path.name == "placements.csv":
+                    digits = [int(digit) for digit in row["placement"]]
+                    sizes = len(digits), sum(digits), int(row["local_bsz"])
+                else:
+                    sizes = int(row["num_nodes"]), int(row["num_replicas"]), int(row["local_bsz"])
+                seconds = float(row["step_time"])
+                valid = min(sizes) >= 1 and 0 < seconds < math.inf
+            except KeyError as error:
+                raise DeadlineError(f"{path} has no column {error}.") from None
+            except (TypeError, ValueError):
+                valid = False
+            if not valid:
+                raise DeadlineError(f"{path}: line {line} cannot be read: {row}.")
+            yield *sizes, seconds
 
 
 def _step_seconds(sizes: dict[int, float], batch: float) -> float:
