@@ -17,6 +17,7 @@ from pathlib import Path
 
 from optuna_deadline._threads import BackgroundQueue
 from optuna_deadline.checkpoints.files import Checkpoint, intact, write_atomically
+from optuna_deadline.checkpoints.private import make_private
 from optuna_deadline.checkpoints.storage import (
     Location,
     fetch,
@@ -174,7 +175,7 @@ class CheckpointFetcher:
             return True
         if isinstance(checkpoint.path, Path):
             return False
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with suppress(FileNotFoundError):
             write_atomically(path, lambda to: fetch(checkpoint.path, to))
         return intact(copy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 import uuid
 import zipfile
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from optuna_deadline.checkpoints import storage
 from optuna_deadline.checkpoints.files import Checkpoint, checksum, intact, verified
+from optuna_deadline.checkpoints.private import make_private
 from optuna_deadline.checkpoints.restore import (
     CheckpointFetcher,
     CheckpointFolders,
@@ -120,6 +122,18 @@ def test_what_was_written_here_is_not_fetched(tmp_path: Path) -> None:
     assert found(root, [row], folders) is None
     folders.close()
     assert not path.parent.exists()
+
+
+def test_the_ranks_can_write_beside_a_fetched_file_whatever_the_umask(tmp_path: Path) -> None:
+    """They refuse a folder that others can write to."""
+    root = f"memory://{uuid.uuid4().hex}"
+    before = os.umask(0o002)
+    try:
+        path = found(root, [saved(root, 1)])
+    finally:
+        os.umask(before)
+    assert path is not None
+    make_private(path.parent)
 
 
 class Stuck(CheckpointFolders):
