@@ -63,7 +63,8 @@ ENQUEUED = {"x": 0.5}  # a person's wish, in the queue of each study
 def test_every_crash_point_is_exercised() -> None:
     code = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")))
     assert set(re.findall(r"""crashpoint\("([\w.]+)"\)""", code)) == set(PLACES)
-    assert set(re.findall(r"""_tx(?:\.glancing)?\("(\w+)"\)""", code)) == set(TRANSITIONS)
+    named = re.findall(r"""(?:_tx\(|_write\([\w.]+, )"(\w+)"\)""", code)
+    assert set(named) == set(TRANSITIONS)
 
 
 def test_a_crash_point_is_armed_by_name_and_action() -> None:
