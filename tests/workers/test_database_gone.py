@@ -119,8 +119,8 @@ def full(url: str, tmp_path: Path) -> Iterator[str]:
 
 Away = Callable[[str, Path], Any]
 CASES = [
-    pytest.param("sqlite", locked, "deadline", id="locked-deadline"),
-    pytest.param("sqlite", full, "asked", id="full-asked"),
+    pytest.param("sqlite", locked, "deadline", id="locked-deadline", marks=pytest.mark.nightly),
+    pytest.param("sqlite", full, "asked", id="full-asked", marks=pytest.mark.nightly),
     pytest.param("postgres", stalled, "asked", id="stalled-asked", marks=pytest.mark.postgres),
 ]
 
