@@ -121,7 +121,8 @@ def _create_trigger(connection: sa.Connection, name: str, when: str, statement: 
 def _complete_old_rows(connection: sa.Connection) -> None:
     """Fill what versions before 15 left empty, and drop an index that no query reads."""
     study, rung = schema.study, schema.rung
-    for study_id in connection.scalars(sa.select(study.c.study_id).where(study.c.key.is_(None))):
+    without_key = sa.select(study.c.study_id).where(study.c.key.is_(None))
+    for study_id in connection.scalars(without_key).all():
         own = study.c.study_id == study_id
         connection.execute(sa.update(study).where(own).values(key=str(uuid4())))
     connection.execute(sa.update(study).where(study.c.rule.is_(None)).values(rule="hypersched"))
