@@ -199,7 +199,7 @@ class TrialInbox:
         # A slow rank may not have read the file yet; the trial's next segment deletes it.
         read = None if gang.resume is None else gang.resume.name
         self._sweep(gang.number, [one for one in gone if name_of(one) != read])
-        gang.saved, self._warned_unsaved = True, False
+        gang.saved = True
 
     def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:
         """Copy reports to Optuna, after the table has them for its plans."""
@@ -242,6 +242,7 @@ class TrialInbox:
             checksum=checksum,
         )
         self._gang.pending_writes.add(new)
+        self._warned_unsaved = False
 
     def _on_parked(self) -> None:
         self._gang.parked_at = time.monotonic()

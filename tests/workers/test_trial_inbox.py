@@ -72,3 +72,24 @@ def test_the_table_knows_that_a_trial_cannot_be_paused_before_it_has_a_report() 
     inbox.receive(rank, ("event", "report", {"value": 0.5, "step": 1, "trained": 1.0}))
     gang.pending_writes.write(inbox.store, lambda _: None, math.inf)
     assert wrote == ["pausable False", "report"]
+
+
+def test_a_full_disk_is_said_once_until_a_save_succeeds_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also if the checkpoint before it is written to the table later."""
+    table: Any = SimpleNamespace(add_checkpoint=lambda *_, **__: [])
+    study = optuna.create_study()
+    gang = Gang(cast(Grant, SimpleNamespace(number=0, fence=1)), 0, 0.0)
+    sampler = TrialSampler(study, lambda: None)
+    inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, sampler)
+    rank = cast(Rank, SimpleNamespace())
+    saved = {"path": "/a/b.ckpt", "step": 3, "value": 0.5, "size": 1, "checksum": "sha256:0"}
+    inbox.receive(rank, ("event", "checkpoint", saved))
+    inbox.receive(rank, ("event", "unsaved", {"step": 4, "why": "No space left"}))
+    gang.pending_writes.write(inbox.store, lambda _: None, math.inf)
+    inbox.receive(rank, ("event", "unsaved", {"step": 5, "why": "No space left"}))
+    assert caplog.text.count("could not save step") == 1
+    inbox.receive(rank, ("event", "checkpoint", {**saved, "step": 6}))
+    inbox.receive(rank, ("event", "unsaved", {"step": 7, "why": "No space left"}))
+    assert caplog.text.count("could not save step") == 2
