@@ -234,7 +234,7 @@ class StudyTracker:
         with self._lock:
             life = self._trials.get(trial._trial_id)
             known = life.recorded if life else 0
-        if new := dict(list(enumerate(values))[known:]):
+        if new := {rung: values[rung] for rung in range(known, len(values))}:
             try:
                 _rung_rows.record(connection, self.terms.study_id, trial.number, new)
             except sa.exc.IntegrityError:

@@ -57,17 +57,22 @@ def test_a_deleted_study_is_no_mistake_of_the_objective(
         gang.pending_writes.write(hearing.store, hearing.copy_to_optuna, math.inf)
 
 
+def _inbox(table: Any) -> tuple[TrialInbox, Gang, Rank]:
+    """The inbox of a trial, its gang, and a rank."""
+    study = optuna.create_study()
+    gang = Gang(cast(Grant, SimpleNamespace(number=0, fence=1)), 0, 0.0)
+    sampler = TrialSampler(study, lambda: None)
+    inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, sampler)
+    return inbox, gang, cast(Rank, SimpleNamespace())
+
+
 def test_the_table_knows_that_a_trial_cannot_be_paused_before_it_has_a_report() -> None:
     wrote: list[str] = []
     table: Any = SimpleNamespace(
         set_progress=lambda *_, pausable, **__: wrote.append(f"pausable {pausable}"),
         add_reports=lambda *_: wrote.append("report"),
     )
-    study = optuna.create_study()
-    gang = Gang(cast(Grant, SimpleNamespace(number=0)), 0, 0.0)
-    sampler = TrialSampler(study, lambda: None)
-    inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, sampler)
-    rank = cast(Rank, SimpleNamespace())
+    inbox, gang, rank = _inbox(table)
     inbox.receive(rank, ("event", "pausable", {"pausable": False}))
     inbox.receive(rank, ("event", "report", {"value": 0.5, "step": 1, "trained": 1.0}))
     gang.pending_writes.write(inbox.store, lambda _: None, math.inf)
@@ -79,11 +84,7 @@ def test_a_full_disk_is_said_once_until_a_save_succeeds_again(
 ) -> None:
     """Also if the checkpoint before it is written to the table later."""
     table: Any = SimpleNamespace(add_checkpoint=lambda *_, **__: [])
-    study = optuna.create_study()
-    gang = Gang(cast(Grant, SimpleNamespace(number=0, fence=1)), 0, 0.0)
-    sampler = TrialSampler(study, lambda: None)
-    inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, sampler)
-    rank = cast(Rank, SimpleNamespace())
+    inbox, gang, rank = _inbox(table)
     saved = {"path": "/a/b.ckpt", "step": 3, "value": 0.5, "size": 1, "checksum": "sha256:0"}
     inbox.receive(rank, ("event", "checkpoint", saved))
     inbox.receive(rank, ("event", "unsaved", {"step": 4, "why": "No space left"}))

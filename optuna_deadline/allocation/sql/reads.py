@@ -184,8 +184,8 @@ def reports(tx: Transaction, after: int = 0, number: int | None = None) -> list[
     else:  # ordered by id, SQLite would read the reports of all trials
         found = tx.rows(query.where(report.c.number == number))
         rows = sorted([row for row in found if row.id > after], key=_BY_ID)
-    found = [ReportRow(*row) for row in rows]
-    return [one._replace(value=math.nan) if one.value is None else one for one in found]
+    read = [ReportRow(*row) for row in rows]
+    return [one._replace(value=math.nan) if one.value is None else one for one in read]
 
 
 def checkpoints(tx: Transaction, number: int | None = None) -> list[Checkpoint]:
@@ -250,17 +250,24 @@ def events(
     tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = PAGE
 ) -> list[Event]:
     """The study's events in all pools from a row id on, of some kinds or of all."""
-    query = sa.select(*_EVENT).where(event.c.study_id == tx.study_id, event.c.id > after)
-    if kinds is not None:
-        query = query.where(event.c.kind.in_(kinds))
-    return [_event(row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]
+    return _events(tx, event.c.study_id == tx.study_id, after, kinds, limit)
 
 
 def pool_events(
     tx: Transaction, after: int = 0, kinds: Sequence[str] | None = None, limit: int = PAGE
 ) -> list[Event]:
     """The events of all studies of the pool from a row id on, of some kinds or of all."""
-    query = sa.select(*_EVENT).where(event.c.pool == tx.pool, event.c.id > after)
+    return _events(tx, event.c.pool == tx.pool, after, kinds, limit)
+
+
+def _events(
+    tx: Transaction,
+    where: sa.ColumnElement[bool],
+    after: int,
+    kinds: Sequence[str] | None,
+    limit: int,
+) -> list[Event]:
+    query = sa.select(*_EVENT).where(where, event.c.id > after)
     if kinds is not None:
         query = query.where(event.c.kind.in_(kinds))
     return [_event(row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]

@@ -276,7 +276,6 @@ class AllocationTable:
     write_plan = _write(plans.write, "write_plan")
     conclude = _write(plans.conclude, "conclude")
     retire = _write(plans.retire, "retire")
-
     mark_ends_reported = _write(plans.mark_ends_reported, "mark_told")
     set_gate = _write(plans.set_gate)
     resize_pool = _write(plans.resize_pool, "resize_pool")
