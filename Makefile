@@ -9,6 +9,9 @@ DATABASE ?= postgresql
 SEED ?= 1
 BIN := .venv/bin
 INPUTS := pyproject.toml constraints.txt
+# Only what is imported is compiled, when it is: to compile all packages takes a minute.
+QUICKLY := install --quiet --disable-pip-version-check --no-compile
+INSTALL := $(BIN)/python -m pip $(QUICKLY)
 # One file's slow tests run one after the other, and the longest files begin first.
 PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder
 # Without compiled files each process that a test starts compiles the packages anew.
@@ -75,18 +78,18 @@ $(BIN)/python:
 	  echo "$(PYTHON) cannot make a virtual environment: on Debian and Ubuntu, apt install python3-venv."; exit 1; }
 
 .venv/demo.stamp: $(INPUTS) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	$(INSTALL) -c constraints.txt -e '.[demo]'
 	@touch $@
 
 .venv/test.stamp: $(INPUTS) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@ .venv/demo.stamp  # [dev] holds all of [demo]
 
 .venv/audit.stamp: $(INPUTS) | $(BIN)/python
 	$(BIN)/python -m venv .venv/audit  # apart, so that its own packages are not audited
-	.venv/audit/bin/python -m pip install --quiet --disable-pip-version-check 'cyclonedx-bom>=5' 'pip-audit>=2.7'
+	.venv/audit/bin/python -m pip $(QUICKLY) 'cyclonedx-bom>=5' 'pip-audit>=2.7'
 	@touch $@
 
 .venv/docs.stamp: $(INPUTS) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(INSTALL) -c constraints.txt -e '.[docs]'
 	@touch $@

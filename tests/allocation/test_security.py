@@ -28,6 +28,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.testing.postgres import PostgresServer
 from optuna_deadline.worker.database_errors import describe_database_error
 
+pytestmark = pytest.mark.nightly_but(r"each_command|planner\[planner")
 ESSAY = Path(__file__).parents[2] / "docs" / "design" / "allocation.md"
 ROLES = ("viewer", "worker", "planner")
 SECRET = "tr0ub4dor"

@@ -28,7 +28,10 @@ from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.values.budgets import make_budget
 
-pytestmark = pytest.mark.slow_names(r"^test_what_if_is_simulated")
+pytestmark = [
+    pytest.mark.slow_names(r"^test_what_if_is_simulated"),
+    pytest.mark.nightly_but(r"^$"),
+]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"one_command")]
 
 _TRAIN = """
 import time

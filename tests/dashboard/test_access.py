@@ -17,6 +17,7 @@ from optuna_deadline.dashboard.prometheus import StudyCollector, metrics_app
 from optuna_deadline.dashboard.server import answers, make_http_server, wsgi
 from optuna_deadline.errors import DeadlineError
 
+pytestmark = pytest.mark.nightly_but(r"write")
 SECRET = "a-token-of-the-owner"
 PAGES = ("/dashboard", "/api/studies", "/allocation", "/allocation/api/state", "/static/bundle.js")
 

@@ -21,7 +21,7 @@ from optuna_deadline.elastic.background import should_publish
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.reader import HistoryReader, read_history
 
-pytestmark = pytest.mark.slow_names("postgres")
+pytestmark = [pytest.mark.slow_names("postgres"), pytest.mark.nightly_but(r"figures_note")]
 
 
 @dataclass

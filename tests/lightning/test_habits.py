@@ -16,7 +16,6 @@ EACH_LANDING = {
     "num_workers=2, persistent_workers=True",
     "a summed loss",
     "manual optimization",
-    "ModelCheckpoint",
 }
 
 

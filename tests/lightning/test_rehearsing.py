@@ -17,9 +17,12 @@ from optuna_deadline_torch.rehearsal import Rehearsal
 
 from optuna_deadline.segments import SegmentEnd
 
-pytestmark = pytest.mark.slow_names(
-    r"^test_(wherever|however_the_module_steps\[(?!sum-\]|mean-\]|sum-manual))"
-)
+pytestmark = [
+    pytest.mark.slow_names(
+        r"^test_(wherever|however_the_module_steps\[(?!sum-\]|mean-\]|sum-manual))"
+    ),
+    pytest.mark.nightly_but(r"batch-d|mean-raw|sum-adversarial"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from tables import wait_until
 from optuna_deadline.elastic import agree
 from optuna_deadline.history.reader import table_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"taken_away")]
 OBJECTIVE = """
 import time
 

@@ -16,7 +16,7 @@ from pruned import pruned_study, reported
 from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import open_table
 
-pytestmark = pytest.mark.slow_names(r"1000")
+pytestmark = [pytest.mark.slow_names(r"1000"), pytest.mark.nightly_but(r"postgresql")]
 
 
 def _fill(study: optuna.Study, trials: int) -> None:

@@ -18,6 +18,7 @@ from optuna_deadline.errors import (
     UnsupportedStorage,
 )
 
+pytestmark = pytest.mark.nightly_but(r"deleted_study")  # the PostgreSQL twins
 NAN, INF = math.nan, math.inf
 
 

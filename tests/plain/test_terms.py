@@ -22,6 +22,7 @@ from optuna_deadline.allocation.sql.database.engine import connect, disconnect, 
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, UnsupportedStorage
 from optuna_deadline.study import terms
 
+pytestmark = pytest.mark.nightly_but(r"at_once|later_only")  # the PostgreSQL twins
 PARAMETERS = {"min_resource": 1, "max_resource": None, "reduction_factor": 4}
 
 

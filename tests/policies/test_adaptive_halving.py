@@ -34,7 +34,7 @@ from optuna_deadline.simulation.tables import draw
 from optuna_deadline.testing.policies import PolicyTestCase
 
 pytestmark = [
-    pytest.mark.slow_names(r"^test_the_model_in_hand_was_trained.*16"),
+    pytest.mark.slow_names(r"^test_the_model_in_hand_was_trained.*(8|16)"),
     pytest.mark.nightly_but(r"^$"),
 ]
 

@@ -27,7 +27,7 @@ from optuna_deadline.segments import SegmentEnd
 
 pytestmark = [
     pytest.mark.slow_names(
-        r"^test_left_after_every_single_step\[(?!momentum, per step|dropout, whole)"
+        r"^test_left_after_every_single_step\[(?!momentum, per step|dropout, whole)|^test_loaders"
     ),
     pytest.mark.nightly_but(r"\[(plateau|dropout, partial|augmented in|accumulated)"),
 ]

@@ -20,7 +20,10 @@ from optuna_deadline_torch.parked_memory import (
 )
 from torch import nn
 
-pytestmark = pytest.mark.slow_names(r"^test_parked_between_two_steps.*\[(?!adam\]|sgd|momentum)")
+pytestmark = [
+    pytest.mark.slow_names(r"^test_parked_between_two_steps.*\[(?!adam\]|sgd|momentum)"),
+    pytest.mark.nightly_but(r"lbfgs|fused"),
+]
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),

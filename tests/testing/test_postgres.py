@@ -23,6 +23,7 @@ from optuna_deadline.testing.processes import alive, children
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.slow_names("survive_a_killed|paused_server|nothing_is_left|private_home"),
+    pytest.mark.nightly_but("survive_a_killed|running-9"),
 ]
 
 

@@ -25,6 +25,7 @@ from optuna_deadline.checkpoints.storage import Location, join_location, parse_l
 from optuna_deadline.elastic import ElasticWorker
 from optuna_deadline.study import terms
 
+pytestmark = pytest.mark.nightly_but(r"True")
 NAMED = "segment-000002-step-000000020.ckpt"
 LOST = "segment-000002-step-000000030.ckpt"
 TORN = ".segment-000002-step-000000040.ckpt.0123abcd.tmp"

@@ -15,7 +15,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import source_of
 
-pytestmark = pytest.mark.nightly_but(r"guarded|said_by|ctrl_c.*None")
+pytestmark = pytest.mark.nightly_but(r"guarded|said_by")
 
 OBJECTIVE = """
 import gc
