@@ -147,7 +147,7 @@ def prepare(url: str, workers: int) -> list[str]:
         connection.execute(
             sa.insert(schema.study).values(
                 study_id=STUDY, name="load", direction="minimize", started=0.0, deadline=9e9,
-                policy="hypersched", parameters="{}",
+                policy="hypersched", parameters={},
             )
         )  # fmt: skip
     table = AllocationTable(engine, POOL, STUDY)

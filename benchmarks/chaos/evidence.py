@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 
 import optuna
@@ -18,7 +17,7 @@ def read_entries(engine: sa.Engine) -> list[Entry]:
     names = _names(engine)
     with engine.connect() as connection:
         rows = connection.execute(sa.select(schema.event).order_by(schema.event.c.id)).all()
-    details = [json.loads(row.detail or "{}") for row in rows]
+    details = [row.detail for row in rows]
     return [
         Entry(
             row.id, row.kind, row.pool, names.get(row.study_id, ""), row.number, row.slot,

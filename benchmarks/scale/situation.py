@@ -221,7 +221,7 @@ def write_rows(found: Situation, engine: sa.Engine) -> None:
         fill(schema.study, [
             {"study_id": key, "name": row.name, "direction": "maximize",
              "started": row.started + shift, "deadline": row.deadline + shift,
-             "policy": "hypersched", "parameters": "{}"}
+             "policy": "hypersched", "parameters": {}}
             for key, row in state.studies.items()
         ])  # fmt: skip
         fill(schema.tenant, [

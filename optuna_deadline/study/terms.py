@@ -6,10 +6,9 @@ process that asks for another deadline gets an error, unless it extends the stor
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -145,10 +144,10 @@ def fix(
                 "deadline": at,
                 "duration": wanted.duration,
                 "policy": policy_choice.name_of(policy),
-                "parameters": json.dumps(dict(parameters or {}), sort_keys=True),
+                "parameters": dict(parameters or {}),
                 "max_slots": max_slots,
                 "rule": rule,
-                "money": None if budget is None else budget.to_json(),
+                "money": None if budget is None else asdict(budget),
             }
             identity.insert_terms(connection, study, values)
             row, now = identity.find_row(connection, study)
@@ -385,10 +384,10 @@ def _terms(row: sa.Row[Any], now: float) -> Terms:
         deadline=row.deadline,
         duration=row.duration,
         policy=row.policy,
-        parameters=json.loads(row.parameters),
+        parameters=row.parameters,
         read=now,
-        budget=None if row.money is None else Budget.from_json(row.money),
+        budget=None if row.money is None else Budget.from_dict(row.money),
         max_slots=row.max_slots,
         rule=row.rule,
-        earlier=tuple([(given, at) for given, at in json.loads(row.earlier or "[]")]),
+        earlier=row.earlier,
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from optuna_deadline.errors import DeadlineError, spelled
@@ -86,18 +85,22 @@ class Budget:
             "worker again."
         )
 
-    def to_json(self) -> str:
-        """The budget as columns of the table."""
-        return json.dumps(asdict(self), sort_keys=True)
-
     @classmethod
-    def from_json(cls, text: str) -> Budget:
-        """The budget from columns of the table."""
-        kept: dict[str, Any] = json.loads(text)
-        price = kept["price"]
-        if "per_hour" in price:
-            return cls(**{**kept, "price": _kept(price)})
-        return cls(**{**kept, "price": {kind: _kept(one) for kind, one in price.items()}})
+    def from_dict(cls, kept: Mapping[str, Any]) -> Budget:
+        """The budget that :func:`dataclasses.asdict` turned into a mapping.
+
+        Raises:
+            DeadlineError: It is no budget, or not a valid one.
+        """
+        try:
+            price = kept["price"]
+            single = "per_hour" in price
+            prices = _kept(price) if single else {kind: _kept(one) for kind, one in price.items()}
+            return cls(**{**kept, "price": prices})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, DeadlineError):
+                raise
+            raise DeadlineError(f"{kept!r} is not a budget with its prices.") from None
 
     def __str__(self) -> str:
         return f"{self.amount:g} {self.currency}"

@@ -74,7 +74,7 @@ def sql_world(url: str) -> AllocationWorld:
             "deadline": deadline,
             "duration": None,
             "policy": "hypersched",
-            "parameters": "{}",
+            "parameters": {},
         }
         with autocommit(engine) as connection:
             studies.insert(connection, None, values)

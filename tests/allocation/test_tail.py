@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,8 +120,7 @@ class Late:
 
     def gate(self, row_id: int, is_open: bool) -> None:
         """An event."""
-        detail = json.dumps({"open": is_open})
-        self.insert(event, row_id, pool="pool", kind="gate", detail=detail)
+        self.insert(event, row_id, pool="pool", kind="gate", detail={"open": is_open})
 
     def save(self, row_id: int, number: int) -> None:
         """A checkpoint."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,9 @@ def test_prices_are_read_as_people_write_them() -> None:
     assert make_prices({"p3.8xlarge": "12.24/4", "g4dn.xlarge": 0.526}) == (found, currency)
     assert make_prices("1.2usd") == ({"": Price(1.2)}, "usd")
     budget = make_budget("20usd", text)
-    assert budget is not None and Budget.from_json(budget.to_json()) == budget
+    assert (
+        budget is not None and Budget.from_dict(json.loads(json.dumps(asdict(budget)))) == budget
+    )
     assert budget.rate == "0.526 to 3.06 for a slot and hour, by the type of its host"
 
 

@@ -8,7 +8,6 @@ writes; a round trip costs nothing there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -101,8 +100,11 @@ def _lock_planned_trial(
         return None
     if wanted.desired_slots > (wanted.slot_limit or wanted.desired_slots):
         return None
-    desired = json.loads(wanted.desired_others or "[]")
-    return wanted if gangs.as_planned(wanted.desired_slots, desired, slot_ids, others) else None
+    return (
+        wanted
+        if gangs.as_planned(wanted.desired_slots, wanted.desired_others, slot_ids, others)
+        else None
+    )
 
 
 def _may_grant(tx: Transaction, more: int) -> bool:

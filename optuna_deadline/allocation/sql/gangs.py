@@ -7,7 +7,6 @@ releases it, because only there the exit of the last rank is known.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -59,8 +58,8 @@ def add_parts(
                 leader=worker_id,
                 size=size,
                 first=given.first_rank,
-                slots=json.dumps(given.slots),
-                devices=json.dumps(given.devices),
+                slots=given.slots,
+                devices=given.devices,
             )
         )
     if parts:
@@ -140,7 +139,7 @@ def release_part(tx: Transaction, worker_id: str, number: int, fence: int) -> li
     row = tx.execute(sa.select(part).where(*mine)).first()
     if row is None:
         return None
-    freed = free(tx, worker_id, number, _pairs(row.slots))
+    freed = free(tx, worker_id, number, row.slots)
     tx.execute(sa.delete(part).where(*mine))  # after the slots, as the reaper does
     return freed
 
@@ -188,7 +187,7 @@ def delete_reaped_parts(tx: Transaction, reaped: Sequence[Any]) -> None:
     pairs = {(row.id, row.fence) for row in reaped}
     holders = sorted({row.holder for row in reaped})
     for row in tx.rows(sa.select(part).where(part.c.worker.in_(holders))) if holders else ():
-        if not pairs.isdisjoint(_pairs(row.slots)):
+        if not pairs.isdisjoint(row.slots):
             tx.execute(
                 sa.delete(part).where(
                     part.c.study_id == row.study_id,
@@ -207,10 +206,6 @@ def _rows_of(tx: Transaction, table: sa.Table, grant: Grant) -> tuple[sa.ColumnE
     )
 
 
-def _pairs(text: str) -> list[tuple[int, int]]:
-    return [(slot_id, fence) for slot_id, fence in json.loads(text)]
-
-
 def _membership(row: Any) -> GangMembership:
     where = None
     if row.address is not None:
@@ -221,9 +216,7 @@ def _membership(row: Any) -> GangMembership:
         fence=row.fence,
         leader=row.leader,
         size=row.size,
-        part=GangPart(
-            row.worker, row.first, tuple(_pairs(row.slots)), tuple(json.loads(row.devices))
-        ),
+        part=GangPart(row.worker, row.first, row.slots, row.devices),
         active=bool(row.stands),
         rendezvous=where,
     )

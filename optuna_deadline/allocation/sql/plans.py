@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -176,7 +175,7 @@ def _write_lines(tx: Transaction, lines: Sequence[Assignment]) -> Sequence[str |
         typed = [sa.literal(value, column.type) for value in values]
         return sa.case(dict(zip(numbers, typed, strict=True)), value=trial.c.number)
 
-    others = [json.dumps(one.others) if one.others else None for one in lines]
+    others = [one.others or None for one in lines]
     tx.execute(
         sa.update(trial)
         .where(*of_lines)

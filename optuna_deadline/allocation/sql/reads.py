@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from operator import attrgetter
@@ -116,20 +115,13 @@ def orders(
         deadline=deadline,
         settled=settled is not None,
         epoch=int(epoch or 0),
-        trials=tuple(_desired(row[9:]) for row in rows if row.number is not None),
+        trials=tuple(PlannedTrial(*row[9:]) for row in rows if row.number is not None),
         pool_slots=slots,
         funds_end=funds_end,
         drained=drained is not None,
         in_gangs=bool(called),
         gate_open=gate_closed is None,
     )
-
-
-def _desired(row: Sequence[Any]) -> PlannedTrial:
-    if row[-1] is None:  # the usual case
-        return PlannedTrial(*row[:-1])
-    others = tuple([(name, slots) for name, slots in json.loads(row[-1])])
-    return PlannedTrial(*[*row[:-1], others])
 
 
 def pools(connection: sa.Connection) -> list[str]:
@@ -150,7 +142,7 @@ def pools_of(connection: sa.Connection, study_id: int) -> list[str]:
 def trials(tx: Transaction) -> list[PlannedTrial]:
     """Every trial in the table."""
     query = sa.select(*_TRIAL).where(trial.c.study_id == tx.study_id).order_by(trial.c.number)
-    return [_desired(row) for row in tx.rows(query)]
+    return [PlannedTrial(*row) for row in tx.rows(query)]
 
 
 def unreported_trials(tx: Transaction) -> list[PlannedTrial]:
@@ -163,7 +155,7 @@ def unreported_trials(tx: Transaction) -> list[PlannedTrial]:
         )
         .order_by(trial.c.number)
     )
-    return [_desired(row) for row in tx.rows(query)]
+    return [PlannedTrial(*row) for row in tx.rows(query)]
 
 
 def segments(tx: Transaction, since: float = 0.0) -> list[SegmentRow]:
@@ -270,16 +262,10 @@ def _events(
     query = sa.select(*_EVENT).where(where, event.c.id > after)
     if kinds is not None:
         query = query.where(event.c.kind.in_(kinds))
-    return [_event(row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]
+    return [Event(*row) for row in tx.rows(query.order_by(event.c.id).limit(limit))]
 
 
 def event_before(tx: Transaction, count: int) -> int:
     """The row id before the pool's newest events, so many of them; 0 if it has fewer."""
     ids = sa.select(event.c.id).where(event.c.pool == tx.pool).order_by(event.c.id.desc())
     return int(tx.execute(ids.offset(count).limit(1)).scalar() or 0)
-
-
-def _event(row: sa.Row[Any]) -> Event:
-    columns = list(row)
-    columns[-2] = json.loads(row.detail or "{}")
-    return Event(*columns)

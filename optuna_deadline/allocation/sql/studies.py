@@ -8,7 +8,6 @@ the study's own. A rung has each trial's first report at or past its milestone.
 
 from __future__ import annotations
 
-import json
 import math
 import uuid
 from typing import Any
@@ -137,11 +136,11 @@ def _move(
         row = connection.execute(known.where(study.c.study_id == study_id, may)).first()
         if row is None:
             return False
-        before = [*json.loads(row.earlier or "[]"), (row.duration, row.deadline)]
+        before = [*row.earlier, (row.duration, row.deadline)]
         moved = connection.execute(
             sa.update(study)
             .where(study.c.study_id == study_id, study.c.deadline == row.deadline, may)
-            .values(deadline=deadline, earlier=json.dumps(before), **values)
+            .values(deadline=deadline, earlier=before, **values)
         )
         if moved.rowcount:
             return True

@@ -13,14 +13,22 @@ would make Optuna's ``ask()`` wait.
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Any
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.sql.database.json_column import (
+    JsonColumn,
+    mapping,
+    pairs,
+    texts,
+)
 from optuna_deadline.errors import DeadlineError
 
 PREFIX = "optuna_deadline_"
 POLICY_LENGTH, POOL_LENGTH = 1024, 512  # characters
+_NUMBER = (int, float)
 metadata = sa.MetaData()
 
 
@@ -55,16 +63,16 @@ study = _table(
     sa.Column("deadline", sa.Double, nullable=False),
     sa.Column("duration", sa.Double),  # seconds, if the user gave a duration
     sa.Column("policy", sa.String(POLICY_LENGTH), nullable=False),  # a name, or a file and a name
-    sa.Column("parameters", sa.Text, nullable=False),  # JSON
+    sa.Column("parameters", JsonColumn(mapping), nullable=False),
     sa.Column("gate_closed", sa.Double),  # since when no new trial may start
     sa.Column("settled", sa.Double),  # when all ends were reported
     # All NULL if slots are free.
-    sa.Column("money", sa.Text),  # JSON: the budget and the prices
+    sa.Column("money", JsonColumn(mapping)),  # the budget and the prices
     sa.Column("pool_slots", sa.Integer),  # slots of the pool that the study pays for
     sa.Column("funds_end", sa.Double),  # when the budget is used up, at that size
     sa.Column("key", sa.String(36)),  # random: studies of the same name differ
-    # JSON: former deadlines, each with its duration, if one was given, and its instant.
-    sa.Column("earlier", sa.Text),
+    # Former deadlines, each with its duration, if one was given, and its instant.
+    sa.Column("earlier", JsonColumn(pairs((*_NUMBER, NoneType), _NUMBER), "[]")),
     sa.Column("max_slots", sa.Integer),  # of a trial; NULL for no limit
     sa.Column("rule", sa.String(16)),  # of plain studies
 )
@@ -189,7 +197,7 @@ trial = _table(
     # Both at a user's request.
     sa.Column("held", sa.Double),  # since when it is held
     sa.Column("pinned", sa.Integer),  # the size of its gang
-    sa.Column("desired_others", sa.Text),  # JSON: slots by worker besides desired_worker
+    sa.Column("desired_others", JsonColumn(pairs(str, int), "[]")),  # by worker besides its own
     sa.Column("batch", sa.Integer),  # its gang size must divide it
     # The most slots that it can train on, and why.
     sa.Column("slot_limit", sa.Integer),
@@ -228,8 +236,8 @@ part = _table(
     sa.Column("leader", sa.String(36), nullable=False),
     sa.Column("size", sa.Integer, nullable=False),  # the whole gang's
     sa.Column("first", sa.Integer, nullable=False),  # rank
-    sa.Column("slots", sa.Text, nullable=False),  # JSON: pairs of slot and fence
-    sa.Column("devices", sa.Text, nullable=False),  # JSON
+    sa.Column("slots", JsonColumn(pairs(int, int)), nullable=False),  # with their fences
+    sa.Column("devices", JsonColumn(texts), nullable=False),
 )
 
 #: Where the ranks of such a gang meet. The key gives access to them: grant viewers no access.
@@ -285,7 +293,7 @@ event = _table(
     sa.Column("fence", sa.BigInteger),
     sa.Column("term", sa.BigInteger),
     sa.Column("worker", sa.String(36)),
-    sa.Column("detail", sa.Text),  # JSON
+    sa.Column("detail", JsonColumn(mapping, "{}")),
 )
 
 _INDEXES = {

@@ -11,7 +11,6 @@ with whichever server connection pgbouncer used.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -192,7 +191,7 @@ class Transaction:
                 "fence": fence,
                 "term": term,
                 "worker": worker,
-                "detail": json.dumps(detail),
+                "detail": detail,
             }
         )
 

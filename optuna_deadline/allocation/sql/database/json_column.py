@@ -1,0 +1,77 @@
+"""Text columns that hold JSON, of a shape that is checked when it is read.
+
+Everyone with the database's login may write a row, so what is read may be anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.errors import DeadlineError
+
+_Kind = type | tuple[type, ...]
+_SHOWN = 40  # characters of what is refused
+
+
+class JsonColumn(sa.types.TypeDecorator[Any]):
+    """A text column with JSON of one shape.
+
+    Args:
+        shape: Returns the value of a shape, or raises a ValueError or TypeError.
+        absent: The text that NULL stands for; None reads NULL as None.
+    """
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, shape: Callable[[Any], Any], absent: str | None = None) -> None:
+        super().__init__()
+        self.shape, self.absent = shape, absent
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
+        """The text for the database."""
+        return None if value is None else json.dumps(value)
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+        """The value of a row.
+
+        Raises:
+            DeadlineError: The text is not JSON, or JSON of another shape.
+        """
+        text = self.absent if value is None else value
+        try:
+            return None if text is None else self.shape(json.loads(text))
+        except (ValueError, TypeError, RecursionError):
+            raise DeadlineError(
+                f"A row of the allocation table holds {str(text)[:_SHOWN]!r}, which no worker "
+                "wrote: correct the row, or delete its study."
+            ) from None
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """The shape of an object."""
+    return dict(_check(value, dict))
+
+
+def pairs(first: _Kind, second: _Kind) -> Callable[[Any], Any]:
+    """The shape of a list of pairs with these types."""
+
+    def shape(value: Any) -> tuple[tuple[Any, Any], ...]:
+        return tuple((_check(a, first), _check(b, second)) for a, b in value)
+
+    return shape
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """The shape of a list of texts."""
+    return tuple(_check(one, str) for one in _check(value, list))
+
+
+def _check(value: Any, kind: _Kind) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError
+    return value
