@@ -85,6 +85,10 @@ $(BIN)/python:
 	$(INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@ .venv/demo.stamp  # [dev] holds all of [demo]
 
+.venv/landing.stamp: $(INPUTS) | $(BIN)/python
+	$(INSTALL) -c constraints.txt -e '.[dev,docs]'
+	@touch $@ .venv/test.stamp .venv/docs.stamp .venv/demo.stamp
+
 .venv/audit.stamp: $(INPUTS) | $(BIN)/python
 	$(BIN)/python -m venv .venv/audit  # apart, so that its own packages are not audited
 	.venv/audit/bin/python -m pip $(QUICKLY) 'cyclonedx-bom>=5' 'pip-audit>=2.7'

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.nightly_but(r"exact_training|counts_outside"),
+    pytest.mark.nightly_but(r"counts_outside"),
 ]
 
 _HERE = Path(__file__).parent

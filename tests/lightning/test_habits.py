@@ -13,7 +13,6 @@ TABLE = [*table("exactness.md")]
 EACH_LANDING = {
     "DataLoader(shuffle=True)",
     "a batch_size that the slots do not divide",
-    "num_workers=2, persistent_workers=True",
     "a summed loss",
     "manual optimization",
 }

@@ -11,7 +11,7 @@ from elastic_harness import Plan
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.nightly_but(r"explicit_loader|changing_slots|twice|last_batch.*epoch 0"),
+    pytest.mark.nightly_but(r"changing_slots|last_batch.*epoch 0"),
 ]
 
 

@@ -48,9 +48,8 @@ def with_lightning() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "train", [pytest.param(with_torch, marks=pytest.mark.nightly), with_lightning]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("train", [with_torch, with_lightning])
 def test_no_rank_listens_to_other_hosts(train: Any, tmp_path: Path) -> None:
     port = free_port()
     ranks = []

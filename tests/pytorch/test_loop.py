@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.slow_names(
         r"^test_left_after_every_single_step\[(?!momentum, per step|dropout, whole)|^test_loaders"
     ),
-    pytest.mark.nightly_but(r"\[(plateau|dropout, partial|augmented in|accumulated)"),
+    pytest.mark.nightly_but(r"\[(dropout, partial|accumulated)"),
 ]
 
 PLAN = Plan("", epochs=3)

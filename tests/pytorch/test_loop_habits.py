@@ -12,7 +12,6 @@ TABLE = [*table("pytorch.md")]
 #: One row for each mechanism guards every landing.
 EACH_LANDING = {
     "DataLoader(shuffle=True)",
-    "dropout",
     "a step every three batches",
     "a summed loss",
 }
