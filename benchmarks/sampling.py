@@ -27,6 +27,7 @@ from optuna.trial import FrozenTrial
 from benchmarks.measuring import Progress, machine, output_file, quiet, write_json
 from benchmarks.plain import mean_and_error
 from optuna_deadline import DeadlinePruner, DeadlineSampler
+from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.samplers._prospects import Situation
 
 STEPS = 30
@@ -67,7 +68,7 @@ class Search:
 
 
 @dataclass
-class VirtualTime:
+class VirtualTime(ProcessClock):
     """The virtual clock of a study and the paces of its trials, for pruner and sampler."""
 
     deadline: float

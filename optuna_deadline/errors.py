@@ -39,6 +39,11 @@ class LeaseLost(RuntimeError):
 class StudyGone(RuntimeError):
     """The study was deleted while workers ran."""
 
+    @classmethod
+    def named(cls, name: str) -> StudyGone:
+        """The error for a study with this name."""
+        return cls(f"The study {name!r} was deleted; create it again.")
+
 
 class DatabaseGone(RuntimeError):
     """The database did not answer when a worker had to leave."""

@@ -148,7 +148,7 @@ def times_ahead(measure: int, now: float, instant: float) -> list[float]:
 
     Linear in the doublings of the time, and constant beyond the last measured one.
     """
-    ahead = max(0.0, math.log2(instant / now))
+    ahead = math.log2(max(1.0, instant / now))
     known = [0.0, *_DOUBLINGS]
     rows = np.array([[0.0] * len(LEVELS), *(row[measure] for row in RISES.values())])
     above = min(max(1, int(np.searchsorted(known, ahead))), len(known) - 1)

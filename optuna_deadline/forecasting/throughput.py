@@ -99,39 +99,8 @@ class Speedup:
         return {}
 
 
-def step_seconds(paces: Iterable[SegmentPace], speedup: Speedup) -> dict[int, float]:
-    """Seconds that a step of each trial takes on one slot, from all its segments."""
-    steps: dict[int, float] = defaultdict(float)
-    seconds: dict[int, float] = defaultdict(float)
-    for pace in paces:
-        steps[pace.number] += pace.steps
-        seconds[pace.number] += pace.seconds * _of(speedup, pace)
-    return {number: seconds[number] / done for number, done in steps.items() if done > 0}
-
-
 def _of(speedup: Speedup, pace: SegmentPace) -> float:
     return speedup.across(pace.slots) if pace.across else speedup.packed(pace.slots)
-
-
-def learn_speedup(paces: Iterable[SegmentPace], *, least_seconds: float = 2.0) -> Speedup:
-    """S(k) as the median ratio over the trials that trained on one slot and on k.
-
-    Args:
-        paces: The measured segments.
-        least_seconds: Shorter segments are left out.
-    """
-    steps: dict[tuple[int, int, bool], float] = defaultdict(float)
-    seconds: dict[tuple[int, int, bool], float] = defaultdict(float)
-    for pace in paces:
-        if pace.seconds > 0 and pace.steps > 0:
-            steps[pace.number, pace.slots, pace.across] += pace.steps
-            seconds[pace.number, pace.slots, pace.across] += pace.seconds
-    rate = {key: steps[key] / seconds[key] for key in steps if seconds[key] >= least_seconds}
-    ratios: dict[tuple[int, bool], list[float]] = defaultdict(list)
-    for (number, slots, across), speed in rate.items():
-        if slots > 1 and (number, 1, False) in rate:
-            ratios[slots, across].append(speed / rate[number, 1, False])
-    return _medians(ratios)
 
 
 def _medians(ratios: Mapping[tuple[int, bool], list[float]]) -> Speedup:
@@ -142,13 +111,20 @@ def _medians(ratios: Mapping[tuple[int, bool], list[float]]) -> Speedup:
     return Speedup(packed, crossing)
 
 
+_LEAST = 2.0  # seconds on a number of slots, below which its speed is not known
+
 #: A size, and whether its gangs cross hosts; and their speed relative to one slot.
 Kind = tuple[int, bool]
 Ratios = Mapping[Kind, float]
 
 
 class Throughputs:
-    """The results of :func:`learn_speedup` and :func:`step_seconds`, updated by segment."""
+    """The speeds of gangs and trials, updated by segment.
+
+    Attributes:
+        speedup: S(k) as the median ratio over the trials that trained on one slot and on k.
+        step_seconds: Seconds that a step of each trial takes on one slot, from all its segments.
+    """
 
     def __init__(self) -> None:
         self._paces: dict[int, dict[int, SegmentPace]] = defaultdict(dict)
@@ -160,9 +136,10 @@ class Throughputs:
         self.step_seconds: dict[int, float] = {}
 
     def take(self, segment: int, pace: SegmentPace) -> None:
-        """Record the measurement of one segment of a trial."""
-        self._paces[pace.number][segment] = pace
-        self._fresh.add(pace.number)
+        """Record the measurement of one segment of a trial, unless no clock can have given it."""
+        if 0 <= pace.steps < math.inf and 0 <= pace.seconds < math.inf:
+            self._paces[pace.number][segment] = pace
+            self._fresh.add(pace.number)
 
     def learn(self) -> set[int]:
         """Update both; returns the trials with a new pace."""
@@ -191,9 +168,15 @@ class Throughputs:
         if all([pace.slots == 1 for pace in paces]):
             return {}
         self._gangs.add(number)
-        found = learn_speedup(paces)
-        packed = {(slots, False): ratio for slots, ratio in found.measured.items()}
-        return packed | {(slots, True): ratio for slots, ratio in found.crossing.items()}
+        steps: dict[Kind, float] = defaultdict(float)
+        seconds: dict[Kind, float] = defaultdict(float)
+        for pace in paces:
+            if pace.seconds > 0 and pace.steps > 0:
+                steps[pace.slots, pace.across] += pace.steps
+                seconds[pace.slots, pace.across] += pace.seconds
+        speeds = {kind: steps[kind] / seconds[kind] for kind in steps if seconds[kind] >= _LEAST}
+        one = speeds.get((1, False))
+        return {kind: speed / one for kind, speed in speeds.items() if kind[0] > 1} if one else {}
 
     def _rank(self, before: Ratios, after: Ratios) -> None:
         for kind, ratio in before.items():
@@ -201,6 +184,15 @@ class Throughputs:
             del ranked[bisect_left(ranked, ratio)]
         for kind, ratio in after.items():
             insort(self._ranked[kind], ratio)
+
+
+def learn_throughputs(paces: Iterable[SegmentPace]) -> Throughputs:
+    """The speeds from these segments."""
+    found = Throughputs()
+    for segment, pace in enumerate(paces):
+        found.take(segment, pace)
+    found.learn()
+    return found
 
 
 #: Seconds assumed before any measurement (a warm fork, a restore, the first batch).

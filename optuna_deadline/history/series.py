@@ -16,8 +16,7 @@ from optuna_deadline.forecasting.throughput import (
     SegmentPace,
     Speedup,
     learn_overhead,
-    learn_speedup,
-    step_seconds,
+    learn_throughputs,
 )
 from optuna_deadline.history.records import History, SlotInterval
 from optuna_deadline.planning.billing.ledger import in_order, invoice_of, invoices
@@ -257,7 +256,7 @@ def measure(segments: Sequence[SegmentRow]) -> Measured:
         for row in segments
         if row.position_from is not None and row.position_to is not None and row.trained
     ]
-    speedup = learn_speedup(paces)
+    learned = learn_throughputs(paces)
     startups = [row.startup for row in segments if row.startup is not None]
     stops = [row.stop for row in segments if row.stop is not None]
-    return Measured(speedup, step_seconds(paces, speedup), learn_overhead(startups, stops))
+    return Measured(learned.speedup, learned.step_seconds, learn_overhead(startups, stops))

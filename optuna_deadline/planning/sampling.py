@@ -58,17 +58,11 @@ class FiniteSearchPolicy:
         return replace(plan, start=0, gate_open=False)
 
 
-def all_cells_begun(study: Study) -> bool:
-    """Whether the sampler has a finite list and each of its configurations has a trial.
+def cells_to_begin(study: Study) -> int | None:
+    """The number of configurations that no trial has started with.
 
     Optuna counts finished trials only. A paused trial finishes late, and until then Optuna would
     start another trial with the same configuration.
-    """
-    return cells_to_begin(study) == 0
-
-
-def cells_to_begin(study: Study) -> int | None:
-    """The number of configurations that no trial has started with.
 
     Returns:
         None if the sampler has no finite list, or does not know it yet.

@@ -16,7 +16,7 @@ from optuna_deadline.allocation.records import PlannedTrial, ReportRow
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.planning.optuna_storage import store_values, unless_deleted
-from optuna_deadline.planning.sampling import StoppableStudy, all_cells_begun
+from optuna_deadline.planning.sampling import StoppableStudy, cells_to_begin
 
 _logger = logging.getLogger("optuna_deadline")
 _STATES = {
@@ -88,7 +88,7 @@ class OptunaTrials:
         Enqueued configurations run in any case.
         """
         with unless_deleted(self._study):
-            if not self._stopped and not all_cells_begun(self._study):
+            if not self._stopped and cells_to_begin(self._study) != 0:
                 return False
             states = (TrialState.WAITING,)
             return not self._study.get_trials(deepcopy=False, states=states)

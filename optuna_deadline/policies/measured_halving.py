@@ -44,11 +44,6 @@ _HALVINGS = 12  # of the interval in which the share is looked for
 _ROUNDING = 1e-9
 
 
-def rung_of(reports: int) -> int | None:
-    """The newest rung that a trial with so many reports has passed; None before the first."""
-    return reports.bit_length() - 1 if reports else None
-
-
 @dataclass(frozen=True)
 class TimeLeft:
     """The time that a new trial would have.
@@ -220,8 +215,8 @@ class Rungs:
             reports: The number of its reports.
             left: The time that a new trial would have.
         """
-        place = rung_of(reports)
-        if place is None or place not in self._scores.get(number, ()) or left.to_start == 0:
+        place = reports.bit_length() - 1  # the newest rung that it has passed
+        if place not in self._scores.get(number, ()) or left.to_start == 0:
             return None
         if left.reports < reports or (left.horizon is not None and reports >= left.horizon):
             return None

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Protocol
-
-
-class Clock(Protocol):
-    """The interface of a pruner's clock."""
-
-    def now(self) -> float:
-        """Seconds of a monotonic clock."""
-
-    def since(self, moment: datetime) -> float:
-        """Seconds since a naive local time, as Optuna stores it."""
 
 
 class ProcessClock:
@@ -25,5 +14,5 @@ class ProcessClock:
         return time.monotonic()
 
     def since(self, moment: datetime) -> float:
-        """Seconds since a naive local time; never negative."""
+        """Seconds since a naive local time, as Optuna stores it; never negative."""
         return max(0.0, time.time() - moment.timestamp())

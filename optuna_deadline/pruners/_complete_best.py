@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -32,15 +31,11 @@ def complete_the_best(study: Study, tracker: StudyTracker | None = None) -> None
             are still RUNNING in the storage; None if this process trains no trial.
     """
     with _one_thread:
-        if tracker is None:
-            _complete_the_best(study, (), {})
-        else:
-            _complete_the_best(study, tracker.numbers, tracker.ending)
+        own, ending = (tracker.numbers, tracker.ending) if tracker else (set[int](), {})
+        _complete_the_best(study, own, ending)
 
 
-def _complete_the_best(
-    study: Study, own: Collection[int], ending: Mapping[int, FrozenTrial]
-) -> None:
+def _complete_the_best(study: Study, own: set[int], ending: dict[int, FrozenTrial]) -> None:
     trials = [
         ending.get(trial.number, trial) if trial.state is TrialState.RUNNING else trial
         for trial in study.get_trials(deepcopy=False)

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.base import check_resources
-from optuna_deadline.pruners._clock import Clock, ProcessClock
+from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
@@ -100,7 +100,7 @@ class DeadlinePruner(BasePruner):
         rule: str = "measured",
         extend: bool = False,
         table: str | None = None,
-        clock: Clock | None = None,
+        clock: ProcessClock | None = None,
     ) -> None:
         check_resources(min_resource, max_resource, reduction_factor)
         if rule not in RULES:
@@ -178,10 +178,8 @@ class DeadlinePruner(BasePruner):
             return False
         tracker = self.tracker(study)
         pace = tracker.reported(trial, step)
-        if tracker.finished(step):
-            return True
-        if not tracker.is_too_late(trial.number, pace):
-            return False
+        if (finished := tracker.finished(step)) or not tracker.is_too_late(trial.number, pace):
+            return finished
         tracker.refresh()
         late = tracker.is_too_late(trial.number, pace)
         if late:

@@ -20,26 +20,17 @@ _logger = logging.getLogger("optuna_deadline")
 _OWN = ("adaptive_halving", "freeze_thaw", "hypersched", "pruner")
 
 
-def _asha(parameters: Mapping[str, Any]) -> BasePruner:
-    return SuccessiveHalvingPruner(
-        min_resource=parameters.get("min_resource") or 1,
-        reduction_factor=parameters.get("reduction_factor") or 4,
-    )
-
-
-def _hyperband(parameters: Mapping[str, Any]) -> BasePruner:
-    return HyperbandPruner(
-        min_resource=parameters.get("min_resource") or 1,
-        max_resource=parameters.get("max_resource") or "auto",
-        reduction_factor=parameters.get("reduction_factor") or 3,
-    )
-
-
 _RULES: dict[str, Callable[[Mapping[str, Any]], BasePruner]] = {
     "fifo": lambda _: NopPruner(),
     "median": lambda _: MedianPruner(),
-    "asha": _asha,
-    "hyperband": _hyperband,
+    "asha": lambda given: SuccessiveHalvingPruner(
+        given.get("min_resource") or 1, given.get("reduction_factor") or 4
+    ),
+    "hyperband": lambda given: HyperbandPruner(
+        given.get("min_resource") or 1,
+        given.get("max_resource") or "auto",
+        given.get("reduction_factor") or 3,
+    ),
 }
 
 

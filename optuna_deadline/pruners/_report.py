@@ -29,16 +29,12 @@ def deadline_report(study: Study, console: Console | None = None) -> None:
 def _rows(study: Study) -> Iterator[tuple[str, ...]]:
     sign = -1.0 if study.direction.name == "MAXIMIZE" else 1.0
     trials = study.get_trials(deepcopy=False)
-    for trial in sorted(trials, key=lambda trial: _place(trial, sign)):
+    # Trials without a value come last.
+    trials.sort(key=lambda one: (one.value is None, sign * (one.value or 0.0), one.number))
+    for trial in trials:
         value = "" if trial.value is None else f"{trial.value:g}"
         reports = str(len(trial.intermediate_values))
         yield str(trial.number), trial.state.name, reports, value, _why(trial)
-
-
-def _place(trial: FrozenTrial, sign: float) -> tuple[bool, float, int]:
-    """Trials without a value come last."""
-    value = trial.value
-    return value is None, 0.0 if value is None else sign * value, trial.number
 
 
 def _why(trial: FrozenTrial) -> str:

@@ -5,26 +5,17 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.sql import studies
+from optuna_deadline.allocation.sql.database.checked_columns import unknown_content
 from optuna_deadline.policies.measured_halving import Rungs, TimeLeft
 from optuna_deadline.pruners._rung_rule import RungRule
 from optuna_deadline.study.terms import Terms
 
-
-class Rule(Protocol):
-    """Where the rungs of a study are, and which trials they eliminate."""
-
-    def values(self, reports: Mapping[int, float]) -> list[float]:
-        """A trial's values at the rungs that it has passed, the first rung first."""
-
-    def judge(
-        self, rungs: Rungs, number: int, reports: Mapping[int, float], left: Callable[[], TimeLeft]
-    ) -> object | None:
-        """The reason to prune a trial; None to continue it."""
+_MOST = 64  # rungs: each takes twice as many reports as the one before
 
 
 class MeasuredRule:
@@ -38,7 +29,7 @@ class MeasuredRule:
     def judge(
         self, rungs: Rungs, number: int, reports: Mapping[int, float], left: Callable[[], TimeLeft]
     ) -> object | None:
-        """See :meth:`Rule.judge`."""
+        """The reason to prune a trial; None to continue it."""
         return rungs.judge(number, len(reports), left())
 
 
@@ -55,8 +46,9 @@ class KnownRungs:
     def __init__(self, terms: Terms) -> None:
         self._study_id = terms.study_id
         self._sign = 1.0 if terms.maximize else -1.0
-        hypersched = terms.rule == "hypersched"
-        self.rule: Rule = RungRule.of(terms.parameters) if hypersched else MeasuredRule()
+        self.rule: RungRule | MeasuredRule = MeasuredRule()
+        if terms.rule == "hypersched":
+            self.rule = RungRule.of(terms.parameters)
         self._lock = threading.Lock()
         self._forget()
 
@@ -77,6 +69,8 @@ class KnownRungs:
         rows = studies.new_values(connection, self._study_id, self._newest)
         for row in rows:
             if row.rung is not None:
+                if not 0 <= row.rung < _MOST:
+                    raise unknown_content(f"rung {row.rung}")
                 value = math.nan if row.value is None else row.value
                 self._known += self._rungs.add(row.number, row.rung, self._sign * value)
                 self._newest = max(self._newest, row.sequence)

@@ -29,7 +29,7 @@ from optuna_deadline.forecasting.reporting import (
 )
 from optuna_deadline.planning.sampling import cells_to_begin, choices_to_begin
 from optuna_deadline.policies.measured_halving import TimeLeft
-from optuna_deadline.pruners._clock import Clock
+from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._optuna_rules import optuna_rule
 from optuna_deadline.pruners._rungs import KnownRungs
 from optuna_deadline.study.terms import Terms
@@ -63,7 +63,7 @@ class StudyTracker:
         stopped: Whether ``study.optimize`` ends here.
     """
 
-    def __init__(self, engine: sa.Engine, terms: Terms, clock: Clock) -> None:
+    def __init__(self, engine: sa.Engine, terms: Terms, clock: ProcessClock) -> None:
         self.engine = engine
         self.terms = terms
         self.joined = terms.read
@@ -238,7 +238,7 @@ class StudyTracker:
             try:
                 _rung_rows.record(connection, self.terms.study_id, trial.number, new)
             except sa.exc.IntegrityError:
-                raise self._study_gone() from None
+                raise StudyGone.named(self.terms.name) from None
             with self._lock:
                 if life:
                     life.recorded = len(values)
@@ -246,14 +246,11 @@ class StudyTracker:
     def _read_rungs(self, connection: sa.Connection) -> None:
         first = self._rungs.read(connection)
         if first is None:
-            raise self._study_gone()
+            raise StudyGone.named(self.terms.name)
         with self._lock:
             self.terms = replace(self.terms, deadline=first.deadline, read=first.now)
             # Forward only: a suspended machine's monotonic clock falls behind.
             self._ahead = max(self._ahead, first.now - self._clock.now())
-
-    def _study_gone(self) -> StudyGone:
-        return StudyGone(f"The study {self.terms.name!r} was deleted; create it again.")
 
     def _warn_of_unproven(self, number: int, pace: ReportPace, left: float) -> None:
         if not self._warned_of_unproven and known_startup(self.paces()) is None:

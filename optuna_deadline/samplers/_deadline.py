@@ -246,7 +246,8 @@ class DeadlineSampler(BaseSampler):
 
     def _view(self, study: Study, trial: FrozenTrial) -> Study:
         several = type(study) is not Study or len(study.directions) > 1
-        if several or _is_in_share(trial.number, self._floor):
+        number, share = trial.number, self._floor  # evenly spread over all trials
+        if several or int((number + 1) * share) > int(number * share):
             return study
         trials = study.get_trials(deepcopy=False)
         if sum(bool(one.intermediate_values) for one in trials) < max(1, self._startup):
@@ -254,11 +255,9 @@ class DeadlineSampler(BaseSampler):
         others = [one for one in trials if one.number != trial.number]
         situation = self._look(study, others)
         ahead = look_ahead(others, study.direction, situation) if situation.left > 0 else None
-        return (
-            study
-            if ahead is None
-            else ProspectiveStudy(study, sorted([*ahead, trial], key=lambda one: one.number))
-        )
+        if ahead is None:
+            return study
+        return ProspectiveStudy(study, sorted([*ahead, trial], key=lambda one: one.number))
 
 
 def _undo_ask(study: Study, trial: FrozenTrial) -> None:
@@ -266,8 +265,3 @@ def _undo_ask(study: Study, trial: FrozenTrial) -> None:
     if trial.state is TrialState.RUNNING and not trial.params and not trial.intermediate_values:
         with suppress(Exception):  # the error that refused the trial matters more
             study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
-
-
-def _is_in_share(number: int, part: float) -> bool:
-    """Whether a trial belongs to a share of all trials, evenly spread."""
-    return int((number + 1) * part) > int(number * part)

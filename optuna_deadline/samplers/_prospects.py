@@ -118,7 +118,12 @@ def look_ahead(
         None if no trial has reported a finite value.
     """
     sign = 1.0 if direction == StudyDirection.MAXIMIZE else -1.0
-    reported = [trial for trial in trials if trial.intermediate_values and _shows(trial)]
+    unknown = (TrialState.FAIL, TrialState.WAITING)
+    reported = [
+        trial
+        for trial in trials
+        if trial.intermediate_values and trial.params and trial.state not in unknown
+    ]
     before = step_before_all(trial.intermediate_values for trial in reported)
     curves = {
         trial.number: Curve.of(
@@ -140,11 +145,6 @@ def look_ahead(
         else trial
         for trial in trials
     ]
-
-
-def _shows(trial: FrozenTrial) -> bool:
-    """Whether the sampler should learn from a trial."""
-    return trial.state not in (TrialState.FAIL, TrialState.WAITING) and bool(trial.params)
 
 
 def _ended(trial: FrozenTrial, sign: float, score: float) -> FrozenTrial:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from typing import Any
 
 import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline.allocation.sql import identity, studies
+from optuna_deadline.allocation.sql.database.checked_columns import unknown_content
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.allocation.sql.database.schema import POLICY_LENGTH, check_length
 from optuna_deadline.allocation.sql.database.transaction import database_now
@@ -37,6 +39,7 @@ from optuna_deadline.values.deadlines import (
 
 _logger = logging.getLogger(__name__)
 _SAME_INSTANT = 1e-3
+_LAST = datetime.max.replace(tzinfo=timezone.utc).timestamp()
 
 
 @dataclass(frozen=True)
@@ -150,13 +153,10 @@ def fix(
                 "money": None if budget is None else asdict(budget),
             }
             identity.insert_terms(connection, study, values)
-            row, now = identity.find_row(connection, study)
-        if row is None:
-            raise StudyGone(f"The study {study.study_name!r} was deleted; create it again.")
-        stored = _terms(row, now)
+        stored = known or _read_again(connection, study)
         _check_budget(stored, budget)
         if extend and not joins and (not _same(stored, wanted) or stored.deadline <= began):
-            stored = _extend(connection, stored, wanted, at)
+            stored = _extend(connection, study, stored, wanted, at)
     _check_join(stored, wanted, began)
     _warn_of_ignored(
         stored,
@@ -189,7 +189,7 @@ def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
         stored, at = _terms(row, now), wanted.instant(now)
         if at <= now:
             raise passed(wanted)
-        return _extend(connection, stored, wanted, at)
+        return _extend(connection, study, stored, wanted, at)
 
 
 def read(engine: sa.Engine, study: Study) -> Terms | None:
@@ -236,10 +236,7 @@ def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
         if row.settled is not None or row.deadline <= now:
             raise DeadlineError(f"The study {study.study_name!r} has ended already.")
         studies.bring_forward(connection, row.study_id, now + seconds)
-        row, now = identity.find_row(connection, study)
-    if row is None:
-        raise StudyGone(f"The study {study.study_name!r} was deleted in the meantime.")
-    return _terms(row, now)
+        return _read_again(connection, study)
 
 
 def fixing(study: Study) -> str:
@@ -310,12 +307,19 @@ def _extending(stored: Terms) -> str:
     return spelled("extend=True", f"'optuna-deadline extend {stored.name} --deadline 2h'")
 
 
-def _extend(connection: sa.Connection, stored: Terms, wanted: Deadline, at: float) -> Terms:
-    studies.postpone(connection, stored.study_id, at, wanted.duration)
-    row, now = studies.select(connection, stored.study_id, stored.name)
+def _read_again(connection: sa.Connection, study: Study) -> Terms:
+    """The terms of a study that had a row."""
+    row, now = identity.find_row(connection, study)
     if row is None:
-        raise StudyGone(f"The study {stored.name!r} was deleted; create it again.")
-    moved = _terms(row, now)
+        raise StudyGone.named(study.study_name)
+    return _terms(row, now)
+
+
+def _extend(
+    connection: sa.Connection, study: Study, stored: Terms, wanted: Deadline, at: float
+) -> Terms:
+    studies.postpone(connection, stored.study_id, at, wanted.duration)
+    moved = _read_again(connection, study)
     if moved.deadline > at + _SAME_INSTANT and not _same(moved, wanted):
         raise DeadlineConflict(
             f"The study {stored.name!r} has the deadline {moved}, and extending moves it later "
@@ -338,15 +342,12 @@ def _check_join(stored: Terms, wanted: Deadline, began: float) -> None:
 def _check_budget(stored: Terms, wanted: Budget | None) -> None:
     if wanted is None or wanted == stored.budget:
         return
-    has = "no budget" if stored.budget is None else f"the budget {_say(stored.budget)}"
+    known = stored.budget
+    has = "no budget" if known is None else f"the budget {known} at {known.rate}"
     raise DeadlineConflict(
-        f"The study {stored.name!r} has {has} and this process wants {_say(wanted)}; give the "
-        "same one, or none to join."
+        f"The study {stored.name!r} has {has} and this process wants {wanted} at {wanted.rate}; "
+        "give the same one, or none to join."
     )
-
-
-def _say(budget: Budget) -> str:
-    return f"{budget} at {budget.rate}"
 
 
 def _same(stored: Terms, wanted: Deadline) -> bool:
@@ -376,18 +377,8 @@ def _warn_of_ignored(stored: Terms, **given: object) -> None:
 
 
 def _terms(row: sa.Row[Any], now: float) -> Terms:
-    return Terms(
-        study_id=row.study_id,
-        name=row.name,
-        direction=row.direction,
-        started=row.started,
-        deadline=row.deadline,
-        duration=row.duration,
-        policy=row.policy,
-        parameters=row.parameters,
-        read=now,
-        budget=None if row.money is None else Budget.from_dict(row.money),
-        max_slots=row.max_slots,
-        rule=row.rule,
-        earlier=row.earlier,
-    )
+    stored = {name: row._mapping[name] for name in Terms.__annotations__ if name in row._mapping}
+    if not all(0 <= at < _LAST for at in (row.started, row.deadline)):
+        raise unknown_content(f"a study from {row.started} to {row.deadline}")
+    budget = None if row.money is None else Budget.from_dict(row.money)
+    return Terms(**stored, read=now, budget=budget)

@@ -170,7 +170,7 @@ def format_duration(seconds: float) -> str:
     """Format a duration: ``"2 h 30 min"``, ``"1 min 30 s"``, ``"0.4 s"``."""
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
-    if seconds < 10:
+    if seconds < 10 or math.isinf(seconds):
         return f"{seconds:.3g} s"
     rest = round(seconds)
     parts = []

@@ -6,10 +6,12 @@ import threading
 import time
 from datetime import datetime
 
+from optuna_deadline.pruners._clock import ProcessClock
+
 _moving = threading.Lock()  # one for all: a clock is pickled with its pruner
 
 
-class FakeClock:
+class FakeClock(ProcessClock):
     """Time that passes only when a test moves it; Optuna's datetimes are real.
 
     Threads may move it at once: each finds the time that the others have added.

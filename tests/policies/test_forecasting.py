@@ -15,8 +15,7 @@ from optuna_deadline.forecasting.throughput import (
     Speedup,
     Throughputs,
     learn_overhead,
-    learn_speedup,
-    step_seconds,
+    learn_throughputs,
 )
 
 
@@ -26,11 +25,7 @@ def test_speedup_is_the_median_ratio_within_trials() -> None:
         SegmentPace(1, 1, 100, 10), SegmentPace(1, 2, 160, 10),  # 1.6, ten times as fast a trial
         SegmentPace(2, 1, 1, 10), SegmentPace(2, 2, 1, 10),      # 1.0
     ]  # fmt: skip
-    assert learn_speedup(paces).measured == {2: pytest.approx(1.6)}
-
-
-def test_seconds_per_step_are_those_of_one_slot() -> None:
-    assert step_seconds([SegmentPace(0, 2, 10, 5)], Speedup({2: 2.0})) == {0: 1.0}
+    assert learn_throughputs(paces).speedup.measured == {2: pytest.approx(1.6)}
 
 
 @given(st.dictionaries(st.integers(2, 16), st.floats(0.2, 16)), st.integers(1, 64))
@@ -67,11 +62,9 @@ def test_throughputs_kept_up_are_those_learned_anew() -> None:
         kept.take(segment, pace)
         if rng.random() < 0.3:
             kept.learn()
-            assert kept.speedup.measured == pytest.approx(
-                dict(learn_speedup(paces.values()).measured)
-            )
-            anew = step_seconds(paces.values(), kept.speedup)
-            assert kept.step_seconds == pytest.approx(anew)
+            anew = learn_throughputs(paces.values())
+            assert kept.speedup.measured == pytest.approx(dict(anew.speedup.measured))
+            assert kept.step_seconds == pytest.approx(anew.step_seconds)
 
 
 def test_gangs_over_several_hosts_have_a_speed_of_their_own() -> None:
@@ -82,15 +75,10 @@ def test_gangs_over_several_hosts_have_a_speed_of_their_own() -> None:
         SegmentPace(1, 1, 20, 10),
         SegmentPace(1, 4, 40, 10, across=True),
     ]
-    learned = learn_speedup(paces)
-    assert learned.measured == {2: pytest.approx(1.8)}
-    assert learned.crossing == {2: pytest.approx(1.2), 4: pytest.approx(2.0)}
-    kept = Throughputs()
-    for segment, pace in enumerate(paces):
-        kept.take(segment, pace)
-    kept.learn()
-    assert kept.speedup == learned
-    assert kept.step_seconds == pytest.approx(step_seconds(paces, learned)) == {0: 1.0, 1: 0.5}
+    learned = learn_throughputs(paces)
+    assert learned.speedup.measured == {2: pytest.approx(1.8)}
+    assert learned.speedup.crossing == {2: pytest.approx(1.2), 4: pytest.approx(2.0)}
+    assert learned.step_seconds == pytest.approx({0: 1.0, 1: 0.5})
 
 
 def test_a_gang_that_no_host_has_room_for_is_priced_as_one_that_crosses() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from optuna_deadline.policies.measured_halving import Rungs, TimeLeft, add_reports, rung_of
+from optuna_deadline.policies.measured_halving import Rungs, TimeLeft, add_reports
 
 AMPLE = TimeLeft(reports=1000.0)
 
@@ -19,7 +19,10 @@ def study(curves: list[list[float]]) -> Rungs:
 
 
 def test_rungs_lie_at_powers_of_two() -> None:
-    assert [rung_of(reports) for reports in (0, 1, 2, 3, 4, 7, 8)] == [None, 0, 1, 1, 2, 2, 3]
+    rungs = study([[float(number)] * 8 for number in range(8)])
+    assert rungs.judge(0, 0, AMPLE) is None
+    found = [rungs.judge(0, reports, AMPLE) for reports in (1, 2, 3, 4, 7, 8)]
+    assert [one.rung for one in found if one] == [1, 2, 2, 4, 4, 8]
 
 
 def test_before_anything_is_measured_half_of_a_rung_goes_on() -> None:

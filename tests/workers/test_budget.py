@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import objectives
@@ -114,7 +115,7 @@ def test_a_budget_that_cannot_be_is_refused_in_words(
 def test_a_budget_is_read_as_people_write_it(text: str | float) -> None:
     assert make_budget(text, "0.9") == Budget(20.0, Price(0.9), "usd")
     kept = Budget(5.0, Price(0.9, startup=60.0, node=4), "eur")
-    assert Budget.from_json(kept.to_json()) == kept
+    assert Budget.from_dict(asdict(kept)) == kept
     assert make_budget(None, None) is None
 
 

@@ -73,7 +73,7 @@ def key_of(connection: sa.Connection, study_: Study) -> str:
     """
     row, _ = find_row(connection, study_)
     if row is None:
-        raise _gone(study_)
+        raise StudyGone.named(study_.study_name)
     return str(row.key)
 
 
@@ -111,7 +111,7 @@ def _read(study_: Study) -> str | None:
     try:
         found = study_._storage.get_study_system_attrs(study_._study_id).get(_ATTRIBUTE)
     except KeyError:
-        raise _gone(study_) from None
+        raise StudyGone.named(study_.study_name) from None
     return None if found is None else str(found)
 
 
@@ -119,8 +119,4 @@ def _write(study_: Study, key: str) -> None:
     try:
         study_._storage.set_study_system_attr(study_._study_id, _ATTRIBUTE, key)
     except KeyError:
-        raise _gone(study_) from None
-
-
-def _gone(study_: Study) -> StudyGone:
-    return StudyGone(f"The study {study_.study_name!r} was deleted; create it again.")
+        raise StudyGone.named(study_.study_name) from None

@@ -18,8 +18,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.sql.database.json_column import (
+from optuna_deadline.allocation.records import ALIVE
+from optuna_deadline.allocation.sql.database.checked_columns import (
+    Finite,
     JsonColumn,
+    OneOf,
     mapping,
     pairs,
     texts,
@@ -58,18 +61,18 @@ study = _table(
     # Optuna's id if the tables are beside Optuna's; a separate number if `table=` is given.
     sa.Column("study_id", sa.Integer, primary_key=True),
     sa.Column("name", sa.String(512), unique=True, nullable=False),
-    sa.Column("direction", sa.String(16), nullable=False),
-    sa.Column("started", sa.Double, nullable=False),
-    sa.Column("deadline", sa.Double, nullable=False),
-    sa.Column("duration", sa.Double),  # seconds, if the user gave a duration
+    sa.Column("direction", OneOf(16, "minimize", "maximize"), nullable=False),
+    sa.Column("started", Finite, nullable=False),
+    sa.Column("deadline", Finite, nullable=False),
+    sa.Column("duration", Finite),  # seconds, if the user gave a duration
     sa.Column("policy", sa.String(POLICY_LENGTH), nullable=False),  # a name, or a file and a name
     sa.Column("parameters", JsonColumn(mapping), nullable=False),
-    sa.Column("gate_closed", sa.Double),  # since when no new trial may start
-    sa.Column("settled", sa.Double),  # when all ends were reported
+    sa.Column("gate_closed", Finite),  # since when no new trial may start
+    sa.Column("settled", Finite),  # when all ends were reported
     # All NULL if slots are free.
     sa.Column("money", JsonColumn(mapping)),  # the budget and the prices
     sa.Column("pool_slots", sa.Integer),  # slots of the pool that the study pays for
-    sa.Column("funds_end", sa.Double),  # when the budget is used up, at that size
+    sa.Column("funds_end", Finite),  # when the budget is used up, at that size
     sa.Column("key", sa.String(36)),  # random: studies of the same name differ
     # Former deadlines, each with its duration, if one was given, and its instant.
     sa.Column("earlier", JsonColumn(pairs((*_NUMBER, NoneType), _NUMBER), "[]")),
@@ -99,8 +102,8 @@ pool = _table(
     "pool",
     sa.Column("name", sa.String(POOL_LENGTH), primary_key=True),  # by default the study's name
     sa.Column("epoch", sa.BigInteger, nullable=False),  # +1 for each plan
-    sa.Column("ttl", sa.Double, nullable=False),
-    sa.Column("grace", sa.Double, nullable=False),
+    sa.Column("ttl", Finite, nullable=False),
+    sa.Column("grace", Finite, nullable=False),
 )
 
 #: The leader of a pool.
@@ -109,7 +112,7 @@ leader = _table(
     sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), primary_key=True),
     sa.Column("holder", sa.String(36)),
     sa.Column("term", sa.BigInteger, nullable=False),  # never reset: the row stays
-    sa.Column("expires", sa.Double, nullable=False),
+    sa.Column("expires", Finite, nullable=False),
 )
 
 #: A study in a pool, and its planner.
@@ -117,11 +120,11 @@ tenant = _table(
     "tenant",
     sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), primary_key=True),
     _study_id(primary_key=True),
-    sa.Column("weight", sa.Double, nullable=False),
-    sa.Column("joined", sa.Double, nullable=False),
+    sa.Column("weight", Finite, nullable=False),
+    sa.Column("joined", Finite, nullable=False),
     sa.Column("planner", sa.String(36)),
     sa.Column("term", sa.BigInteger, nullable=False),  # never reset: the row stays
-    sa.Column("expires", sa.Double, nullable=False),
+    sa.Column("expires", Finite, nullable=False),
     # Its claim: live trials, slots that it could use, slot-seconds.
     sa.Column("live", sa.Integer, nullable=False),
     sa.Column("most", sa.Integer),  # NULL before the first claim
@@ -130,7 +133,7 @@ tenant = _table(
     # Its account in the pool, in slot-seconds, and until when it is up to date.
     sa.Column("served", sa.Double, nullable=False),
     sa.Column("entitled", sa.Double, nullable=False),
-    sa.Column("counted", sa.Double, nullable=False),
+    sa.Column("counted", Finite, nullable=False),
 )
 
 worker = _table(
@@ -140,10 +143,10 @@ worker = _table(
     _study_id(nullable=False),
     sa.Column("host", sa.String(255), nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("state", sa.String(16), nullable=False),  # live, left, lost
-    sa.Column("registered", sa.Double, nullable=False),
-    sa.Column("lease", sa.Double, nullable=False),
-    sa.Column("drained", sa.Double),  # since when a user drains it
+    sa.Column("state", OneOf(16, "live", "left", "lost"), nullable=False),
+    sa.Column("registered", Finite, nullable=False),
+    sa.Column("lease", Finite, nullable=False),
+    sa.Column("drained", Finite),  # since when a user drains it
     # The description of its host.
     sa.Column("machine", sa.String(64)),
     sa.Column("store", sa.Text),
@@ -162,7 +165,7 @@ slot = _table(
     sa.Column("holder", sa.String(36)),
     sa.Column("study_id", sa.Integer),
     sa.Column("number", sa.Integer),
-    sa.Column("lease", sa.Double),
+    sa.Column("lease", Finite),
     sa.Column("lent_to", sa.Integer),  # the study that it is lent to
     sa.Column("uuid", sa.String(64)),  # the GPU's UUID
     sa.UniqueConstraint("host", "device"),
@@ -182,20 +185,20 @@ trial = _table(
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("trial_id", sa.Integer, nullable=False),  # Optuna's
     # ready -> running <-> paused -> retired | failed | complete
-    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("state", OneOf(16, *ALIVE, "retired", "failed", "complete"), nullable=False),
     sa.Column("fence", sa.BigInteger, nullable=False),  # +1 with each segment
     sa.Column("owner", sa.String(36)),
-    sa.Column("desired_mode", sa.String(8), nullable=False),  # run, pause, stop
+    sa.Column("desired_mode", OneOf(8, "run", "pause", "stop"), nullable=False),
     sa.Column("desired_worker", sa.String(36)),
     sa.Column("desired_slots", sa.Integer, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("desired_since", sa.Double, nullable=False),
+    sa.Column("desired_since", Finite, nullable=False),
     sa.Column("horizon", sa.Integer),  # the last step to which the objective would train
     sa.Column("value", sa.Double),  # the value for Optuna
     sa.Column("told", sa.Boolean, nullable=False),
     sa.Column("failures", sa.Integer, nullable=False),
     # Both at a user's request.
-    sa.Column("held", sa.Double),  # since when it is held
+    sa.Column("held", Finite),  # since when it is held
     sa.Column("pinned", sa.Integer),  # the size of its gang
     sa.Column("desired_others", JsonColumn(pairs(str, int), "[]")),  # by worker besides its own
     sa.Column("batch", sa.Integer),  # its gang size must divide it
@@ -213,15 +216,15 @@ segment = _table(
     sa.Column("fence", sa.BigInteger, primary_key=True),
     sa.Column("worker", sa.String(36), nullable=False),
     sa.Column("slots", sa.Integer, nullable=False),
-    sa.Column("granted", sa.Double, nullable=False),
-    sa.Column("ended", sa.Double),
+    sa.Column("granted", Finite, nullable=False),
+    sa.Column("ended", Finite),
     sa.Column("outcome", sa.String(16)),
-    sa.Column("startup", sa.Double),  # seconds from the grant to the first step
-    sa.Column("stop", sa.Double),  # seconds from the directive to the last rank's exit
+    sa.Column("startup", Finite),  # seconds from the grant to the first step
+    sa.Column("stop", Finite),  # seconds from the directive to the last rank's exit
     # How far the segment trained, in steps (fractions count), and the seconds that took.
-    sa.Column("position_from", sa.Double),
-    sa.Column("position_to", sa.Double),
-    sa.Column("trained", sa.Double),
+    sa.Column("position_from", Finite),
+    sa.Column("position_to", Finite),
+    sa.Column("trained", Finite),
     sa.Column("workers", sa.Integer),  # NULL for one host
 )
 
@@ -262,8 +265,8 @@ report = _table(
     sa.Column("value", sa.Double),
     sa.Column("fence", sa.BigInteger, nullable=False),
     sa.Column("slots", sa.Integer, nullable=False),
-    sa.Column("trained", sa.Double, nullable=False),  # seconds of training over all segments
-    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("trained", Finite, nullable=False),  # seconds of training over all segments
+    sa.Column("at", Finite, nullable=False),
     sa.UniqueConstraint("study_id", "number", "step"),
 )
 
@@ -278,13 +281,13 @@ checkpoint = _table(
     sa.Column("path", sa.Text, nullable=False),
     sa.Column("size", sa.BigInteger, nullable=False),
     sa.Column("checksum", sa.String(128), nullable=False),
-    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("at", Finite, nullable=False),
 )
 
 event = _table(
     "event",
     _row_id(),
-    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("at", Finite, nullable=False),
     sa.Column("pool", sa.String(POOL_LENGTH)),
     sa.Column("kind", sa.String(32), nullable=False),
     sa.Column("study_id", sa.Integer),

@@ -25,6 +25,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.sql.database import schema
+from optuna_deadline.allocation.sql.database.checked_columns import unknown_content
 
 
 class database_now(FunctionElement[float]):
@@ -160,11 +161,14 @@ class Transaction:
 
     def execute(self, statement: sa.Executable) -> Any:
         """Run one statement."""
-        return self.connection.execute(statement)
+        try:
+            return self.connection.execute(statement)
+        except OverflowError:  # of SQLite's driver
+            raise unknown_content("a number of more than 64 bits") from None
 
     def rows(self, statement: sa.Select[Any] | sa.CompoundSelect[Any]) -> list[Any]:
         """Run a query."""
-        return list(self.connection.execute(statement).all())
+        return list(self.execute(statement).all())
 
     def event(
         self,

@@ -1,11 +1,12 @@
-"""Text columns that hold JSON, of a shape that is checked when it is read.
+"""Columns whose content is checked when it is read.
 
-Everyone with the database's login may write a row, so what is read may be anything.
+Everyone with the database's login may write a row, so it may hold anything.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -46,15 +47,57 @@ class JsonColumn(sa.types.TypeDecorator[Any]):
         try:
             return None if text is None else self.shape(json.loads(text))
         except (ValueError, TypeError, RecursionError):
-            raise DeadlineError(
-                f"A row of the allocation table holds {str(text)[:_SHOWN]!r}, which no worker "
-                "wrote: correct the row, or delete its study."
-            ) from None
+            raise unknown_content(text) from None
 
 
-def mapping(value: Any) -> dict[str, Any]:
+class OneOf(sa.types.TypeDecorator[str]):
+    """A text column with one of some words."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def __init__(self, length: int, *words: str) -> None:
+        super().__init__(length)
+        self.words = words
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        """The word of a row; another one is an error in words."""
+        if value is not None and value not in self.words:
+            raise unknown_content(value)
+        return value
+
+
+class Finite(sa.types.TypeDecorator[float]):
+    """A column of numbers without infinities, such as instants and seconds."""
+
+    impl = sa.Double
+    cache_ok = True
+
+    def process_result_value(self, value: float | None, dialect: sa.Dialect) -> float | None:
+        """The number of a row; infinity is an error in words."""
+        if value is not None and not math.isfinite(value):
+            raise unknown_content(value)
+        return value
+
+
+def unknown_content(value: object) -> DeadlineError:
+    """The error for a row that no worker wrote."""
+    return DeadlineError(
+        f"A row of the allocation table holds {str(value)[:_SHOWN]!r}, which no worker wrote: "
+        "correct the row, or delete its study."
+    )
+
+
+class StoredObject(dict[str, Any]):
+    """A JSON object; to ask for an entry that it lacks is an error in words."""
+
+    def __missing__(self, key: str) -> None:
+        raise unknown_content(dict(self))
+
+
+def mapping(value: Any) -> StoredObject:
     """The shape of an object."""
-    return dict(_check(value, dict))
+    return StoredObject(_check(value, dict))
 
 
 def pairs(first: _Kind, second: _Kind) -> Callable[[Any], Any]:
