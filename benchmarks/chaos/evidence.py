@@ -17,14 +17,13 @@ def read_entries(engine: sa.Engine) -> list[Entry]:
     names = _names(engine)
     with engine.connect() as connection:
         rows = connection.execute(sa.select(schema.event).order_by(schema.event.c.id)).all()
-    details = [row.detail for row in rows]
     return [
         Entry(
             row.id, row.kind, row.pool, names.get(row.study_id, ""), row.number, row.slot,
-            row.fence, row.term, row.worker, detail.get("step"), tuple(detail.get("lent", ())),
-            detail.get("slots"),
+            row.fence, row.term, row.worker, row.detail.get("step"),
+            tuple(row.detail.get("lent", ())), row.detail.get("slots"),
         )
-        for row, detail in zip(rows, details, strict=True)
+        for row in rows
     ]  # fmt: skip
 
 

@@ -10,12 +10,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.sql import studies
-from optuna_deadline.allocation.sql.database.checked_columns import unknown_content
 from optuna_deadline.policies.measured_halving import Rungs, TimeLeft
 from optuna_deadline.pruners._rung_rule import RungRule
 from optuna_deadline.study.terms import Terms
-
-_MOST = 64  # rungs: each takes twice as many reports as the one before
 
 
 class MeasuredRule:
@@ -69,8 +66,6 @@ class KnownRungs:
         rows = studies.new_values(connection, self._study_id, self._newest)
         for row in rows:
             if row.rung is not None:
-                if not 0 <= row.rung < _MOST:
-                    raise unknown_content(f"rung {row.rung}")
                 value = math.nan if row.value is None else row.value
                 self._known += self._rungs.add(row.number, row.rung, self._sign * value)
                 self._newest = max(self._newest, row.sequence)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
 from typing import Any
 
 import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline.allocation.sql import identity, studies
-from optuna_deadline.allocation.sql.database.checked_columns import unknown_content
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.allocation.sql.database.schema import POLICY_LENGTH, check_length
 from optuna_deadline.allocation.sql.database.transaction import database_now
@@ -39,7 +37,6 @@ from optuna_deadline.values.deadlines import (
 
 _logger = logging.getLogger(__name__)
 _SAME_INSTANT = 1e-3
-_LAST = datetime.max.replace(tzinfo=timezone.utc).timestamp()
 
 
 @dataclass(frozen=True)
@@ -378,7 +375,5 @@ def _warn_of_ignored(stored: Terms, **given: object) -> None:
 
 def _terms(row: sa.Row[Any], now: float) -> Terms:
     stored = {name: row._mapping[name] for name in Terms.__annotations__ if name in row._mapping}
-    if not all(0 <= at < _LAST for at in (row.started, row.deadline)):
-        raise unknown_content(f"a study from {row.started} to {row.deadline}")
     budget = None if row.money is None else Budget.from_dict(row.money)
     return Terms(**stored, read=now, budget=budget)

@@ -97,9 +97,9 @@ class Budget:
             single = "per_hour" in price
             prices = _kept(price) if single else {kind: _kept(one) for kind, one in price.items()}
             return cls(**{**kept, "price": prices})
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, DeadlineError):
-                raise
+        except DeadlineError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise DeadlineError(f"{kept!r} is not a budget with its prices.") from None
 
     def __str__(self) -> str:

@@ -100,11 +100,8 @@ def _lock_planned_trial(
         return None
     if wanted.desired_slots > (wanted.slot_limit or wanted.desired_slots):
         return None
-    return (
-        wanted
-        if gangs.as_planned(wanted.desired_slots, wanted.desired_others, slot_ids, others)
-        else None
-    )
+    desired = wanted.desired_others
+    return wanted if gangs.as_planned(wanted.desired_slots, desired, slot_ids, others) else None
 
 
 def _may_grant(tx: Transaction, more: int) -> bool:

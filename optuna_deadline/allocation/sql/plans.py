@@ -175,7 +175,6 @@ def _write_lines(tx: Transaction, lines: Sequence[Assignment]) -> Sequence[str |
         typed = [sa.literal(value, column.type) for value in values]
         return sa.case(dict(zip(numbers, typed, strict=True)), value=trial.c.number)
 
-    others = [one.others or None for one in lines]
     tx.execute(
         sa.update(trial)
         .where(*of_lines)
@@ -183,7 +182,7 @@ def _write_lines(tx: Transaction, lines: Sequence[Assignment]) -> Sequence[str |
             desired_mode=each(trial.c.desired_mode, (one.mode for one in lines)),
             desired_worker=each(trial.c.desired_worker, (one.worker for one in lines)),
             desired_slots=each(trial.c.desired_slots, (one.slots for one in lines)),
-            desired_others=each(trial.c.desired_others, others),
+            desired_others=each(trial.c.desired_others, (one.others or None for one in lines)),
             reason=each(trial.c.reason, (one.reason for one in lines)),
             desired_since=tx.now,
         )

@@ -6,7 +6,6 @@ Everyone with the database's login may write a row, so it may hold anything.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -67,17 +66,28 @@ class OneOf(sa.types.TypeDecorator[str]):
         return value
 
 
-class Finite(sa.types.TypeDecorator[float]):
-    """A column of numbers without infinities, such as instants and seconds."""
+class Within(sa.types.TypeDecorator[Any]):
+    """A column of numbers between two, both included."""
 
-    impl = sa.Double
+    impl: Any = sa.Double
     cache_ok = True
 
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
     def process_result_value(self, value: float | None, dialect: sa.Dialect) -> float | None:
-        """The number of a row; infinity is an error in words."""
-        if value is not None and not math.isfinite(value):
+        """The number of a row; NaN and one outside are errors in words."""
+        if value is not None and not self.low <= value <= self.high:
             raise unknown_content(value)
         return value
+
+
+class WholeWithin(Within):
+    """The same for whole numbers."""
+
+    impl = sa.Integer
+    cache_ok = True
 
 
 def unknown_content(value: object) -> DeadlineError:

@@ -13,6 +13,8 @@ would make Optuna's ``ask()`` wait.
 
 from __future__ import annotations
 
+import sys
+from datetime import datetime, timezone
 from types import NoneType
 from typing import Any
 
@@ -20,9 +22,10 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import ALIVE
 from optuna_deadline.allocation.sql.database.checked_columns import (
-    Finite,
     JsonColumn,
     OneOf,
+    WholeWithin,
+    Within,
     mapping,
     pairs,
     texts,
@@ -32,6 +35,9 @@ from optuna_deadline.errors import DeadlineError
 PREFIX = "optuna_deadline_"
 POLICY_LENGTH, POOL_LENGTH = 1024, 512  # characters
 _NUMBER = (int, float)
+_FINITE = Within(-sys.float_info.max, sys.float_info.max)
+#: Until the end of the year 9999, so that it can be shown as a date.
+_INSTANT = Within(0.0, datetime.max.replace(microsecond=0, tzinfo=timezone.utc).timestamp())
 metadata = sa.MetaData()
 
 
@@ -62,17 +68,17 @@ study = _table(
     sa.Column("study_id", sa.Integer, primary_key=True),
     sa.Column("name", sa.String(512), unique=True, nullable=False),
     sa.Column("direction", OneOf(16, "minimize", "maximize"), nullable=False),
-    sa.Column("started", Finite, nullable=False),
-    sa.Column("deadline", Finite, nullable=False),
-    sa.Column("duration", Finite),  # seconds, if the user gave a duration
+    sa.Column("started", _INSTANT, nullable=False),
+    sa.Column("deadline", _INSTANT, nullable=False),
+    sa.Column("duration", _FINITE),  # seconds, if the user gave a duration
     sa.Column("policy", sa.String(POLICY_LENGTH), nullable=False),  # a name, or a file and a name
     sa.Column("parameters", JsonColumn(mapping), nullable=False),
-    sa.Column("gate_closed", Finite),  # since when no new trial may start
-    sa.Column("settled", Finite),  # when all ends were reported
+    sa.Column("gate_closed", _FINITE),  # since when no new trial may start
+    sa.Column("settled", _FINITE),  # when all ends were reported
     # All NULL if slots are free.
     sa.Column("money", JsonColumn(mapping)),  # the budget and the prices
     sa.Column("pool_slots", sa.Integer),  # slots of the pool that the study pays for
-    sa.Column("funds_end", Finite),  # when the budget is used up, at that size
+    sa.Column("funds_end", _FINITE),  # when the budget is used up, at that size
     sa.Column("key", sa.String(36)),  # random: studies of the same name differ
     # Former deadlines, each with its duration, if one was given, and its instant.
     sa.Column("earlier", JsonColumn(pairs((*_NUMBER, NoneType), _NUMBER), "[]")),
@@ -83,7 +89,8 @@ study = _table(
 rung = _table(
     "rung",
     _study_id(primary_key=True),
-    sa.Column("rung", sa.Integer, primary_key=True),
+    # Each takes at least twice as many reports as the one before.
+    sa.Column("rung", WholeWithin(0, 63), primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("value", sa.Double),
     # Later rows have larger ones, so that a process reads each once.
@@ -102,8 +109,8 @@ pool = _table(
     "pool",
     sa.Column("name", sa.String(POOL_LENGTH), primary_key=True),  # by default the study's name
     sa.Column("epoch", sa.BigInteger, nullable=False),  # +1 for each plan
-    sa.Column("ttl", Finite, nullable=False),
-    sa.Column("grace", Finite, nullable=False),
+    sa.Column("ttl", _FINITE, nullable=False),
+    sa.Column("grace", _FINITE, nullable=False),
 )
 
 #: The leader of a pool.
@@ -112,7 +119,7 @@ leader = _table(
     sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), primary_key=True),
     sa.Column("holder", sa.String(36)),
     sa.Column("term", sa.BigInteger, nullable=False),  # never reset: the row stays
-    sa.Column("expires", Finite, nullable=False),
+    sa.Column("expires", _FINITE, nullable=False),
 )
 
 #: A study in a pool, and its planner.
@@ -120,11 +127,11 @@ tenant = _table(
     "tenant",
     sa.Column("pool", sa.ForeignKey(f"{PREFIX}pool.name", ondelete="CASCADE"), primary_key=True),
     _study_id(primary_key=True),
-    sa.Column("weight", Finite, nullable=False),
-    sa.Column("joined", Finite, nullable=False),
+    sa.Column("weight", _FINITE, nullable=False),
+    sa.Column("joined", _FINITE, nullable=False),
     sa.Column("planner", sa.String(36)),
     sa.Column("term", sa.BigInteger, nullable=False),  # never reset: the row stays
-    sa.Column("expires", Finite, nullable=False),
+    sa.Column("expires", _FINITE, nullable=False),
     # Its claim: live trials, slots that it could use, slot-seconds.
     sa.Column("live", sa.Integer, nullable=False),
     sa.Column("most", sa.Integer),  # NULL before the first claim
@@ -133,7 +140,7 @@ tenant = _table(
     # Its account in the pool, in slot-seconds, and until when it is up to date.
     sa.Column("served", sa.Double, nullable=False),
     sa.Column("entitled", sa.Double, nullable=False),
-    sa.Column("counted", Finite, nullable=False),
+    sa.Column("counted", _FINITE, nullable=False),
 )
 
 worker = _table(
@@ -144,9 +151,9 @@ worker = _table(
     sa.Column("host", sa.String(255), nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
     sa.Column("state", OneOf(16, "live", "left", "lost"), nullable=False),
-    sa.Column("registered", Finite, nullable=False),
-    sa.Column("lease", Finite, nullable=False),
-    sa.Column("drained", Finite),  # since when a user drains it
+    sa.Column("registered", _FINITE, nullable=False),
+    sa.Column("lease", _FINITE, nullable=False),
+    sa.Column("drained", _FINITE),  # since when a user drains it
     # The description of its host.
     sa.Column("machine", sa.String(64)),
     sa.Column("store", sa.Text),
@@ -165,7 +172,7 @@ slot = _table(
     sa.Column("holder", sa.String(36)),
     sa.Column("study_id", sa.Integer),
     sa.Column("number", sa.Integer),
-    sa.Column("lease", Finite),
+    sa.Column("lease", _FINITE),
     sa.Column("lent_to", sa.Integer),  # the study that it is lent to
     sa.Column("uuid", sa.String(64)),  # the GPU's UUID
     sa.UniqueConstraint("host", "device"),
@@ -192,13 +199,13 @@ trial = _table(
     sa.Column("desired_worker", sa.String(36)),
     sa.Column("desired_slots", sa.Integer, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("desired_since", Finite, nullable=False),
+    sa.Column("desired_since", _FINITE, nullable=False),
     sa.Column("horizon", sa.Integer),  # the last step to which the objective would train
     sa.Column("value", sa.Double),  # the value for Optuna
     sa.Column("told", sa.Boolean, nullable=False),
     sa.Column("failures", sa.Integer, nullable=False),
     # Both at a user's request.
-    sa.Column("held", Finite),  # since when it is held
+    sa.Column("held", _FINITE),  # since when it is held
     sa.Column("pinned", sa.Integer),  # the size of its gang
     sa.Column("desired_others", JsonColumn(pairs(str, int), "[]")),  # by worker besides its own
     sa.Column("batch", sa.Integer),  # its gang size must divide it
@@ -216,15 +223,15 @@ segment = _table(
     sa.Column("fence", sa.BigInteger, primary_key=True),
     sa.Column("worker", sa.String(36), nullable=False),
     sa.Column("slots", sa.Integer, nullable=False),
-    sa.Column("granted", Finite, nullable=False),
-    sa.Column("ended", Finite),
+    sa.Column("granted", _FINITE, nullable=False),
+    sa.Column("ended", _FINITE),
     sa.Column("outcome", sa.String(16)),
-    sa.Column("startup", Finite),  # seconds from the grant to the first step
-    sa.Column("stop", Finite),  # seconds from the directive to the last rank's exit
+    sa.Column("startup", _FINITE),  # seconds from the grant to the first step
+    sa.Column("stop", _FINITE),  # seconds from the directive to the last rank's exit
     # How far the segment trained, in steps (fractions count), and the seconds that took.
-    sa.Column("position_from", Finite),
-    sa.Column("position_to", Finite),
-    sa.Column("trained", Finite),
+    sa.Column("position_from", _FINITE),
+    sa.Column("position_to", _FINITE),
+    sa.Column("trained", _FINITE),
     sa.Column("workers", sa.Integer),  # NULL for one host
 )
 
@@ -265,8 +272,8 @@ report = _table(
     sa.Column("value", sa.Double),
     sa.Column("fence", sa.BigInteger, nullable=False),
     sa.Column("slots", sa.Integer, nullable=False),
-    sa.Column("trained", Finite, nullable=False),  # seconds of training over all segments
-    sa.Column("at", Finite, nullable=False),
+    sa.Column("trained", _FINITE, nullable=False),  # seconds of training over all segments
+    sa.Column("at", _FINITE, nullable=False),
     sa.UniqueConstraint("study_id", "number", "step"),
 )
 
@@ -281,13 +288,13 @@ checkpoint = _table(
     sa.Column("path", sa.Text, nullable=False),
     sa.Column("size", sa.BigInteger, nullable=False),
     sa.Column("checksum", sa.String(128), nullable=False),
-    sa.Column("at", Finite, nullable=False),
+    sa.Column("at", _FINITE, nullable=False),
 )
 
 event = _table(
     "event",
     _row_id(),
-    sa.Column("at", Finite, nullable=False),
+    sa.Column("at", _FINITE, nullable=False),
     sa.Column("pool", sa.String(POOL_LENGTH)),
     sa.Column("kind", sa.String(32), nullable=False),
     sa.Column("study_id", sa.Integer),
