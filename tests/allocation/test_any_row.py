@@ -14,7 +14,7 @@ from typing import Any
 import optuna
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -140,6 +140,7 @@ def _report(trial: optuna.Trial) -> float:
 
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow])
+@example(damage=(schema.trial.c.pinned, -(2**31) + 1), command=COMMANDS[0])  # a pool without end
 @given(damage=_DAMAGE, command=st.sampled_from(COMMANDS))
 def test_a_row_is_read_or_refused_in_words(
     whole: Path, damage: tuple[sa.Column[Any], Any], command: str

@@ -36,6 +36,7 @@ PREFIX = "optuna_deadline_"
 POLICY_LENGTH, POOL_LENGTH = 1024, 512  # characters
 _NUMBER = (int, float)
 _FINITE = Within(-sys.float_info.max, sys.float_info.max)
+_SIZE = WholeWithin(1, 2**31 - 1)  # of a gang
 #: Until the end of the year 9999, so that it can be shown as a date.
 _INSTANT = Within(0.0, datetime.max.replace(microsecond=0, tzinfo=timezone.utc).timestamp())
 metadata = sa.MetaData()
@@ -82,7 +83,7 @@ study = _table(
     sa.Column("key", sa.String(36)),  # random: studies of the same name differ
     # Former deadlines, each with its duration, if one was given, and its instant.
     sa.Column("earlier", JsonColumn(pairs((*_NUMBER, NoneType), _NUMBER), "[]")),
-    sa.Column("max_slots", sa.Integer),  # of a trial; NULL for no limit
+    sa.Column("max_slots", _SIZE),  # of a trial; NULL for no limit
     sa.Column("rule", sa.String(16)),  # of plain studies
 )
 
@@ -206,11 +207,11 @@ trial = _table(
     sa.Column("failures", sa.Integer, nullable=False),
     # Both at a user's request.
     sa.Column("held", _FINITE),  # since when it is held
-    sa.Column("pinned", sa.Integer),  # the size of its gang
+    sa.Column("pinned", _SIZE),  # the size of its gang
     sa.Column("desired_others", JsonColumn(pairs(str, int), "[]")),  # by worker besides its own
     sa.Column("batch", sa.Integer),  # its gang size must divide it
     # The most slots that it can train on, and why.
-    sa.Column("slot_limit", sa.Integer),
+    sa.Column("slot_limit", _SIZE),
     sa.Column("limit_reason", sa.Text),
     # False once its objective has reported without using its segment.
     sa.Column("pausable", sa.Boolean),
