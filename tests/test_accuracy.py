@@ -76,6 +76,16 @@ def test_the_policy_left_out_of_sight_is_chosen_by_the_other_families_alone() ->
     assert places["many"] == {"steady": 1, "specialist": 2}
 
 
+def test_a_cell_is_lost_to_the_policy_with_the_lowest_regret() -> None:
+    of = {"mine": (0.2, 0.4, 0.1), "better": (0.1, 0.1, 0.2), "worse": (0.3, 0.3, 0.2)}
+    tables = ["few/1", "few/2", "many/1"]
+    runs = _runs({(p, t): r for p, each in of.items() for t, r in zip(tables, each, strict=True)})
+    (lost,) = summary.losses(runs, "mine")
+    assert (lost["family"], lost["trainings"], lost["best"]) == ("few", 4, "better")
+    assert (lost["mean"], lost["error"]) == (pytest.approx(-0.2), pytest.approx(0.1))
+    assert summary.losses(runs, "better")[0]["family"] == "many"
+
+
 @given(st.floats(0.1, 2.0))
 def test_a_policy_with_a_part_of_all_regrets_has_that_ratio_and_no_error(part: float) -> None:
     tables = ["many/1", "many/2", "many/3", "few/1", "few/2"]

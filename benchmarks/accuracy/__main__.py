@@ -85,6 +85,7 @@ def figures(runs: Sequence[Run], reference: str) -> dict[str, Any]:
         "differences_per_trainings": summary.differences_per(runs, reference, trainings),
         "ranks": summary.ranks(ordered),
         "left_out": summary.left_out(ordered),
+        "losses": summary.losses(ordered, reference),
         "wins": summary.wins(runs),
         "rows": kept.rows(runs),
     }
@@ -100,8 +101,7 @@ def show(result: dict[str, Any], reference: str) -> None:
     differences, ratios = result[f"difference_to_{reference}"], result[f"ratio_to_{reference}"]
     for policy, mean in sorted(result["mean_regret"].items(), key=lambda item: item[1]):
         parts = [*families.values(), *deadlines.values()]
-        difference, error = differences[policy]["mean"], differences[policy]["error"]
-        spread = f"{difference:+.3f}" + ("" if error is None else f" ±{error:.3f}")
+        spread = _spread(differences[policy])
         cells = (f"{part[policy]:.3f}" for part in parts)
         table.add_row(policy, f"{mean:.3f}", *cells, spread, _share(ratios[policy]))
     screen = Console()
@@ -117,6 +117,18 @@ def show(result: dict[str, Any], reference: str) -> None:
                      choice["best"], f"{choice['best_regret']:.3f}")  # fmt: skip
     if result["left_out"]:
         wide.print(left)
+    lost = Table(title=f"where another policy is better than {reference}")
+    for name in ("family", "deadline", "best", "its difference"):
+        lost.add_column(name)
+    for row in result["losses"]:
+        lost.add_row(row["family"], f"{row['trainings']}x", row["best"], _spread(row))
+    if result["losses"]:
+        wide.print(lost)
+
+
+def _spread(part: dict[str, Any]) -> str:
+    error = part["error"]
+    return f"{part['mean']:+.3f}" + ("" if error is None else f" ±{error:.3f}")
 
 
 def _share(part: dict[str, float | None]) -> str:

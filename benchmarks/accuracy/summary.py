@@ -61,6 +61,22 @@ def differences_per(
     return {value: differences(parts[value], reference) for value in sorted(parts)}
 
 
+def losses(runs: Sequence[Run], reference: str) -> list[dict[str, Any]]:
+    """The cells of family and deadline in which another policy has a lower mean regret.
+
+    The best policy of a cell is chosen by the cell's own studies, so it leads by chance too: with
+    many policies, a lead of two standard errors is no proof.
+    """
+    cells = differences_per(runs, reference, lambda run: (run.family, run.case.setting.trainings))
+    found = []
+    for (family, trainings), others in cells.items():
+        best = min(others, key=lambda policy: others[policy]["mean"] or 0.0)
+        if best != reference:
+            cell = {"family": family, "trainings": trainings, "best": best}
+            found.append({**cell, **others[best]})
+    return found
+
+
 def ratios(runs: Sequence[Run], reference: str) -> dict[str, dict[str, float | None]]:
     """By policy, its :func:`mean_regret` divided by the reference's.
 
