@@ -289,7 +289,8 @@ class Planner:
             if given_up.mode == "stop" and given_up.owner is None and given_up.alive:
                 orders[given_up.number] = Retire(given_up.reason)
         self._keep_the_best(orders)
-        for opened in range(plan.start):
+        slots = sum(reading.capacities.values())  # a policy may ask for more
+        for opened in range(min(plan.start, slots)):
             if opened > 0 and self._opener.exhausted():
                 break
             number = self._opener.open(term)

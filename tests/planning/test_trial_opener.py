@@ -125,6 +125,13 @@ def test_where_optunas_answer_is_lost_the_enqueued_configuration_is_adopted(scen
     assert scene.in_optuna() == [(TrialState.RUNNING, WANTED)]
 
 
+def test_no_more_trials_are_opened_than_there_are_slots(scene: Scene) -> None:
+    planner = scene.planner("a")
+    scene.policy.plan = lambda _: Plan(start=100)  # type: ignore[method-assign]
+    planner.tick()
+    assert scene.on_the_table() == [(0, "run")]
+
+
 def test_a_new_planner_adopts_the_enqueued_configuration_that_a_dead_one_took(
     scene: Scene,
 ) -> None:
