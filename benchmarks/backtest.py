@@ -52,7 +52,7 @@ _LOW, _HIGH = LEVELS.index(0.1), LEVELS.index(0.9)
 
 
 @dataclass(frozen=True)
-class Told:
+class ForecastOutcome:
     """One forecast and its outcome, in units of the distance from the best to the median value.
 
     Attributes:
@@ -83,16 +83,18 @@ class Case:
     data: Path | None
     draws: int = 0
 
-    def run(self) -> list[Told]:
+    def run(self) -> list[ForecastOutcome]:
         """All forecasts and their outcomes."""
         workload, deadline = self.workload, self.deadline
         histories, value = self.simulate(PARTS)
-        told = [one for part, history in histories for one in _of_trials(part, history, workload)]
+        outcomes = [
+            one for part, history in histories for one in _of_trials(part, history, workload)
+        ]
         for part, history in histories:
             expected = forecast(history)
             if value is None or expected.best is None:
                 continue
-            told.append(_judge(STUDY, part, expected.levels, expected.best, value, workload))
+            outcomes.append(_judge(STUDY, part, expected.levels, expected.best, value, workload))
             changes = (
                 (LATER, Change(seconds=MORE_TIME * deadline)),
                 (MORE, Change(slots=self.slots)),
@@ -103,8 +105,8 @@ class Case:
                 came = self._change(part * deadline, change)
                 if answer.changed is not None and came is not None:
                     levels = answer.changed.levels
-                    told.append(_judge(what, part, levels, expected.best, came, workload))
-        return told
+                    outcomes.append(_judge(what, part, levels, expected.best, came, workload))
+        return outcomes
 
     def simulate(self, parts: Sequence[float]) -> tuple[list[tuple[float, History]], float | None]:
         """What was known after increasing shares of the time, and the best value at the end."""
@@ -158,7 +160,7 @@ def _policy(workload: Workload) -> Policy:
     return make_policy(POLICY, {"max_resource": workload.steps})
 
 
-def _of_trials(part: float, history: History, workload: Workload) -> Iterable[Told]:
+def _of_trials(part: float, history: History, workload: Workload) -> Iterable[ForecastOutcome]:
     curves = known_curves(history)
     model = learn_doublings(curves.values())
     for number, curve in curves.items():
@@ -173,11 +175,11 @@ def _of_trials(part: float, history: History, workload: Workload) -> Iterable[To
 
 def _judge(
     what: str, part: float, levels: Sequence[float], now: float, came: float, workload: Workload
-) -> Told:
+) -> ForecastOutcome:
     peaks = [workload.peak(number) for number in range(len(workload.curves))]
     reach = max(workload.best - statistics.median(peaks), 1e-12)
     middle = levels[LEVELS.index(0.5)]
-    return Told(
+    return ForecastOutcome(
         what,
         part,
         tuple(came <= level for level in levels),
@@ -187,10 +189,10 @@ def _judge(
     )
 
 
-def figures(told: Sequence[tuple[str, Told]]) -> list[dict[str, Any]]:
+def figures(outcomes: Sequence[tuple[str, ForecastOutcome]]) -> list[dict[str, Any]]:
     """A row for each family, kind of forecast and share of the time."""
-    groups: dict[tuple[str, str, float], list[Told]] = defaultdict(list)
-    for family, one in told:
+    groups: dict[tuple[str, str, float], list[ForecastOutcome]] = defaultdict(list)
+    for family, one in outcomes:
         groups[family, one.what, one.part].append(one)
     return [
         {
@@ -224,14 +226,14 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     (screen if screen.is_terminal else Console(width=110)).print(table)
 
 
-def draw_calibration(told: Sequence[tuple[str, Told]], path: Path) -> None:
+def draw_calibration(outcomes: Sequence[tuple[str, ForecastOutcome]], path: Path) -> None:
     """Draw how often outcomes were at or below each level, against the level."""
-    families = sorted({family for family, _ in told})
+    families = sorted({family for family, _ in outcomes})
     with picture(path, len(families), (3.6, 3.6)) as panels:
         for axes, family in zip(panels, families, strict=True):
             axes.plot([0, 1], [0, 1], color="#777777", linewidth=1)
             for what, colour in ((AGAIN, "#0072B2"), (END, "#D55E00"), (STUDY, "#009E73")):
-                some = [one for name, one in told if name == family and one.what == what]
+                some = [one for name, one in outcomes if name == family and one.what == what]
                 if some:
                     held = [statistics.fmean(o.held[i] for o in some) for i in range(len(LEVELS))]
                     axes.plot(LEVELS, held, "o-", color=colour, label=what)
@@ -264,12 +266,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seed, count, time in product(range(given.seeds), slots, trainings)
     ]
     found = simulate_all([case for _, case in cases], given.jobs)
-    told = [(family, one) for (family, _), some in zip(cases, found, strict=True) for one in some]
-    rows = figures(told)
+    outcomes = [
+        (family, one) for (family, _), some in zip(cases, found, strict=True) for one in some
+    ]
+    rows = figures(outcomes)
     show(rows)
     write_json(given.json, {"levels": LEVELS, "rows": rows, "machine": machine()})
     if given.picture is not None:
-        draw_calibration(told, given.picture)
+        draw_calibration(outcomes, given.picture)
 
 
 if __name__ == "__main__":

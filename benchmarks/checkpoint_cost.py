@@ -27,7 +27,7 @@ from optuna_deadline.rank.trial import RankSegment
 
 TARGET = 2.0
 BARE, SYNCED, STOCK = "torch.save", "torch.save and fsync", "Lightning's own"
-WAITED, STILL, BESIDE = "ours, waited for", "ours, training stands still", "ours, beside training"
+WAITED, STILL, BESIDE = "ours, blocking", "ours, background: stop", "ours, background"
 VERIFIED = "ours, verified before it is resumed"
 WAYS = (BARE, SYNCED, STOCK, WAITED, STILL, BESIDE, VERIFIED)
 

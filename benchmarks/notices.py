@@ -22,20 +22,20 @@ from optuna_deadline.testing.postgres import EmbeddedPostgres
 def measure(url: str, others: int, times: int) -> dict[str, Any]:
     """Milliseconds from a notification to its receipt, with ``others`` on other channels."""
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-    speaker, hearer, *sessions = [engine.connect() for _ in range(2 + others)]
+    sender, listener, *sessions = [engine.connect() for _ in range(2 + others)]
     for number, session in enumerate(sessions):
         session.exec_driver_sql(f"LISTEN other_{number}")
-    hearer.exec_driver_sql("LISTEN mine")
-    driver: Any = hearer.connection.driver_connection
+    listener.exec_driver_sql("LISTEN mine")
+    driver: Any = listener.connection.driver_connection
     waited = []
     for _ in range(times):
         time.sleep(0.05)  # until the other sessions are idle
         began = time.perf_counter()
-        speaker.exec_driver_sql("NOTIFY mine")
+        sender.exec_driver_sql("NOTIFY mine")
         select.select([driver], [], [])
         driver.poll()
         waited.append(time.perf_counter() - began)
-    for session in (*sessions, speaker, hearer):
+    for session in (*sessions, sender, listener):
         session.close()
     return {"listeners": others + 1, "ms": percentiles_ms(waited)}
 

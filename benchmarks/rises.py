@@ -89,12 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     studies = cases()
     rises = simulate_all([case for _, case in studies], given.jobs)
-    told = [
+    measured = [
         (family, one) for (family, _), some in zip(studies, rises, strict=True) for one in some
     ]
     rows = {
         part: [
-            quantiles([(name, one.times[which]) for name, one in told if one.part == part])
+            quantiles([(name, one.times[which]) for name, one in measured if one.part == part])
             for which in range(3)
         ]
         for part in sorted(PARTS, reverse=True)

@@ -231,14 +231,16 @@ def test_planner_writes_its_figures_and_picture(tmp_path: Path) -> None:
 
 def test_a_backtest_judges_every_kind_of_forecast(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    told = [("recorded", one) for one in backtest.Case("recorded/digits", 0, 4, 8, None, 1).run()]
-    rows = backtest.figures(told)
+    outcomes = [
+        ("recorded", one) for one in backtest.Case("recorded/digits", 0, 4, 8, None, 1).run()
+    ]
+    rows = backtest.figures(outcomes)
     kinds = {backtest.AGAIN, backtest.END, backtest.STUDY, backtest.LATER, backtest.MORE}
     assert {row["what"] for row in rows} == kinds
     for row in rows:
         assert row["held"] == sorted(row["held"]) and 0 <= row["within_80"] <= 1
         assert row["forecasts"] > 0 and 0 <= row["error"] <= 1
-    backtest.draw_calibration(told, tmp_path / "picture.svg")
+    backtest.draw_calibration(outcomes, tmp_path / "picture.svg")
     assert "<svg" in (tmp_path / "picture.svg").read_text()
 
 

@@ -49,7 +49,7 @@ class OptunaPruner:
         )
         self._n_trials = n_trials
         self._trials: list[Trial] = []
-        self._told: dict[int, int] = {}  # the last reported step by trial
+        self._last_step: dict[int, int] = {}  # the last reported step by trial
         self._ended: set[int] = set()
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -74,10 +74,10 @@ class OptunaPruner:
 
     def _tell(self, trial: TrialView) -> bool:
         """Report new values; return whether the pruner prunes after one of them."""
-        theirs, told = self._trials[trial.number], self._told.get(trial.number, 0)
-        self._told[trial.number] = trial.step
+        theirs, last = self._trials[trial.number], self._last_step.get(trial.number, 0)
+        self._last_step[trial.number] = trial.step
         for report in trial.reports:
-            if report.step > told:
+            if report.step > last:
                 theirs.report(math.nan if report.score == WORST else report.score, report.step)
                 if theirs.should_prune():
                     return True

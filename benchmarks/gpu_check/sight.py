@@ -70,14 +70,14 @@ def _torch_sees(environment: Mapping[str, str]) -> str:
         "import torch; print(*(torch.cuda.get_device_properties(i).uuid"
         " for i in range(torch.cuda.device_count())))"
     )
-    told = subprocess.run(
+    shown = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    return told.stdout.strip()
+    return shown.stdout.strip()
 
 
 @contextmanager

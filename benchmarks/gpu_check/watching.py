@@ -38,8 +38,8 @@ def users_of_gpus() -> Iterator[list[dict[str, int]]]:
     def look() -> None:
         query = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"]
         while not over.wait(_POLL):
-            told = subprocess.run(query, capture_output=True, text=True, timeout=30).stdout
-            lines = {line for line in told.splitlines() if line.strip()}
+            output = subprocess.run(query, capture_output=True, text=True, timeout=30).stdout
+            lines = {line for line in output.splitlines() if line.strip()}
             seen.append(_counted(line.partition(",") for line in lines))
 
     thread = threading.Thread(target=look, daemon=True)
@@ -60,8 +60,8 @@ def most_at_once(users: Sequence[dict[str, int]]) -> int | None:
     return max((count for look in users for count in look.values()), default=0)
 
 
-def _counted(told: Iterable[tuple[str, str, str]]) -> dict[str, int]:
-    found = [(gpu, int(pid)) for gpu, _, pid in told if pid.strip().isdigit()]
+def _counted(rows: Iterable[tuple[str, str, str]]) -> dict[str, int]:
+    found = [(gpu, int(pid)) for gpu, _, pid in rows if pid.strip().isdigit()]
     # In some containers the driver's process numbers are not valid inside; then all count.
     seen = any(Path(f"/proc/{pid}").exists() for _, pid in found)
     return Counter(gpu for gpu, pid in found if not seen or _ours(pid))

@@ -45,11 +45,11 @@ def main(arguments: list[str] | None = None) -> None:
                 write_json(given.json, [asdict(row) for row in rows])  # also if interrupted later
     finally:
         progress.end()
-    print(told(rows))
+    print(as_text(rows))
 
 
-def told(rows: list[Row], width: int = 79) -> str:
-    """Print all rows in lines for a narrow terminal, and the missed targets at the end."""
+def as_text(rows: list[Row], width: int = 79) -> str:
+    """All rows as lines for a narrow terminal, and the missed targets at the end."""
     lines: list[str] = []
     for system, group in groupby(rows, key=lambda row: row.system):
         lines += ["", system, "-" * len(system)]

@@ -37,7 +37,7 @@ ABLATIONS = {
     "overhead not weighed": ("weigh_overhead", False),
 }
 #: Parts for which docs/policies/hypersched.md explains where they cost nothing.
-_TOLD = {"no retroactive check", "overhead not weighed"}
+_EXPLAINED = {"no retroactive check", "overhead not weighed"}
 
 Results = dict[tuple[str, str, float, str], list[Result]]
 
@@ -89,7 +89,7 @@ def rows(options: Options) -> Iterator[Row]:
             SYSTEM,
             None,
             row.ours,
-            "none: told to be known",
+            "none, for information",
             True,
             f"{row.note}; our network on digits, its seconds scaled to this training's",
         )
@@ -160,8 +160,10 @@ def _ablations(options: Options, results: Results, seeds: range) -> Iterator[Row
             None,
             row.ours,
             "costs accuracy, or the docs say where not",
-            row.met or words in _TOLD,
-            f"{row.note}; docs/policies/hypersched.md says why" if words in _TOLD else row.note,
+            row.met or words in _EXPLAINED,
+            f"{row.note}; docs/policies/hypersched.md says why"
+            if words in _EXPLAINED
+            else row.note,
         )
 
 
@@ -181,7 +183,11 @@ def _draw_accuracy(path: Path, results: Results) -> None:
                 capsize=3,
                 label=label,
             )
-        axes.set(xlabel="deadline, s", ylabel="accuracy in hand (2 standard errors)", xscale="log")
+        axes.set(
+            xlabel="deadline, s",
+            ylabel="accuracy at the deadline (2 standard errors)",
+            xscale="log",
+        )
         axes.set_xticks(list(PAPER), [f"{deadline:g}" for deadline in PAPER])
         axes.minorticks_off()
         axes.legend()

@@ -57,14 +57,17 @@ class Table:
         self.trained: dict[int, int] = {}  # configurations by trial
         pace = np.array(asked["report_seconds"])[:, None]
         reports = np.arange(1, self.curves.shape[1] + 1)
-        told = np.stack([_told(self.curves), pace * reports], axis=2)[:, None]
+        scores = np.stack([_as_reported(self.curves), pace * reports], axis=2)[:, None]
         # It needs two columns to look a row up; the second is the same for all rows.
-        rows = pd.DataFrame({"row": range(len(told)), "table": 0})
+        rows = pd.DataFrame({"row": range(len(scores)), "table": 0})
         most = len(reports)
         self.blackbox = BlackboxTabular(
-            rows, dict.fromkeys(rows, randint(0, len(told))), {_REPORT: randint(1, most)}, told,
+            rows,
+            dict.fromkeys(rows, randint(0, len(scores))),
+            {_REPORT: randint(1, most)},
+            scores,
             objectives_names=[_SCORE, _SECONDS],
-        )  # fmt: skip
+        )
         self._asked = asked
         self._places = np.array([self._place(given) for given in self.parameters])
 
@@ -101,14 +104,14 @@ def _domain(low: float, high: float, log: bool, names: list[str]) -> Any:
     return loguniform(low, high) if log else uniform(low, high)
 
 
-def _told(curves: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _as_reported(curves: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Scores as reported to the scheduler: logarithmic below the median configuration's.
 
     Ranks do not change. Models of curves fail at the 10^19 of a diverged training. A score that is
     not finite is worse than all others.
     """
-    told = np.where(curves < 0, -np.log1p(np.abs(curves)), curves)
-    return np.where(np.isfinite(told), told, np.nanmin(told) - 1.0)
+    scores = np.where(curves < 0, -np.log1p(np.abs(curves)), curves)
+    return np.where(np.isfinite(scores), scores, np.nanmin(scores) - 1.0)
 
 
 class FreeThought(SimulatedTimeKeeper):  # type: ignore[misc, unused-ignore]
