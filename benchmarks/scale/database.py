@@ -14,7 +14,7 @@ from benchmarks.measuring import StatementCounter
 from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Situation, write_rows
 from benchmarks.servers import server_seconds
-from optuna_deadline.allocation.records import Grant
+from optuna_deadline.allocation.records import Grant, NewReport
 from optuna_deadline.allocation.sql.database import engine as engines
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.planning.pool_leader import PoolLeader
@@ -85,7 +85,9 @@ class Database:
         def report() -> None:
             grant = grants[0]
             steps[grant.number] += 1
-            table.add_report(me, grant, steps[grant.number], 0.5, 60.0 * steps[grant.number])
+            table.add_reports(
+                me, grant, [NewReport(steps[grant.number], 0.5, 60.0 * steps[grant.number])]
+            )
 
         def progress() -> None:
             table.set_progress(

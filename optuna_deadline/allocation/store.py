@@ -288,11 +288,6 @@ class AllocationStore(Protocol):
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
 
-    def add_report(
-        self, worker_id: str, grant: Grant, step: int, value: float, trained: float
-    ) -> None:
-        """Record one report; see :meth:`add_reports`."""
-
     def add_checkpoint(
         self, worker_id: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
     ) -> list[Location]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from optuna_deadline.allocation.records import Grant, PlannedTrial
+from optuna_deadline.allocation.records import Grant, NewReport, PlannedTrial
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.directives import KEEP, Directive, Kind
 from optuna_deadline.simulation.clock import Timer
@@ -93,8 +93,8 @@ class SimulatedSegment:
         world, step = self._world, self._step
         value, now = self._curve[step // self._every - 1], world.timeline.now()
         trained = self._trained()
-        world.table.add_report(
-            self._worker.id, self.grant, step, value, self._trained_before + trained
+        world.table.add_reports(
+            self._worker.id, self.grant, [NewReport(step, value, self._trained_before + trained)]
         )
         if value > self._best or now - self._saved_at >= world.cluster.save_every:
             self._save(float(step), None if math.isnan(value) else value)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from optuna_deadline import DeadlinePruner
-from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import autocommit, disconnect, open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
@@ -86,7 +86,7 @@ def whole(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     grant = table.acquire("me", 0, [1, 2])
     assert grant is not None
     for step in range(1, 6):
-        table.add_report("me", grant, step, 1 - 0.5 / step, 10.0 * step)
+        table.add_reports("me", grant, [NewReport(step, 1 - 0.5 / step, 10.0 * step)])
     table.set_progress(
         "me", grant, startup=1.0, position_from=0.0, position_to=6.0, trained=60.0, horizon=50
     )

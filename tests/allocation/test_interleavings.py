@@ -23,7 +23,7 @@ import pytest
 import sqlalchemy as sa
 from sql_world import World
 
-from optuna_deadline.allocation.records import Assignment, Grant, StudyClaim
+from optuna_deadline.allocation.records import Assignment, Grant, NewReport, StudyClaim
 from optuna_deadline.allocation.sql.database import transaction
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.database.transaction import (
@@ -145,7 +145,7 @@ def _reap(scene: Scene, table: AllocationTable) -> None:
 
 
 def _report(scene: Scene, table: AllocationTable) -> None:
-    table.add_report(scene.id("a"), scene.grant, 1, 0.5, 1.0)
+    table.add_reports(scene.id("a"), scene.grant, [NewReport(1, 0.5, 1.0)])
 
 
 def _checkpoint(scene: Scene, table: AllocationTable) -> None:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from sql_world import World
 
-from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.sql.database import engine as engines
 from optuna_deadline.allocation.sql.database.notify import NotificationListener, channel
 from optuna_deadline.testing.postgres import PostgresServer
@@ -88,7 +88,7 @@ def test_renewals_reports_and_other_pools_are_not_heard(
     grant = world.grant("a")
     assert listening.wait(2)
     world.table().renew("a", grant.slots)
-    world.table().add_report("a", grant, 1, 0.5, 1.0)
+    world.table().add_reports("a", grant, [NewReport(1, 0.5, 1.0)])
     other = make_world("another")
     other.join("b", host="there", pool="pool 2")
     term = other.table("pool 2").elect_planner("b")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.database.schema import PREFIX
 from optuna_deadline.allocation.sql.store import AllocationTable
@@ -81,7 +81,7 @@ def _work(table: AllocationTable) -> None:
     grant = table.acquire("me", 5000, slots[:1])
     assert grant is not None
     table.renew("me", grant.slots)
-    table.add_report("me", grant, 1, 0.5, 1.0)
+    table.add_reports("me", grant, [NewReport(1, 0.5, 1.0)])
     table.add_checkpoint("me", grant, Checkpoint(5000, 1, 1, 0.5, Path("x"), 1, "x"))
     table.set_progress(
         "me", grant, startup=1, position_from=0, position_to=1, trained=1, horizon=9

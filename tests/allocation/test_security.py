@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sql_world import World
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.database.schema import PREFIX
 from optuna_deadline.allocation.sql.store import AllocationTable
@@ -87,7 +87,7 @@ def test_a_viewer_reads_everything_and_writes_nothing(world: World, as_role: As)
     for write in (
         lambda: viewer.renew("a", grant.slots),
         lambda: viewer.release("a", grant, "paused", ended="pause"),
-        lambda: viewer.add_report("a", grant, 1, 0.5, 1.0),
+        lambda: viewer.add_reports("a", grant, [NewReport(1, 0.5, 1.0)]),
     ):
         with refused():
             write()
@@ -107,7 +107,7 @@ def test_a_worker_trains_but_moves_no_deadline_and_rewrites_nothing(
     grant = worker.acquire("a", number, slots[:1])
     assert grant is not None
     worker.renew("a", grant.slots)
-    worker.add_report("a", grant, 1, 0.5, 1.0)
+    worker.add_reports("a", grant, [NewReport(1, 0.5, 1.0)])
     assert worker.release("a", grant, "paused", ended="pause")
     worker.reap()
     assert worker.register("b", "host", 1, [], 1) and worker.register("b", "host", 1, [], 1)
@@ -216,7 +216,7 @@ def test_with_a_login_each_a_teammate_reads_no_key_and_writes_no_checkpoint(
         grant = alice.acquire("a", number, slots[:1])
         assert grant is not None
         alice.renew("a", grant.slots)
-        alice.add_report("a", grant, 1, 0.5, 1.0)
+        alice.add_reports("a", grant, [NewReport(1, 0.5, 1.0)])
         saved = Checkpoint(number, grant.fence, 1, 0.5, Path("/a.ckpt"), 1, "0" * 64)
         alice.add_checkpoint("a", grant, saved)
         with world.engine.begin() as connection:
@@ -232,7 +232,7 @@ def test_with_a_login_each_a_teammate_reads_no_key_and_writes_no_checkpoint(
         assert keys == {"alice": ["secret"], "bob": []}
         assert len(bob.reports()) == len(bob.checkpoints()) == 1  # to see them is allowed
         for write in (
-            lambda: bob.add_report("a", grant, 2, 0.5, 1.0),
+            lambda: bob.add_reports("a", grant, [NewReport(2, 0.5, 1.0)]),
             lambda: bob.add_checkpoint("a", grant, saved._replace(step=2)),
         ):
             with pytest.raises(sa.exc.ProgrammingError, match="row-level security"):
@@ -275,7 +275,7 @@ def test_each_command_needs_the_role_of_the_table(role: str, world: World, as_ro
     table.write_plan("me", term, [Assignment(0, "run", "me", 1, "")])
     grant = table.acquire("me", 0, [table.slots()[-1].id])
     assert grant is not None
-    table.add_report("me", grant, 1, 0.5, 1.0)
+    table.add_reports("me", grant, [NewReport(1, 0.5, 1.0)])
     url = owner if role == "owner" else as_role(role).url
     for level, commands in COMMANDS.items():
         may = LEVELS.index(level) <= LEVELS.index(role)

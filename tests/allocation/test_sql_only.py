@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from stores import empty, sql_world
 
-from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect, open_table
 from optuna_deadline.allocation.sql.database.schema import worker
 from optuna_deadline.allocation.sql.database.transaction import Transaction
@@ -110,7 +110,7 @@ def test_deleting_the_study_in_optuna_takes_its_rows_along(storage_url: str) -> 
     world = AllocationWorld(make, time=terms.started)
     world.join("a", cpus=1)
     grant = world.grant("a")
-    world.table().add_report("a", grant, 1, float("nan"), 1.0)
+    world.table().add_reports("a", grant, [NewReport(1, float("nan"), 1.0)])
     optuna.delete_study(study_name="study", storage=storage_url)
     assert world.table().trials() == [] and world.table().reports() == []
     assert "study" not in optuna.get_all_study_names(storage_url)

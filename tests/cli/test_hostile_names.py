@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from optuna_deadline._printable import Lines, printable
-from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli import app
@@ -38,7 +38,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         grant = table.acquire(worker, 0, [slot])
         assert grant is not None
         table.limit_slots(worker, grant, 1, EVIL)
-        table.add_report(worker, grant, 1, 0.5, 1.0)
+        table.add_reports(worker, grant, [NewReport(1, 0.5, 1.0)])
         table.write_plan(worker, term, [Assignment(0, "pause", None, 0, EVIL)])
     return url
 

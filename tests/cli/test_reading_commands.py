@@ -15,7 +15,7 @@ from endings import end_within
 from typer.testing import CliRunner
 
 from optuna_deadline import DeadlinePruner
-from optuna_deadline.allocation.records import Assignment, Grant
+from optuna_deadline.allocation.records import Assignment, Grant, NewReport
 from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.database.transaction import database_now
@@ -49,8 +49,8 @@ def url(sqlite_url: str, tmp_path: Path) -> str:
     grant = table.acquire("me", 0, [1, 2])
     assert grant is not None
     for step in range(1, 6):
-        table.add_report("me", grant, step, 1 - 0.5 / step, 10.0 * step)
-    table.add_report("me", grant, 6, math.nan, 60.0)
+        table.add_reports("me", grant, [NewReport(step, 1 - 0.5 / step, 10.0 * step)])
+    table.add_reports("me", grant, [NewReport(6, math.nan, 60.0)])
     table.set_progress(
         "me", grant, startup=1.0, position_from=0.0, position_to=6.0, trained=60.0, horizon=50
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import optuna
 
-from optuna_deadline.allocation.records import Assignment, Grant
+from optuna_deadline.allocation.records import Assignment, Grant, NewReport
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
@@ -51,7 +51,9 @@ class Lab:
 
     def report(self, study: str, number: int, step: int, value: float) -> None:
         """The trial reports."""
-        self.tables[study].add_report(study, self.grants[study, number], step, value, float(step))
+        self.tables[study].add_reports(
+            study, self.grants[study, number], [NewReport(step, value, float(step))]
+        )
 
     def leave(self, study: str, number: int, ended: str = "resize") -> None:
         """The trial leaves its slots."""

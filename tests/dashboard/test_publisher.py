@@ -10,7 +10,7 @@ import optuna_dashboard
 import pytest
 from optuna_dashboard._custom_plot_data import get_plotly_graph_objects
 
-from optuna_deadline.allocation.records import Assignment, Grant
+from optuna_deadline.allocation.records import Assignment, Grant, NewReport
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.dashboard import publisher as publishing
@@ -70,7 +70,7 @@ def scene(storage_url: str) -> Scene:
         table.write_plan("me", term, [Assignment(number, "run", "me", 1, f"starts | {number}")])
         grant = table.acquire("me", number, [slots[number]])
         assert grant is not None
-        table.add_report("me", grant, 1, 0.5 + number / 10, 1.0)
+        table.add_reports("me", grant, [NewReport(1, 0.5 + number / 10, 1.0)])
         scene.grants.append(grant)
     return scene
 

@@ -10,7 +10,7 @@ import optuna
 from optuna.trial import TrialState
 
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.records import Assignment, PlannedTrial, ReportRow
+from optuna_deadline.allocation.records import Assignment, NewReport, PlannedTrial, ReportRow
 from optuna_deadline.forecasting.throughput import PRIOR_STOP, closing_seconds
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
@@ -85,7 +85,7 @@ class Begun:
             self.table.open_trial("me", term, number, trial._trial_id)
             self.train(number)
             for step in range(self.steps):
-                self.table.add_report("me", self.grant, step, float(number), step)
+                self.table.add_reports("me", self.grant, [NewReport(step, float(number), step)])
             self.table.release("me", self.grant, "paused", ended="pause")
             self.table.write_plan("me", term, [Assignment(number, "pause", None, 0, "waits")])
 

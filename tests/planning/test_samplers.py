@@ -27,7 +27,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_deadline import DeadlineSampler
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.records import Grant
+from optuna_deadline.allocation.records import Grant, NewReport
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.registry import make_policy
@@ -122,7 +122,7 @@ class Work:
         value = self.objective(trial)
         self.steps[number] += 1
         step = self.steps[number]
-        self.table.add_report("me", grant, step, value, float(step))
+        self.table.add_reports("me", grant, [NewReport(step, value, float(step))])
         trial.report(value, step)
         if step == STEPS:
             self._release(number, "complete", ended="complete", value=value)

@@ -10,7 +10,7 @@ import pytest
 from optuna.trial import TrialState
 
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.records import Grant
+from optuna_deadline.allocation.records import Grant, NewReport
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
@@ -75,7 +75,7 @@ class Scene:
     def report(self, number: int, step: int, value: float, *, saves: bool = True) -> None:
         """A trial reports, and may save its model."""
         grant = self.grants[number]
-        self.table.add_report("w", grant, step, value, float(step))
+        self.table.add_reports("w", grant, [NewReport(step, value, float(step))])
         if saves:
             path = Path(f"/{number}-{step}")
             new = Checkpoint(number, grant.fence, step, value, path, 1, "crc32:0")

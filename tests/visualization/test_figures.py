@@ -15,7 +15,7 @@ from histories import Recipe, paid, recipes
 from hypothesis import given
 
 from optuna_deadline import visualization
-from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
@@ -114,8 +114,8 @@ def study(url: str) -> optuna.Study:
     table.write_plan("me", term, [Assignment(0, "run", "me", 2, "starts")])
     grant = table.acquire("me", 0, [1, 2])
     assert grant is not None
-    table.add_report("me", grant, 1, 0.5, 1.0)
-    table.add_report("me", grant, 2, math.nan, 2.0)
+    table.add_reports("me", grant, [NewReport(1, 0.5, 1.0)])
+    table.add_reports("me", grant, [NewReport(2, math.nan, 2.0)])
     return study
 
 

@@ -187,12 +187,6 @@ class MemoryTable(MemoryLeases):
                     study.steps.add(key)
                     rows.append(ReportRow(len(rows) + 1, *key, value, grant.size, trained, now))
 
-    def add_report(
-        self, worker_id: str, grant: Grant, step: int, value: float, trained: float
-    ) -> None:
-        """Record one report."""
-        self.add_reports(worker_id, grant, [NewReport(step, value, trained)])
-
     def add_checkpoint(
         self, worker_id: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
     ) -> list[Location]:

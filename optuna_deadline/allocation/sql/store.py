@@ -212,12 +212,6 @@ class AllocationTable:
         with self._tx("add_reports") as tx:
             writes.add_reports(tx, worker_id, grant, new)
 
-    def add_report(
-        self, worker_id: str, grant: Grant, step: int, value: float, trained: float
-    ) -> None:
-        """Record one report."""
-        self.add_reports(worker_id, grant, [NewReport(step, value, trained)])
-
     def add_checkpoint(
         self, worker_id: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
     ) -> list[Location]:

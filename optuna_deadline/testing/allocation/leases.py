@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optuna_deadline.allocation.records import Assignment, MachineInfo
+from optuna_deadline.allocation.records import Assignment, MachineInfo, NewReport
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.testing.allocation.world import (
     GRACE,
@@ -156,7 +156,7 @@ class LeaseSuite:
             with pytest.raises(LeaseLost):
                 table.add_checkpoint("a", old, checkpoint(old, 1, 0.5))
             with pytest.raises(LeaseLost):
-                table.add_report("a", old, 1, 0.5, 1.0)
+                table.add_reports("a", old, [NewReport(1, 0.5, 1.0)])
             with pytest.raises(LeaseLost):
                 table.set_progress(
                     "a", old, startup=1, position_from=0, position_to=1, trained=9, horizon=9
@@ -176,7 +176,7 @@ class LeaseSuite:
         world.join("b", cpus=1)
         grant = world.grant("a")
         with pytest.raises(LeaseLost):
-            world.table().add_report("b", grant, 1, 0.5, 1.0)
+            world.table().add_reports("b", grant, [NewReport(1, 0.5, 1.0)])
         assert not world.table().release("b", grant, "paused", ended="pause")
         assert not world.table().cancel_grant("b", grant.number, grant.fence)
         assert world.table().slots()[0].holder == "a"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.testing.allocation.world import TTL, AllocationWorld
 
@@ -267,7 +267,7 @@ class RequestSuite:
         grant, table = world.grant("a"), world.table()
         assert table.hold(grant.number, True)
         assert table.renew("a", grant.slots).kept == set(grant.slots)
-        table.add_report("a", grant, 1, 0.5, 1.0)
+        table.add_reports("a", grant, [NewReport(1, 0.5, 1.0)])
         assert table.release("a", grant, "paused", ended="pause")
         assert table.trials()[0].held == world.time
 

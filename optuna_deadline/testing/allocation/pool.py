@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from optuna_deadline.allocation.records import MachineInfo, StudyClaim
+from optuna_deadline.allocation.records import MachineInfo, NewReport, StudyClaim
 from optuna_deadline.errors import DeadlineError, LeaseLost, StudyGone
 from optuna_deadline.testing.allocation.world import (
     GRACE,
@@ -112,12 +112,12 @@ class MembershipSuite:
             pytest.skip("This store cannot delete a study.")
         slots = world.join("a", cpus=1)
         grant = world.grant("a")
-        world.table().add_report("a", grant, 1, float("nan"), 1.0)
+        world.table().add_reports("a", grant, [NewReport(1, float("nan"), 1.0)])
         world.delete_study("study")
         with pytest.raises(StudyGone):
             world.table().orders("a")
         with pytest.raises(LeaseLost):
-            world.table().add_report("a", grant, 2, 0.5, 1.0)
+            world.table().add_reports("a", grant, [NewReport(2, 0.5, 1.0)])
         assert not world.table().release("a", grant, "paused", ended="pause")
         assert world.table().acquire("a", grant.number, slots) is None
         assert world.table().trials() == [] and world.table().reports() == []

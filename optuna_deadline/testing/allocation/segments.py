@@ -22,7 +22,7 @@ class WriteSuite:
         world.join("a", cpus=1)
         grant = world.grant("a")
         for value in (0.5, 0.7):
-            world.table().add_report("a", grant, 3, value, 1.0)
+            world.table().add_reports("a", grant, [NewReport(3, value, 1.0)])
         [row] = world.table().reports()
         assert (row.number, row.step, row.value, row.slots) == (grant.number, 3, 0.5, 1)
         assert (row.trained, row.at) == (1.0, world.time)
@@ -33,7 +33,7 @@ class WriteSuite:
         world.join("a", cpus=2)
         grant, other = world.grant("a"), world.grant("a")
         table = world.table()
-        table.add_report("a", grant, 2, 0.2, 2.0)
+        table.add_reports("a", grant, [NewReport(2, 0.2, 2.0)])
         new = [NewReport(step, step / 10, float(step)) for step in (1, 2, 3)]
         table.add_reports("a", grant, [*new, NewReport(3, 0.9, 9.0), NewReport(0, math.nan, 4.0)])
         table.add_reports("a", other, new)
@@ -106,7 +106,7 @@ class WriteSuite:
         grants = [world.grant("a"), world.grant("a")]
         for step in range(3):
             for grant in grants:
-                world.table().add_report("a", grant, step, 0.5, 1.0)
+                world.table().add_reports("a", grant, [NewReport(step, 0.5, 1.0)])
         rows = world.table().reports()
         assert [(row.number, row.step) for row in rows] == [
             (n, s) for s in range(3) for n in (0, 1)
@@ -118,7 +118,7 @@ class WriteSuite:
         world.join("a", cpus=1)
         grant = world.grant("a")
         for step, value in enumerate((math.nan, math.inf, -math.inf)):
-            world.table().add_report("a", grant, step, value, 1.0)
+            world.table().add_reports("a", grant, [NewReport(step, value, 1.0)])
         values = [row.value for row in world.table().reports()]
         assert math.isnan(values[0]) and values[1:] == [math.inf, -math.inf]
 
