@@ -72,6 +72,17 @@ def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
     return {"p50": round(1000 * cuts[49], 2), "p99": round(1000 * cuts[98], 2)}
 
 
+def with_error(value: float, error: float | None, form: str) -> str:
+    """A value and its standard error, if it has one, with the same number of digits.
+
+    Args:
+        value: The value.
+        error: Its standard error.
+        form: The format of the value, such as "+.3f".
+    """
+    return format(value, form) + ("" if error is None else f" ±{error:{form.lstrip('+')}}")
+
+
 class Progress:
     """One line on stderr that is overwritten; nothing if stderr is not a terminal."""
 

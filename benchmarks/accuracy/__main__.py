@@ -21,7 +21,7 @@ from benchmarks.accuracy.kept import Kept
 from benchmarks.accuracy.peers import PEERS
 from benchmarks.accuracy.runs import ORACLE, POLICIES, SEARCHES, Case, Setting
 from benchmarks.accuracy.summary import Run
-from benchmarks.measuring import machine, output_file, write_json
+from benchmarks.measuring import machine, output_file, with_error, write_json
 from benchmarks.studies import simulate_all
 from benchmarks.syne_tune.asking import SYNE_TUNE
 from optuna_deadline.simulation.tables import choose
@@ -127,15 +127,12 @@ def show(result: dict[str, Any], reference: str) -> None:
 
 
 def _spread(part: dict[str, Any]) -> str:
-    error = part["error"]
-    return f"{part['mean']:+.3f}" + ("" if error is None else f" ±{error:.3f}")
+    return with_error(part["mean"], part["error"], "+.3f")
 
 
 def _share(part: dict[str, float | None]) -> str:
-    ratio, error = part["ratio"], part["error"]
-    if ratio is None:
-        return ""
-    return f"{ratio:.2f}" + ("" if error is None else f" ±{error:.2f}")
+    ratio = part["ratio"]
+    return "" if ratio is None else with_error(ratio, part["error"], ".2f")
 
 
 def _parser() -> argparse.ArgumentParser:

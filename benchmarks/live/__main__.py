@@ -28,7 +28,7 @@ from rich.table import Table
 from benchmarks.live.contender import CONTENDERS, OVER, READY, missing
 from benchmarks.live.pace import Paces, paces
 from benchmarks.live.reports import read
-from benchmarks.measuring import Progress, machine, output_file, write_json
+from benchmarks.measuring import Progress, machine, output_file, with_error, write_json
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.simulation.comparison import Estimate
 
@@ -170,8 +170,8 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         table.add_row(
             f"{row['seconds']:g} s",
             row["contender"],
-            _spread(row["value"], ".4f"),
-            "" if gap is None else _spread(gap, "+.4f"),
+            with_error(row["value"]["mean"], row["value"]["error"], ".4f"),
+            "" if gap is None else with_error(gap["mean"], gap["error"], "+.4f"),
             f"{row['overshoot']:+.1f} s",
             f"{row['gone']:+.1f} s",
             f"{row['trials']:.0f}",
@@ -181,11 +181,6 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         )
     screen = Console()
     (screen if screen.is_terminal else Console(width=_PIPED)).print(table)
-
-
-def _spread(estimate: dict[str, float | None], form: str) -> str:
-    error = estimate["error"]
-    return format(estimate["mean"], form) + ("" if error is None else f" ±{error:.4f}")
 
 
 def earlier(path: Path | None, slots: int) -> tuple[list[Outcome], Paces | None]:
