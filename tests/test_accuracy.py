@@ -84,6 +84,13 @@ def test_a_cell_is_lost_to_the_policy_with_the_lowest_regret() -> None:
     assert (lost["family"], lost["trainings"], lost["best"]) == ("few", 4, "better")
     assert (lost["mean"], lost["error"]) == (pytest.approx(-0.2), pytest.approx(0.1))
     assert summary.losses(runs, "better")[0]["family"] == "many"
+    assert [lost["family"] for lost in summary.losses(runs, "worse")] == ["few", "many"]
+
+
+def test_a_cell_with_two_best_policies_is_lost_by_neither() -> None:
+    of = {"one": (0.25, 0.5), "other": (0.5, 0.25)}
+    runs = _runs({(p, f"few/{i}"): r for p, both in of.items() for i, r in enumerate(both)})
+    assert summary.losses(runs, "one") == summary.losses(runs, "other") == []
 
 
 @given(st.floats(0.1, 2.0))

@@ -70,8 +70,8 @@ def losses(runs: Sequence[Run], reference: str) -> list[dict[str, Any]]:
     cells = differences_per(runs, reference, lambda run: (run.family, run.case.setting.trainings))
     found = []
     for (family, trainings), others in cells.items():
-        best = min(others, key=lambda policy: others[policy]["mean"] or 0.0)
-        if best != reference:
+        difference, best = min((part["mean"] or 0.0, policy) for policy, part in others.items())
+        if difference < 0:
             cell = {"family": family, "trainings": trainings, "best": best}
             found.append({**cell, **others[best]})
     return found
